@@ -1,0 +1,213 @@
+"""Every way in which checkpointing can fail.
+
+::
+
+    CheckpointError
+    ├── RunNotFound          no run has this id
+    ├── RunConflict          the id is taken by a run of another workflow or another input
+    ├── RunBusy              another process drives the run now
+    ├── LeaseLost            another process has taken the run over; nothing was written
+    ├── DefinitionChanged    the workflow is not the one that the run was started with
+    ├── StepInputChanged     a completed step is reached again with other arguments
+    ├── OutcomeUnknown       an at-most-once step was cut off, so nobody knows whether it happened
+    ├── CorruptCheckpoint    what the store holds cannot be read back
+    ├── UnsupportedVersion   it was written by a newer effectflow
+    ├── NotSerializable      a value cannot be saved exactly as it is
+    ├── SaveFailed           the store refused or lost an entry
+    └── StoreUnavailable     the store cannot be opened or reached
+
+Each message says what happened, to which run and step, and what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "CheckpointError",
+    "CorruptCheckpoint",
+    "DefinitionChanged",
+    "LeaseLost",
+    "NotSerializable",
+    "OutcomeUnknown",
+    "RunBusy",
+    "RunConflict",
+    "RunNotFound",
+    "SaveFailed",
+    "StepInputChanged",
+    "StoreUnavailable",
+    "UnsupportedVersion",
+]
+
+
+class CheckpointError(Exception):
+    """The base of every error that checkpointing fails with."""
+
+
+class RunNotFound(CheckpointError):
+    """No run in the store has this id. `nearest` lists ids that look like it."""
+
+    def __init__(self, run_id: str, nearest: Sequence[str] = ()) -> None:
+        self.run_id = run_id
+        self.nearest = tuple(nearest)
+        hint = (
+            f" Did you mean {' or '.join(repr(name) for name in self.nearest)}?"
+            if self.nearest
+            else " `effectflow list` shows the runs of a store."
+        )
+        super().__init__(f"no run {run_id!r} in this store.{hint}")
+
+
+class RunConflict(CheckpointError):
+    """The run id already belongs to a run of another workflow, or of another input."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        self.run_id = run_id
+        self.reason = reason
+        super().__init__(
+            f"run {run_id!r} exists already: {reason}. "
+            "Choose another run id, or resume the run that is there."
+        )
+
+
+class RunBusy(CheckpointError):
+    """Another process, or another task of this one, holds the lease of the run.
+
+    `owner` says who; `expires_in` is how long the lease still holds, in seconds.
+    """
+
+    def __init__(self, run_id: str, owner: str, expires_in: float) -> None:
+        self.run_id = run_id
+        self.owner = owner
+        self.expires_in = expires_in
+        super().__init__(
+            f"run {run_id!r} is being driven by {owner}; its lease holds for another "
+            f"{max(expires_in, 0):.0f} s and is renewed while that process lives. "
+            "Wait for it to end, or stop it and resume."
+        )
+
+
+class LeaseLost(CheckpointError):
+    """The run was taken over by another owner. The refused entries were not written."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        self.run_id = run_id
+        self.reason = reason
+        super().__init__(
+            f"run {run_id!r} is no longer ours: {reason}. Nothing was written; "
+            "the other owner goes on with the run."
+        )
+
+
+class DefinitionChanged(CheckpointError):
+    """The workflow's definition differs from the one that the run was started with."""
+
+    def __init__(
+        self,
+        run_id: str,
+        workflow: str,
+        *,
+        added: Sequence[str] = (),
+        removed: Sequence[str] = (),
+        renamed: Sequence[tuple[str, str]] = (),
+        detail: str = "",
+    ) -> None:
+        self.run_id = run_id
+        self.workflow = workflow
+        self.added = tuple(added)
+        self.removed = tuple(removed)
+        self.renamed = tuple(renamed)
+        changes = [f"step {name!r} was added" for name in self.added]
+        changes += [f"step {name!r} was removed" for name in self.removed]
+        changes += [f"step {old!r} is now {new!r}" for old, new in self.renamed]
+        if detail:
+            changes.append(detail)
+        super().__init__(
+            f"workflow {workflow!r} has changed since run {run_id!r} was started: "
+            f"{'; '.join(changes) or 'its fingerprint differs'}. "
+            "Resume it with the code that it was started with, or go on with force=True "
+            "(--force) if the change does not matter to this run."
+        )
+
+
+class StepInputChanged(CheckpointError):
+    """A completed step was reached with other arguments than it was completed with."""
+
+    def __init__(self, run_id: str, step: str, recorded: str, current: str) -> None:
+        self.run_id = run_id
+        self.step = step
+        self.recorded = recorded
+        self.current = current
+        super().__init__(
+            f"step {step!r} of run {run_id!r} completed with {recorded}, and is now called with "
+            f"{current}. Its recorded output answers another question. Take what varies (time, "
+            "chance, configuration) from now(), random(), uuid() or a step, or start a new run."
+        )
+
+
+class OutcomeUnknown(CheckpointError):
+    """An at-most-once step began and its end was never recorded."""
+
+    def __init__(self, run_id: str, step: str) -> None:
+        self.run_id = run_id
+        self.step = step
+        super().__init__(
+            f"step {step!r} of run {run_id!r} is marked at_most_once, and it was cut off: it may or "
+            "may not have happened. Find out, then resume with force=True (--force) to run it again."
+        )
+
+
+class CorruptCheckpoint(CheckpointError):
+    """What the store holds for a run cannot be read back. Nothing of it was used."""
+
+    def __init__(self, run_id: str, reason: str, *, sequence: int | None = None) -> None:
+        self.run_id = run_id
+        self.reason = reason
+        self.sequence = sequence
+        where = f"entry {sequence} of run {run_id!r}" if sequence else f"run {run_id!r}"
+        super().__init__(f"{where} cannot be read: {reason}")
+
+
+class UnsupportedVersion(CheckpointError):
+    """The data was written by a newer effectflow than this one."""
+
+    def __init__(self, what: str, found: int, supported: int) -> None:
+        self.found = found
+        self.supported = supported
+        super().__init__(
+            f"{what} has format version {found}, and this effectflow reads up to {supported}. "
+            "Upgrade effectflow; nothing was changed."
+        )
+
+
+class NotSerializable(CheckpointError):
+    """A value cannot be saved so that exactly the same value comes back.
+
+    `path` says where in the value, as in `$.items[3].price`.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path}: {reason}")
+
+
+class SaveFailed(CheckpointError):
+    """The store could not make an entry durable. What was durable before still is."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        self.run_id = run_id
+        self.reason = reason
+        super().__init__(
+            f"a checkpoint of run {run_id!r} could not be saved: {reason}. Every entry before it is "
+            "safe; resume the run when the cause is mended."
+        )
+
+
+class StoreUnavailable(CheckpointError):
+    """The store cannot be opened or reached. Nothing in it was changed."""
+
+    def __init__(self, location: str, reason: str) -> None:
+        self.location = location
+        self.reason = reason
+        super().__init__(f"{location}: {reason}")

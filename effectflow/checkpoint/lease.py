@@ -1,0 +1,109 @@
+"""Who may write to a run: a lease with an owner, an expiry and a fencing number.
+
+The fencing number is from Martin Kleppmann's "How to do distributed locking": it grows by one with
+every claim, and a store refuses a write that carries an older one, so a process that slept through
+the end of its lease can do no harm when it wakes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+__all__ = ["Lease", "Owner"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to append to one run.
+
+    Attributes:
+        run_id: the run.
+        owner: who holds it, as `str(Owner)`.
+        fence: grows by one with every claim of the run; the highest one is the only valid one.
+        expires_at: when others may claim it, in seconds since the epoch.
+    """
+
+    run_id: str
+    owner: str
+    fence: int
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A claimant: a process on a host, and which of its claims this is.
+
+    The text form is `pid 4711 on host (born, claim)`; it is what a store keeps and what an error shows.
+    """
+
+    pid: int
+    host: str
+    born: str
+    claim: str
+
+    @staticmethod
+    def new() -> Owner:
+        """A claimant for this process that equals no other."""
+        return Owner(os.getpid(), _host(), _born(os.getpid()) or "", uuid.uuid4().hex[:12])
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} on {self.host} ({self.born}, {self.claim})"
+
+    @staticmethod
+    def parse(text: str) -> Owner | None:
+        """The owner that wrote this text, or None if it has another form."""
+        try:
+            left, right = text.removeprefix("pid ").rsplit(" (", 1)
+            pid, host = left.split(" on ", 1)
+            born, claim = right.removesuffix(")").split(", ", 1)
+            return Owner(int(pid), host, born, claim)
+        except ValueError:
+            return None
+
+    def is_dead(self) -> bool:
+        """Whether this owner's process is known to have ended.
+
+        Only a process of this host and of this boot can be known to be dead; of any other the
+        answer is False, and its lease holds until it expires.
+        """
+        if self.host != _host():
+            return False
+        born = _born(self.pid)
+        if born is not None:
+            return born != self.born
+        if Path("/proc/self/stat").exists():
+            return True
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return False
+
+
+@cache
+def _host() -> str:
+    """A name for this host, this boot of it and this process namespace."""
+    parts = [socket.gethostname()]
+    try:
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8])
+        parts.append(os.readlink("/proc/self/ns/pid").removeprefix("pid:").strip("[]"))
+    except OSError:
+        parts.append(f"{uuid.getnode():x}")
+    return "/".join(parts)
+
+
+def _born(pid: int) -> str | None:
+    """When a live process started, in the kernel's ticks; None if it is gone or cannot be told."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    state, started = fields[0], fields[19]
+    return None if state in "ZX" else started

@@ -1,0 +1,189 @@
+"""What a store must do: keep journals of bytes, find runs, and guard each run by a lease.
+
+A store knows nothing of steps or values. It keeps, for every run, an append-only list of records
+numbered from 1, a one-line summary to find the run by, and the lease. Everything above is built from
+that, so a new store is one small file; `effectflow.testing` has the suite that it must pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+from typing import Protocol, Self
+
+from effectflow.checkpoint.lease import Lease, Owner
+
+__all__ = ["CheckpointStore", "Record", "RunInfo", "RunQuery", "RunStatus", "RunSummary"]
+
+
+class RunStatus(StrEnum):
+    """Where a run stands, as its newest entry says."""
+
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+    COMPLETED = "completed"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One entry of a journal as a store keeps it.
+
+    Attributes:
+        sequence: its place in the journal; the first is 1.
+        written_at: when it was written, in seconds since the epoch.
+        body: the encoded entry.
+    """
+
+    sequence: int
+    written_at: float
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What a run is found by. A store replaces it whenever an append brings a new one."""
+
+    workflow: str
+    kind: str
+    version: str
+    status: RunStatus
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """One line about a run.
+
+    Attributes:
+        run_id: its id.
+        summary: workflow, kind, version, status and time of creation.
+        updated_at: when its newest record was written, in seconds since the epoch.
+        length: how many records its journal has.
+        lease: who holds it now, or None when nobody does. It may have expired.
+    """
+
+    run_id: str
+    summary: RunSummary
+    updated_at: float
+    length: int
+    lease: Lease | None
+
+    def is_held(self, now: float) -> bool:
+        """Whether a live owner holds the run at `now`, in seconds since the epoch."""
+        if self.lease is None or self.lease.expires_at <= now:
+            return False
+        owner = Owner.parse(self.lease.owner)
+        return owner is None or not owner.is_dead()
+
+    def is_resumable(self, now: float) -> bool:
+        """Whether the run is unfinished and free to be claimed at `now`."""
+        return self.summary.status is not RunStatus.COMPLETED and not self.is_held(now)
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """Which runs to find; the newest created come first, and by id where times are equal.
+
+    Attributes:
+        workflow: only runs of this workflow.
+        statuses: only runs with one of these; empty means any.
+        updated_before: only runs whose newest record is older, in seconds since the epoch.
+        resumable: only runs that are unfinished and that no live owner holds.
+        offset: how many to pass over, for paging.
+        limit: at most so many.
+    """
+
+    workflow: str | None = None
+    statuses: frozenset[RunStatus] = frozenset()
+    updated_before: float | None = None
+    resumable: bool = False
+    offset: int = 0
+    limit: int = 100
+
+
+class CheckpointStore(Protocol):
+    """The storage environment of durable runs: journals of bytes behind leases.
+
+    Every store is an async context manager, usable from asyncio and trio, and safe for many
+    concurrent runs. A method that was cancelled may or may not have taken effect, unless it says more.
+    """
+
+    @property
+    def durability(self) -> str:
+        """What survives: "full" (power loss), "process" (kill -9) or "memory" (nothing)."""
+        ...
+
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+        """Take the lease of a run, existing or not, for so many seconds.
+
+        A lease that has expired, or whose owner `Owner.is_dead`, is free.
+
+        Fails with RunBusy when another live owner holds it.
+        """
+        ...
+
+    async def renew(self, lease: Lease, *, seconds: float) -> Lease:
+        """Hold the lease for so many seconds from now.
+
+        Fails with LeaseLost when somebody else has claimed the run since.
+        """
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """Give the run free. Does nothing when the lease is no longer ours."""
+        ...
+
+    async def append(
+        self,
+        lease: Lease,
+        bodies: Sequence[bytes],
+        *,
+        after: int,
+        summary: RunSummary | None = None,
+        release: bool = False,
+    ) -> None:
+        """Make records durable after record number `after`, all or none, in one transaction.
+
+        Returns once they are as durable as `durability` says. `summary` replaces the run's summary
+        (the first append of a run must bring one); `release` gives the lease free in the same
+        transaction.
+
+        Fails with LeaseLost, having written nothing, when the lease's fence is not the run's newest
+        or the journal does not end at `after`; with SaveFailed when the records could not be written.
+        """
+        ...
+
+    async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
+        """The records after number `after`, in order; empty when there are none or no such run.
+
+        No snapshot is held when this returns: a slow caller never blocks a writer.
+        """
+        ...
+
+    async def info(self, run_id: str) -> RunInfo | None:
+        """The line about one run, or None when the store has no record of it."""
+        ...
+
+    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
+        """The runs that match, newest created first."""
+        ...
+
+    async def delete(self, run_id: str) -> None:
+        """Remove a run and all its records.
+
+        Fails with RunNotFound, or with RunBusy while a live owner holds it.
+        """
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...

@@ -1,0 +1,195 @@
+"""Ways to make an effect out of values, functions, coroutines and results."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from functools import partial
+from typing import Any, Never, TypeVar, overload
+from uuid import UUID, uuid4
+from random import random as take_random
+
+import anyio
+from anyio import to_thread
+from returns.result import Result, Success
+
+from effectflow.effects import nodes
+from effectflow.effects.effect import Effect
+from effectflow.effects.scope import Scope
+
+__all__ = [
+    "ask",
+    "asks",
+    "attempt",
+    "die",
+    "fail",
+    "from_async",
+    "from_blocking",
+    "from_fn",
+    "from_result",
+    "never",
+    "now",
+    "pure",
+    "random",
+    "sleep",
+    "suspend",
+    "uuid",
+]
+
+Env = TypeVar("Env")
+E = TypeVar("E")
+A = TypeVar("A")
+X1 = TypeVar("X1", bound=Exception)
+X2 = TypeVar("X2", bound=Exception)
+X3 = TypeVar("X3", bound=Exception)
+
+
+def pure(value: A) -> Effect[object, Never, A]:
+    """Yields `value`."""
+    return nodes.Pure(value)
+
+
+def fail(error: E) -> Effect[object, E, Never]:
+    """Fails with `error`, which may be any value."""
+    return nodes.Fail(error)
+
+
+def die(exception: Exception) -> Effect[object, Never, Never]:
+    """Ends in a defect: `run` raises `exception` as itself."""
+    return nodes.Die(exception)
+
+
+def from_fn(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
+    """Calls `f(env)`. An exception that it raises is a defect; see `attempt`."""
+    return nodes.FromFn(f)
+
+
+def from_async(f: Callable[[Env], Awaitable[A]]) -> Effect[Env, Never, A]:
+    """Awaits `f(env)`. An exception that it raises is a defect; see `attempt`."""
+    return nodes.FromAsync(f)
+
+
+def from_blocking(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
+    """Calls `f(env)` in a worker thread, so that the event loop goes on meanwhile.
+
+    At most 40 such calls run at once, anyio's default limit; others wait. A thread cannot be stopped:
+    interruption waits for the call to return.
+    """
+    return nodes.FromAsync(lambda env: to_thread.run_sync(f, env))
+
+
+def from_result(result: Result[A, E]) -> Effect[object, E, A]:
+    """Yields the value of a `Success`, or fails with the error of a `Failure`."""
+    if isinstance(result, Success):
+        return nodes.Pure(result.unwrap())
+    return nodes.Fail(result.failure())
+
+
+@overload
+def attempt(f: Callable[[Env], Awaitable[A]], x1: type[X1], /) -> Effect[Env, X1, A]: ...
+@overload
+def attempt(
+    f: Callable[[Env], Awaitable[A]], x1: type[X1], x2: type[X2], /
+) -> Effect[Env, X1 | X2, A]: ...
+@overload
+def attempt(
+    f: Callable[[Env], Awaitable[A]], x1: type[X1], x2: type[X2], x3: type[X3], /
+) -> Effect[Env, X1 | X2 | X3, A]: ...
+@overload
+def attempt(f: Callable[[Env], A], x1: type[X1], /) -> Effect[Env, X1, A]: ...
+@overload
+def attempt(f: Callable[[Env], A], x1: type[X1], x2: type[X2], /) -> Effect[Env, X1 | X2, A]: ...
+@overload
+def attempt(
+    f: Callable[[Env], A], x1: type[X1], x2: type[X2], x3: type[X3], /
+) -> Effect[Env, X1 | X2 | X3, A]: ...
+@overload
+def attempt(f: Callable[[Env], A], /, *exception_types: type[X1]) -> Effect[Env, X1, A]: ...
+def attempt(f: Callable[[Any], Any], /, *exception_types: type[Exception]) -> Effect[Any, Any, Any]:
+    """Calls `f(env)`, plain or async, and turns the exceptions that are named into failures.
+
+    Any other exception is a defect.
+
+    Example:
+        >>> from effectflow import attempt
+        >>> attempt(lambda env: int("twelve"), ValueError).run_sync(None)
+        <Failure: invalid literal for int() with base 10: 'twelve'>
+    """
+    if not exception_types:
+        raise TypeError("attempt() needs the exceptions that it turns into failures")
+    return nodes.Perform(partial(_attempt, f, exception_types))
+
+
+async def _attempt(
+    f: Callable[[Any], Any], exception_types: tuple[type[Exception], ...], env: Any, _scope: Scope
+) -> Any:
+    try:
+        value = f(env)
+        return await value if inspect.isawaitable(value) else value
+    except exception_types as error:
+        return nodes.Failed(error)
+
+
+def suspend(f: Callable[[], Effect[Env, E, A]]) -> Effect[Env, E, A]:
+    """Makes the effect anew, by `f()`, each time that it is run."""
+    return nodes.Suspend(lambda _: f())
+
+
+@overload
+def ask() -> Effect[Env, Never, Env]: ...
+@overload
+def ask(environment: type[Env], /) -> Effect[Env, Never, Env]: ...
+def ask(environment: type[Env] | None = None, /) -> Effect[Any, Never, Any]:
+    """Yields the environment. The class is only there to tell the type checkers which one it is."""
+    return _ASK
+
+
+_ASK = nodes.Ask()
+
+
+def asks(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
+    """Yields `f(env)`: one part of the environment."""
+    return nodes.FromFn(f)
+
+
+def sleep(seconds: float) -> Effect[object, Never, None]:
+    """Waits so many seconds of the run's clock."""
+
+    async def perform(_env: object, scope: Scope) -> None:
+        await scope.clock.sleep(seconds)
+
+    return nodes.Perform(perform)
+
+
+def never() -> Effect[object, Never, Never]:
+    """Never ends, unless it is interrupted."""
+    return nodes.FromAsync(lambda _: anyio.sleep_forever())
+
+
+def now() -> Effect[object, Never, datetime]:
+    """The time of day, aware, in UTC.
+
+    In a durable run, between steps, what it gave is recorded: a resumed run sees the same time.
+    Inside a step it is the real time, as the step's output is what is recorded.
+    """
+    return _observe("now", lambda scope: scope.clock.now())
+
+
+def random() -> Effect[object, Never, float]:
+    """A random number from 0.0 up to but not 1.0. Recorded as `now` is."""
+    return _observe("random", lambda _: take_random())
+
+
+def uuid() -> Effect[object, Never, UUID]:
+    """A random UUID (version 4). Recorded as `now` is."""
+    return _observe("uuid", lambda _: uuid4())
+
+
+def _observe(name: str, take: Callable[[Scope], A]) -> Effect[object, Never, A]:
+    def observe(scope: Scope) -> Effect[object, Never, A]:
+        if scope.recorder is None or scope.step is not None:
+            return nodes.Pure(take(scope))
+        return nodes.Pure(scope.recorder.record(scope, name, lambda: take(scope)))
+
+    return nodes.Suspend(observe)

@@ -1,0 +1,92 @@
+"""`@effect`: plain and async functions that take the environment first, as effects."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from functools import partial, wraps
+from typing import Any, Concatenate, Generic, Never, ParamSpec, TypeVar, overload
+
+from effectflow.effects import nodes
+from effectflow.effects.constructors import attempt
+from effectflow.effects.effect import Effect
+
+__all__ = ["effect"]
+
+Env = TypeVar("Env")
+A = TypeVar("A")
+X = TypeVar("X", bound=Exception)
+X1 = TypeVar("X1", bound=Exception)
+X2 = TypeVar("X2", bound=Exception)
+X3 = TypeVar("X3", bound=Exception)
+P = ParamSpec("P")
+
+
+class EffectDecorator(Generic[X]):
+    """What `@effect(errors=...)` is, before it is given the function."""
+
+    def __init__(self, errors: tuple[type[Exception], ...]) -> None:
+        self._errors = errors
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Env, P], Coroutine[Any, Any, A]], /
+    ) -> Callable[P, Effect[Env, X, A]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Env, P], A], /
+    ) -> Callable[P, Effect[Env, X, A]]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Callable[..., Effect[Any, Any, Any]]:
+        @wraps(function)
+        def make(*args: Any, **kwargs: Any) -> Effect[Any, Any, Any]:
+            return attempt(lambda env: function(env, *args, **kwargs), *self._errors)
+
+        return make
+
+
+@overload
+def effect(
+    function: Callable[Concatenate[Env, P], Coroutine[Any, Any, A]], /
+) -> Callable[P, Effect[Env, Never, A]]: ...
+@overload
+def effect(function: Callable[Concatenate[Env, P], A], /) -> Callable[P, Effect[Env, Never, A]]: ...
+@overload
+def effect(*, errors: type[X]) -> EffectDecorator[X]: ...
+@overload
+def effect(*, errors: tuple[type[X1], type[X2]]) -> EffectDecorator[X1 | X2]: ...
+@overload
+def effect(*, errors: tuple[type[X1], type[X2], type[X3]]) -> EffectDecorator[X1 | X2 | X3]: ...
+@overload
+def effect(*, errors: tuple[type[X], ...]) -> EffectDecorator[X]: ...
+def effect(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    errors: type[Exception] | tuple[type[Exception], ...] = (),
+) -> Any:
+    """Make a function that returns an effect out of one that takes the environment and acts.
+
+    `(env, *arguments)`, plain or async, becomes `(*arguments) -> Effect`. With `errors=`, a class or
+    a tuple of classes, those exceptions become typed failures; any other stays a defect.
+
+    Example:
+        >>> from effectflow import effect
+        >>> @effect(errors=KeyError)
+        ... def price(env: dict[str, int], item: str) -> int:
+        ...     return env[item]
+        >>> price("tea").run_sync({"tea": 3})
+        <Success: 3>
+    """
+    if function is None:
+        return EffectDecorator[Any](errors if isinstance(errors, tuple) else (errors,))
+
+    is_async = inspect.iscoroutinefunction(function)
+    node = nodes.FromAsync if is_async else nodes.FromFn
+
+    @wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Effect[Any, Never, Any]:
+        if args or kwargs:
+            return node(lambda env: function(env, *args, **kwargs))
+        return node(partial(function))
+
+    return make

@@ -1,0 +1,196 @@
+"""The shapes an effect can have. Each is a value that only `interpreter.py` gives a meaning.
+
+Slots are set once, in `__init__`. Frozen dataclasses would say the same, and cost four times as much
+to make; an effect is made for every bind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Final
+
+from effectflow.effects.effect import Effect
+from effectflow.effects.exit import Exit
+from effectflow.effects.scope import Scope
+
+__all__ = [
+    "AndThen",
+    "Ask",
+    "Die",
+    "Fail",
+    "Failed",
+    "FromAsync",
+    "FromFn",
+    "FromGenerator",
+    "InScope",
+    "Local",
+    "Map",
+    "MapErr",
+    "Noted",
+    "OnExit",
+    "OrElse",
+    "Perform",
+    "Pure",
+    "Reify",
+    "Suspend",
+]
+
+AnyEffect = Effect[Any, Any, Any]
+
+
+class Failed:
+    """What the interpreter gives back, instead of a value, for a typed failure."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Any) -> None:
+        self.error = error
+
+
+class Pure(Effect[Any, Any, Any]):
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value: Final = value
+
+
+class Fail(Effect[Any, Any, Any]):
+    __slots__ = ("error",)
+
+    def __init__(self, error: Any) -> None:
+        self.error: Final = error
+
+
+class Die(Effect[Any, Any, Any]):
+    __slots__ = ("exception",)
+
+    def __init__(self, exception: Exception) -> None:
+        self.exception: Final = exception
+
+
+class Ask(Effect[Any, Any, Any]):
+    __slots__ = ()
+
+
+class FromFn(Effect[Any, Any, Any]):
+    __slots__ = ("f",)
+
+    def __init__(self, f: Callable[[Any], Any]) -> None:
+        self.f: Final = f
+
+
+class FromAsync(Effect[Any, Any, Any]):
+    __slots__ = ("f",)
+
+    def __init__(self, f: Callable[[Any], Awaitable[Any]]) -> None:
+        self.f: Final = f
+
+
+class Perform(Effect[Any, Any, Any]):
+    """Runs `f(environment, scope)`, which gives the value or a `Failed`."""
+
+    __slots__ = ("f",)
+
+    def __init__(self, f: Callable[[Any, Scope], Awaitable[Any]]) -> None:
+        self.f: Final = f
+
+
+class Suspend(Effect[Any, Any, Any]):
+    """Becomes `f(scope)` when it is run."""
+
+    __slots__ = ("f",)
+
+    def __init__(self, f: Callable[[Scope], AnyEffect]) -> None:
+        self.f: Final = f
+
+
+class FromGenerator(Effect[Any, Any, Any]):
+    """Runs the effects that the generator `f()` yields, and sends it their values."""
+
+    __slots__ = ("f",)
+
+    def __init__(self, f: Callable[[], Generator[AnyEffect, Any, Any]]) -> None:
+        self.f: Final = f
+
+
+class AndThen(Effect[Any, Any, Any]):
+    __slots__ = ("f", "source")
+
+    def __init__(self, source: AnyEffect, f: Callable[[Any], AnyEffect]) -> None:
+        self.source: Final = source
+        self.f: Final = f
+
+
+class OrElse(Effect[Any, Any, Any]):
+    __slots__ = ("f", "source")
+
+    def __init__(self, source: AnyEffect, f: Callable[[Any], AnyEffect]) -> None:
+        self.source: Final = source
+        self.f: Final = f
+
+
+class Map(Effect[Any, Any, Any]):
+    __slots__ = ("f", "source")
+
+    def __init__(self, source: AnyEffect, f: Callable[[Any], Any]) -> None:
+        self.source: Final = source
+        self.f: Final = f
+
+
+class MapErr(Effect[Any, Any, Any]):
+    __slots__ = ("f", "source")
+
+    def __init__(self, source: AnyEffect, f: Callable[[Any], Any]) -> None:
+        self.source: Final = source
+        self.f: Final = f
+
+
+class Reify(Effect[Any, Any, Any]):
+    """Yields the `Result` of its source, and never fails."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: AnyEffect) -> None:
+        self.source: Final = source
+
+
+class Local(Effect[Any, Any, Any]):
+    """Runs its source in the environment `f(environment)`."""
+
+    __slots__ = ("f", "source")
+
+    def __init__(self, source: AnyEffect, f: Callable[[Any], Any]) -> None:
+        self.source: Final = source
+        self.f: Final = f
+
+
+class InScope(Effect[Any, Any, Any]):
+    """Runs its source in another scope."""
+
+    __slots__ = ("scope", "source")
+
+    def __init__(self, source: AnyEffect, scope: Scope) -> None:
+        self.source: Final = source
+        self.scope: Final = scope
+
+
+class OnExit(Effect[Any, Any, Any]):
+    """Runs `finalizer(exit)` once, however its source ends."""
+
+    __slots__ = ("finalizer", "source")
+
+    def __init__(
+        self, source: AnyEffect, finalizer: Callable[[Exit[Any, Any]], AnyEffect]
+    ) -> None:
+        self.source: Final = source
+        self.finalizer: Final = finalizer
+
+
+class Noted(Effect[Any, Any, Any]):
+    """Adds a note (PEP 678) to every defect that crosses it."""
+
+    __slots__ = ("note", "source")
+
+    def __init__(self, source: AnyEffect, note: str) -> None:
+        self.source: Final = source
+        self.note: Final = note
