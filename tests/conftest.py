@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+# Built on the profile that Hypothesis has chosen, which with CI=true draws the same examples every
+# time. A slow machine is no failure.
+settings.register_profile("effectflow", deadline=None)
+settings.load_profile("effectflow")
 
 
 @pytest.fixture(params=["asyncio", "trio"])

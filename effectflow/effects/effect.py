@@ -146,9 +146,10 @@ class Effect(Generic[Env, E, A]):
         shielded from cancellation. A defect of a finalizer is added as a note where the effect
         itself ended in a defect or an interruption, and is raised where it did not.
         """
-        if isinstance(finalizer, Effect):
-            return nodes.OnExit(self, lambda _: finalizer)
-        return nodes.OnExit(self, finalizer)
+        if not isinstance(finalizer, Effect):
+            return nodes.OnExit(self, finalizer)
+        always = cast("Effect[Env2, Never, object]", finalizer)
+        return nodes.OnExit(self, lambda _: always)
 
     def __iter__(self: Effect[Env2, E2, A2]) -> Generator[Effect[Env2, E2, Any], Any, A2]:
         """Lets `value = yield from effect` have the type of the effect's value in a `@do` body."""

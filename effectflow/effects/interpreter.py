@@ -65,6 +65,9 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
     """
     stack: list[Any] = []
     current: Any = effect
+    value: Any
+    frame: Any
+    kind: Any
     while True:
         try:
             while True:
@@ -162,6 +165,9 @@ async def _unwind(
 
     Gives the effect to go on with if a `@do` body caught the exception; raises it otherwise.
     """
+    frame: Any
+    kind: Any
+    caught: Any
     while stack:
         frame = stack.pop()
         kind = frame.__class__
@@ -192,13 +198,16 @@ async def _unwind(
 
 async def _finalize(frame: OnExit, ended: Exit[Any, Any], env: Any, scope: Scope) -> None:
     """Run one finalizer, shielded from cancellation."""
+    finalizer = frame.finalizer(ended)
+    if finalizer.__class__ is Pure:
+        return
     with anyio.CancelScope(shield=True):
-        outcome = await interpret(frame.finalizer(ended), env, scope)
-    if outcome.__class__ is Failed:
-        raise TypeError(
-            f"a finalizer failed with {outcome.error!r}; a finalizer must not fail: "
-            "handle its errors with or_else, or raise them as defects"
-        )
+        outcome = await interpret(finalizer, env, scope)
+        if outcome.__class__ is Failed:
+            raise TypeError(
+                f"a finalizer failed with {outcome.error!r}; a finalizer must not fail: "
+                "handle its errors with or_else, or raise them as defects"
+            )
 
 
 async def _finalize_after(frame: OnExit, raised: BaseException, env: Any, scope: Scope) -> None:

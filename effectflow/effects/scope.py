@@ -33,7 +33,7 @@ class Scope:
         path: the scopes around this flow, as text; empty at the root.
         clock: tells the time.
         recorder: the durable run around this flow, if there is one.
-        step: the path of the step whose body this flow is part of, or None between steps.
+        step: what is known of the step whose body this flow is part of, or None between steps.
     """
 
     __slots__ = ("_occurrences", "clock", "path", "recorder", "step")
@@ -44,7 +44,7 @@ class Scope:
         clock: Clock,
         *,
         recorder: Recorder | None = None,
-        step: str | None = None,
+        step: object = None,
     ) -> None:
         self.path = path
         self.clock = clock
@@ -69,9 +69,9 @@ class Scope:
         keyed = f"{path}[{str(key).translate(_ESCAPES)}]"
         return Scope(keyed, self.clock, recorder=self.recorder, step=self.step)
 
-    def inside_step(self, path: str) -> Scope:
-        """The scope of the body of the step at `path`."""
-        return Scope(path, self.clock, recorder=self.recorder, step=path)
+    def inside_step(self, path: str, step: object) -> Scope:
+        """The scope of the body of the step at `path`, of which `step` tells more."""
+        return Scope(path, self.clock, recorder=self.recorder, step=step)
 
 
 def root_scope(clock: Clock | None = None) -> Scope:

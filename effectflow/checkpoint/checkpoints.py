@@ -1,0 +1,101 @@
+"""The storage environment that a user injects, and what it promises to an observer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from effectflow.checkpoint.entries import Entry
+from effectflow.checkpoint.entry_format import Format
+from effectflow.checkpoint.store import CheckpointStore
+
+__all__ = [
+    "CheckpointEvent",
+    "CheckpointPolicy",
+    "Checkpoints",
+    "EntryAppended",
+    "HasCheckpoints",
+    "Observer",
+    "StepSkipped",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPolicy:
+    """When entries are made durable.
+
+    Always on interruption, at the end of a run, and before a step that runs at most once. Besides:
+
+    Attributes:
+        every_steps: before a step starts, once so many have completed since the last time. With 1,
+            the default, whatever completed is durable before the next step starts.
+        every_seconds: at the latest so many seconds after a step has completed.
+        on_error: as soon as a step fails.
+    """
+
+    every_steps: int = 1
+    every_seconds: float | None = None
+    on_error: bool = True
+
+    def __post_init__(self) -> None:
+        if self.every_steps < 1:
+            raise ValueError(f"every_steps must be 1 or more, not {self.every_steps}")
+        if self.every_seconds is not None and self.every_seconds <= 0:
+            raise ValueError(f"every_seconds must be more than 0, not {self.every_seconds}")
+
+
+@dataclass(frozen=True, slots=True)
+class EntryAppended:
+    """An entry was added to a run's journal."""
+
+    run_id: str
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class StepSkipped:
+    """A step was reached whose output is recorded; it was not run."""
+
+    run_id: str
+    step: str
+
+
+CheckpointEvent: TypeAlias = EntryAppended | StepSkipped
+
+
+class Observer(Protocol):
+    """Is told what happens to runs. An exception that it raises is logged and goes no further."""
+
+    def notify(self, event: CheckpointEvent) -> None:
+        """Called in the run's own task, so it must be quick."""
+        ...
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The storage environment: where runs are kept, and how.
+
+    Attributes:
+        store: where.
+        format: how entries are written: "json" (readable) or "cbor" (compact).
+        policy: when entries are made durable.
+        on_save_error: "fail" ends a run whose entries cannot be saved; "warn" logs it, goes on, and
+            tries again with the next entry.
+        observers: who is told.
+        lease_seconds: how long a run stays claimed after its process was last heard of.
+    """
+
+    store: CheckpointStore
+    format: Format = "json"
+    policy: CheckpointPolicy = CheckpointPolicy()
+    on_save_error: Literal["fail", "warn"] = "fail"
+    observers: Sequence[Observer] = ()
+    lease_seconds: float = 30.0
+
+
+class HasCheckpoints(Protocol):
+    """An environment in which runs can be durable."""
+
+    @property
+    def checkpoints(self) -> Checkpoints: ...

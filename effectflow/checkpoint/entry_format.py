@@ -1,0 +1,161 @@
+"""Entries as bytes: JSON or CBOR, told apart by their first byte.
+
+The names on disk are part of the format and never change their meaning: see `FORMAT_VERSION`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias, cast
+
+from effectflow.checkpoint.entries import (
+    Arguments,
+    BeforeStep,
+    Completed,
+    Entry,
+    ErrorRecord,
+    Failed,
+    Finished,
+    Interrupted,
+    Recorded,
+    Resumed,
+    Started,
+)
+from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
+from effectflow.checkpoint.store import Record, RunStatus
+from effectflow.checkpoint.values import (
+    MalformedValue,
+    Tree,
+    decode_cbor,
+    decode_json,
+    encode_cbor,
+    encode_json,
+)
+
+__all__ = ["FORMAT_VERSION", "Format", "decode_entry", "encode_entry"]
+
+FORMAT_VERSION = 1
+
+Format: TypeAlias = Literal["json", "cbor"]
+
+
+def encode_entry(entry: Entry, format: Format = "json") -> bytes:
+    """An entry as bytes."""
+    tree = _write(entry)
+    return encode_json(tree) if format == "json" else encode_cbor(tree)
+
+
+def decode_entry(record: Record, run_id: str) -> Entry:
+    """The entry in a record.
+
+    Fails with CorruptCheckpoint if there is none, and with UnsupportedVersion if a newer effectflow
+    wrote it.
+    """
+    try:
+        decode = decode_json if record.body[:1] == b"{" else decode_cbor
+        tree = cast(Any, decode(record.body))
+        return _READERS[tree["entry"]](tree)
+    except MalformedValue as error:
+        raise CorruptCheckpoint(run_id, str(error), sequence=record.sequence) from error
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"it is no entry that this version knows ({error!r})"
+        raise CorruptCheckpoint(run_id, reason, sequence=record.sequence) from error
+
+
+def _write(entry: Entry) -> Tree:
+    match entry:
+        case BeforeStep(step, attempt, arguments, at):
+            tree: dict[str, Tree] = {
+                "entry": "before_step", "step": step, "attempt": attempt, "at": at,
+            }  # fmt: skip
+            if arguments is not None:
+                tree["digest"] = arguments.digest
+                tree["arguments"] = arguments.shown
+            return tree
+        case Completed(step, output, duration, at):
+            return {
+                "entry": "completed", "step": step, "output": output, "duration": duration, "at": at,
+            }  # fmt: skip
+        case Recorded(step, value, at):
+            return {"entry": "recorded", "step": step, "value": value, "at": at}
+        case Failed(step, error, retryable, at):
+            return {
+                "entry": "failed", "step": step, "error": _write_error(error),
+                "retryable": retryable, "at": at,
+            }  # fmt: skip
+        case Interrupted(step, in_progress, reason, at):
+            return {
+                "entry": "interrupted", "step": step, "in_progress": in_progress,
+                "reason": reason, "at": at,
+            }  # fmt: skip
+        case Resumed(owner, at):
+            return {"entry": "resumed", "owner": owner, "at": at}
+        case Finished(status, output, error, at):
+            return {
+                "entry": "finished", "status": str(status), "output": output,
+                "error": None if error is None else _write_error(error), "at": at,
+            }  # fmt: skip
+        case Started():
+            return {
+                "entry": "started", "format": entry.format, "run_id": entry.run_id,
+                "workflow": entry.workflow, "kind": entry.kind, "version": entry.version,
+                "fingerprint": entry.fingerprint, "steps": list(entry.steps),
+                "input": entry.input, "context": entry.context, "at": entry.at,
+            }  # fmt: skip
+
+
+def _write_error(error: ErrorRecord) -> Tree:
+    return {
+        "type": error.type, "message": error.message,
+        "value": error.value, "traceback": error.traceback,
+    }  # fmt: skip
+
+
+def _read_error(tree: Mapping[str, Any]) -> ErrorRecord:
+    return ErrorRecord(tree["type"], tree["message"], tree["value"], tree["traceback"])
+
+
+def _read_started(tree: Mapping[str, Any]) -> Started:
+    if tree["format"] > FORMAT_VERSION:
+        raise UnsupportedVersion(f"run {tree['run_id']!r}", tree["format"], FORMAT_VERSION)
+    return Started(
+        run_id=tree["run_id"],
+        workflow=tree["workflow"],
+        kind=tree["kind"],
+        version=tree["version"],
+        fingerprint=tree["fingerprint"],
+        steps=tuple(tree["steps"]),
+        input=tree["input"],
+        context=tree["context"],
+        format=tree["format"],
+        at=tree["at"],
+    )
+
+
+def _read_before_step(tree: Mapping[str, Any]) -> BeforeStep:
+    digest = tree.get("digest")
+    arguments = None if digest is None else Arguments(digest, tree["arguments"])
+    return BeforeStep(tree["step"], tree["attempt"], arguments, tree["at"])
+
+
+def _read_finished(tree: Mapping[str, Any]) -> Finished:
+    error = None if tree["error"] is None else _read_error(tree["error"])
+    return Finished(RunStatus(tree["status"]), tree["output"], error, tree["at"])
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any]], Entry]] = {
+    "started": _read_started,
+    "resumed": lambda tree: Resumed(tree["owner"], tree["at"]),
+    "before_step": _read_before_step,
+    "completed": lambda tree: Completed(
+        tree["step"], tree["output"], tree["duration"], tree["at"]
+    ),
+    "recorded": lambda tree: Recorded(tree["step"], tree["value"], tree["at"]),
+    "failed": lambda tree: Failed(
+        tree["step"], _read_error(tree["error"]), tree["retryable"], tree["at"]
+    ),
+    "interrupted": lambda tree: Interrupted(
+        tree["step"], tree["in_progress"], tree["reason"], tree["at"]
+    ),
+    "finished": _read_finished,
+}

@@ -1,0 +1,256 @@
+"""A run that this process drives: its lease, its journal, and what is not yet durable of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import anyio
+
+from effectflow.checkpoint.checkpoints import CheckpointEvent, Checkpoints, EntryAppended
+from effectflow.checkpoint.entries import (
+    BeforeStep,
+    Completed,
+    Entry,
+    Failed,
+    Interrupted,
+    Recorded,
+)
+from effectflow.checkpoint.entry_format import encode_entry
+from effectflow.checkpoint.errors import CheckpointError, LeaseLost, NotSerializable
+from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.past import Past
+from effectflow.checkpoint.store import RunStatus, RunSummary
+from effectflow.checkpoint.values import KnownTypes, Tree, from_tree, to_tree
+from effectflow.effects.errors import Halt
+from effectflow.effects.scope import Scope
+
+__all__ = ["LiveRun"]
+
+logger = logging.getLogger(__name__)
+
+A = TypeVar("A")
+
+_LINGER = 0.05
+"""Seconds after which a completed step is made durable although no later step asked for it."""
+
+_NO_TYPES = KnownTypes.of()
+
+
+class LiveRun:
+    """The one writer of a run's journal in this process.
+
+    Entries are added to a buffer, in order, and made durable in batches: `save` waits until
+    everything added so far is. Steps that run side by side share a batch.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        checkpoints: Checkpoints,
+        *,
+        lease: Lease,
+        past: Past,
+        length: int,
+        summary: RunSummary,
+        force: bool = False,
+    ) -> None:
+        self.run_id = run_id
+        self.checkpoints = checkpoints
+        self.lease = lease
+        self.past = past
+        self.summary = summary
+        self.force = force
+        self.halted: CheckpointError | None = None
+        self.last_step: str | None = None
+        self.has_interrupted_step = False
+        self._durable = length
+        self._added = length
+        self._buffer: list[bytes] = []
+        self._completed_since_save = 0
+        self._saving: anyio.Event | None = None
+        self._stale_summary = True
+        self._resting: anyio.Event | None = None
+        policy = checkpoints.policy
+        self._linger = _LINGER if policy.every_steps == 1 else policy.every_seconds
+
+    # What steps say.
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry to the journal. It is durable after the next `save`."""
+        self._buffer.append(encode_entry(entry, self.checkpoints.format))
+        self._added += 1
+        self.notify(EntryAppended(self.run_id, entry))
+        if self._resting is not None and self._linger is not None:
+            self._resting.set()
+
+    async def before_step(self, entry: BeforeStep, *, at_once: bool) -> None:
+        """Add the entry and make it durable before the step runs, if the policy says so."""
+        self.last_step = entry.step
+        self.has_interrupted_step = False
+        self.add(entry)
+        policy = self.checkpoints.policy
+        if at_once or policy.every_steps == 1 or self._completed_since_save >= policy.every_steps:
+            await self.save()
+
+    def completed(self, entry: Completed) -> None:
+        """Add the entry. It becomes durable with the next step's, or shortly, or at the end."""
+        self._completed_since_save += 1
+        self.add(entry)
+
+    async def failed(self, entry: Failed) -> None:
+        """Add the entry, and make it durable if the policy says so."""
+        self.add(entry)
+        if self.checkpoints.policy.on_error:
+            await self.save()
+
+    async def interrupted(self, entry: Interrupted) -> None:
+        """Add the entry and make it durable, within a bounded time: somebody wants us to stop."""
+        self.has_interrupted_step = True
+        self.add(entry)
+        with anyio.move_on_after(5, shield=True):
+            await self.save()
+
+    def record(self, scope: Scope, name: str, take: Callable[[], A]) -> A:
+        """What was recorded at this place of the run, or what `take` gives now, recorded."""
+        self.check()
+        path = scope.next_path(name)
+        if path in self.past.recorded:
+            return cast(A, from_tree(self.past.recorded[path], path=path, types=_NO_TYPES))
+        value = take()
+        self.add(Recorded(path, to_tree(value, path=path, types=_NO_TYPES), at=time.time()))
+        return value
+
+    def encode(self, value: object, path: str, types: KnownTypes) -> Tree:
+        """A value as it is saved. One that cannot be saved ends the run."""
+        try:
+            return to_tree(value, path=f"{path}: $", types=types)
+        except NotSerializable as error:
+            raise self.halt(error) from error
+
+    # What becomes durable, and when.
+
+    async def save(self) -> None:
+        """Wait until every entry that was added is durable.
+
+        Ends the run (`Halt`) when that cannot be had.
+        """
+        target = self._added
+        while self._durable < target:
+            self.check()
+            if self._saving is not None:
+                await self._saving.wait()
+                if self.checkpoints.on_save_error == "warn":
+                    return
+            elif not await self._save_batch(RunStatus.RUNNING):
+                return
+        self.check()
+
+    async def finish(self, entry: Entry | None, status: RunStatus) -> None:
+        """Add the last entry, make everything durable, and give the lease free with it."""
+        if entry is not None:
+            self.add(entry)
+        while self._saving is not None:
+            await self._saving.wait()
+        self.check()
+        if not await self._save_batch(status, release=True):
+            await self.release()
+
+    async def _save_batch(self, status: RunStatus, *, release: bool = False) -> bool:
+        """Append what is buffered. Gives False if that failed and the run is to go on without."""
+        batch, self._buffer = self._buffer, []
+        self._saving = anyio.Event()
+        if status is not self.summary.status:
+            self._stale_summary = True
+            self.summary = RunSummary(
+                workflow=self.summary.workflow,
+                kind=self.summary.kind,
+                version=self.summary.version,
+                status=status,
+                created_at=self.summary.created_at,
+            )
+        try:
+            # A cancelled append may or may not have happened; shielded, we always know.
+            with anyio.CancelScope(shield=True):
+                await self.checkpoints.store.append(
+                    self.lease,
+                    batch,
+                    after=self._durable,
+                    summary=self.summary if self._stale_summary else None,
+                    release=release,
+                )
+        except CheckpointError as error:
+            if self.checkpoints.on_save_error == "warn" and not isinstance(error, LeaseLost):
+                self._buffer = batch + self._buffer
+                logger.warning("%s The run goes on, and tries again with the next entry.", error)
+                return False
+            raise self.halt(error) from error
+        finally:
+            self._saving.set()
+            self._saving = None
+        self._durable += len(batch)
+        self._completed_since_save = 0
+        self._stale_summary = False
+        return True
+
+    async def release(self) -> None:
+        """Give the lease free, if it is still ours. Never fails: it would expire by itself."""
+        try:
+            with anyio.move_on_after(5, shield=True):
+                await self.checkpoints.store.release(self.lease)
+        except CheckpointError as error:
+            logger.warning("the lease of run %r was not released: %s", self.run_id, error)
+
+    async def attend(self) -> None:
+        """Keep the lease, and make what has completed durable although no step asks. Runs for ever."""
+        renew_every = self.checkpoints.lease_seconds / 3
+        renew_at = time.monotonic() + renew_every
+        while True:
+            await self._rest(renew_at - time.monotonic())
+            if self._buffer and self._linger is not None:
+                await anyio.sleep(self._linger)
+                await self.save()
+            if time.monotonic() >= renew_at:
+                await self._renew()
+                renew_at = time.monotonic() + renew_every
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait until an entry is added, or for so long."""
+        if self._buffer and self._linger is not None:
+            return
+        self._resting = anyio.Event()
+        with anyio.move_on_after(max(0.0, seconds)):
+            await self._resting.wait()
+        self._resting = None
+
+    async def _renew(self) -> None:
+        store = self.checkpoints.store
+        try:
+            self.lease = await store.renew(self.lease, seconds=self.checkpoints.lease_seconds)
+        except LeaseLost as error:
+            raise self.halt(error) from error
+        except CheckpointError as error:
+            logger.warning("the lease of run %r was not renewed: %s", self.run_id, error)
+
+    # How it ends early.
+
+    def halt(self, error: CheckpointError) -> Halt:
+        """End the run with this error: no step starts any more. Gives what is to be raised."""
+        if self.halted is None:
+            self.halted = error
+        return Halt(self.halted)
+
+    def check(self) -> None:
+        """Raise `Halt` if the run was ended."""
+        if self.halted is not None:
+            raise Halt(self.halted)
+
+    def notify(self, event: CheckpointEvent) -> None:
+        """Tell the observers."""
+        for observer in self.checkpoints.observers:
+            try:
+                observer.notify(event)
+            except Exception:
+                logger.exception("an observer failed on %r", event)

@@ -1,0 +1,97 @@
+"""`@workflow`: code as the workflow."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator
+from types import CodeType
+from typing import Any, TypeVar, overload
+
+from effectflow.checkpoint.checkpoints import HasCheckpoints
+from effectflow.checkpoint.definition import Definition
+from effectflow.checkpoint.failures import error_classes
+from effectflow.checkpoint.step import Step, effect_types
+from effectflow.checkpoint.values import KnownTypes
+from effectflow.effects import Effect, do
+from effectflow.workflows.driving import Blueprint
+from effectflow.workflows.linear import input_type
+from effectflow.workflows.workflow import Workflow
+
+__all__ = ["workflow"]
+
+Env = TypeVar("Env", bound=HasCheckpoints)
+E = TypeVar("E")
+A = TypeVar("A")
+Input = TypeVar("Input")
+
+
+class WorkflowDecorator:
+    """What `@workflow(...)` is, before it is given the function."""
+
+    def __init__(self, name: str | None, version: str) -> None:
+        self._name = name
+        self._version = version
+
+    @overload
+    def __call__(
+        self, body: Callable[[Input], Generator[Effect[Env, E, Any], Any, A]], /
+    ) -> Workflow[Env, E, Input, A]: ...
+    @overload
+    def __call__(
+        self, body: Callable[[Input], Effect[Env, E, A]], /
+    ) -> Workflow[Env, E, Input, A]: ...
+    def __call__(self, body: Callable[[Any], Any], /) -> Workflow[Any, Any, Any, Any]:
+        make = do(body) if inspect.isgeneratorfunction(body) else body
+        output, error = effect_types(body)
+        return Workflow(
+            Blueprint(
+                definition=Definition(
+                    self._name or body.__name__, self._version, "standard", _steps_named_in(body)
+                ),
+                body=make,
+                input_types=KnownTypes.of(input_type(body)),
+                output_types=KnownTypes.of(output, error),
+                errors=error_classes(error),
+            )
+        )
+
+
+@overload
+def workflow(
+    body: Callable[[Input], Generator[Effect[Env, E, Any], Any, A]], /
+) -> Workflow[Env, E, Input, A]: ...
+@overload
+def workflow(body: Callable[[Input], Effect[Env, E, A]], /) -> Workflow[Env, E, Input, A]: ...
+@overload
+def workflow(*, name: str | None = None, version: str = "1") -> WorkflowDecorator: ...
+def workflow(
+    body: Callable[[Any], Any] | None = None, /, *, name: str | None = None, version: str = "1"
+) -> Any:
+    """Make a workflow of a function from an input to an effect, or of a generator function.
+
+    What it does between steps is run again by a resume, so it must do the same again: it takes time
+    and chance from `now()`, `random()` and `uuid()`, whose values are recorded, and acts on the world
+    only in steps.
+
+    Parameters:
+        name: what stores and commands call it; the function's name if not given.
+        version: change it when a change of the code matters to runs that are under way.
+    """
+    decorator = WorkflowDecorator(name, version)
+    return decorator if body is None else decorator(body)
+
+
+def _steps_named_in(body: Callable[..., Any]) -> tuple[str, ...]:
+    """The `@step` functions that a function's code names, in order of their first mention."""
+    function = inspect.unwrap(body)
+    closure = inspect.getclosurevars(function)
+    known = {**closure.builtins, **closure.globals, **closure.nonlocals}
+    names = [name for code in _codes(function.__code__) for name in (*code.co_names, *code.co_freevars)]
+    found = [known[name] for name in dict.fromkeys(names) if name in known]
+    return tuple(dict.fromkeys(part.name for part in found if isinstance(part, Step)))
+
+
+def _codes(code: CodeType) -> list[CodeType]:
+    """A function's code and that of every function within it."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return [code, *(nested for part in inner for nested in _codes(part))]

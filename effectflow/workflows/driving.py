@@ -1,0 +1,284 @@
+"""Drive one run of a workflow: claim it, run its body over its journal, and write down the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from effectflow.checkpoint.checkpoints import Checkpoints
+from effectflow.checkpoint.definition import Definition
+from effectflow.checkpoint.entries import Entry, Finished, Interrupted, Resumed, Started
+from effectflow.checkpoint.entry_format import FORMAT_VERSION
+from effectflow.checkpoint.errors import CorruptCheckpoint, LeaseLost, RunConflict
+from effectflow.checkpoint.failures import write_error
+from effectflow.checkpoint.journal import Checkpoint, fold
+from effectflow.checkpoint.lease import Lease, Owner
+from effectflow.checkpoint.live_run import LiveRun
+from effectflow.checkpoint.past import read_past
+from effectflow.checkpoint.reading import read_entries, run_not_found
+from effectflow.checkpoint.store import RunStatus, RunSummary
+from effectflow.checkpoint.values import KnownTypes, MalformedValue, Tree, from_tree, to_tree
+from effectflow.effects import Effect, Halt
+from effectflow.effects.interpreter import interpret
+from effectflow.effects.nodes import Failed
+from effectflow.effects.scope import Scope
+from effectflow.checkpoint.interruption import interruption_reason
+
+__all__ = ["Blueprint", "resume_run", "start_run"]
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """All that is needed to run a workflow.
+
+    Attributes:
+        definition: what a resume compares.
+        body: from an input to the effect to run.
+        input_types, output_types: the classes that inputs and outputs may be made of.
+        errors: the exception classes that it may fail with.
+    """
+
+    definition: Definition
+    body: Callable[[Any], Effect[Any, Any, Any]]
+    input_types: KnownTypes
+    output_types: KnownTypes
+    errors: Mapping[str, type[Exception]]
+
+
+async def start_run(
+    blueprint: Blueprint,
+    input: object,
+    *,
+    run_id: str,
+    is_new: bool,
+    context: Mapping[str, object],
+    checkpoints: Checkpoints,
+    env: Any,
+    scope: Scope,
+) -> Any:
+    """The output or `Failed` of a new run, or of the run that has this id and input already."""
+    input_tree = to_tree(input, path="input: $", types=blueprint.input_types)
+    context_tree = to_tree(dict(context), path="context: $", types=KnownTypes.of())
+    store = checkpoints.store
+    if not is_new:
+        entries = await read_entries(store, run_id)
+        if entries:
+            known = fold(entries, run_id)
+            _check_same(known, blueprint, input_tree)
+            if known.status is RunStatus.COMPLETED:
+                return _output(known, blueprint)
+    lease = await store.claim(run_id, owner=str(Owner.new()), seconds=checkpoints.lease_seconds)
+    async with _Claimed(checkpoints, lease):
+        # Read again under the lease: another process may have driven the run until just now.
+        entries = [] if is_new else await read_entries(store, run_id)
+        if entries:
+            _check_same(fold(entries, run_id), blueprint, input_tree)
+            return await _continue(blueprint, entries, lease, checkpoints, env, scope, force=False)
+        definition = blueprint.definition
+        started = Started(
+            run_id=run_id,
+            workflow=definition.name,
+            kind=definition.kind,
+            version=definition.version,
+            fingerprint=definition.fingerprint,
+            steps=definition.steps,
+            input=input_tree,
+            context=context_tree,
+            format=FORMAT_VERSION,
+            at=time.time(),
+        )
+        run = _live_run(checkpoints, lease, [started], length=0)
+        run.add(started)
+        await run.save()
+        return await _drive(run, blueprint, input, env, scope)
+
+
+async def resume_run(
+    blueprint: Blueprint,
+    *,
+    run_id: str,
+    force: bool,
+    checkpoints: Checkpoints,
+    env: Any,
+    scope: Scope,
+) -> Any:
+    """The output or `Failed` of a run taken up where it stood."""
+    store = checkpoints.store
+    entries = await read_entries(store, run_id)
+    if not entries:
+        raise await run_not_found(store, run_id)
+    known = fold(entries, run_id)
+    _check_workflow(known, blueprint)
+    if known.status is RunStatus.COMPLETED:
+        return _output(known, blueprint)
+    lease = await store.claim(run_id, owner=str(Owner.new()), seconds=checkpoints.lease_seconds)
+    async with _Claimed(checkpoints, lease):
+        entries = await read_entries(store, run_id)
+        return await _continue(blueprint, entries, lease, checkpoints, env, scope, force=force)
+
+
+class _Claimed:
+    """Gives a lease free however the run ends; one that is free already is left alone."""
+
+    def __init__(self, checkpoints: Checkpoints, lease: Lease) -> None:
+        self._checkpoints = checkpoints
+        self._lease = lease
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, *_: object) -> None:
+        with anyio.move_on_after(5, shield=True):
+            await self._checkpoints.store.release(self._lease)
+
+
+async def _continue(
+    blueprint: Blueprint,
+    entries: list[Entry],
+    lease: Lease,
+    checkpoints: Checkpoints,
+    env: Any,
+    scope: Scope,
+    *,
+    force: bool,
+) -> Any:
+    """Drive a run on from the end of its journal."""
+    known = fold(entries, lease.run_id)
+    if known.status is RunStatus.COMPLETED:
+        return _output(known, blueprint)
+    changed = blueprint.definition.changed_since(known.definition, known.run_id)
+    if changed is not None and not force:
+        raise changed
+    input = _decode(known.initial_state, blueprint.input_types, known.run_id, "input")
+    run = _live_run(checkpoints, lease, entries, length=len(entries), force=force)
+    run.add(Resumed(lease.owner, time.time()))
+    return await _drive(run, blueprint, input, env, scope)
+
+
+def _live_run(
+    checkpoints: Checkpoints,
+    lease: Lease,
+    entries: list[Entry],
+    *,
+    length: int,
+    force: bool = False,
+) -> LiveRun:
+    known = fold(entries, lease.run_id)
+    summary = RunSummary(
+        workflow=known.workflow,
+        kind=known.kind,
+        version=known.definition.version,
+        status=RunStatus.RUNNING,
+        created_at=known.created_at,
+    )
+    return LiveRun(
+        lease.run_id,
+        checkpoints,
+        lease=lease,
+        past=read_past(entries),
+        length=length,
+        summary=summary,
+        force=force,
+    )
+
+
+async def _drive(run: LiveRun, blueprint: Blueprint, input: Any, env: Any, scope: Scope) -> Any:
+    """Run the body, and make its end durable before anybody hears of it."""
+    place = Scope("", scope.clock, recorder=run)
+    defect: Exception | None = None
+    outcome: Any = None
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_attend, run, group.cancel_scope)
+            try:
+                outcome = await interpret(blueprint.body(input), env, place)
+            except Halt as halt:
+                if halt.reason is not run.halted:
+                    raise
+            except Exception as raised:
+                defect = raised
+            group.cancel_scope.cancel()
+    except BaseException:
+        await _write_interruption(run)
+        raise
+    if run.halted is None:
+        try:
+            await _write_end(run, blueprint, outcome, defect)
+        except Halt:
+            pass
+    if run.halted is not None:
+        if isinstance(run.halted, LeaseLost) and defect is not None:
+            run.halted.add_note(f"the body ended in {defect!r} as well")
+        return Failed(run.halted)
+    if defect is not None:
+        raise defect
+    return outcome
+
+
+async def _attend(run: LiveRun, body: anyio.CancelScope) -> None:
+    """Look after the run; if it was ended meanwhile, end its body."""
+    try:
+        await run.attend()
+    except Halt:
+        body.cancel()
+
+
+async def _write_end(
+    run: LiveRun, blueprint: Blueprint, outcome: Any, defect: Exception | None
+) -> None:
+    types = blueprint.output_types
+    if defect is not None:
+        error = write_error(defect, types, is_defect=True)
+        await run.finish(Finished(RunStatus.FAILED, None, error, time.time()), RunStatus.FAILED)
+    elif outcome.__class__ is Failed:
+        error = write_error(outcome.error, types, is_defect=False)
+        await run.finish(Finished(RunStatus.FAILED, None, error, time.time()), RunStatus.FAILED)
+    else:
+        output = run.encode(outcome, "output", types)
+        done = Finished(RunStatus.COMPLETED, output, None, time.time())
+        await run.finish(done, RunStatus.COMPLETED)
+
+
+async def _write_interruption(run: LiveRun) -> None:
+    """Leave `Interrupted` as the head of the journal, within a bounded time."""
+    if run.halted is not None:
+        return
+    entry = None
+    if not run.has_interrupted_step:
+        entry = Interrupted(run.last_step, in_progress=False, reason=interruption_reason(), at=time.time())
+    with anyio.move_on_after(5, shield=True):
+        try:
+            await run.finish(entry, RunStatus.INTERRUPTED)
+        except Halt:
+            pass
+
+
+def _check_workflow(known: Checkpoint, blueprint: Blueprint) -> None:
+    if known.workflow != blueprint.definition.name:
+        raise RunConflict(
+            known.run_id,
+            f"it is a run of workflow {known.workflow!r}, not of {blueprint.definition.name!r}",
+        )
+
+
+def _check_same(known: Checkpoint, blueprint: Blueprint, input: Tree) -> None:
+    _check_workflow(known, blueprint)
+    if known.initial_state != input:
+        raise RunConflict(known.run_id, "it was started with another input")
+
+
+def _output(known: Checkpoint, blueprint: Blueprint) -> Any:
+    assert known.finished is not None
+    return _decode(known.finished.output, blueprint.output_types, known.run_id, "output")
+
+
+def _decode(tree: Tree, types: KnownTypes, run_id: str, what: str) -> Any:
+    try:
+        return from_tree(tree, path=f"{what}: $", types=types)
+    except MalformedValue as error:
+        reason = f"its {what} is not what the workflow declares: {error}"
+        raise CorruptCheckpoint(run_id, reason) from error

@@ -1,0 +1,49 @@
+"""A list of steps that pass a state along."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from effectflow.checkpoint.step import Step, effect_types, step
+from effectflow.effects import Effect, pure
+
+__all__ = ["LinearStep", "chain", "step_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class LinearStep:
+    """One step of a list: the durable step, and the annotations that say what states are made of."""
+
+    step: Step[[Any], Any, Any, Any]
+    annotations: tuple[object, ...]
+
+    @property
+    def name(self) -> str:
+        return self.step.name
+
+
+def step_of(function: Callable[[Any], Effect[Any, Any, Any]]) -> LinearStep:
+    """The step that a function is already, or is made."""
+    made: Step[[Any], Any, Any, Any] = function if isinstance(function, Step) else step(function)
+    output, _ = effect_types(made.function)
+    return LinearStep(made, (output, input_type(made.function)))
+
+
+def chain(steps: Sequence[LinearStep], state: Any) -> Effect[Any, Any, Any]:
+    """The effect that passes a state through all of the steps."""
+    return reduce(lambda effect, part: effect.and_then(part.step), steps, pure(state))
+
+
+def input_type(function: Callable[..., Any]) -> object:
+    """The annotation of a function's first parameter, or None if there is none."""
+    try:
+        hints = typing.get_type_hints(function)
+    except (NameError, TypeError, AttributeError):
+        # A name that exists only for the type checkers: its classes then count as undeclared.
+        return None
+    hints.pop("return", None)
+    return next(iter(hints.values()), None)

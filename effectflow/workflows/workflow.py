@@ -1,0 +1,187 @@
+"""`Workflow`: a name, a definition, and a body from an input to an effect, run durably."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+from uuid import uuid4
+
+from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
+from effectflow.checkpoint.definition import Definition
+from effectflow.checkpoint.errors import CheckpointError
+from effectflow.checkpoint.plan import ResumePlan, plan_resume
+from effectflow.checkpoint.reading import read_checkpoint
+from effectflow.checkpoint.values import KnownTypes
+from effectflow.effects import Effect
+from effectflow.effects.nodes import Failed, Perform
+from effectflow.effects.scope import Scope
+from effectflow.workflows.driving import Blueprint, resume_run, start_run
+from effectflow.workflows.linear import chain, step_of
+
+__all__ = ["Workflow"]
+
+Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
+E = TypeVar("E", covariant=True)
+Input = TypeVar("Input", contravariant=True)
+Out = TypeVar("Out", covariant=True)
+
+Env2 = TypeVar("Env2", bound=HasCheckpoints)
+E2 = TypeVar("E2")
+S = TypeVar("S")
+
+
+class Workflow(Generic[Env, E, Input, Out]):
+    """Durable work: started once, resumed as often as it takes, with one journal for each run.
+
+    Make one with `@workflow` or `Workflow.of_steps`. Its methods are effects, which need an
+    environment with `checkpoints`.
+    """
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self._blueprint = blueprint
+
+    @staticmethod
+    def of_steps(
+        name: str, steps: Sequence[Callable[[S], Effect[Env2, E2, S]]], *, version: str = "1"
+    ) -> Workflow[Env2, E2, S, S]:
+        """A workflow that passes a state through a list of named steps, each durable.
+
+        Parameters:
+            name: the workflow's name.
+            steps: functions from a state to an effect that yields the next one. A plain function is
+                made a step of its own name; its annotations say what the state is made of.
+            version: change it when a change of the code matters to runs that are under way.
+
+        Raises ValueError if there are no steps, or two have one name.
+        """
+        parts = [step_of(part) for part in steps]
+        names = [part.name for part in parts]
+        if not names:
+            raise ValueError(f"workflow {name!r} has no steps")
+        twice = sorted({part for part in names if names.count(part) > 1})
+        if twice:
+            raise ValueError(f"workflow {name!r} has two steps named {', '.join(twice)}")
+        types = KnownTypes.of(*(annotation for part in parts for annotation in part.annotations))
+        definition = Definition(name, version, "standard", tuple(names))
+        return Workflow(Blueprint(definition, lambda state: chain(parts, state), types, types, {}))
+
+    @property
+    def name(self) -> str:
+        """What the workflow is called in stores and commands."""
+        return self._blueprint.definition.name
+
+    @property
+    def version(self) -> str:
+        """The version that its author gave it."""
+        return self._blueprint.definition.version
+
+    @property
+    def kind(self) -> str:
+        """Which builder made it: "standard" for code and for lists of steps."""
+        return self._blueprint.definition.kind
+
+    @property
+    def definition(self) -> Definition:
+        """Name, version, kind and steps, as a resume compares them."""
+        return self._blueprint.definition
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits that change when the definition does."""
+        return self.definition.fingerprint
+
+    def start(
+        self,
+        input: Input,
+        *,
+        run_id: str | None = None,
+        context: Mapping[str, object] | None = None,
+    ) -> Effect[Env, E | CheckpointError, Out]:
+        """Run the workflow on an input, durably, and yield its output.
+
+        With the id of a run that exists and has the same input, that run is continued; if it is
+        complete, its recorded output is yielded.
+
+        Parameters:
+            input: what the body gets. It is saved before the body runs.
+            run_id: names the run; made up if not given.
+            context: plain data to keep with the run (tenant, user, trace id).
+
+        Fails with the workflow's own errors; with RunConflict if the id belongs to another workflow
+        or input, RunBusy if another process drives the run, and the other CheckpointErrors.
+        """
+
+        async def perform(checkpoints: Checkpoints, env: Any, scope: Scope) -> Any:
+            # Made up anew each time: one effect, run twice, starts two runs.
+            chosen = run_id or f"{self.name}-{uuid4().hex[:12]}"
+            return await start_run(
+                self._blueprint,
+                input,
+                run_id=chosen,
+                is_new=run_id is None,
+                context=dict(context or {}),
+                checkpoints=checkpoints,
+                env=env,
+                scope=scope,
+            )
+
+        return _durably(perform)
+
+    def resume(self, run_id: str, *, force: bool = False) -> Effect[Env, E | CheckpointError, Out]:
+        """Take up a run where it stood, and yield its output.
+
+        Completed steps are not run again; of a complete run the recorded output is yielded.
+
+        Parameters:
+            run_id: the run.
+            force: go on although the definition has changed, or although nobody knows whether an
+                at-most-once step happened (it is then run again).
+
+        Fails with the workflow's own errors; with RunNotFound, RunBusy, DefinitionChanged,
+        OutcomeUnknown, StepInputChanged, and the other CheckpointErrors.
+        """
+
+        async def perform(checkpoints: Checkpoints, env: Any, scope: Scope) -> Any:
+            return await resume_run(
+                self._blueprint,
+                run_id=run_id,
+                force=force,
+                checkpoints=checkpoints,
+                env=env,
+                scope=scope,
+            )
+
+        return _durably(perform)
+
+    def plan(self, run_id: str) -> Effect[Env, CheckpointError, ResumePlan]:
+        """What `resume(run_id)` would do. Changes nothing.
+
+        Fails with RunNotFound, DefinitionChanged, or CorruptCheckpoint.
+        """
+
+        async def perform(checkpoints: Checkpoints, _env: Any, _scope: Scope) -> ResumePlan:
+            checkpoint = await read_checkpoint(checkpoints.store, run_id)
+            return plan_resume(checkpoint, self.definition)
+
+        return _durably(perform)
+
+    def __repr__(self) -> str:
+        return f"<Workflow {self.name!r} version {self.version!r}>"
+
+
+def _durably(perform: Callable[[Checkpoints, Any, Scope], Awaitable[Any]]) -> Effect[Any, Any, Any]:
+    """An effect that does this with the checkpoints of its environment."""
+
+    async def run(env: Any, scope: Scope) -> Any:
+        checkpoints = getattr(env, "checkpoints", None)
+        if not isinstance(checkpoints, Checkpoints):
+            raise TypeError(
+                "a durable run needs an environment with an attribute `checkpoints`, such as "
+                f"Checkpoints(SqliteStore('runs.db')); this one is {type(env).__name__}"
+            )
+        try:
+            return await perform(checkpoints, env, scope)
+        except CheckpointError as error:
+            return Failed(error)
+
+    return Perform(run)

@@ -1,0 +1,87 @@
+"""Imports point one way, and importing effectflow brings in no optional package."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+OPTIONAL_PACKAGES = {
+    "dask",
+    "distributed",
+    "opentelemetry",
+    "psycopg",
+    "redis",
+    "rich",
+    "starlette",
+    "trio",
+    "typer",
+    "uvicorn",
+}
+
+
+def lint_imports(project: Path) -> subprocess.CompletedProcess[str]:
+    """Check the contracts of pyproject.toml on the effectflow package that lies beside it."""
+    command = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    return subprocess.run(
+        [sys.executable, "-c", command, "--no-cache", "--no-logo"],
+        cwd=project,
+        env=os.environ | {"PYTHONPATH": str(project)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_imports_keep_to_their_layers() -> None:
+    check = lint_imports(ROOT)
+
+    if check.returncode != 0:
+        pytest.fail(check.stdout + check.stderr, pytrace=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "planted", "contract"),
+    [
+        ("effects", "effectflow.checkpoint", "Imports point one way"),
+        ("stores", "effectflow.workflows", "Imports point one way"),
+        ("unlisted", "effectflow.effects", "Imports point one way"),
+        ("executors", "effectflow.checkpoint", "Executors know effects only"),
+        ("workflows", "rich.progress", "need no optional package"),
+    ],
+)
+def test_an_import_against_the_layers_is_reported(
+    tmp_path: Path, module: str, planted: str, contract: str
+) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(ROOT / "effectflow", tmp_path / "effectflow")
+    package = tmp_path / "effectflow" / module
+    package.mkdir(exist_ok=True)
+    with (package / "__init__.py").open("a") as source:
+        source.write(f"\nimport {planted}\n")
+
+    check = lint_imports(tmp_path)
+
+    assert check.returncode == 1, check.stdout + check.stderr
+    assert any(
+        contract in line and line.endswith("BROKEN") for line in check.stdout.splitlines()
+    ), check.stdout
+
+
+def test_importing_effectflow_brings_in_no_optional_package_and_no_command_line() -> None:
+    imported = subprocess.run(
+        [sys.executable, "-c", "import effectflow, sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+
+    assert "effectflow" in imported
+    assert OPTIONAL_PACKAGES.isdisjoint(name.partition(".")[0] for name in imported)
+    assert not [name for name in imported if name.startswith(("effectflow.cli", "effectflow.web"))]
