@@ -9,6 +9,7 @@ from typing import Literal, Protocol, TypeAlias
 from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.entry_format import Format
 from effectflow.checkpoint.store import CheckpointStore
+from effectflow.checkpoint.values import Tree
 
 __all__ = [
     "CheckpointEvent",
@@ -55,10 +56,11 @@ class EntryAppended:
 
 @dataclass(frozen=True, slots=True)
 class StepSkipped:
-    """A step was reached whose output is recorded; it was not run."""
+    """A step was reached whose end is recorded; it was not run. `output` is as it was saved."""
 
     run_id: str
     step: str
+    output: Tree
 
 
 CheckpointEvent: TypeAlias = EntryAppended | StepSkipped

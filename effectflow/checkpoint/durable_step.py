@@ -182,7 +182,7 @@ def _settled(
     if past.is_completed:
         _check_arguments(run, path, past.arguments, arguments)
         run.last_step = path
-        run.notify(StepSkipped(run.run_id, path))
+        run.notify(StepSkipped(run.run_id, path, past.output))
         try:
             return Pure(from_tree(past.output, path=f"{path}: $", types=definition.types))
         except MalformedValue as error:
@@ -193,7 +193,7 @@ def _settled(
             error = read_error(past.error, path, definition.types, definition.errors)
         except NotSerializable as unreadable:
             raise run.halt(unreadable) from unreadable
-        run.notify(StepSkipped(run.run_id, path))
+        run.notify(StepSkipped(run.run_id, path, past.output))
         return Die(error) if past.error.is_defect else Fail(error)
     if past.is_unknown and definition.at_most_once and not run.force:
         raise run.halt(OutcomeUnknown(run.run_id, path))

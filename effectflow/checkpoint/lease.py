@@ -33,6 +33,13 @@ class Lease:
     fence: int
     expires_at: float
 
+    def is_held(self, now: float) -> bool:
+        """Whether it holds at `now`, seconds since the epoch: not expired, and its owner not dead."""
+        if self.expires_at <= now:
+            return False
+        owner = Owner.parse(self.owner)
+        return owner is None or not owner.is_dead()
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self
 
-from effectflow.checkpoint.lease import Lease, Owner
+from effectflow.checkpoint.lease import Lease
 
 __all__ = ["CheckpointStore", "Record", "RunInfo", "RunQuery", "RunStatus", "RunSummary"]
 
@@ -74,10 +74,7 @@ class RunInfo:
 
     def is_held(self, now: float) -> bool:
         """Whether a live owner holds the run at `now`, in seconds since the epoch."""
-        if self.lease is None or self.lease.expires_at <= now:
-            return False
-        owner = Owner.parse(self.lease.owner)
-        return owner is None or not owner.is_dead()
+        return self.lease is not None and self.lease.is_held(now)
 
     def is_resumable(self, now: float) -> bool:
         """Whether the run is unfinished and free to be claimed at `now`."""
@@ -103,6 +100,15 @@ class RunQuery:
     resumable: bool = False
     offset: int = 0
     limit: int = 100
+
+    def matches(self, info: RunInfo, now: float) -> bool:
+        """Whether a run is one of those that are looked for at `now`, seconds since the epoch."""
+        return (
+            (self.workflow is None or info.summary.workflow == self.workflow)
+            and (not self.statuses or info.summary.status in self.statuses)
+            and (self.updated_before is None or info.updated_at < self.updated_before)
+            and (not self.resumable or info.is_resumable(now))
+        )
 
 
 class CheckpointStore(Protocol):

@@ -1,0 +1,26 @@
+"""The value model: every value is a tree of plain data that says what it was, type for type."""
+
+from effectflow.checkpoint.values.digest import digest_of
+from effectflow.checkpoint.values.encoding import (
+    decode_cbor,
+    decode_json,
+    encode_cbor,
+    encode_json,
+)
+from effectflow.checkpoint.values.known_types import KnownTypes, MalformedValue
+from effectflow.checkpoint.values.model import Tree
+from effectflow.checkpoint.values.tree import MAX_DEPTH, from_tree, to_tree
+
+__all__ = [
+    "MAX_DEPTH",
+    "KnownTypes",
+    "MalformedValue",
+    "Tree",
+    "decode_cbor",
+    "decode_json",
+    "digest_of",
+    "encode_cbor",
+    "encode_json",
+    "from_tree",
+    "to_tree",
+]

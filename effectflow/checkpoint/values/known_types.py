@@ -1,0 +1,168 @@
+"""The classes that saved values may be made of. Nothing else is ever built from stored data."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+__all__ = ["KnownTypes", "MalformedValue", "is_record"]
+
+
+class MalformedValue(ValueError):
+    """Stored data is no value that can be read back. `path` says which part of it."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path}: {reason}")
+
+
+@dataclass(frozen=True)
+class KnownTypes:
+    """Data classes, attrs classes, named tuples and enums, by their names.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Order:
+        ...     lines: list[str]
+        >>> sorted(KnownTypes.of(list[Order] | None).classes)
+        ['Order']
+    """
+
+    classes: Mapping[str, type] = field(default_factory=dict[str, type])
+
+    @staticmethod
+    def of(*annotations: object) -> KnownTypes:
+        """The classes that annotations mention, and those that these are made of in turn.
+
+        Raises ValueError if two different ones have the same name.
+        """
+        found: dict[str, type] = {}
+        for annotation in annotations:
+            _collect(annotation, found)
+        return KnownTypes(found)
+
+    def name_of(self, kind: type) -> str | None:
+        """The name under which a class is known, or None."""
+        return kind.__name__ if self.classes.get(kind.__name__) is kind else None
+
+    def class_named(self, name: object, *, is_enum: bool) -> type:
+        """The class of this name. Raises LookupError if there is none of that sort."""
+        kind = self.classes.get(name) if isinstance(name, str) else None
+        if kind is None or issubclass(kind, Enum) is not is_enum:
+            raise LookupError(f"{name!r} is not declared")
+        return kind
+
+    def fields_of(self, value: Any) -> dict[str, Any]:
+        """The fields of a data class, attrs class or named tuple, by name."""
+        return _shape(type(value)).take(value)
+
+    def build(self, name: object, fields: dict[str, Any]) -> Any:
+        """An instance of the class of this name. Raises LookupError, TypeError or ValueError."""
+        return _shape(self.class_named(name, is_enum=False)).build(fields)
+
+
+class _Shape(NamedTuple):
+    """How one class is taken apart and put together."""
+
+    take: Callable[[Any], dict[str, Any]]
+    build: Callable[[dict[str, Any]], Any]
+
+
+@cache
+def _shape(kind: type) -> _Shape:
+    # cattrs takes 60 ms to import, and a program that saves plain data does not need it.
+    from cattrs import Converter
+    from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+
+    if issubclass(kind, tuple):
+        return _Shape(lambda value: cast(Any, value)._asdict(), lambda fields: kind(**fields))
+    converter = Converter()
+    # The parts are values already: cattrs knows the shape, and lets them through.
+    names = [part.name for part in _attributes(kind)]
+    overrides: dict[str, Any] = {
+        name: override(
+            omit=False,
+            struct_hook=lambda value, _: value,
+            unstruct_hook=lambda value: value,
+        )
+        for name in names
+    }
+    unstructure = make_dict_unstructure_fn(cast(Any, kind), converter, **overrides)
+    structure = make_dict_structure_fn(
+        cast(Any, kind),
+        converter,
+        _cattrs_forbid_extra_keys=True,
+        _cattrs_detailed_validation=False,
+        _cattrs_include_init_false=True,
+        **overrides,
+    )
+    return _Shape(unstructure, lambda fields: structure(fields, cast(Any, kind)))
+
+
+def _attributes(kind: type) -> tuple[Any, ...]:
+    from attrs import fields as attrs_fields
+    from attrs import has
+
+    if has(kind):
+        return tuple(attrs_fields(kind))
+    import dataclasses
+
+    return dataclasses.fields(cast(Any, kind))
+
+
+def is_record(kind: type) -> bool:
+    """Whether a class is a data class, an attrs class or a named tuple."""
+    return (
+        is_dataclass(kind)
+        or hasattr(kind, "__attrs_attrs__")
+        or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+    )
+
+
+def _collect(annotation: object, found: dict[str, type]) -> None:
+    """Add the classes of an annotation; each is looked into once."""
+    todo = [annotation]
+    seen: set[int] = set()
+    while todo:
+        part = todo.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        todo.extend(_arguments(part))
+        origin = typing.get_origin(part) or part
+        if not isinstance(origin, type) or found.get(origin.__name__) is origin:
+            continue
+        if not (is_record(origin) or (issubclass(origin, Enum) and origin is not Enum)):
+            continue
+        other = found.get(origin.__name__)
+        if other is not None:
+            raise ValueError(
+                f"two classes of one step are named {origin.__name__}: {other!r} and {origin!r}. "
+                "Saved values name their class by that alone: rename one of them"
+            )
+        found[origin.__name__] = origin
+        todo.extend(_field_annotations(origin))
+
+
+def _arguments(part: object) -> Iterator[object]:
+    if isinstance(part, typing.TypeVar):
+        yield part.__bound__
+        yield from part.__constraints__
+    for argument in cast("tuple[object, ...]", typing.get_args(part)):
+        yield from cast("list[object]", argument) if isinstance(argument, list) else [argument]
+
+
+def _field_annotations(kind: type) -> list[object]:
+    if issubclass(kind, Enum):
+        return []
+    try:
+        return list(typing.get_type_hints(kind).values())
+    except (NameError, TypeError, AttributeError):
+        # A name that exists only for the type checkers: its class then counts as undeclared.
+        return []

@@ -1,0 +1,335 @@
+"""Values to and from trees of plain data, type for type.
+
+Plain JSON data stays what it is. Everything else becomes an object of one key that names its kind, as
+`{"$datetime": "2026-01-01T00:00:00+00:00"}`, so a value can be read back without knowing what to
+expect. Classes are only rebuilt from those that were declared: see `KnownTypes`.
+"""
+
+from __future__ import annotations
+
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from typing import Any, cast
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import orjson
+
+from effectflow.checkpoint.errors import NotSerializable
+from effectflow.checkpoint.values.known_types import KnownTypes, MalformedValue, is_record
+from effectflow.checkpoint.values.model import Tree
+
+__all__ = ["MAX_DEPTH", "from_tree", "to_tree"]
+
+MAX_DEPTH = 64
+"""How deep a value may be nested."""
+
+
+def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
+    """The tree of a value.
+
+    Raises NotSerializable, with the path of the part, for what could not be read back exactly.
+    """
+    try:
+        return _write(value, types, MAX_DEPTH)
+    except _At as found:
+        raise NotSerializable(path + found.path, found.reason) from None
+
+
+def from_tree(tree: Tree, *, path: str = "$", types: KnownTypes) -> Any:
+    """The value of a tree: the inverse of `to_tree`.
+
+    Raises MalformedValue, with the path of the part, for a tree that `to_tree` did not make or that
+    has a class that is not declared.
+    """
+    try:
+        return _read(tree, types, MAX_DEPTH)
+    except _At as found:
+        raise MalformedValue(path + found.path, found.reason) from None
+
+
+class _At(Exception):
+    """A fault on its way up; each level puts its own segment in front of the path."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        self.reason = reason
+        self.path = path
+
+    def under(self, segment: str) -> _At:
+        return _At(self.reason, segment + self.path)
+
+
+def _key(key: object) -> str:
+    return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
+
+
+def _write(value: Any, types: KnownTypes, depth: int) -> Any:
+    kind = value.__class__
+    if kind is str:
+        return _write_text(value)
+    if kind is bool or value is None:
+        return value
+    if kind is int:
+        return value if -(2**63) <= value < 2**63 else {"$int": str(value)}
+    if kind is float:
+        return value if math.isfinite(value) else {"$float": repr(value)}
+    if depth == 0:
+        raise _At(f"it is nested more than {MAX_DEPTH} levels deep, or holds itself")
+    if kind is list:
+        return _write_items(value, types, depth)
+    if kind is dict:
+        return _write_dict(value, types, depth)
+    writer = _WRITERS.get(kind)
+    if writer is not None:
+        return writer(value, types, depth)
+    return _write_object(value, types, depth)
+
+
+def _write_text(value: str) -> str:
+    if value.isascii():
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise _At(f"the text has a lone surrogate at {error.start}, which no encoding can hold") from None
+    return value
+
+
+def _write_items(values: Any, types: KnownTypes, depth: int) -> list[Any]:
+    out: list[Any] = []
+    try:
+        for value in values:
+            out.append(_write(value, types, depth - 1))
+    except _At as found:
+        raise found.under(f"[{len(out)}]") from None
+    return out
+
+
+def _write_dict(value: dict[Any, Any], types: KnownTypes, depth: int) -> Any:
+    out: dict[str, Any] = {}
+    key: Any = None
+    try:
+        for key, part in value.items():
+            if key.__class__ is not str or key[:1] == "$":
+                return {"$dict": _write_pairs(value, types, depth)}
+            out[_write_text(key)] = _write(part, types, depth - 1)
+    except _At as found:
+        raise found.under(_key(key)) from None
+    return out
+
+
+def _write_pairs(value: dict[Any, Any], types: KnownTypes, depth: int) -> list[Any]:
+    return [
+        [_write(key, types, depth - 1), _write_at(part, _key(key), types, depth)]
+        for key, part in value.items()
+    ]
+
+
+def _write_at(value: Any, segment: str, types: KnownTypes, depth: int) -> Any:
+    try:
+        return _write(value, types, depth - 1)
+    except _At as found:
+        raise found.under(segment) from None
+
+
+def _write_set(tag: str) -> Callable[[Any, KnownTypes, int], Any]:
+    def write(value: Any, types: KnownTypes, depth: int) -> Any:
+        # Sorted, so that equal sets are written equally.
+        return {tag: sorted(_write_items(value, types, depth), key=_sorting_key)}
+
+    return write
+
+
+def _sorting_key(tree: Any) -> bytes:
+    return orjson.dumps(tree, option=orjson.OPT_SORT_KEYS)
+
+
+def _write_datetime(value: datetime, _types: KnownTypes, _depth: int) -> Any:
+    zone = value.tzinfo
+    if isinstance(zone, ZoneInfo):
+        if zone.key is None:
+            raise _At("its time zone has no name")
+        return {"$datetime": [value.replace(tzinfo=None).isoformat(), zone.key, value.fold]}
+    if value.fold:
+        return {"$datetime": [value.isoformat(), None, 1]}
+    offset = value.utcoffset()
+    if zone is not None and (offset is None or type(zone).__module__ != "datetime"):
+        raise _At(f"its time zone {zone!r} is neither a fixed offset nor a ZoneInfo")
+    return {"$datetime": value.isoformat()}
+
+
+def _write_time(value: time, _types: KnownTypes, _depth: int) -> Any:
+    if value.tzinfo is not None or value.fold:
+        raise _At("a time of day with a time zone cannot be saved; save a datetime")
+    return {"$time": value.isoformat()}
+
+
+def _write_path(tag: str) -> Callable[[Any, KnownTypes, int], Any]:
+    return lambda value, _types, _depth: {tag: _write_text(str(value))}
+
+
+_WRITERS: Mapping[type, Callable[[Any, KnownTypes, int], Any]] = {
+    tuple: lambda value, types, depth: {"$tuple": _write_items(value, types, depth)},
+    set: _write_set("$set"),
+    frozenset: _write_set("$frozenset"),
+    bytes: lambda value, _types, _depth: {"$bytes": b64encode(value).decode()},
+    datetime: _write_datetime,
+    date: lambda value, _types, _depth: {"$date": value.isoformat()},
+    time: _write_time,
+    timedelta: lambda value, _types, _depth: {
+        "$timedelta": [value.days, value.seconds, value.microseconds]
+    },
+    Decimal: lambda value, _types, _depth: {"$decimal": str(value)},
+    Fraction: lambda value, _types, _depth: {
+        "$fraction": [str(value.numerator), str(value.denominator)]
+    },
+    UUID: lambda value, _types, _depth: {"$uuid": str(value)},
+    PosixPath: _write_path("$path"),
+    WindowsPath: _write_path("$path"),
+    PurePosixPath: _write_path("$posix_path"),
+    PureWindowsPath: _write_path("$windows_path"),
+}
+
+
+def _write_object(value: Any, types: KnownTypes, depth: int) -> Any:
+    kind = value.__class__
+    name = types.name_of(kind)
+    if name is None:
+        if is_record(kind) or isinstance(value, Enum):
+            raise _At(
+                f"{kind.__name__} is not declared: annotate the function that gives it, "
+                f"or pass output={kind.__name__}"
+            )
+        raise _At(f"a {kind.__qualname__} cannot be saved so that the same comes back")
+    if isinstance(value, Enum):
+        return {"$enum": [name, value.name]}
+    fields = types.fields_of(value)
+    out = {part: _write_at(fields[part], f".{part}", types, depth) for part in fields}
+    return {"$object": [name, out]}
+
+
+def _read(tree: Any, types: KnownTypes, depth: int) -> Any:
+    kind = tree.__class__
+    if kind is not dict and kind is not list:
+        return tree
+    if depth == 0:
+        raise _At(f"it is nested more than {MAX_DEPTH} levels deep")
+    if kind is list:
+        return _read_items(tree, types, depth)
+    if len(tree) == 1:
+        [(tag, content)] = tree.items()
+        if tag[:1] == "$":
+            return _read_tagged(tag, content, types, depth)
+    out: dict[str, Any] = {}
+    key = ""
+    try:
+        for key, part in tree.items():
+            if key[:1] == "$":
+                raise _At("a kind of value stands beside other keys")
+            out[key] = _read(part, types, depth - 1)
+    except _At as found:
+        raise found.under(_key(key)) from None
+    return out
+
+
+def _read_items(trees: Any, types: KnownTypes, depth: int) -> list[Any]:
+    out: list[Any] = []
+    try:
+        for tree in trees:
+            out.append(_read(tree, types, depth - 1))
+    except _At as found:
+        raise found.under(f"[{len(out)}]") from None
+    return out
+
+
+def _read_tagged(tag: str, content: Any, types: KnownTypes, depth: int) -> Any:
+    reader = _READERS.get(tag)
+    if reader is None:
+        raise _At(f"{tag!r} is no kind of value that this version knows")
+    try:
+        return reader(content, types, depth)
+    except (ValueError, TypeError, KeyError, ArithmeticError, AttributeError, LookupError) as error:
+        raise _At(f"this is no {tag[1:]}: {error}") from None
+
+
+def _expect(content: Any, kind: type) -> Any:
+    if content.__class__ is not kind:
+        raise TypeError(f"expected {kind.__name__}, found {type(content).__name__}")
+    return content
+
+
+def _listed(content: Any, types: KnownTypes, depth: int) -> list[Any]:
+    return _read_items(_expect(content, list), types, depth)
+
+
+def _read_pairs(content: Any, types: KnownTypes, depth: int) -> dict[Any, Any]:
+    pairs = [_expect(pair, list) for pair in _expect(content, list)]
+    return {
+        _read(key, types, depth - 1): _read(value, types, depth - 1) for key, value in pairs
+    }
+
+
+def _read_datetime(content: Any, _types: KnownTypes, _depth: int) -> datetime:
+    if isinstance(content, str):
+        return datetime.fromisoformat(content)
+    text, zone, fold = _expect(content, list)
+    moment = datetime.fromisoformat(text).replace(fold=_expect(fold, int))
+    return moment if zone is None else moment.replace(tzinfo=ZoneInfo(zone))
+
+
+def _read_float(content: Any, _types: KnownTypes, _depth: int) -> float:
+    if content not in ("nan", "inf", "-inf"):
+        raise ValueError(f"{content!r}")
+    return float(content)
+
+
+def _read_fraction(content: Any, _types: KnownTypes, _depth: int) -> Fraction:
+    numerator, denominator = _expect(content, list)
+    return Fraction(int(_expect(numerator, str)), int(_expect(denominator, str)))
+
+
+def _read_enum(content: Any, types: KnownTypes, _depth: int) -> Enum:
+    name, member = _expect(content, list)
+    return cast(Enum, cast(Any, types.class_named(name, is_enum=True))[member])
+
+
+def _read_object(content: Any, types: KnownTypes, depth: int) -> Any:
+    name, fields = _expect(content, list)
+    values: dict[str, Any] = {}
+    for part, tree in _expect(fields, dict).items():
+        try:
+            values[part] = _read(tree, types, depth - 1)
+        except _At as found:
+            raise found.under(f".{part}") from None
+    return types.build(name, values)
+
+
+_READERS: Mapping[str, Callable[[Any, KnownTypes, int], Any]] = {
+    "$int": lambda content, _types, _depth: int(_expect(content, str)),
+    "$float": _read_float,
+    "$tuple": lambda content, types, depth: tuple(_listed(content, types, depth)),
+    "$set": lambda content, types, depth: set(_listed(content, types, depth)),
+    "$frozenset": lambda content, types, depth: frozenset(_listed(content, types, depth)),
+    "$dict": _read_pairs,
+    "$bytes": lambda content, _types, _depth: b64decode(_expect(content, str), validate=True),
+    "$datetime": _read_datetime,
+    "$date": lambda content, _types, _depth: date.fromisoformat(content),
+    "$time": lambda content, _types, _depth: time.fromisoformat(content),
+    "$timedelta": lambda content, _types, _depth: timedelta(
+        *(_expect(part, int) for part in _expect(content, list))
+    ),
+    "$decimal": lambda content, _types, _depth: Decimal(_expect(content, str)),
+    "$fraction": _read_fraction,
+    "$uuid": lambda content, _types, _depth: UUID(_expect(content, str)),
+    "$path": lambda content, _types, _depth: Path(_expect(content, str)),
+    "$posix_path": lambda content, _types, _depth: PurePosixPath(_expect(content, str)),
+    "$windows_path": lambda content, _types, _depth: PureWindowsPath(_expect(content, str)),
+    "$enum": _read_enum,
+    "$object": _read_object,
+}

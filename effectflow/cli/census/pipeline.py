@@ -1,0 +1,69 @@
+"""The demonstration: a census of Python source files as a durable pipeline.
+
+This is all the code that durability takes. Each file is one step, so a run that was killed goes on
+with the files that it had not measured yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Never, Protocol
+
+from effectflow import Checkpoints, Do, Effect, attempt, from_blocking, par_traverse, step, workflow
+from effectflow.cli.census.aggregate import Census, aggregate
+from effectflow.cli.census.metrics import FileMetrics, NoSourceFiles, discover
+from effectflow.cli.census.report import to_json, to_text
+
+__all__ = ["CensusEnvironment", "CensusJob", "census"]
+
+
+@dataclass(frozen=True)
+class CensusJob:
+    """Which folder to take a census of, where to write the reports, and how many files at once."""
+
+    folder: str
+    report: str
+    limit: int = 8
+
+
+class CensusEnvironment(Protocol):
+    """What the pipeline needs: a place for checkpoints, and a way to measure one file."""
+
+    @property
+    def checkpoints(self) -> Checkpoints: ...
+
+    @property
+    def measure(self) -> Callable[[Path, str], FileMetrics]: ...
+
+
+@step
+def discover_files(folder: str) -> Effect[object, NoSourceFiles, list[str]]:
+    return attempt(lambda _: discover(Path(folder)), NoSourceFiles)
+
+
+@step
+def measure_file(folder: str, name: str) -> Effect[CensusEnvironment, Never, FileMetrics]:
+    return from_blocking(lambda env: env.measure(Path(folder), name))
+
+
+@step
+def write_reports(job: CensusJob, census: Census) -> Effect[object, OSError, list[str]]:
+    def write(_: object) -> list[str]:
+        text, data = Path(f"{job.report}.txt"), Path(f"{job.report}.json")
+        text.write_text(to_text(census, Path(job.folder).name), encoding="utf-8")
+        data.write_bytes(to_json(census))
+        return [str(text), str(data)]
+
+    return attempt(write, OSError)
+
+
+@workflow
+def census(job: CensusJob) -> Do[CensusEnvironment, NoSourceFiles | OSError, list[str]]:
+    """Discover the source files, measure each, and write the reports; yields the reports' paths."""
+    names = yield from discover_files(job.folder)
+    metrics = yield from par_traverse(
+        names, lambda name: measure_file(job.folder, name), limit=job.limit, key=str
+    )
+    return (yield from write_reports(job, aggregate(metrics)))

@@ -1,0 +1,131 @@
+"""Drive a run from the command line: progress, signals, the exit code, and what to do next."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import orjson
+from returns.result import Failure, Result
+from rich.console import Console
+
+from effectflow.checkpoint import CheckpointError, Checkpoints
+from effectflow.checkpoint.values import KnownTypes, to_tree
+from effectflow.cli.exits import ExitCode
+from effectflow.cli.loading import LoadedWorkflow
+from effectflow.cli.progress import RunProgress
+from effectflow.effects import Effect
+from effectflow.service import StoppedBySignal, run_until_signal
+from effectflow.stores import open_store
+
+__all__ = ["Drive", "drive"]
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """One run to drive.
+
+    Attributes:
+        loaded: the workflow and its environment.
+        store: the URL of the store.
+        effect: `start(...)` or `resume(...)` of the workflow.
+        run_id: the run.
+        resume_command: what to type to resume it.
+        sized_by: the step whose output is the list of items, for progress.
+        as_json: print one JSON object instead of sentences.
+    """
+
+    loaded: LoadedWorkflow
+    store: str
+    effect: Effect[Any, Any, Any]
+    run_id: str
+    resume_command: str
+    sized_by: str | None = None
+    as_json: bool = False
+
+
+def drive(job: Drive) -> ExitCode:
+    """Run it to its end, or to a signal; say what happened; give the exit code."""
+    console = Console(stderr=job.as_json)
+    progress = RunProgress(console, sized_by=job.sized_by)
+    try:
+        result = anyio.run(_drive, job, progress)
+    except StoppedBySignal as stop:
+        _say(job, console, progress, "interrupted", f"Interrupted by {stop.signal_name}.")
+        return ExitCode.INTERRUPTED
+    except CheckpointError as error:
+        _say(job, console, progress, "checkpoint error", str(error))
+        return ExitCode.CHECKPOINT_ERROR
+    except Exception:
+        traceback.print_exc(file=sys.stderr)
+        _say(job, console, progress, "failed", "The workflow ended in a defect, shown above.")
+        return ExitCode.WORKFLOW_FAILED
+    return _report(job, console, progress, result)
+
+
+async def _drive(job: Drive, progress: RunProgress) -> Result[Any, Any]:
+    async with open_store(job.store) as store:
+        checkpoints = Checkpoints(store, observers=(progress,))
+        env = job.loaded.environment(checkpoints)
+        with progress:
+            return await run_until_signal(lambda: job.effect.run(env))
+
+
+def _report(
+    job: Drive, console: Console, progress: RunProgress, result: Result[Any, Any]
+) -> ExitCode:
+    if isinstance(result, Failure):
+        error = result.failure()
+        if isinstance(error, CheckpointError):
+            _say(job, console, progress, "checkpoint error", str(error))
+            return ExitCode.CHECKPOINT_ERROR
+        text = f"The workflow failed: {type(error).__name__}: {error}"
+        _say(job, console, progress, "failed", text)
+        return ExitCode.WORKFLOW_FAILED
+    _say(job, console, progress, "completed", "", output=result.unwrap())
+    return ExitCode.DONE
+
+
+def _say(
+    job: Drive,
+    console: Console,
+    progress: RunProgress,
+    status: str,
+    text: str,
+    *,
+    output: object = None,
+) -> None:
+    may_resume = status in ("interrupted", "failed")
+    if job.as_json:
+        answer = {
+            "run_id": job.run_id,
+            "status": status,
+            "steps_run": progress.completed,
+            "steps_skipped": progress.skipped,
+            "output": _shown(output),
+            "message": text or None,
+            "resume_with": job.resume_command if may_resume else None,
+        }
+        sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
+        sys.stdout.flush()
+        return
+    if text:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    counts = f"{progress.completed} steps run, {progress.skipped} skipped (done before)"
+    console.print(f"Run {job.run_id}: {status}; {counts}.", highlight=False, soft_wrap=True)
+    if output is not None:
+        for line in output if isinstance(output, list) else [output]:  # pyright: ignore[reportUnknownVariableType]
+            console.print(str(line), highlight=False, markup=False, soft_wrap=True)  # pyright: ignore[reportUnknownArgumentType]
+    if may_resume:
+        console.print(f"Resume it with: {job.resume_command}", highlight=False, soft_wrap=True)
+
+
+def _shown(output: object) -> Any:
+    """An output for `--json`: as it is saved where it is plain data, as text where it is not."""
+    try:
+        return to_tree(output, types=KnownTypes.of(type(output)))
+    except CheckpointError:
+        return repr(output)

@@ -1,0 +1,133 @@
+"""Open an SQLite file as a store: check that it is ours, and make or keep its schema."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+from effectflow.checkpoint.errors import StoreUnavailable, UnsupportedVersion
+
+__all__ = ["BUSY_SECONDS", "open_database"]
+
+BUSY_SECONDS = 5.0
+"""How long to wait for another program that has locked the file."""
+
+_APPLICATION_ID = 0x45464657  # "EFFW"
+_SCHEMA_VERSION = 1
+_LOG_LIMIT = 4 * 1024 * 1024
+
+_SCHEMA = """
+    CREATE TABLE runs (
+        number INTEGER PRIMARY KEY,
+        run_id TEXT NOT NULL UNIQUE,
+        workflow TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        version TEXT NOT NULL,
+        status TEXT NOT NULL,
+        created_at REAL NOT NULL
+    ) STRICT;
+    CREATE INDEX runs_newest_first ON runs (created_at DESC, run_id);
+    CREATE TABLE entries (
+        run INTEGER NOT NULL,
+        sequence INTEGER NOT NULL,
+        written_at REAL NOT NULL,
+        body BLOB NOT NULL,
+        PRIMARY KEY (run, sequence)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE leases (
+        run_id TEXT PRIMARY KEY,
+        owner TEXT NOT NULL,
+        fence INTEGER NOT NULL,
+        expires_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+"""
+
+
+def open_database(path: Path, durability: str) -> sqlite3.Connection:
+    """A connection to a store's file, which is made if it is missing.
+
+    Raises StoreUnavailable if the file is not a store or cannot be used, and UnsupportedVersion if it
+    is from a newer effectflow. A file that is refused is not changed.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(
+            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+    except (OSError, sqlite3.Error) as error:
+        raise StoreUnavailable(str(path), f"it cannot be opened: {error}") from error
+    try:
+        _prepare(connection, path)
+        synchronous = "FULL" if durability == "full" else "NORMAL"
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
+    except sqlite3.Error as error:
+        connection.close()
+        raise StoreUnavailable(str(path), _explain(error)) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            if not _is_ours(connection, path):
+                connection.execute("PRAGMA journal_mode = WAL")
+                _create(connection)
+            return
+        except sqlite3.OperationalError as error:
+            # A change of the journal mode does not wait for locks as other statements do.
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the file is a store already; False if it is empty."""
+    [application] = connection.execute("PRAGMA application_id").fetchone()
+    [version] = connection.execute("PRAGMA user_version").fetchone()
+    [tables] = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if application == 0 and tables == 0:
+        return False
+    if application != _APPLICATION_ID:
+        raise StoreUnavailable(
+            str(path), "it is a database of another program, and was left as it is. Choose another file"
+        )
+    if version > _SCHEMA_VERSION:
+        raise UnsupportedVersion(str(path), version, _SCHEMA_VERSION)
+    return True
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        [tables] = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if tables == 0:
+            for statement in _SCHEMA.split(";"):
+                if statement.strip():
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _explain(error: sqlite3.Error) -> str:
+    text = str(error)
+    if "not a database" in text:
+        return "it is no SQLite database, and was left as it is. Choose another file"
+    if "locked" in text:
+        return (
+            f"another program has locked it for more than {BUSY_SECONDS:.0f} s. "
+            "Find out which (an open sqlite3 shell?) and end its transaction"
+        )
+    if "readonly" in text:
+        return "it is read-only. Make the file and its folder writable, or choose another file"
+    return f"it cannot be used: {text}"
