@@ -121,7 +121,7 @@ def run(
     """Run a workflow on an input. With the id of a run of the same input, go on with that run."""
     with _bad_use():
         loaded = load_workflow(workflow)
-        value = loaded.workflow.structure_input(read_input(input))
+        value = _structured(loaded, read_input(input))
     run_id = run_id or f"{loaded.workflow.name}-{uuid4().hex[:8]}"
     effect = loaded.workflow.start(value, run_id=run_id)
     _drive(loaded, store, effect, run_id, app=workflow, as_json=as_json)
@@ -248,6 +248,13 @@ def _workflow_named(name: str, app: str | None) -> LoadedWorkflow:
         _fail(ExitCode.BAD_USE, f"this is a run of workflow {name!r}: say where it is with --app MODULE")
     with _bad_use():
         return load_workflow_named(app, name)
+
+
+def _structured(loaded: LoadedWorkflow, data: Any) -> Any:
+    try:
+        return loaded.workflow.structure_input(data)
+    except ValueError as error:
+        raise BadUse(str(error)) from error
 
 
 async def _choose(store: Any, run_id: str | None) -> RunInfo | None:

@@ -49,6 +49,7 @@ class WorkflowDecorator:
                     self._name or body.__name__, self._version, "standard", _steps_named_in(body)
                 ),
                 body=make,
+                input_type=input_type(body),
                 input_types=KnownTypes.of(input_type(body)),
                 output_types=KnownTypes.of(output, error),
                 errors=error_classes(error),

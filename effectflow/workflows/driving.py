@@ -38,12 +38,14 @@ class Blueprint:
     Attributes:
         definition: what a resume compares.
         body: from an input to the effect to run.
+        input_type: the annotation of its input, or None.
         input_types, output_types: the classes that inputs and outputs may be made of.
         errors: the exception classes that it may fail with.
     """
 
     definition: Definition
     body: Callable[[Any], Effect[Any, Any, Any]]
+    input_type: object
     input_types: KnownTypes
     output_types: KnownTypes
     errors: Mapping[str, type[Exception]]

@@ -16,7 +16,8 @@ from effectflow.effects import Effect
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
 from effectflow.workflows.driving import Blueprint, resume_run, start_run
-from effectflow.workflows.linear import chain, step_of
+from effectflow.workflows.linear import chain, input_type, step_of
+from effectflow.workflows.structuring import structure_as
 
 __all__ = ["Workflow"]
 
@@ -63,7 +64,16 @@ class Workflow(Generic[Env, E, Input, Out]):
             raise ValueError(f"workflow {name!r} has two steps named {', '.join(twice)}")
         types = KnownTypes.of(*(annotation for part in parts for annotation in part.annotations))
         definition = Definition(name, version, "standard", tuple(names))
-        return Workflow(Blueprint(definition, lambda state: chain(parts, state), types, types, {}))
+        return Workflow(
+            Blueprint(
+                definition=definition,
+                body=lambda state: chain(parts, state),
+                input_type=input_type(parts[0].step.function),
+                input_types=types,
+                output_types=types,
+                errors={},
+            )
+        )
 
     @property
     def name(self) -> str:
@@ -164,6 +174,13 @@ class Workflow(Generic[Env, E, Input, Out]):
             return plan_resume(checkpoint, self.definition)
 
         return _durably(perform)
+
+    def structure_input(self, data: object) -> Any:
+        """The input that plain data, such as parsed JSON, stands for: of the type that the body declares.
+
+        Raises ValueError if the data does not fit that type.
+        """
+        return structure_as(self._blueprint.input_type, data)
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name!r} version {self.version!r}>"
