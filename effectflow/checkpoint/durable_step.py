@@ -26,7 +26,17 @@ from effectflow.checkpoint.live_run import LiveRun
 from effectflow.checkpoint.past import PastStep
 from effectflow.checkpoint.values import KnownTypes, MalformedValue, from_tree
 from effectflow.effects import Defect, Effect, Exit, Interruption
-from effectflow.effects.nodes import AndThen, Die, Fail, InScope, Noted, OnExit, Perform, Pure, Suspend
+from effectflow.effects.nodes import (
+    AndThen,
+    Die,
+    Fail,
+    InScope,
+    Noted,
+    OnExit,
+    Perform,
+    Pure,
+    Suspend,
+)
 from effectflow.effects.scope import Scope
 
 __all__ = ["StepDefinition", "StepInfo", "durable", "step_info", "with_checkpointing"]

@@ -147,9 +147,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Entry]] = {
     "started": _read_started,
     "resumed": lambda tree: Resumed(tree["owner"], tree["at"]),
     "before_step": _read_before_step,
-    "completed": lambda tree: Completed(
-        tree["step"], tree["output"], tree["duration"], tree["at"]
-    ),
+    "completed": lambda tree: Completed(tree["step"], tree["output"], tree["duration"], tree["at"]),
     "recorded": lambda tree: Recorded(tree["step"], tree["value"], tree["at"]),
     "failed": lambda tree: Failed(
         tree["step"], _read_error(tree["error"]), tree["retryable"], tree["at"]

@@ -36,7 +36,9 @@ def error_classes(annotation: object) -> dict[str, type[Exception]]:
 
 def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRecord:
     """The record of an error. One that has no exact form keeps its name and message alone."""
-    text = "".join(traceback.format_exception(error)) if isinstance(error, Exception) else repr(error)
+    text = (
+        "".join(traceback.format_exception(error)) if isinstance(error, Exception) else repr(error)
+    )
     return ErrorRecord(
         type=type(error).__name__,
         message=str(error),
@@ -49,7 +51,10 @@ def _write_value(error: object, types: KnownTypes) -> Tree:
     try:
         if isinstance(error, Exception):
             state = {name: part for name, part in vars(error).items() if name != "__notes__"}
-            return {"args": to_tree(list(error.args), types=types), "state": to_tree(state, types=types)}
+            return {
+                "args": to_tree(list(error.args), types=types),
+                "state": to_tree(state, types=types),
+            }
         return {"value": to_tree(error, types=types)}
     except NotSerializable:
         return None

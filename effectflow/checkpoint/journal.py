@@ -216,10 +216,12 @@ class _Reading:
 
 
 def _plain(value: Any) -> Tree:
-    return {
-        name: dict(part) if isinstance(part := getattr(value, name), dict) else part
-        for name in value.__slots__
-    }
+    names: tuple[str, ...] = value.__slots__
+    return {name: _plain_part(getattr(value, name)) for name in names}
+
+
+def _plain_part(part: Any) -> Tree:
+    return {**part} if isinstance(part, dict) else part
 
 
 def _head_tree(state: HeadState | None) -> Tree:

@@ -21,7 +21,9 @@ async def read_entries(store: CheckpointStore, run_id: str) -> list[Entry]:
     records = await store.read(run_id)
     for expected, record in enumerate(records, start=1):
         if record.sequence != expected:
-            raise CorruptCheckpoint(run_id, "an entry is missing before it", sequence=record.sequence)
+            raise CorruptCheckpoint(
+                run_id, "an entry is missing before it", sequence=record.sequence
+            )
     return [decode_entry(record, run_id) for record in records]
 
 

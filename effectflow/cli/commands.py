@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar
 from uuid import uuid4
 
 import anyio
@@ -17,6 +18,7 @@ from effectflow.checkpoint import (
     Checkpoint,
     CheckpointError,
     Checkpoints,
+    CheckpointStore,
     Entry,
     RunInfo,
     RunNotFound,
@@ -48,6 +50,8 @@ from effectflow.cli.showing import (
 from effectflow.stores import open_store
 
 __all__ = ["app"]
+
+A = TypeVar("A")
 
 app = typer.Typer(
     name="effectflow",
@@ -106,7 +110,9 @@ def demo(
     job = CensusJob(str(chosen), str(report.resolve()), limit)
     run_id = run_id or f"census-{uuid4().hex[:8]}"
     if not as_json:
-        Console().print(f"Run {run_id}: Python files below {chosen}", highlight=False, soft_wrap=True)
+        Console().print(
+            f"Run {run_id}: Python files below {chosen}", highlight=False, soft_wrap=True
+        )
     _drive(_demo(), store, census.start(job, run_id=run_id), run_id, as_json=as_json)
 
 
@@ -164,7 +170,7 @@ def list_runs(
 ) -> None:
     """List the runs of a store, newest first."""
     query = RunQuery(workflow=workflow, resumable=resumable, limit=limit)
-    runs: list[RunInfo] = _read(store, lambda found: found.find(query))
+    runs = _read(store, lambda found: found.find(query))
     now = time.time()
     if as_json:
         print_json([_run_tree(info, now) for info in runs])
@@ -176,7 +182,7 @@ def list_runs(
 def show(run_id: RunArgument, store: StoreOption = _STORE, as_json: JsonOption = False) -> None:
     """Show where a run stands."""
 
-    async def read(found: Any) -> tuple[Checkpoint, str]:
+    async def read(found: CheckpointStore) -> tuple[Checkpoint, str]:
         return await read_checkpoint(found, run_id), found.durability
 
     checkpoint, durability = _read(store, read)
@@ -190,7 +196,7 @@ def show(run_id: RunArgument, store: StoreOption = _STORE, as_json: JsonOption =
 def history(run_id: RunArgument, store: StoreOption = _STORE, as_json: JsonOption = False) -> None:
     """Show the journal of a run, an entry a line."""
 
-    async def read(found: Any) -> list[Entry]:
+    async def read(found: CheckpointStore) -> list[Entry]:
         entries = await read_entries(found, run_id)
         if not entries:
             raise await run_not_found(found, run_id)
@@ -211,7 +217,7 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Show what a resume of a run would do, without doing it."""
-    checkpoint: Checkpoint = _read(store, lambda found: read_checkpoint(found, run_id))
+    checkpoint = _read(store, lambda found: read_checkpoint(found, run_id))
     definition = None
     if app is not None or checkpoint.workflow == census.name:
         definition = _workflow_named(checkpoint.workflow, app).workflow.definition
@@ -245,7 +251,10 @@ def _workflow_named(name: str, app: str | None) -> LoadedWorkflow:
     if app is None and name == census.name:
         return _demo()
     if app is None:
-        _fail(ExitCode.BAD_USE, f"this is a run of workflow {name!r}: say where it is with --app MODULE")
+        _fail(
+            ExitCode.BAD_USE,
+            f"this is a run of workflow {name!r}: say where it is with --app MODULE",
+        )
     with _bad_use():
         return load_workflow_named(app, name)
 
@@ -257,7 +266,7 @@ def _structured(loaded: LoadedWorkflow, data: Any) -> Any:
         raise BadUse(str(error)) from error
 
 
-async def _choose(store: Any, run_id: str | None) -> RunInfo | None:
+async def _choose(store: CheckpointStore, run_id: str | None) -> RunInfo | None:
     if run_id is None:
         runs = await store.find(RunQuery(resumable=True, limit=1))
         return runs[0] if runs else None
@@ -291,10 +300,10 @@ def _drive(
     raise typer.Exit(drive(job))
 
 
-def _read(store: str, read: Any) -> Any:
+def _read(store: str, read: Callable[[CheckpointStore], Awaitable[A]]) -> A:
     """What `read(store)` gives; a checkpoint error ends the command."""
 
-    async def main() -> Any:
+    async def main() -> A:
         async with open_store(store) as found:
             return await read(found)
 
@@ -320,7 +329,9 @@ class _bad_use:  # noqa: N801
 
 
 def _fail(code: ExitCode, message: str) -> NoReturn:
-    Console(stderr=True).print(f"effectflow: {message}", highlight=False, markup=False, soft_wrap=True)
+    Console(stderr=True).print(
+        f"effectflow: {message}", highlight=False, markup=False, soft_wrap=True
+    )
     raise typer.Exit(code)
 
 

@@ -44,8 +44,8 @@ def load_workflow(reference: str) -> LoadedWorkflow:
     if not name:
         raise BadUse(f"{reference!r} should be MODULE:WORKFLOW, such as shop.orders:checkout")
     module = _import(module_name)
-    found = getattr(module, name, None)
-    if not isinstance(found, Workflow):
+    found = _workflows_of(module).get(name)
+    if found is None:
         known = ", ".join(sorted(_workflows_of(module))) or "none"
         raise BadUse(f"module {module_name!r} has no workflow {name!r}; it has: {known}")
     return LoadedWorkflow(found, _environment_of(module))
@@ -95,7 +95,8 @@ def _import(name: str) -> Any:
 
 
 def _workflows_of(module: Any) -> dict[str, AnyWorkflow]:
-    return {name: part for name, part in vars(module).items() if isinstance(part, Workflow)}
+    members = {name: getattr(module, name) for name in dir(module)}
+    return {name: part for name, part in members.items() if isinstance(part, Workflow)}
 
 
 def _environment_of(module: Any) -> Callable[[Checkpoints], Any]:

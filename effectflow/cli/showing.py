@@ -20,8 +20,8 @@ from effectflow.checkpoint import (
     Finished,
     Interrupted,
     Recorded,
-    ResumePlan,
     Resumed,
+    ResumePlan,
     RunInfo,
     Started,
 )
@@ -73,7 +73,9 @@ def show_checkpoint(console: Console, checkpoint: Checkpoint, durability: str) -
         "run": checkpoint.run_id,
         "workflow": f"{checkpoint.workflow} (version {checkpoint.definition.version})",
         "status": str(checkpoint.status),
-        "stands at": "before its first step" if head is None else f"{type(head).__name__}: {head.step}",
+        "stands at": "before its first step"
+        if head is None
+        else f"{type(head).__name__}: {head.step}",
         "completed steps": str(len(checkpoint.completed_steps)),
         "begun steps": str(len(checkpoint.metadata.attempts)),
         "resumes": str(checkpoint.metadata.resumes),

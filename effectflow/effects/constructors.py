@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
+from random import random as take_random
 from typing import Any, Never, TypeVar, overload
 from uuid import UUID, uuid4
-from random import random as take_random
 
 import anyio
 from anyio import to_thread

@@ -9,15 +9,13 @@ __all__ = ["describe"]
 _DEPTH = 6
 
 
-def describe(effect: object, depth: int = _DEPTH) -> str:
+def describe(effect: Any, depth: int = _DEPTH) -> str:
     """The tree of an effect on one line, down to a bounded depth."""
     if depth == 0:
         return "..."
-    parts = [
-        describe(part, depth - 1) if slot == "source" else _name(part)
-        for slot in sorted(effect.__class__.__slots__, key=lambda slot: slot != "source")
-        for part in [getattr(effect, slot)]
-    ]
+    slots: tuple[str, ...] = effect.__class__.__slots__
+    parts = [describe(effect.source, depth - 1)] if "source" in slots else []
+    parts += [_name(getattr(effect, slot)) for slot in slots if slot != "source"]
     return f"{effect.__class__.__name__}({', '.join(parts)})"
 
 

@@ -24,7 +24,9 @@ Do: TypeAlias = Generator[Effect[Env, E, Any], Any, A]
 """What a `@do` function returns: needs an `Env`, may fail with an `E`, and returns an `A`."""
 
 
-def do(function: Callable[P, Generator[Effect[Env, E, Any], Any, A]]) -> Callable[P, Effect[Env, E, A]]:
+def do(
+    function: Callable[P, Generator[Effect[Env, E, Any], Any, A]],
+) -> Callable[P, Effect[Env, E, A]]:
     """Make a function that returns an effect out of a generator function that yields effects.
 
     `value = yield from effect` runs an effect and gives its value; a failure ends the body, after its

@@ -44,7 +44,9 @@ class Effect(Generic[Env, E, A]):
 
     __slots__ = ()
 
-    async def run(self: Effect[Env2, E2, A2], env: Env2, *, clock: Clock | None = None) -> Result[A2, E2]:
+    async def run(
+        self: Effect[Env2, E2, A2], env: Env2, *, clock: Clock | None = None
+    ) -> Result[A2, E2]:
         """Run this effect in the current task and return its `Result`.
 
         Parameters:
@@ -121,7 +123,9 @@ class Effect(Generic[Env, E, A]):
 
         A failure of that effect takes the place of the error.
         """
-        return nodes.OrElse(self, lambda error: nodes.AndThen(f(error), lambda _: nodes.Fail(error)))
+        return nodes.OrElse(
+            self, lambda error: nodes.AndThen(f(error), lambda _: nodes.Fail(error))
+        )
 
     def result(self: Effect[Env2, E2, A2]) -> Effect[Env2, Never, Result[A2, E2]]:
         """Yield `Success(value)` or `Failure(error)`; never fail."""

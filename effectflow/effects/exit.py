@@ -32,4 +32,3 @@ class Interruption:
 
 Exit: TypeAlias = Result[A, E] | Defect | Interruption
 """How an effect ended: `Success(value)`, `Failure(error)`, `Defect` or `Interruption`."""
-

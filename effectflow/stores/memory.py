@@ -123,6 +123,4 @@ class MemoryStore:
 def _info(run_id: str, run: _Run) -> RunInfo | None:
     if run.summary is None or not run.records:
         return None
-    return RunInfo(
-        run_id, run.summary, run.records[-1].written_at, len(run.records), run.lease
-    )
+    return RunInfo(run_id, run.summary, run.records[-1].written_at, len(run.records), run.lease)

@@ -10,7 +10,7 @@ from contextlib import closing
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Literal, Self, TypeAlias, TypeVar
 
 from anyio import to_thread
 
@@ -138,9 +138,7 @@ class SqliteStore:
         def append(database: sqlite3.Connection) -> None:
             _append(database, lease, bodies, after, summary)
             if release:
-                database.execute(
-                    "UPDATE leases SET owner = '' WHERE run_id = ?", (lease.run_id,)
-                )
+                database.execute("UPDATE leases SET owner = '' WHERE run_id = ?", (lease.run_id,))
 
         await self._open_writer().submit(lease.run_id, append)
 
@@ -311,13 +309,21 @@ def _find(database: sqlite3.Connection, query: RunQuery) -> list[RunInfo]:
     return found[query.offset :]
 
 
-def _info(row: tuple[str, str, str, str, str, float, float, int, str, int, float]) -> RunInfo:
-    run_id, workflow, kind, version, status, created_at, updated_at, length, *lease = row
-    owner, fence, expires_at = lease
+_InfoRow: TypeAlias = tuple[
+    str, str, str, str, str, float, float, int, str | None, int | None, float | None
+]
+
+
+def _info(row: _InfoRow) -> RunInfo:
+    run_id, workflow, kind, version, status, created_at, updated_at, length = row[:8]
+    owner, fence, expires_at = row[8:]
+    lease = None
+    if owner is not None and fence is not None and expires_at is not None:
+        lease = Lease(run_id, owner, fence, expires_at)
     return RunInfo(
         run_id,
         RunSummary(workflow, kind, version, RunStatus(status), created_at),
         updated_at,
         length,
-        Lease(run_id, owner, fence, expires_at) if owner else None,
+        lease,
     )

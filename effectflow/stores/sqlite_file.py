@@ -95,7 +95,8 @@ def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
         return False
     if application != _APPLICATION_ID:
         raise StoreUnavailable(
-            str(path), "it is a database of another program, and was left as it is. Choose another file"
+            str(path),
+            "it is a database of another program, and was left as it is. Choose another file",
         )
     if version > _SCHEMA_VERSION:
         raise UnsupportedVersion(str(path), version, _SCHEMA_VERSION)

@@ -10,6 +10,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
@@ -148,11 +149,9 @@ def _wake(requests: list[_Request]) -> None:
     for request in requests:
         by_loop.setdefault(request.call_soon, []).append(request)
     for call_soon, waiting in by_loop.items():
-        try:
+        # A loop that was closed meanwhile has nobody waiting in it.
+        with suppress(RuntimeError):
             call_soon(_set_done, waiting)
-        except RuntimeError:
-            # The loop was closed meanwhile, and nobody waits any more.
-            pass
 
 
 def _set_done(requests: list[_Request]) -> None:

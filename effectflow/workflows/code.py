@@ -87,7 +87,9 @@ def _steps_named_in(body: Callable[..., Any]) -> tuple[str, ...]:
     function = inspect.unwrap(body)
     closure = inspect.getclosurevars(function)
     known = {**closure.builtins, **closure.globals, **closure.nonlocals}
-    names = [name for code in _codes(function.__code__) for name in (*code.co_names, *code.co_freevars)]
+    names = [
+        name for code in _codes(function.__code__) for name in (*code.co_names, *code.co_freevars)
+    ]
     found = [known[name] for name in dict.fromkeys(names) if name in known]
     return tuple(dict.fromkeys(part.name for part in found if isinstance(part, Step)))
 

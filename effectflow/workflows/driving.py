@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from effectflow.checkpoint.entries import Entry, Finished, Interrupted, Resumed,
 from effectflow.checkpoint.entry_format import FORMAT_VERSION
 from effectflow.checkpoint.errors import CorruptCheckpoint, LeaseLost, RunConflict
 from effectflow.checkpoint.failures import write_error
+from effectflow.checkpoint.interruption import interruption_reason
 from effectflow.checkpoint.journal import Checkpoint, fold
 from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.live_run import LiveRun
@@ -26,7 +28,6 @@ from effectflow.effects import Effect, Halt
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
-from effectflow.checkpoint.interruption import interruption_reason
 
 __all__ = ["Blueprint", "resume_run", "start_run"]
 
@@ -208,10 +209,8 @@ async def _drive(run: LiveRun, blueprint: Blueprint, input: Any, env: Any, scope
         await _write_interruption(run)
         raise
     if run.halted is None:
-        try:
+        with suppress(Halt):
             await _write_end(run, blueprint, outcome, defect)
-        except Halt:
-            pass
     if run.halted is not None:
         if isinstance(run.halted, LeaseLost) and defect is not None:
             run.halted.add_note(f"the body ended in {defect!r} as well")
@@ -251,12 +250,12 @@ async def _write_interruption(run: LiveRun) -> None:
         return
     entry = None
     if not run.has_interrupted_step:
-        entry = Interrupted(run.last_step, in_progress=False, reason=interruption_reason(), at=time.time())
+        entry = Interrupted(
+            run.last_step, in_progress=False, reason=interruption_reason(), at=time.time()
+        )
     with anyio.move_on_after(5, shield=True):
-        try:
+        with suppress(Halt):
             await run.finish(entry, RunStatus.INTERRUPTED)
-        except Halt:
-            pass
 
 
 def _check_workflow(known: Checkpoint, blueprint: Blueprint) -> None:

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 from effectflow.checkpoint.step import Step, effect_types, step
 from effectflow.effects import Effect, pure
@@ -28,7 +28,8 @@ class LinearStep:
 
 def step_of(function: Callable[[Any], Effect[Any, Any, Any]]) -> LinearStep:
     """The step that a function is already, or is made."""
-    made: Step[[Any], Any, Any, Any] = function if isinstance(function, Step) else step(function)
+    given: Any = function
+    made = cast("Step[[Any], Any, Any, Any]", given if isinstance(given, Step) else step(given))
     output, _ = effect_types(made.function)
     return LinearStep(made, (output, input_type(made.function)))
 

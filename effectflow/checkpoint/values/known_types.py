@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple, cast
@@ -47,11 +47,11 @@ class KnownTypes:
             _collect(annotation, found)
         return KnownTypes(found)
 
-    def name_of(self, kind: type) -> str | None:
+    def name_of(self, kind: type[Any]) -> str | None:
         """The name under which a class is known, or None."""
         return kind.__name__ if self.classes.get(kind.__name__) is kind else None
 
-    def class_named(self, name: object, *, is_enum: bool) -> type:
+    def class_named(self, name: object, *, is_enum: bool) -> type[Any]:
         """The class of this name. Raises LookupError if there is none of that sort."""
         kind = self.classes.get(name) if isinstance(name, str) else None
         if kind is None or issubclass(kind, Enum) is not is_enum:
@@ -60,7 +60,8 @@ class KnownTypes:
 
     def fields_of(self, value: Any) -> dict[str, Any]:
         """The fields of a data class, attrs class or named tuple, by name."""
-        return _shape(type(value)).take(value)
+        kind: type[Any] = value.__class__
+        return _shape(kind).take(value)
 
     def build(self, name: object, fields: dict[str, Any]) -> Any:
         """An instance of the class of this name. Raises LookupError, TypeError or ValueError."""
@@ -75,13 +76,13 @@ class _Shape(NamedTuple):
 
 
 @cache
-def _shape(kind: type) -> _Shape:
+def _shape(kind: Any) -> _Shape:
     # cattrs takes 60 ms to import, and a program that saves plain data does not need it.
     from cattrs import Converter
     from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
-    if issubclass(kind, tuple):
-        return _Shape(lambda value: cast(Any, value)._asdict(), lambda fields: kind(**fields))
+    if hasattr(kind, "_fields"):
+        return _Shape(lambda value: value._asdict(), lambda fields: kind(**fields))
     converter = Converter()
     # The parts are values already: cattrs knows the shape, and lets them through.
     names = [part.name for part in _attributes(kind)]
@@ -94,7 +95,7 @@ def _shape(kind: type) -> _Shape:
         for name in names
     }
     unstructure = make_dict_unstructure_fn(cast(Any, kind), converter, **overrides)
-    structure = make_dict_structure_fn(
+    structure: Callable[[Any, Any], Any] = make_dict_structure_fn(
         cast(Any, kind),
         converter,
         _cattrs_forbid_extra_keys=True,
@@ -102,10 +103,10 @@ def _shape(kind: type) -> _Shape:
         _cattrs_include_init_false=True,
         **overrides,
     )
-    return _Shape(unstructure, lambda fields: structure(fields, cast(Any, kind)))
+    return _Shape(unstructure, lambda fields: structure(fields, kind))
 
 
-def _attributes(kind: type) -> tuple[Any, ...]:
+def _attributes(kind: type[Any]) -> tuple[Any, ...]:
     from attrs import fields as attrs_fields
     from attrs import has
 
@@ -116,13 +117,13 @@ def _attributes(kind: type) -> tuple[Any, ...]:
     return dataclasses.fields(cast(Any, kind))
 
 
-def is_record(kind: type) -> bool:
+_RECORD_MARKS = ("__dataclass_fields__", "__attrs_attrs__")
+
+
+def is_record(kind: Any) -> bool:
     """Whether a class is a data class, an attrs class or a named tuple."""
-    return (
-        is_dataclass(kind)
-        or hasattr(kind, "__attrs_attrs__")
-        or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
-    )
+    is_named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    return is_named_tuple or any(hasattr(kind, mark) for mark in _RECORD_MARKS)
 
 
 def _collect(annotation: object, found: dict[str, type]) -> None:
@@ -158,11 +159,11 @@ def _arguments(part: object) -> Iterator[object]:
         yield from cast("list[object]", argument) if isinstance(argument, list) else [argument]
 
 
-def _field_annotations(kind: type) -> list[object]:
+def _field_annotations(kind: type[Any]) -> list[object]:
     if issubclass(kind, Enum):
         return []
     try:
-        return list(typing.get_type_hints(kind).values())
+        return list(typing.get_type_hints(cast(Any, kind)).values())
     except (NameError, TypeError, AttributeError):
         # A name that exists only for the type checkers: its class then counts as undeclared.
         return []

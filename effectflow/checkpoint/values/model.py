@@ -6,5 +6,5 @@ from typing import TypeAlias, Union
 
 __all__ = ["Tree"]
 
-Tree: TypeAlias = Union[None, bool, int, float, str, "list[Tree]", "dict[str, Tree]"]
+Tree: TypeAlias = Union[bool, int, float, str, "list[Tree]", "dict[str, Tree]", None]
 """Plain data, as JSON has it."""

@@ -97,15 +97,16 @@ def _write_text(value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise _At(f"the text has a lone surrogate at {error.start}, which no encoding can hold") from None
+        raise _At(
+            f"the text has a lone surrogate at {error.start}, which no encoding can hold"
+        ) from None
     return value
 
 
 def _write_items(values: Any, types: KnownTypes, depth: int) -> list[Any]:
     out: list[Any] = []
     try:
-        for value in values:
-            out.append(_write(value, types, depth - 1))
+        out.extend(_write(value, types, depth - 1) for value in values)
     except _At as found:
         raise found.under(f"[{len(out)}]") from None
     return out
@@ -153,7 +154,7 @@ def _sorting_key(tree: Any) -> bytes:
 def _write_datetime(value: datetime, _types: KnownTypes, _depth: int) -> Any:
     zone = value.tzinfo
     if isinstance(zone, ZoneInfo):
-        if zone.key is None:
+        if not zone.key:
             raise _At("its time zone has no name")
         return {"$datetime": [value.replace(tzinfo=None).isoformat(), zone.key, value.fold]}
     if value.fold:
@@ -241,8 +242,7 @@ def _read(tree: Any, types: KnownTypes, depth: int) -> Any:
 def _read_items(trees: Any, types: KnownTypes, depth: int) -> list[Any]:
     out: list[Any] = []
     try:
-        for tree in trees:
-            out.append(_read(tree, types, depth - 1))
+        out.extend(_read(tree, types, depth - 1) for tree in trees)
     except _At as found:
         raise found.under(f"[{len(out)}]") from None
     return out
@@ -270,9 +270,7 @@ def _listed(content: Any, types: KnownTypes, depth: int) -> list[Any]:
 
 def _read_pairs(content: Any, types: KnownTypes, depth: int) -> dict[Any, Any]:
     pairs = [_expect(pair, list) for pair in _expect(content, list)]
-    return {
-        _read(key, types, depth - 1): _read(value, types, depth - 1) for key, value in pairs
-    }
+    return {_read(key, types, depth - 1): _read(value, types, depth - 1) for key, value in pairs}
 
 
 def _read_datetime(content: Any, _types: KnownTypes, _depth: int) -> datetime:

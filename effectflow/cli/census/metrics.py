@@ -170,7 +170,7 @@ def _functions(tree: ast.Module) -> Iterator[FunctionMetrics]:
     while todo:
         node, prefix = todo.pop()
         for child in ast.iter_child_nodes(node):
-            if not isinstance(child, (*_Function.__args__, ast.ClassDef)):
+            if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 todo.append((child, prefix))
                 continue
             name = f"{prefix}{child.name}"
@@ -185,7 +185,7 @@ def _own_decisions(function: _Function) -> int:
     while todo:
         node = todo.pop()
         count += _decisions(node)
-        if not isinstance(node, (*_Function.__args__, ast.ClassDef)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             todo.extend(ast.iter_child_nodes(node))
     return count
 
