@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from types import CodeType
 from typing import Any, TypeVar, overload
 
@@ -43,11 +44,10 @@ class WorkflowDecorator:
     def __call__(self, body: Callable[[Any], Any], /) -> Workflow[Any, Any, Any, Any]:
         make = do(body) if inspect.isgeneratorfunction(body) else body
         output, error = effect_types(body)
+        name, version = self._name or body.__name__, self._version
         return Workflow(
             Blueprint(
-                definition=Definition(
-                    self._name or body.__name__, self._version, "standard", _steps_named_in(body)
-                ),
+                define=lambda: Definition(name, version, "standard", _steps_named_in(body)),
                 body=make,
                 input_type=input_type(body),
                 input_types=KnownTypes.of(input_type(body)),
@@ -82,14 +82,15 @@ def workflow(
     return decorator if body is None else decorator(body)
 
 
-def _steps_named_in(body: Callable[..., Any]) -> tuple[str, ...]:
+def _steps_named_in(decorated: Callable[..., Any]) -> tuple[str, ...]:
     """The `@step` functions that a function's code names, in order of their first mention."""
-    function = inspect.unwrap(body)
-    closure = inspect.getclosurevars(function)
-    known = {**closure.builtins, **closure.globals, **closure.nonlocals}
-    names = [
-        name for code in _codes(function.__code__) for name in (*code.co_names, *code.co_freevars)
-    ]
+    body: Any = inspect.unwrap(decorated)
+    known = dict(body.__globals__)
+    for name, cell in zip(body.__code__.co_freevars, body.__closure__ or (), strict=True):
+        # A cell is empty while the variable that it holds is yet to be assigned.
+        with suppress(ValueError):
+            known[name] = cell.cell_contents
+    names = [name for code in _codes(body.__code__) for name in (*code.co_names, *code.co_freevars)]
     found = [known[name] for name in dict.fromkeys(names) if name in known]
     return tuple(dict.fromkeys(part.name for part in found if isinstance(part, Step)))
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import anyio
@@ -37,19 +38,25 @@ class Blueprint:
     """All that is needed to run a workflow.
 
     Attributes:
-        definition: what a resume compares.
+        define: makes the definition, which a resume compares. It is asked for when it is first
+            needed, since a function's code may name steps that are defined after it.
         body: from an input to the effect to run.
         input_type: the annotation of its input, or None.
         input_types, output_types: the classes that inputs and outputs may be made of.
         errors: the exception classes that it may fail with.
     """
 
-    definition: Definition
+    define: Callable[[], Definition]
     body: Callable[[Any], Effect[Any, Any, Any]]
     input_type: object
     input_types: KnownTypes
     output_types: KnownTypes
     errors: Mapping[str, type[Exception]]
+
+    @cached_property
+    def definition(self) -> Definition:
+        """The workflow's definition."""
+        return self.define()
 
 
 async def start_run(

@@ -66,7 +66,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         definition = Definition(name, version, "standard", tuple(names))
         return Workflow(
             Blueprint(
-                definition=definition,
+                define=lambda: definition,
                 body=lambda state: chain(parts, state),
                 input_type=input_type(parts[0].step.function),
                 input_types=types,

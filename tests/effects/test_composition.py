@@ -1,0 +1,206 @@
+"""What the constructors and combinators give, on both backends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from returns.result import Failure, Success
+
+from effectflow import (
+    Do,
+    Effect,
+    ask,
+    asks,
+    do,
+    effect,
+    fail,
+    from_async,
+    from_blocking,
+    from_fn,
+    from_result,
+    now,
+    pure,
+    random,
+    sleep,
+    suspend,
+    uuid,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass(frozen=True)
+class App:
+    name: str
+    price: int
+
+
+APP = App("shop", 7)
+
+
+async def test_environment_is_asked_for_and_can_be_changed_for_a_part() -> None:
+    assert await ask(App).run(APP) == Success(APP)
+    assert await asks(lambda app: app.name).run(APP) == Success("shop")
+    part = asks(lambda name: f"<{name}>").local(lambda app: app.name)
+    whole = part.and_then(lambda inner: asks(lambda app: (inner, app.price)))
+    assert await whole.run(APP) == Success(("<shop>", 7))
+    assert await asks(lambda app: app.price).provide(APP).run(None) == Success(7)
+
+
+async def test_environment_comes_back_after_a_failure_within_local() -> None:
+    failing: Effect[str, str, int] = fail("no")
+    recovered = failing.local(lambda app: app.name).or_else(lambda _: asks(lambda app: app.price))
+
+    assert await recovered.run(APP) == Success(7)
+
+
+async def test_values_and_errors_are_mapped() -> None:
+    assert await pure(2).map(lambda n: n * 3).run(None) == Success(6)
+    assert await fail("no").map_err(len).run(None) == Failure(2)
+    assert await fail("no").or_else(lambda error: pure(error.upper())).run(None) == Success("NO")
+    assert await pure(1).tap(lambda n: pure(n + 1)).run(None) == Success(1)
+    assert await pure(1).tap(lambda _: fail("tap")).run(None) == Failure("tap")
+    assert await fail("no").tap_err(lambda _: pure(1)).run(None) == Failure("no")
+    assert await fail("no").tap_err(lambda _: fail("worse")).run(None) == Failure("worse")
+
+
+async def test_result_shows_both_endings_as_values() -> None:
+    assert await pure(1).result().run(None) == Success(Success(1))
+    assert await fail("no").result().run(None) == Success(Failure("no"))
+    assert await from_result(Success(1)).run(None) == Success(1)
+    assert await from_result(Failure("no")).run(None) == Failure("no")
+
+
+async def test_functions_become_effects() -> None:
+    @effect
+    def double(env: App, times: int) -> int:
+        return env.price * times
+
+    @effect
+    async def later(env: App) -> str:
+        return env.name
+
+    @effect(errors=(KeyError, ValueError))
+    async def parse(env: App, text: str) -> int:
+        return int(text)
+
+    assert await double(3).run(APP) == Success(21)
+    assert await later().run(APP) == Success("shop")
+    assert isinstance(await parse("x").run(APP), Failure)
+    assert parse.__name__ == "parse"
+
+
+async def test_blocking_work_runs_in_another_thread() -> None:
+    result = await from_blocking(lambda _: threading.current_thread().name).run(None)
+
+    assert result != Success(threading.current_thread().name)
+
+
+async def test_an_effect_is_a_value_that_can_be_run_many_times() -> None:
+    runs: list[int] = []
+    counted = from_fn(lambda _: runs.append(1)).and_then(lambda _: pure(len(runs)))
+
+    assert [await counted.run(None) for _ in range(3)] == [Success(1), Success(2), Success(3)]
+
+
+async def test_suspend_makes_the_effect_anew() -> None:
+    made: list[int] = []
+
+    def make() -> Effect[object, str, int]:
+        made.append(1)
+        return pure(len(made))
+
+    later = suspend(make)
+    assert made == []
+    assert await later.run(None) == Success(1)
+    assert await later.run(None) == Success(2)
+
+
+async def test_time_and_chance() -> None:
+    before = datetime.now(UTC)
+    await sleep(0.01).run(None)
+    moment = (await now().run(None)).unwrap()
+    assert (moment - before).total_seconds() >= 0.01
+    assert moment.tzinfo is UTC
+    assert 0 <= (await random().run(None)).unwrap() < 1
+    assert isinstance((await uuid().run(None)).unwrap(), UUID)
+
+
+async def test_a_million_binds_nested_to_the_left() -> None:
+    effect: Effect[object, str, int] = pure(0)
+    for _ in range(1_000_000):
+        effect = effect.and_then(lambda n: pure(n + 1))
+
+    assert await effect.run(None) == Success(1_000_000)
+
+
+async def test_a_million_binds_nested_to_the_right() -> None:
+    def count(n: int) -> Effect[object, str, int]:
+        return pure(n) if n == 1_000_000 else pure(n + 1).and_then(count)
+
+    assert await count(0).run(None) == Success(1_000_000)
+
+
+async def test_a_million_binds_in_generator_notation() -> None:
+    @do
+    def count() -> Do[object, str, int]:
+        total = 0
+        for _ in range(1_000_000):
+            total += yield from pure(1)
+        return total
+
+    assert await count().run(None) == Success(1_000_000)
+
+
+async def test_bodies_nested_a_hundred_thousand_deep() -> None:
+    @do
+    def count(n: int) -> Do[object, str, int]:
+        if n == 0:
+            return 0
+        return 1 + (yield from count(n - 1))
+
+    assert await count(100_000).run(None) == Success(100_000)
+
+
+def test_run_sync_runs_on_either_backend() -> None:
+    async def backend(_: object) -> str:
+        import sniffio
+
+        return sniffio.current_async_library()
+
+    assert from_async(backend).run_sync(None) == Success("asyncio")
+    assert from_async(backend).run_sync(None, backend="trio") == Success("trio")
+
+
+def test_repr_shows_the_tree() -> None:
+    assert repr(pure(1).map(str)) == "Map(Pure(1), str)"
+
+
+# The laws, over functions that sometimes fail.
+
+
+Step = Callable[[int], Effect[object, str, int]]
+
+
+def adding(offset: int) -> Step:
+    def step(n: int) -> Effect[object, str, int]:
+        return fail(f"{n} is too much") if n > 50 else pure(n + offset)
+
+    return step
+
+
+@given(n=st.integers(-100, 100), f=st.integers().map(adding), g=st.integers().map(adding))
+def test_monad_laws(n: int, f: Step, g: Step) -> None:
+    effect = f(n)
+    assert pure(n).and_then(f).run_sync(None) == f(n).run_sync(None)
+    assert effect.and_then(pure).run_sync(None) == effect.run_sync(None)
+    left = effect.and_then(f).and_then(g)
+    right = effect.and_then(lambda m: f(m).and_then(g))
+    assert left.run_sync(None) == right.run_sync(None)

@@ -1,0 +1,153 @@
+"""Failure, defect and interruption are three things, and finalizers run under each."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from returns.result import Failure, Success
+
+from effectflow import Do, Effect, EffectError, attempt, die, do, fail, from_async, from_fn, pure
+from effectflow.effects import Defect, Exit, Interruption
+
+pytestmark = pytest.mark.anyio
+
+
+class Bug(Exception):
+    """Something that nobody declared."""
+
+
+def writing(log: list[str], text: str) -> Effect[object, object, None]:
+    return from_fn(lambda _: log.append(text))
+
+
+async def test_a_failure_short_circuits_and_is_a_value() -> None:
+    log: list[str] = []
+    effect = pure(1).and_then(lambda _: fail("no")).tap(lambda _: writing(log, "after"))
+
+    assert await effect.run(None) == Failure("no")
+    assert log == []
+
+
+async def test_a_defect_propagates_as_itself() -> None:
+    bug = Bug("here")
+
+    with pytest.raises(Bug) as caught:
+        await die(bug).or_else(lambda _: pure("handled")).run(None)
+
+    assert caught.value is bug
+
+
+async def test_attempt_makes_only_the_named_exceptions_failures() -> None:
+    assert isinstance(await attempt(lambda _: int("x"), ValueError).run(None), Failure)
+    with pytest.raises(ValueError, match="invalid literal"):
+        await attempt(lambda _: int("x"), KeyError).run(None)
+
+
+async def test_attempt_takes_async_functions() -> None:
+    async def lookup(env: dict[str, int]) -> int:
+        await anyio.sleep(0)
+        return env["missing"]
+
+    assert isinstance(await attempt(lookup, KeyError).run({}), Failure)
+
+
+async def test_run_or_raise_raises_exceptions_as_they_are_and_wraps_other_errors() -> None:
+    assert await pure(3).run_or_raise(None) == 3
+    with pytest.raises(KeyError):
+        await fail(KeyError("k")).run_or_raise(None)
+    with pytest.raises(EffectError) as caught:
+        await fail("plain").run_or_raise(None)
+    assert caught.value.error == "plain"
+
+
+async def test_finalizers_run_once_last_first_and_are_told_how_it_ended() -> None:
+    def run_with(effect: Effect[object, str, int]) -> tuple[Effect[object, str, int], list[object]]:
+        ends: list[object] = []
+
+        def note(name: str, ended: Exit[int, str]) -> Effect[object, object, None]:
+            return from_fn(lambda _: ends.append((name, ended)))
+
+        inner = effect.on_exit(lambda ended: note("inner", ended))
+        return inner.on_exit(lambda ended: note("outer", ended)), ends
+
+    effect, ends = run_with(pure(1))
+    await effect.run(None)
+    assert ends == [("inner", Success(1)), ("outer", Success(1))]
+
+    effect, ends = run_with(fail("no"))
+    await effect.run(None)
+    assert ends == [("inner", Failure("no")), ("outer", Failure("no"))]
+
+    bug = Bug()
+    effect, ends = run_with(die(bug))
+    with pytest.raises(Bug):
+        await effect.run(None)
+    assert ends == [("inner", Defect(bug)), ("outer", Defect(bug))]
+
+
+async def test_interruption_runs_finalizers_shielded_and_goes_on() -> None:
+    ends: list[object] = []
+
+    async def slow_cleanup(_: object) -> None:
+        await anyio.sleep(0.01)
+        ends.append("cleaned up")
+
+    def finalizer(ended: Exit[None, str]) -> Effect[object, object, None]:
+        assert isinstance(ended, Interruption)
+        return from_async(slow_cleanup)
+
+    effect = from_async(lambda _: anyio.sleep_forever()).on_exit(finalizer)
+    with anyio.move_on_after(0.01) as scope:
+        await effect.run(None)
+        ends.append("went on")
+
+    assert scope.cancelled_caught
+    assert ends == ["cleaned up"]
+
+
+async def test_a_failing_finalizer_does_not_hide_the_defect() -> None:
+    effect = die(Bug("first")).on_exit(from_fn(lambda _: 1 / 0))
+
+    with pytest.raises(Bug) as caught:
+        await effect.run(None)
+
+    assert any("ZeroDivisionError" in note for note in caught.value.__notes__)
+
+
+async def test_a_body_runs_its_finally_and_may_catch_defects_but_not_failures() -> None:
+    log: list[str] = []
+
+    @do
+    def body(inner: Effect[object, str, int]) -> Do[object, str, int]:
+        try:
+            return (yield from inner)
+        except Bug:
+            log.append("caught")
+            return -1
+        finally:
+            log.append("finally")
+
+    assert await body(pure(1)).run(None) == Success(1)
+    assert await body(die(Bug())).run(None) == Success(-1)
+    assert await body(fail("no")).run(None) == Failure("no")
+    assert log == ["finally", "caught", "finally", "finally"]
+
+
+async def test_a_body_cannot_swallow_an_interruption() -> None:
+    @do
+    def stubborn() -> Do[object, str, str]:
+        try:
+            yield from from_async(lambda _: anyio.sleep_forever())
+        except BaseException:  # noqa: BLE001 - that a body tries this is the point
+            return "swallowed"
+        return "ended"
+
+    with anyio.move_on_after(0.01) as scope:
+        await stubborn().run(None)
+
+    assert scope.cancelled_caught
+
+
+async def test_what_is_no_effect_is_named() -> None:
+    with pytest.raises(TypeError, match="wrap a plain value in pure"):
+        await pure(1).and_then(lambda n: n + 1).run(None)  # type: ignore[arg-type]  # pyright: ignore

@@ -1,0 +1,590 @@
+"""What a run leaves behind, and what a resume makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Never
+
+import anyio
+import pytest
+from returns.result import Failure, Success
+
+from effectflow import (
+    Checkpoints,
+    Do,
+    Effect,
+    Workflow,
+    fail,
+    from_async,
+    from_fn,
+    now,
+    par_traverse,
+    pure,
+    random,
+    step,
+    step_info,
+    uuid,
+    with_checkpointing,
+    workflow,
+)
+from effectflow.checkpoint import (
+    BeforeStep,
+    CheckpointStore,
+    Completed,
+    DefinitionChanged,
+    Failed,
+    Interrupted,
+    LeaseLost,
+    NotSerializable,
+    OutcomeUnknown,
+    RunBusy,
+    RunConflict,
+    RunNotFound,
+    RunStatus,
+    SaveFailed,
+    StepInputChanged,
+    read_checkpoint,
+    read_entries,
+)
+from effectflow.stores import MemoryStore
+from effectflow.testing import RecordingObserver, crash_everywhere
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class World:
+    """The outside world of a test: what was done, and what is to go wrong."""
+
+    done: list[str] = field(default_factory=list[str])
+    broken: set[str] = field(default_factory=set[str])
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints
+    world: World = field(default_factory=World)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    async with MemoryStore() as store:
+        yield store
+
+
+class OutOfStock(Exception):
+    """A typed failure of the tests."""
+
+
+class Size(Enum):
+    SMALL = "s"
+    LARGE = "l"
+
+
+@dataclass(frozen=True)
+class Item:
+    name: str
+    size: Size
+
+
+@step
+def act(name: str) -> Effect[App, OutOfStock, str]:
+    def perform(app: App) -> Effect[object, OutOfStock, str]:
+        app.world.done.append(name)
+        return fail(OutOfStock(name)) if name in app.world.broken else pure(f"{name} done")
+
+    return from_fn(perform).and_then(lambda effect: effect)
+
+
+@workflow
+def three_acts(prefix: str) -> Do[App, OutOfStock, list[str]]:
+    first = yield from act(f"{prefix}1")
+    second = yield from act(f"{prefix}2")
+    third = yield from act(f"{prefix}3")
+    return [first, second, third]
+
+
+ALL = ["a1 done", "a2 done", "a3 done"]
+
+
+async def test_a_run_leaves_a_journal_that_says_what_happened(store: MemoryStore) -> None:
+    app = App(Checkpoints(store))
+
+    assert await three_acts.start("a", run_id="r", context={"tenant": "t1"}).run(app) == Success(ALL)
+
+    checkpoint = await read_checkpoint(store, "r")
+    assert [done.step for done in checkpoint.completed_steps] == ["act", "act#2", "act#3"]
+    assert [done.output for done in checkpoint.completed_steps] == ALL
+    assert checkpoint.status is RunStatus.COMPLETED
+    assert checkpoint.initial_state == "a"
+    assert checkpoint.context == {"tenant": "t1"}
+    assert isinstance(checkpoint.state, Completed)
+
+
+async def test_a_failed_step_is_run_again_and_those_before_it_are_not(store: MemoryStore) -> None:
+    app = App(Checkpoints(store), World(broken={"a2"}))
+
+    failure = await three_acts.start("a", run_id="r").run(app)
+    assert isinstance(failure.failure(), OutOfStock)
+    checkpoint = await read_checkpoint(store, "r")
+    assert isinstance(checkpoint.state, Failed)
+    assert checkpoint.status is RunStatus.FAILED
+    plan = (await three_acts.plan("r").run(app)).unwrap()
+    assert (plan.start, plan.retry_current, plan.skip) == ("act#2", True, ("act",))
+
+    app.world.broken.clear()
+    assert await three_acts.resume("r").run(app) == Success(ALL)
+    assert app.world.done == ["a1", "a2", "a2", "a3"]
+
+
+async def test_a_complete_run_gives_its_recorded_output_and_runs_nothing(
+    store: MemoryStore,
+) -> None:
+    app = App(Checkpoints(store))
+    await three_acts.start("a", run_id="r").run(app)
+
+    assert await three_acts.resume("r").run(app) == Success(ALL)
+    assert await three_acts.start("a", run_id="r").run(app) == Success(ALL)
+    assert app.world.done == ["a1", "a2", "a3"]
+
+
+async def test_start_refuses_an_id_that_belongs_to_another_input_or_workflow(
+    store: MemoryStore,
+) -> None:
+    app = App(Checkpoints(store))
+    other = Workflow.of_steps("other", [act])
+    await three_acts.start("a", run_id="r").run(app)
+
+    assert isinstance((await three_acts.start("b", run_id="r").run(app)).failure(), RunConflict)
+    assert isinstance((await other.start("a", run_id="r").run(app)).failure(), RunConflict)
+    assert isinstance((await other.resume("r").run(app)).failure(), RunConflict)
+
+
+async def test_an_unknown_run_names_the_nearest(store: MemoryStore) -> None:
+    app = App(Checkpoints(store))
+    await three_acts.start("a", run_id="orders-1").run(app)
+
+    error = (await three_acts.resume("order-1").run(app)).failure()
+
+    assert isinstance(error, RunNotFound)
+    assert error.nearest == ("orders-1",)
+
+
+async def test_a_list_of_steps_passes_its_state_along(store: MemoryStore) -> None:
+    linear = Workflow.of_steps("linear", [act, with_suffix])
+    app = App(Checkpoints(store), World(broken={"a"}))
+
+    assert (await linear.start("a", run_id="r").run(app)).failure().args == ("a",)
+    app.world.broken.clear()
+    assert await linear.resume("r").run(app) == Success("a done!")
+    checkpoint = await read_checkpoint(store, "r")
+    assert checkpoint.definition.steps == ("act", "with_suffix")
+    assert checkpoint.current_state == "a done!"
+
+
+def with_suffix(text: str) -> Effect[App, OutOfStock, str]:
+    return pure(f"{text}!")
+
+
+async def test_a_changed_definition_is_named(store: MemoryStore) -> None:
+    app = App(Checkpoints(store), World(broken={"a"}))
+    await Workflow.of_steps("w", [act, with_suffix]).start("a", run_id="r").run(app)
+    changed = Workflow.of_steps("w", [act, renamed, with_suffix_too])
+
+    error = (await changed.resume("r").run(app)).failure()
+    assert isinstance(error, DefinitionChanged)
+    assert set(error.added) | {new for _, new in error.renamed} == {"renamed", "with_suffix_too"}
+    assert isinstance((await changed.plan("r").run(app)).failure(), DefinitionChanged)
+
+    app.world.broken.clear()
+    assert await changed.resume("r", force=True).run(app) == Success("a done??")
+
+
+def renamed(text: str) -> Effect[App, OutOfStock, str]:
+    return pure(f"{text}?")
+
+
+def with_suffix_too(text: str) -> Effect[App, OutOfStock, str]:
+    return pure(f"{text}?")
+
+
+async def test_interruption_is_recorded_and_the_step_is_run_again(store: MemoryStore) -> None:
+    started = anyio.Event()
+    app = App(Checkpoints(store))
+
+    @workflow
+    def waiting(_: None) -> Do[App, OutOfStock, str]:
+        yield from act("before")
+        return (yield from with_checkpointing("wait", from_async(wait)))
+
+    async def wait(app: App) -> str:
+        app.world.done.append("wait")
+        if app.world.done.count("wait") == 1:
+            started.set()
+            await anyio.sleep_forever()
+        return "waited"
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(waiting.start(None, run_id="r").run, app)
+        await started.wait()
+        group.cancel_scope.cancel()
+
+    checkpoint = await read_checkpoint(store, "r")
+    assert isinstance(checkpoint.state, Interrupted)
+    assert (checkpoint.state.step, checkpoint.state.in_progress) == ("wait", True)
+    assert checkpoint.status is RunStatus.INTERRUPTED
+    assert await waiting.resume("r").run(app) == Success("waited")
+    assert app.world.done == ["before", "wait", "wait"]
+
+
+async def test_a_defect_parks_the_run_with_its_traceback(store: MemoryStore) -> None:
+    @workflow
+    def buggy(_: None) -> Do[App, Never, float]:
+        return (yield from with_checkpointing("divide", from_fn(lambda _: 1 / 0)))
+
+    app = App(Checkpoints(store))
+    with pytest.raises(ZeroDivisionError) as caught:
+        await buggy.start(None, run_id="r").run(app)
+
+    assert any("step 'divide' of run 'r'" in note for note in caught.value.__notes__)
+    checkpoint = await read_checkpoint(store, "r")
+    assert isinstance(checkpoint.state, Failed)
+    assert checkpoint.state.retryable
+    assert "ZeroDivisionError" in (checkpoint.state.error.traceback or "")
+    assert checkpoint.status is RunStatus.FAILED
+
+
+async def test_outputs_come_back_type_for_type(store: MemoryStore) -> None:
+    @step
+    def pick(name: str) -> Effect[object, Never, list[Item]]:
+        return pure([Item(name, Size.LARGE)])
+
+    @workflow
+    def picking(name: str) -> Do[App, OutOfStock, tuple[Item, ...]]:
+        items = yield from pick(name)
+        yield from act("a")
+        return tuple(items)
+
+    app = App(Checkpoints(store), World(broken={"a"}))
+    await picking.start("hat", run_id="r").run(app)
+    app.world.broken.clear()
+
+    expected = Success((Item("hat", Size.LARGE),))
+    assert await picking.resume("r").run(app) == expected
+    assert await picking.resume("r").run(app) == expected
+
+
+async def test_what_cannot_be_saved_ends_the_run_with_its_path(store: MemoryStore) -> None:
+    @workflow
+    def careless(_: None) -> Do[App, str, object]:
+        found = with_checkpointing("find", pure({"items": [Item("hat", Size.SMALL)]}))
+        return (yield from found.or_else(lambda _: pure({"items": list[Item]()})))
+
+    error = (await careless.start(None).run(App(Checkpoints(store)))).failure()
+
+    assert isinstance(error, NotSerializable)
+    assert error.path == "find: $.items[0]"
+
+
+async def test_a_handled_failure_is_settled(store: MemoryStore) -> None:
+    @workflow
+    def careful(_: None) -> Do[App, OutOfStock, str]:
+        first = yield from act("a").or_else(lambda error: pure(f"without {error}"))
+        yield from act("b")
+        return first
+
+    app = App(Checkpoints(store), World(broken={"a", "b"}))
+    await careful.start(None, run_id="r").run(app)
+    app.world.broken.clear()
+
+    # The run went on from the failure of "a", so a resume must not undo that.
+    assert await careful.resume("r").run(app) == Success("without a")
+    assert app.world.done == ["a", "b", "b"]
+
+
+async def test_a_failure_that_is_not_retryable_stands(store: MemoryStore) -> None:
+    @step(retryable=lambda error: "later" in str(error))
+    def choosy(text: str) -> Effect[App, OutOfStock, str]:
+        return act(text)
+
+    choosing = Workflow.of_steps("choosing", [choosy])
+    app = App(Checkpoints(store), World(broken={"never", "later"}))
+    for name in ("never", "later"):
+        await choosing.start(name, run_id=name).run(app)
+    app.world.broken.clear()
+
+    assert isinstance((await choosing.resume("never").run(app)).failure(), OutOfStock)
+    assert await choosing.resume("later").run(app) == Success("later done")
+
+
+async def test_time_and_chance_between_steps_are_recorded(store: MemoryStore) -> None:
+    @workflow
+    def chancy(_: None) -> Do[App, OutOfStock, tuple[datetime, float, str]]:
+        moment = yield from now()
+        chance = yield from random()
+        name = yield from uuid()
+        yield from act("a")
+        return moment, chance, str(name)
+
+    app = App(Checkpoints(store), World(broken={"a"}))
+    await chancy.start(None, run_id="r").run(app)
+    app.world.broken.clear()
+    result = (await chancy.resume("r").run(app)).unwrap()
+
+    recorded = {entry.step: entry.value for entry in await read_entries(store, "r")
+                if hasattr(entry, "value")}  # fmt: skip
+    assert recorded["now"] == {"$datetime": result[0].isoformat()}
+    assert recorded["random"] == result[1]
+    assert recorded["uuid"] == {"$uuid": result[2]}
+
+
+async def test_a_completed_step_reached_with_other_arguments_is_refused(
+    store: MemoryStore,
+) -> None:
+    names = iter(["first", "second"])
+
+    @workflow
+    def fickle(_: None) -> Do[App, OutOfStock, str]:
+        got = yield from act(next(names))
+        yield from act("b")
+        return got
+
+    app = App(Checkpoints(store), World(broken={"b"}))
+    await fickle.start(None, run_id="r").run(app)
+    error = (await fickle.resume("r").run(app)).failure()
+
+    assert isinstance(error, StepInputChanged)
+    assert "first" in error.recorded
+    assert "second" in error.current
+    assert app.world.done == ["first", "b"]
+
+
+async def test_an_at_most_once_step_of_unknown_outcome_is_not_run_again_silently(
+    store: MemoryStore,
+) -> None:
+    @workflow
+    def paying(_: None) -> Do[App, OutOfStock, str]:
+        return (yield from with_checkpointing("pay", act("pay"), at_most_once=True))
+
+    lost = LostAfter(store, appends=2)
+    app = App(Checkpoints(lost))
+    assert isinstance((await paying.start(None, run_id="r").run(app)).failure(), SaveFailed)
+    app = App(Checkpoints(store), app.world)
+
+    error = (await paying.resume("r").run(app)).failure()
+    assert isinstance(error, OutcomeUnknown)
+    assert error.step == "pay"
+    assert await paying.resume("r", force=True).run(app) == Success("pay done")
+
+
+async def test_steps_in_parallel_are_found_again_by_their_keys(store: MemoryStore) -> None:
+    @workflow
+    def all_of(names: list[str]) -> Do[App, OutOfStock, list[str]]:
+        return (yield from par_traverse(names, act, limit=2, key=str))
+
+    names = [f"n{i}/[x]" for i in range(6)]
+    app = App(Checkpoints(store), World(broken={names[3]}))
+    await all_of.start(names, run_id="r").run(app)
+    done_before = set(app.world.done) - {names[3]}
+    app.world.broken.clear()
+    app.world.done.clear()
+
+    completed = {done.step for done in (await read_checkpoint(store, "r")).completed_steps}
+    result = await all_of.resume("r").run(app)
+
+    assert result == Success([f"{name} done" for name in names])
+    assert len(completed) + len(app.world.done) == len(names)
+    assert completed <= {f"par_traverse[n{i}/%5Bx%5D]/act" for i in range(6)}
+    assert done_before
+
+
+async def test_two_items_with_one_key_are_refused(store: MemoryStore) -> None:
+    @workflow
+    def twice(_: None) -> Do[App, OutOfStock, list[str]]:
+        return (yield from par_traverse(["a", "a"], act, key=str))
+
+    with pytest.raises(ValueError, match="key"):
+        await twice.start(None).run(App(Checkpoints(store)))
+
+
+async def test_step_info_names_the_run_and_step(store: MemoryStore) -> None:
+    @step
+    def who(_: None) -> Effect[object, Never, list[str]]:
+        return step_info().map(lambda info: [info.run_id, info.step, info.idempotency_key])
+
+    @workflow
+    def ask_who(_: None) -> Do[App, Never, list[str]]:
+        return (yield from who(None))
+
+    result = await ask_who.start(None, run_id="r").run(App(Checkpoints(store)))
+
+    assert result == Success(["r", "who", "r:who"])
+    with pytest.raises(LookupError):
+        await step_info().run(None)
+
+
+async def test_a_step_runs_outside_a_run_as_a_plain_effect() -> None:
+    assert await with_checkpointing("x", pure(1)).run(None) == Success(1)
+
+
+async def test_a_run_that_is_driven_is_busy_and_is_not_touched(store: MemoryStore) -> None:
+    started, go_on = anyio.Event(), anyio.Event()
+
+    @workflow
+    def slow(_: None) -> Do[App, Never, str]:
+        return (yield from with_checkpointing("wait", from_async(wait)))
+
+    async def wait(_: object) -> str:
+        started.set()
+        await go_on.wait()
+        return "waited"
+
+    app = App(Checkpoints(store))
+    results: list[object] = []
+
+    async def drive() -> None:
+        results.append(await slow.start(None, run_id="r").run(app))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(drive)
+        await started.wait()
+        before = await store.read("r")
+        assert isinstance((await slow.resume("r").run(app)).failure(), RunBusy)
+        assert isinstance((await slow.start(None, run_id="r").run(app)).failure(), RunBusy)
+        assert await store.read("r") == before
+        go_on.set()
+
+    assert results == [Success("waited")]
+
+
+async def test_a_run_that_was_taken_over_writes_nothing_more(store: MemoryStore) -> None:
+    app = App(Checkpoints(store, lease_seconds=30))
+
+    @workflow
+    def robbed(_: None) -> Do[App, OutOfStock, str]:
+        yield from act("a")
+        yield from from_async(steal)
+        return (yield from act("b"))
+
+    async def steal(_: object) -> None:
+        info = await store.info("r")
+        assert info is not None
+        assert info.lease is not None
+        await store.release(info.lease)
+        await store.claim("r", owner="somebody else", seconds=60)
+
+    error = (await robbed.start(None, run_id="r").run(app)).failure()
+
+    assert isinstance(error, LeaseLost)
+    assert app.world.done == ["a"]
+    assert [type(entry) for entry in await read_entries(store, "r")][-1] is BeforeStep
+
+
+async def test_a_save_that_fails_ends_the_run_past_every_handler(store: MemoryStore) -> None:
+    @workflow
+    def stubborn(_: None) -> Do[App, OutOfStock, str]:
+        try:
+            yield from act("a").or_else(lambda _: pure("handled"))
+            yield from act("b")
+        except Exception:
+            yield from from_fn(lambda app: app.world.done.append("went on"))
+        return "ended well"
+
+    app = App(Checkpoints(LostAfter(store, appends=2)))
+    error = (await stubborn.start(None, run_id="r").run(app)).failure()
+
+    assert isinstance(error, SaveFailed)
+    assert app.world.done == ["a"]
+
+
+async def test_on_save_error_warn_goes_on(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = LostAfter(store, appends=2, lost=1)
+    app = App(Checkpoints(lost, on_save_error="warn"))
+
+    assert await three_acts.start("a", run_id="r").run(app) == Success(ALL)
+    assert "could not be saved" in caplog.text
+    assert len((await read_checkpoint(store, "r")).completed_steps) == 3
+
+
+async def test_observers_hear_of_entries_and_skipped_steps(store: MemoryStore) -> None:
+    observer = RecordingObserver()
+    app = App(Checkpoints(store, observers=[observer]), World(broken={"a2"}))
+    await three_acts.start("a", run_id="r").run(app)
+    app.world.broken.clear()
+    await three_acts.resume("r").run(app)
+
+    assert observer.skipped == ["act"]
+    assert observer.entries == await read_entries(store, "r")
+
+
+async def test_a_completed_step_is_durable_soon_though_nothing_follows(store: MemoryStore) -> None:
+    """Between steps a run may wait for long; what is done must not be lost meanwhile."""
+    app = App(Checkpoints(store))
+
+    @workflow
+    def pausing(_: None) -> Do[App, OutOfStock, str]:
+        done = yield from act("a")
+        yield from from_async(until_completed)
+        return done
+
+    async def until_completed(_: object) -> None:
+        with anyio.fail_after(5):
+            while not (await read_checkpoint(store, "r")).completed_steps:
+                await anyio.sleep(0.005)
+
+    assert await pausing.start(None, run_id="r").run(app) == Success("a done")
+
+
+@pytest.mark.parametrize("format", ["json", "cbor"])
+async def test_either_format_can_be_resumed(store: MemoryStore, format: str) -> None:
+    app = App(Checkpoints(store, format=format), World(broken={"a3"}))  # type: ignore[arg-type]  # pyright: ignore
+    await three_acts.start("a", run_id="r").run(app)
+    app.world.broken.clear()
+
+    assert await three_acts.resume("r").run(App(Checkpoints(store), app.world)) == Success(ALL)
+
+
+async def test_a_crash_at_every_entry_changes_nothing() -> None:
+    def environment(store: CheckpointStore) -> App:
+        return App(Checkpoints(store), World(broken={"broken"}))
+
+    points = await crash_everywhere(sequence_and_more, ["x", "y", "z"], environment)
+
+    assert len(points) >= 2 * 12
+
+
+@workflow
+def sequence_and_more(names: list[str]) -> Do[App, OutOfStock, list[str]]:
+    """A sequence, a branch, a handled failure, a loop, parallel steps and a nested step."""
+    first = yield from act("first")
+    yield from act("long" if len(names) > 2 else "short")
+    got = yield from act("broken").or_else(lambda error: pure(f"instead of {error}"))
+    looped: list[str] = []
+    for name in names:
+        looped.append((yield from act(name)))
+    beside = yield from par_traverse(names, act, limit=2, key=str)
+    last = yield from with_checkpointing("nested", act("inner"))
+    return [first, got, *looped, *beside, last]
+
+
+class LostAfter(MemoryStore):
+    """A store that loses some appends, after a number of good ones."""
+
+    def __init__(self, store: MemoryStore, *, appends: int, lost: int = 1000) -> None:
+        super().__init__()
+        self.__dict__.update(store.__dict__)
+        self._good = appends
+        self._lost = lost
+
+    async def append(self, lease: object, bodies: object, **options: object) -> None:  # type: ignore[override]  # pyright: ignore
+        if self._good > 0:
+            self._good -= 1
+        elif self._lost > 0:
+            self._lost -= 1
+            raise SaveFailed("r", "the disk is on fire")
+        await super().append(lease, bodies, **options)  # type: ignore[arg-type]  # pyright: ignore
