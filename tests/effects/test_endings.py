@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import anyio.lowlevel
 import pytest
 from returns.result import Failure, Success
 
@@ -45,7 +46,7 @@ async def test_attempt_makes_only_the_named_exceptions_failures() -> None:
 
 async def test_attempt_takes_async_functions() -> None:
     async def lookup(env: dict[str, int]) -> int:
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         return env["missing"]
 
     assert isinstance(await attempt(lookup, KeyError).run({}), Failure)
@@ -138,7 +139,7 @@ async def test_a_body_cannot_swallow_an_interruption() -> None:
     def stubborn() -> Do[object, str, str]:
         try:
             yield from from_async(lambda _: anyio.sleep_forever())
-        except BaseException:  # noqa: BLE001 - that a body tries this is the point
+        except BaseException:
             return "swallowed"
         return "ended"
 

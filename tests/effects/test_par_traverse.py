@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import anyio
+import anyio.lowlevel
 import pytest
 from returns.result import Failure, Success
 
@@ -44,7 +45,7 @@ async def test_ten_thousand_items_at_limit_100_start_100_tasks() -> None:
 
     async def work(_: object) -> None:
         tasks.add(anyio.get_current_task().id)
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
 
     await par_traverse(range(10_000), lambda _: from_async(work), limit=100).run(None)
 
@@ -69,7 +70,7 @@ async def test_items_are_read_no_further_ahead_than_limit() -> None:
 async def test_async_items(limit: int | None) -> None:
     async def items() -> AsyncIterator[int]:
         for n in range(10):
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
             yield n
 
     effect = par_traverse(items(), lambda n: pure(n + 1), limit=limit)

@@ -10,7 +10,7 @@ from typing import Never
 
 import anyio
 import pytest
-from returns.result import Failure, Success
+from returns.result import Success
 
 from effectflow import (
     Checkpoints,
@@ -113,7 +113,9 @@ ALL = ["a1 done", "a2 done", "a3 done"]
 async def test_a_run_leaves_a_journal_that_says_what_happened(store: MemoryStore) -> None:
     app = App(Checkpoints(store))
 
-    assert await three_acts.start("a", run_id="r", context={"tenant": "t1"}).run(app) == Success(ALL)
+    assert await three_acts.start("a", run_id="r", context={"tenant": "t1"}).run(app) == Success(
+        ALL
+    )
 
     checkpoint = await read_checkpoint(store, "r")
     assert [done.step for done in checkpoint.completed_steps] == ["act", "act#2", "act#3"]

@@ -1,0 +1,239 @@
+"""The commands: what they print, what they say of bad use, and their exit codes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import COMMAND, Ran
+
+Command = Callable[..., Ran]
+
+SHOP = textwrap.dedent("""
+    from dataclasses import dataclass
+    from pathlib import Path
+    import anyio
+    from effectflow import Checkpoints, Do, Effect, fail, from_async, pure, step, workflow
+
+    @dataclass(frozen=True)
+    class App:
+        checkpoints: Checkpoints
+
+    @dataclass(frozen=True)
+    class Order:
+        item: str
+        amount: int = 1
+
+    def environment(checkpoints: Checkpoints) -> App:
+        return App(checkpoints)
+
+    @step
+    def take(order: Order) -> Effect[App, str, int]:
+        return fail("out of stock") if order.item == "hat" else pure(order.amount)
+
+    @workflow
+    def sell(order: Order) -> Do[App, str, int]:
+        taken = yield from take(order)
+        return taken * 2
+
+    @step
+    def wait_for(name: str) -> Effect[App, str, str]:
+        async def wait(_):
+            print("waiting", flush=True)
+            while not Path(name).exists():
+                await anyio.sleep(0.01)
+            return "came"
+        return from_async(wait)
+
+    @workflow
+    def patience(name: str) -> Do[App, str, str]:
+        return (yield from wait_for(name))
+
+    @workflow
+    def buggy(_: None) -> Do[App, str, float]:
+        yield from pure(1)
+        return 1 / 0
+""")
+
+
+@pytest.fixture(autouse=True)
+def shop(folder: Path) -> None:
+    (folder / "shop.py").write_text(SHOP)
+    code = folder / "code"
+    code.mkdir()
+    (code / "good.py").write_text("import os\n\ndef f(x):\n    return x if x else os\n")
+    (code / "broken.py").write_text("def f(:\n")
+
+
+def test_run_show_history_plan_and_list(effectflow: Command) -> None:
+    ran = effectflow(
+        "run", "shop:sell", "--input", '{"item": "cap", "amount": 2}', "--run-id", "r1"
+    )
+    assert (ran.code, ran.err) == (0, "")
+    assert "r1: completed" in ran.out
+
+    shown = effectflow("show", "r1")
+    assert shown.code == 0
+    assert "Completed: take" in shown.out
+    assert "power loss" in shown.out
+    history = effectflow("history", "r1")
+    assert [line.split()[3] for line in history.out.splitlines()] == [
+        "Started", "BeforeStep", "Completed", "Finished",
+    ]  # fmt: skip
+    assert effectflow("plan", "r1").code == 0
+    assert "r1" in effectflow("list").out
+
+
+def test_json_everywhere(effectflow: Command) -> None:
+    arguments = ("shop:sell", "--input", '{"item": "cap"}', "--run-id", "r1", "--json")
+    ran = effectflow("run", *arguments).json
+    assert (ran["status"], ran["output"], ran["steps_run"]) == ("completed", 2, 1)
+    assert effectflow("show", "r1", "--json").json["completed_steps"][0]["step"] == "take"
+    assert [entry["entry"] for entry in effectflow("history", "r1", "--json").json][0] == "Started"
+    assert effectflow("plan", "r1", "--json").json["skip"] == ["take"]
+    assert [run["run_id"] for run in effectflow("list", "--json").json] == ["r1"]
+    assert effectflow("list", "--resumable", "--json").json == []
+
+
+def test_a_failure_is_exit_code_1_and_says_how_to_resume(effectflow: Command) -> None:
+    ran = effectflow("run", "shop:sell", "--input", '{"item": "hat"}', "--run-id", "r1")
+
+    assert ran.code == 1
+    assert "out of stock" in ran.out
+    assert "effectflow resume r1 --app shop:sell" in ran.out
+    assert effectflow("resume", "r1", "--app", "shop").code == 1
+    assert effectflow("run", "shop:buggy", "--run-id", "r2").code == 1
+    assert "ZeroDivisionError" in effectflow("show", "r2").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "shop"], "MODULE:WORKFLOW"),
+        (["run", "shop:nothing"], "it has: buggy, patience, sell"),
+        (["run", "shoop:sell"], "No module named 'shoop'"),
+        (["run", "shop:sell", "--input", '{"item": }'], "line 1, column 10"),
+        (["run", "shop:sell", "--input", "@missing.json"], "missing.json"),
+        (["run", "shop:sell", "--input", '{"itme": "cap"}'], "itme"),
+        (["resume"], "run id or --latest"),
+        (["resume", "--latest"], "can be resumed"),
+        (["show", "nobody"], "no run 'nobody'"),
+        (["list", "--store", "mongo://x"], "sqlite:///"),
+        (["demo", "nowhere"], "no folder"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_bad_use_is_exit_code_2_and_says_what_to_do(
+    effectflow: Command, arguments: list[str], said: str
+) -> None:
+    ran = effectflow(*arguments)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+
+
+def test_an_unknown_run_names_the_nearest(effectflow: Command) -> None:
+    effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", "order-17")
+
+    ran = effectflow("show", "order-71")
+    assert ran.code == 2
+    assert "'order-17'" in ran.err
+
+
+def test_a_file_that_is_no_store_is_exit_code_4(effectflow: Command) -> None:
+    assert effectflow("list", "--store", "sqlite:///shop.py").code == 4
+    ran = effectflow("run", "shop:sell", "--input", '{"item": "x"}', "--store", "sqlite:///shop.py")
+    assert ran.code == 4
+    assert "Choose another file" in ran.out
+
+
+def test_a_run_that_is_driven_elsewhere_is_exit_code_4(effectflow: Command, folder: Path) -> None:
+    with waiting(folder) as other:
+        ran = effectflow("resume", "r1", "--app", "shop")
+        assert ran.code == 4
+        assert f"pid {other.pid}" in ran.out
+        (folder / "flag").touch()
+        assert other.wait(30) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_an_interrupted_run_that_can_be_resumed(
+    effectflow: Command, folder: Path, number: signal.Signals
+) -> None:
+    with waiting(folder) as process:
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=30)
+        assert process.returncode == 3
+        assert "effectflow resume r1 --app shop:patience" in out
+
+    shown = effectflow("show", "r1", "--json").json
+    assert shown["status"] == "interrupted"
+    assert shown["state"]["state"] == "Interrupted"
+    assert shown["state"]["reason"] == number.name
+    (folder / "flag").touch()
+    resumed = effectflow("resume", "--latest", "--app", "shop")
+    assert resumed.code == 0
+    assert "came" in resumed.out
+
+
+def test_a_second_signal_ends_at_once(folder: Path) -> None:
+    stubborn = SHOP + textwrap.dedent("""
+        @workflow
+        def stubborn(_: None) -> Do[App, str, None]:
+            async def hold(_):
+                print("holding", flush=True)
+                await anyio.sleep(60)
+            never = from_async(lambda _: anyio.sleep_forever()).on_exit(from_async(hold))
+            print("waiting", flush=True)
+            yield from never
+    """)
+    (folder / "shop.py").write_text(stubborn)
+    with waiting(folder, "shop:stubborn", "null") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        assert "holding" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == -signal.SIGINT
+
+
+def test_demo_reports_a_broken_file_as_a_finding(effectflow: Command, folder: Path) -> None:
+    ran = effectflow("demo", "code", "--run-id", "d", "--report", "out", "--json")
+
+    assert ran.code == 0
+    report = (folder / "out.json").read_bytes()
+    assert b'"file": "broken.py"' in report
+    assert "Files that could not be parsed" in (folder / "out.txt").read_text()
+    again = effectflow("resume", "d", "--json").json
+    assert (again["status"], again["steps_run"]) == ("completed", 0)
+
+
+def test_help_shows_an_example_for_each_command(effectflow: Command) -> None:
+    for command in ("demo", "run", "resume", "list", "show", "history", "plan"):
+        assert f"Example: effectflow {command}" in effectflow(command, "--help").out
+
+
+class waiting:  # noqa: N801
+    """A run of `patience` in a process of its own, which has printed that it waits."""
+
+    def __init__(self, folder: Path, workflow: str = "shop:patience", text: str = '"flag"') -> None:
+        arguments = ["run", workflow, "--input", text, "--run-id", "r1"]
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments], cwd=folder, stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> subprocess.Popen[str]:
+        assert self.process.stdout is not None
+        assert "waiting" in self.process.stdout.readline()
+        return self.process
+
+    def __exit__(self, *_: Any) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()

@@ -1,0 +1,342 @@
+"""What is special to SQLite: its file, its locks, its log, its commits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from effectflow.checkpoint import (
+    LeaseLost,
+    Owner,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+    SaveFailed,
+    StoreUnavailable,
+    UnsupportedVersion,
+)
+from effectflow.stores import SqliteStore, open_store
+from effectflow.stores.sqlite_file import open_database
+from effectflow.stores.sqlite_writer import SqliteWriter
+
+pytestmark = pytest.mark.anyio
+
+SUMMARY = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
+
+
+async def append_many(store: SqliteStore, run_id: str, count: int, body: bytes = b"x") -> None:
+    lease = await store.claim(run_id, owner=str(Owner.new()), seconds=60)
+    await store.append(lease, [body], after=0, summary=SUMMARY)
+    for number in range(1, count):
+        await store.append(lease, [body], after=number)
+    await store.release(lease)
+
+
+async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("these are my notes, all of them, and they are longer than a header" * 100)
+    before = path.read_bytes()
+
+    with pytest.raises(StoreUnavailable, match="no SQLite database"):
+        async with SqliteStore(path):
+            pass
+
+    assert path.read_bytes() == before
+
+
+async def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE customers (name TEXT)")
+    other.close()
+    before = path.read_bytes()
+
+    with pytest.raises(StoreUnavailable, match="another program"):
+        async with SqliteStore(path):
+            pass
+
+    assert path.read_bytes() == before
+
+
+async def test_a_newer_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path):
+        pass
+    with sqlite3.connect(path) as other:
+        other.execute("PRAGMA user_version = 99")
+    other.close()
+
+    with pytest.raises(UnsupportedVersion) as caught:
+        async with SqliteStore(path):
+            pass
+
+    assert caught.value.found == 99
+
+
+async def test_a_folder_and_a_missing_parent(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable):
+        async with SqliteStore(tmp_path):
+            pass
+    async with SqliteStore(tmp_path / "new" / "folder" / "runs.db") as store:
+        assert await store.find() == []
+
+
+async def test_a_store_that_is_not_open_says_so(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "runs.db")
+
+    with pytest.raises(StoreUnavailable, match="async with"):
+        await store.claim("r", owner="me", seconds=1)
+    with pytest.raises(StoreUnavailable, match="async with"):
+        await store.find()
+
+
+async def test_a_database_locked_by_a_stranger_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("effectflow.stores.sqlite_file.BUSY_SECONDS", 0.2)
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path) as store:
+        await append_many(store, "r", 3)
+        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        stranger = sqlite3.connect(path, isolation_level=None)
+        stranger.execute("BEGIN IMMEDIATE")
+        with pytest.raises(SaveFailed, match="locked"):
+            await store.append(lease, [b"4"], after=3)
+        assert len(await store.read("r")) == 3
+        stranger.execute("ROLLBACK")
+        stranger.close()
+
+        await store.append(lease, [b"4"], after=3)
+        assert len(await store.read("r")) == 4
+
+
+def in_child(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+async def test_a_read_only_database_is_read_and_refuses_to_write(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        # Root may write anywhere, so the child becomes somebody who may not.
+        tmp_path.chmod(0o755)
+        for parent in tmp_path.parents:
+            if (
+                parent != Path("/")
+                and parent.is_relative_to(Path("/tmp"))
+                and parent != Path("/tmp")
+            ):
+                parent.chmod(0o755)
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path) as store:
+        await append_many(store, "r", 3)
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    child = in_child(
+        """
+        import os, sys
+        import anyio
+        from effectflow.checkpoint import CheckpointError
+        from effectflow.stores import SqliteStore
+        async def main():
+            if os.geteuid() == 0:
+                os.setuid(65534)
+            try:
+                async with SqliteStore(sys.argv[1]) as store:
+                    await store.claim("r", owner="me", seconds=1)
+            except CheckpointError as error:
+                print(type(error).__name__, error)
+        anyio.run(main)
+        """,
+        str(path),
+    )
+    tmp_path.chmod(0o755)
+    path.chmod(0o644)
+
+    assert child.returncode == 0, child.stderr
+    assert "read-only" in child.stdout or "unable to open" in child.stdout
+    async with SqliteStore(path) as store:
+        assert len(await store.read("r")) == 3
+
+
+async def test_a_full_disk_loses_nothing_that_was_durable(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    child = in_child(
+        """
+        import resource, signal, sys
+        import anyio
+        from effectflow.checkpoint import Owner, RunStatus, RunSummary, SaveFailed
+        from effectflow.stores import SqliteStore
+        # No file may grow beyond this: what a full disk looks like to the process.
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        async def main():
+            async with SqliteStore(sys.argv[1]) as store:
+                lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+                summary = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
+                await store.append(lease, [b"first"], after=0, summary=summary)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+                count = 1
+                try:
+                    while True:
+                        await store.append(lease, [b"x" * 10_000], after=count)
+                        count += 1
+                except SaveFailed as error:
+                    print(count, error)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+                assert len(await store.read("r")) == count
+                await store.append(lease, [b"again"], after=count)
+                print("went on")
+        anyio.run(main)
+        """,
+        str(path),
+    )
+    assert child.returncode == 0, child.stderr
+    assert "could not be saved" in child.stdout
+    assert "went on" in child.stdout
+    async with SqliteStore(path) as store:
+        assert (await store.read("r"))[-1].body == b"again"
+
+
+async def test_waiting_appends_share_commits_and_a_refused_one_spoils_none(tmp_path: Path) -> None:
+    begun, gate = threading.Event(), threading.Event()
+    writer = SqliteWriter(open_database(tmp_path / "runs.db", "full"), tmp_path / "runs.db")
+    outcomes: list[object] = []
+
+    def held_up(_: sqlite3.Connection) -> str:
+        begun.set()
+        gate.wait()
+        return "first"
+
+    def number(n: int) -> str:
+        if n == 50:
+            raise LeaseLost("r", "staged")
+        return "written"
+
+    async def submit(n: int) -> None:
+        try:
+            outcomes.append(await writer.submit("r", lambda _: number(n)))
+        except LeaseLost:
+            outcomes.append("refused")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(writer.submit, "r", held_up)
+        await to_thread.run_sync(begun.wait)
+        for n in range(100):
+            group.start_soon(submit, n)
+        await anyio.wait_all_tasks_blocked()
+        gate.set()
+    writer.close()
+
+    assert writer.commits == 2
+    assert (outcomes.count("written"), outcomes.count("refused")) == (99, 1)
+
+
+async def test_a_cancelled_append_still_has_its_outcome(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path) as store:
+        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+    async with SqliteStore(path) as store:
+        assert [record.body for record in await store.read("r")] == [b"1"]
+
+
+async def test_the_log_stays_bounded_while_readers_come_and_go(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path) as store:
+        writing = True
+
+        async def read_on() -> None:
+            while writing:
+                await store.read("r")
+                await store.find(RunQuery(limit=1))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(read_on)
+            await append_many(store, "r", 1500, b"x" * 1000)
+            writing = False
+        assert Path(f"{path}-wal").stat().st_size < 8 * 1024 * 1024
+
+
+async def test_the_log_shrinks_once_a_strangers_long_transaction_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "runs.db"
+    log = Path(f"{path}-wal")
+    async with SqliteStore(path) as store:
+        await append_many(store, "r0", 2)
+        stranger = sqlite3.connect(path, isolation_level=None)
+        stranger.execute("BEGIN")
+        stranger.execute("SELECT * FROM runs").fetchall()
+        await append_many(store, "r1", 400, b"x" * 20_000)
+        assert log.stat().st_size > 4 * 1024 * 1024
+        assert "one long transaction" in caplog.text
+        stranger.execute("COMMIT")
+        stranger.close()
+        await append_many(store, "r2", 150)
+
+        assert log.stat().st_size <= 4 * 1024 * 1024
+
+
+async def test_a_killed_process_leaves_a_gapless_journal_with_all_it_was_promised(
+    tmp_path: Path,
+) -> None:
+    script = textwrap.dedent("""
+        import sys
+        import anyio
+        from effectflow.checkpoint import Owner, RunStatus, RunSummary
+        from effectflow.stores import SqliteStore
+        async def main():
+            async with SqliteStore(sys.argv[1]) as store:
+                lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+                count = len(await store.read("r"))
+                summary = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
+                while True:
+                    body = str(count + 1).encode()
+                    await store.append(lease, [body], after=count, summary=summary)
+                    count += 1
+                    print(count, flush=True)
+        anyio.run(main)
+    """)
+    path = tmp_path / "runs.db"
+    promised = 0
+    for lines_before_the_kill in (1, 3, 10, 40, 100):
+        child = subprocess.Popen(
+            [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True
+        )
+        with child:
+            assert child.stdout is not None
+            for _ in range(lines_before_the_kill):
+                promised = int(child.stdout.readline())
+            child.send_signal(signal.SIGKILL)
+            rest = child.stdout.read().split()
+            promised = max([promised, *(int(line) for line in rest)])
+        async with SqliteStore(path) as store:
+            found = [int(record.body) for record in await store.read("r")]
+        assert found == list(range(1, len(found) + 1))
+        assert len(found) >= promised
+
+
+def test_urls_name_stores(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/runs.db")
+    assert isinstance(store, SqliteStore)
+    assert store.path == tmp_path / "runs.db"
+    for url in ("runs.db", "mongo://x", "sqlite:runs.db", "sqlite:///", "memory:x"):
+        with pytest.raises(ValueError, match="use|names|write"):
+            open_store(url)

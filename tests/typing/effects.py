@@ -1,0 +1,220 @@
+"""What the checkers infer for effects. Never run: checked by pyright and mypy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Never, Protocol, assert_type
+from uuid import UUID
+
+from returns.result import Result
+
+from effectflow import (
+    Do,
+    Effect,
+    ask,
+    asks,
+    attempt,
+    die,
+    do,
+    effect,
+    fail,
+    from_async,
+    from_blocking,
+    from_fn,
+    from_result,
+    now,
+    par_traverse,
+    pure,
+    random,
+    sleep,
+    suspend,
+    uuid,
+)
+
+
+class HasCarts(Protocol):
+    @property
+    def carts(self) -> dict[str, int]: ...
+
+
+class HasBank(Protocol):
+    @property
+    def bank(self) -> str: ...
+
+
+class App(Protocol):
+    @property
+    def carts(self) -> dict[str, int]: ...
+
+    @property
+    def bank(self) -> str: ...
+
+
+class Shop:
+    name = "shop"
+
+
+class CartError(Exception): ...
+
+
+class PaymentError(Exception): ...
+
+
+def load_cart(cart_id: str) -> Effect[HasCarts, CartError, int]: ...  # type: ignore[empty-body]
+
+
+def charge(amount: int) -> Effect[HasBank, PaymentError, str]: ...  # type: ignore[empty-body]
+
+
+async def fetch(app: App) -> bytes:
+    return b""
+
+
+def bank_of(env: HasBank) -> str:
+    return env.bank
+
+
+def parse(env: HasCarts) -> int:
+    return 1
+
+
+# Constructors.
+assert_type(pure(1), Effect[object, Never, int])
+assert_type(fail("no"), Effect[object, str, Never])
+assert_type(die(ValueError()), Effect[object, Never, Never])
+assert_type(from_fn(bank_of), Effect[HasBank, Never, str])
+assert_type(from_async(fetch), Effect[App, Never, bytes])
+assert_type(from_blocking(bank_of), Effect[HasBank, Never, str])
+assert_type(attempt(parse, KeyError), Effect[HasCarts, KeyError, int])
+assert_type(attempt(parse, KeyError, OSError), Effect[HasCarts, KeyError | OSError, int])
+assert_type(attempt(fetch, OSError), Effect[App, OSError, bytes])
+assert_type(ask(Shop), Effect[Shop, Never, Shop])
+needed: Effect[App, Never, App] = ask()
+assert_type(asks(bank_of), Effect[HasBank, Never, str])
+assert_type(sleep(1), Effect[object, Never, None])
+assert_type(now(), Effect[object, Never, datetime])
+assert_type(random(), Effect[object, Never, float])
+assert_type(uuid(), Effect[object, Never, UUID])
+
+
+def make() -> Effect[HasCarts, CartError, int]:
+    return load_cart("c")
+
+
+def some_result() -> Result[int, str]: ...  # type: ignore[empty-body]
+
+
+assert_type(suspend(make), Effect[HasCarts, CartError, int])
+assert_type(from_result(some_result()), Effect[object, str, int])
+
+# Combinators.
+cart = load_cart("c")
+
+
+def show(n: int) -> str:
+    return str(n)
+
+
+def wrap(error: CartError) -> PaymentError:
+    return PaymentError()
+
+
+def check(n: int) -> Effect[HasCarts, ValueError, str]: ...  # type: ignore[empty-body]
+
+
+def recover(error: CartError) -> Effect[HasCarts, OSError, bytes]: ...  # type: ignore[empty-body]
+
+
+def carts_of(app: App) -> HasCarts:
+    return app
+
+
+assert_type(cart.map(show), Effect[HasCarts, CartError, str])
+assert_type(cart.map_err(wrap), Effect[HasCarts, PaymentError, int])
+assert_type(cart.and_then(check), Effect[HasCarts, CartError | ValueError, str])
+assert_type(cart.or_else(recover), Effect[HasCarts, OSError, int | bytes])
+assert_type(cart.tap(check), Effect[HasCarts, CartError | ValueError, int])
+assert_type(cart.tap_err(recover), Effect[HasCarts, CartError | OSError, int])
+assert_type(cart.result(), Effect[HasCarts, Never, Result[int, CartError]])
+assert_type(cart.local(carts_of), Effect[App, CartError, int])
+assert_type(cart.on_exit(pure(None)), Effect[HasCarts, CartError, int])
+assert_type(par_traverse(["a"], load_cart, limit=2), Effect[HasCarts, CartError, list[int]])
+
+
+def given(app: App, items: AsyncIterator[str]) -> None:
+    assert_type(cart.provide(app), Effect[object, CartError, int])
+    assert_type(cart.run_sync(app), Result[int, CartError])
+    assert_type(cart.run_sync(app, backend="trio"), Result[int, CartError])
+    assert_type(par_traverse(items, load_cart), Effect[HasCarts, CartError, list[int]])
+
+
+async def run(app: App) -> None:
+    assert_type(await cart.run(app), Result[int, CartError])
+    assert_type(await cart.run_or_raise(app), int)
+
+
+# Functions as effects.
+@effect
+async def lookup(env: HasCarts, cart_id: str) -> int:
+    return env.carts[cart_id]
+
+
+@effect
+def count(env: HasCarts) -> int:
+    return len(env.carts)
+
+
+@effect(errors=KeyError)
+async def careful(env: HasCarts, cart_id: str) -> int:
+    return env.carts[cart_id]
+
+
+@effect(errors=(KeyError, OSError))
+def careful_twice(env: HasCarts, cart_id: str) -> int:
+    return env.carts[cart_id]
+
+
+assert_type(lookup("c"), Effect[HasCarts, Never, int])
+assert_type(count(), Effect[HasCarts, Never, int])
+assert_type(careful("c"), Effect[HasCarts, KeyError, int])
+assert_type(careful_twice("c"), Effect[HasCarts, KeyError | OSError, int])
+
+
+# Generator notation joins effects that need different protocols.
+@do
+def checkout(cart_id: str) -> Do[App, CartError | PaymentError, str]:
+    amount = yield from load_cart(cart_id)
+    assert_type(amount, int)
+    receipt = yield from charge(amount)
+    assert_type(receipt, str)
+    seen = yield from load_cart(cart_id).result()
+    assert_type(seen, Result[int, CartError])
+    return receipt
+
+
+assert_type(checkout("c"), Effect[App, CartError | PaymentError, str])
+
+
+# What must be refused.
+@do
+def undeclared_error(cart_id: str) -> Do[App, CartError, str]:
+    amount = yield from load_cart(cart_id)
+    return (yield from charge(amount))  # type: ignore[misc]  # pyright: ignore[reportReturnType]
+
+
+@do
+def unmet_environment(cart_id: str) -> Do[HasCarts, CartError | PaymentError, str]:
+    amount = yield from load_cart(cart_id)
+    return (yield from charge(amount))  # type: ignore[misc]  # pyright: ignore[reportReturnType]
+
+
+@do
+def wrong_value(cart_id: str) -> Do[App, CartError, str]:
+    amount = yield from load_cart(cart_id)
+    return amount  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+
+
+def wrong_environment(bank: HasBank) -> None:
+    cart.run_sync(bank)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    cart.run_sync(None, backend="curio")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
