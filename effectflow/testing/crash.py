@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from returns.result import Result
 
@@ -116,7 +116,8 @@ class _Crash(BaseException):
 
 def _is_crash(raised: BaseException) -> bool:
     if isinstance(raised, BaseExceptionGroup):
-        return all(_is_crash(part) for part in raised.exceptions)
+        parts = cast("BaseExceptionGroup[BaseException]", raised).exceptions
+        return all(_is_crash(part) for part in parts)
     return isinstance(raised, _Crash)
 
 

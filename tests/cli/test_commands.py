@@ -95,7 +95,7 @@ def test_json_everywhere(effectflow: Command) -> None:
     ran = effectflow("run", *arguments).json
     assert (ran["status"], ran["output"], ran["steps_run"]) == ("completed", 2, 1)
     assert effectflow("show", "r1", "--json").json["completed_steps"][0]["step"] == "take"
-    assert [entry["entry"] for entry in effectflow("history", "r1", "--json").json][0] == "Started"
+    assert effectflow("history", "r1", "--json").json[0]["entry"] == "Started"
     assert effectflow("plan", "r1", "--json").json["skip"] == ["take"]
     assert [run["run_id"] for run in effectflow("list", "--json").json] == ["r1"]
     assert effectflow("list", "--resumable", "--json").json == []

@@ -45,18 +45,26 @@ class App:
 APP = App("shop", 7)
 
 
+def name_of(app: App) -> str:
+    return app.name
+
+
+def price_of(app: App) -> int:
+    return app.price
+
+
 async def test_environment_is_asked_for_and_can_be_changed_for_a_part() -> None:
     assert await ask(App).run(APP) == Success(APP)
-    assert await asks(lambda app: app.name).run(APP) == Success("shop")
-    part = asks(lambda name: f"<{name}>").local(lambda app: app.name)
-    whole = part.and_then(lambda inner: asks(lambda app: (inner, app.price)))
+    assert await asks(name_of).run(APP) == Success("shop")
+    part = asks(lambda name: f"<{name}>").local(name_of)
+    whole = part.and_then(lambda inner: asks(lambda app: (inner, price_of(app))))
     assert await whole.run(APP) == Success(("<shop>", 7))
-    assert await asks(lambda app: app.price).provide(APP).run(None) == Success(7)
+    assert await asks(price_of).provide(APP).run(None) == Success(7)
 
 
 async def test_environment_comes_back_after_a_failure_within_local() -> None:
     failing: Effect[str, str, int] = fail("no")
-    recovered = failing.local(lambda app: app.name).or_else(lambda _: asks(lambda app: app.price))
+    recovered = failing.local(name_of).or_else(lambda _: asks(price_of))
 
     assert await recovered.run(APP) == Success(7)
 

@@ -338,5 +338,5 @@ def test_urls_name_stores(tmp_path: Path) -> None:
     assert isinstance(store, SqliteStore)
     assert store.path == tmp_path / "runs.db"
     for url in ("runs.db", "mongo://x", "sqlite:runs.db", "sqlite:///", "memory:x"):
-        with pytest.raises(ValueError, match="use|names|write"):
+        with pytest.raises(ValueError, match=r"use|names|write"):
             open_store(url)

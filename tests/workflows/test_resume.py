@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Never
+from typing import Literal, Never
 
 import anyio
 import pytest
@@ -37,13 +37,16 @@ from effectflow.checkpoint import (
     DefinitionChanged,
     Failed,
     Interrupted,
+    Lease,
     LeaseLost,
     NotSerializable,
     OutcomeUnknown,
+    Recorded,
     RunBusy,
     RunConflict,
     RunNotFound,
     RunStatus,
+    RunSummary,
     SaveFailed,
     StepInputChanged,
     read_checkpoint,
@@ -336,8 +339,11 @@ async def test_time_and_chance_between_steps_are_recorded(store: MemoryStore) ->
     app.world.broken.clear()
     result = (await chancy.resume("r").run(app)).unwrap()
 
-    recorded = {entry.step: entry.value for entry in await read_entries(store, "r")
-                if hasattr(entry, "value")}  # fmt: skip
+    recorded = {
+        entry.step: entry.value
+        for entry in await read_entries(store, "r")
+        if isinstance(entry, Recorded)
+    }
     assert recorded["now"] == {"$datetime": result[0].isoformat()}
     assert recorded["random"] == result[1]
     assert recorded["uuid"] == {"$uuid": result[2]}
@@ -492,8 +498,11 @@ async def test_a_save_that_fails_ends_the_run_past_every_handler(store: MemorySt
             yield from act("a").or_else(lambda _: pure("handled"))
             yield from act("b")
         except Exception:
-            yield from from_fn(lambda app: app.world.done.append("went on"))
+            yield from from_fn(go_on)
         return "ended well"
+
+    def go_on(app: App) -> None:
+        app.world.done.append("went on")
 
     app = App(Checkpoints(LostAfter(store, appends=2)))
     error = (await stubborn.start(None, run_id="r").run(app)).failure()
@@ -543,8 +552,10 @@ async def test_a_completed_step_is_durable_soon_though_nothing_follows(store: Me
 
 
 @pytest.mark.parametrize("format", ["json", "cbor"])
-async def test_either_format_can_be_resumed(store: MemoryStore, format: str) -> None:
-    app = App(Checkpoints(store, format=format), World(broken={"a3"}))  # type: ignore[arg-type]  # pyright: ignore
+async def test_either_format_can_be_resumed(
+    store: MemoryStore, format: Literal["json", "cbor"]
+) -> None:
+    app = App(Checkpoints(store, format=format), World(broken={"a3"}))
     await three_acts.start("a", run_id="r").run(app)
     app.world.broken.clear()
 
@@ -583,10 +594,18 @@ class LostAfter(MemoryStore):
         self._good = appends
         self._lost = lost
 
-    async def append(self, lease: object, bodies: object, **options: object) -> None:  # type: ignore[override]  # pyright: ignore
+    async def append(
+        self,
+        lease: Lease,
+        bodies: Sequence[bytes],
+        *,
+        after: int,
+        summary: RunSummary | None = None,
+        release: bool = False,
+    ) -> None:
         if self._good > 0:
             self._good -= 1
         elif self._lost > 0:
             self._lost -= 1
             raise SaveFailed("r", "the disk is on fire")
-        await super().append(lease, bodies, **options)  # type: ignore[arg-type]  # pyright: ignore
+        await super().append(lease, bodies, after=after, summary=summary, release=release)

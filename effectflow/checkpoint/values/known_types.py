@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 __all__ = ["KnownTypes", "MalformedValue", "is_record"]
 
@@ -68,7 +68,8 @@ class KnownTypes:
         return _shape(self.class_named(name, is_enum=False)).build(fields)
 
 
-class _Shape(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Shape:
     """How one class is taken apart and put together."""
 
     take: Callable[[Any], dict[str, Any]]
@@ -77,33 +78,46 @@ class _Shape(NamedTuple):
 
 @cache
 def _shape(kind: Any) -> _Shape:
+    return _named_tuple_shape(kind) if issubclass(kind, tuple) else _record_shape(kind)
+
+
+def _named_tuple_shape(kind: Any) -> _Shape:
+    def take(value: Any) -> dict[str, Any]:
+        return value._asdict()
+
+    def build(fields: dict[str, Any]) -> Any:
+        return kind(**fields)
+
+    return _Shape(take, build)
+
+
+def _record_shape(kind: Any) -> _Shape:
     # cattrs takes 60 ms to import, and a program that saves plain data does not need it.
     from cattrs import Converter
     from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
-    if hasattr(kind, "_fields"):
-        return _Shape(lambda value: value._asdict(), lambda fields: kind(**fields))
-    converter = Converter()
     # The parts are values already: cattrs knows the shape, and lets them through.
-    names = [part.name for part in _attributes(kind)]
-    overrides: dict[str, Any] = {
-        name: override(
-            omit=False,
-            struct_hook=lambda value, _: value,
-            unstruct_hook=lambda value: value,
+    let_through: dict[str, Any] = {
+        part.name: override(
+            omit=False, struct_hook=lambda value, _: value, unstruct_hook=lambda value: value
         )
-        for name in names
+        for part in _attributes(kind)
     }
-    unstructure = make_dict_unstructure_fn(cast(Any, kind), converter, **overrides)
-    structure: Callable[[Any, Any], Any] = make_dict_structure_fn(
-        cast(Any, kind),
+    converter = Converter()
+    take: Any = make_dict_unstructure_fn(kind, converter, **let_through)
+    structure: Any = make_dict_structure_fn(
+        kind,
         converter,
         _cattrs_forbid_extra_keys=True,
         _cattrs_detailed_validation=False,
         _cattrs_include_init_false=True,
-        **overrides,
+        **let_through,
     )
-    return _Shape(unstructure, lambda fields: structure(fields, kind))
+
+    def build(fields: dict[str, Any]) -> Any:
+        return structure(fields, kind)
+
+    return _Shape(take, build)
 
 
 def _attributes(kind: type[Any]) -> tuple[Any, ...]:
@@ -122,8 +136,10 @@ _RECORD_MARKS = ("__dataclass_fields__", "__attrs_attrs__")
 
 def is_record(kind: Any) -> bool:
     """Whether a class is a data class, an attrs class or a named tuple."""
-    is_named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
-    return is_named_tuple or any(hasattr(kind, mark) for mark in _RECORD_MARKS)
+    if any(hasattr(kind, mark) for mark in _RECORD_MARKS):
+        return True
+    bases: tuple[type[Any], ...] = kind.__mro__
+    return tuple in bases and hasattr(kind, "_fields")
 
 
 def _collect(annotation: object, found: dict[str, type]) -> None:
