@@ -1,0 +1,176 @@
+"""Two processes and one run: one drives it, and nothing is run twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Ran
+
+SCRIPT = textwrap.dedent("""
+    import os, sys, time
+    from dataclasses import dataclass
+    from pathlib import Path
+    import anyio
+    from effectflow import Checkpoints, Do, Effect, from_async, step, workflow
+    from effectflow.stores import SqliteStore
+
+    @dataclass(frozen=True)
+    class App:
+        checkpoints: Checkpoints
+
+    @step
+    def work(number: int) -> Effect[App, str, int]:
+        async def perform(_):
+            with open("done.log", "a") as log:
+                print(os.getpid(), number, file=log, flush=True)
+            await anyio.sleep(0.02)
+            while Path("hold").exists():
+                await anyio.sleep(0.01)
+            return number
+        return from_async(perform)
+
+    @workflow
+    def twenty(_: None) -> Do[App, str, int]:
+        total = 0
+        for number in range(20):
+            total += yield from work(number)
+        return total
+
+    async def main(command, lease_seconds):
+        async with SqliteStore("runs.db") as store:
+            app = App(Checkpoints(store, lease_seconds=float(lease_seconds)))
+            print("ready", flush=True)
+            effect = twenty.start(None, run_id="r") if command == "start" else twenty.resume("r")
+            result = await effect.run(app)
+            if result == type(result)(190):
+                print("190", flush=True)
+            else:
+                print(type(result.failure()).__name__, flush=True)
+
+    anyio.run(main, *sys.argv[1:])
+""")
+
+Launch = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def launch(folder: Path) -> Iterator[Launch]:
+    """Starts the script as a process, and ends those that are left."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(command: str, lease_seconds: float = 30) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, command, str(lease_seconds)],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def work_done(folder: Path) -> list[tuple[int, int]]:
+    """Who did which step, in order."""
+    log = folder / "done.log"
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [(int(pid), int(number)) for pid, number in (line.split() for line in lines)]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that another process does."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "what was waited for did not happen"
+        time.sleep(0.005)
+
+
+def outcome(process: subprocess.Popen[str]) -> str:
+    return process.communicate(timeout=60)[0].split()[-1]
+
+
+def crashed_half_way(folder: Path, launch: Launch) -> None:
+    process = launch("start")
+    until(lambda: len(work_done(folder)) >= 8)
+    process.kill()
+    process.wait()
+
+
+def test_of_two_that_resume_at_once_one_goes_on_and_the_other_is_told(
+    folder: Path, launch: Launch
+) -> None:
+    crashed_half_way(folder, launch)
+    begun_before = len(work_done(folder))
+
+    pair = [launch("resume"), launch("resume")]
+    outcomes = [outcome(process) for process in pair]
+
+    assert sorted(outcomes) == ["190", "RunBusy"]
+    times = Counter(number for _, number in work_done(folder))
+    # Only the step that the crash cut off was begun again.
+    assert sum(times.values()) <= 21
+    assert set(times) == set(range(20))
+    drivers = {pid for pid, _ in work_done(folder)[begun_before:]}
+    assert len(drivers) == 1
+
+
+def test_a_process_that_starts_beside_a_live_run_never_touches_it(
+    folder: Path, launch: Launch, effectflow: Callable[..., Ran]
+) -> None:
+    (folder / "hold").touch()
+    first = launch("start")
+    until(lambda: len(work_done(folder)) == 1)
+    before = effectflow("history", "r", "--store", "sqlite:///runs.db").out
+
+    assert outcome(launch("start")) == "RunBusy"
+    assert effectflow("list", "--store", "sqlite:///runs.db", "--resumable", "--json").json == []
+    assert effectflow("history", "r", "--store", "sqlite:///runs.db").out == before
+
+    (folder / "hold").unlink()
+    assert outcome(first) == "190"
+    assert Counter(number for _, number in work_done(folder)) == Counter(range(20))
+
+
+def test_after_a_kill_the_run_can_be_resumed_at_once(folder: Path, launch: Launch) -> None:
+    crashed_half_way(folder, launch)
+
+    assert outcome(launch("resume", lease_seconds=3600)) == "190"
+
+
+def test_a_paused_process_whose_run_was_taken_over_writes_nothing_more(
+    folder: Path, launch: Launch, effectflow: Callable[..., Ran]
+) -> None:
+    (folder / "hold").touch()
+    paused = launch("start", lease_seconds=1)
+    until(lambda: len(work_done(folder)) == 1)
+    os.kill(paused.pid, signal.SIGSTOP)
+    taker = ""
+    # The lease of a paused process holds until it expires: until then the other is refused.
+    deadline = time.monotonic() + 30
+    (folder / "hold").unlink()
+    while taker != "190":
+        assert time.monotonic() < deadline
+        taker = outcome(launch("resume"))
+        assert taker in ("190", "RunBusy")
+    journal = effectflow("history", "r", "--store", "sqlite:///runs.db").out
+    done = work_done(folder)
+
+    os.kill(paused.pid, signal.SIGCONT)
+
+    assert outcome(paused) == "LeaseLost"
+    assert effectflow("history", "r", "--store", "sqlite:///runs.db").out == journal
+    assert work_done(folder) == done
