@@ -93,7 +93,7 @@ def _named_tuple_shape(kind: Any) -> _Shape:
 
 def _record_shape(kind: Any) -> _Shape:
     # cattrs takes 60 ms to import, and a program that saves plain data does not need it.
-    from cattrs import Converter
+    from cattrs import Converter, ForbiddenExtraKeysError
     from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
     # The parts are values already: cattrs knows the shape, and lets them through.
@@ -104,9 +104,11 @@ def _record_shape(kind: Any) -> _Shape:
         for part in _attributes(kind)
     }
     converter = Converter()
-    take: Any = make_dict_unstructure_fn(kind, converter, **let_through)
+    parameters = getattr(kind, "__parameters__", ())
+    shape = kind[tuple(Any for _ in parameters)] if parameters else kind
+    take: Any = make_dict_unstructure_fn(shape, converter, **let_through)
     structure: Any = make_dict_structure_fn(
-        kind,
+        shape,
         converter,
         _cattrs_forbid_extra_keys=True,
         _cattrs_detailed_validation=False,
@@ -115,7 +117,10 @@ def _record_shape(kind: Any) -> _Shape:
     )
 
     def build(fields: dict[str, Any]) -> Any:
-        return structure(fields, kind)
+        try:
+            return structure(fields, shape)
+        except ForbiddenExtraKeysError as error:
+            raise ValueError(str(error)) from error
 
     return _Shape(take, build)
 

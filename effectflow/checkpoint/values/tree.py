@@ -118,11 +118,13 @@ def _write_dict(value: dict[Any, Any], types: KnownTypes, depth: int) -> Any:
     try:
         for key, part in value.items():
             if key.__class__ is not str or key[:1] == "$":
-                return {"$dict": _write_pairs(value, types, depth)}
+                break
             out[_write_text(key)] = _write(part, types, depth - 1)
+        else:
+            return out
     except _At as found:
         raise found.under(_key(key)) from None
-    return out
+    return {"$dict": _write_pairs(value, types, depth)}
 
 
 def _write_pairs(value: dict[Any, Any], types: KnownTypes, depth: int) -> list[Any]:
@@ -151,24 +153,21 @@ def _sorting_key(tree: Any) -> bytes:
     return orjson.dumps(tree, option=orjson.OPT_SORT_KEYS)
 
 
-def _write_datetime(value: datetime, _types: KnownTypes, _depth: int) -> Any:
-    zone = value.tzinfo
-    if isinstance(zone, ZoneInfo):
-        if not zone.key:
-            raise _At("its time zone has no name")
-        return {"$datetime": [value.replace(tzinfo=None).isoformat(), zone.key, value.fold]}
-    if value.fold:
-        return {"$datetime": [value.isoformat(), None, 1]}
-    offset = value.utcoffset()
-    if zone is not None and (offset is None or type(zone).__module__ != "datetime"):
-        raise _At(f"its time zone {zone!r} is neither a fixed offset nor a ZoneInfo")
-    return {"$datetime": value.isoformat()}
+def _write_moment(tag: str) -> Callable[[Any, KnownTypes, int], Any]:
+    """Writes a datetime or a time of day: as text, or as text, name of its zone, and fold."""
 
+    def write(value: datetime | time, _types: KnownTypes, _depth: int) -> Any:
+        zone = value.tzinfo
+        if isinstance(zone, ZoneInfo) and zone.key:
+            return {tag: [value.replace(tzinfo=None).isoformat(), zone.key, value.fold]}
+        text = value.isoformat()
+        if zone is not None and repr(type(value).fromisoformat(text).tzinfo) != repr(zone):
+            raise _At(
+                f"its time zone {zone!r} is neither a plain offset nor a ZoneInfo with a name"
+            )
+        return {tag: [text, None, value.fold] if value.fold else text}
 
-def _write_time(value: time, _types: KnownTypes, _depth: int) -> Any:
-    if value.tzinfo is not None or value.fold:
-        raise _At("a time of day with a time zone cannot be saved; save a datetime")
-    return {"$time": value.isoformat()}
+    return write
 
 
 def _write_path(tag: str) -> Callable[[Any, KnownTypes, int], Any]:
@@ -180,9 +179,9 @@ _WRITERS: Mapping[type, Callable[[Any, KnownTypes, int], Any]] = {
     set: _write_set("$set"),
     frozenset: _write_set("$frozenset"),
     bytes: lambda value, _types, _depth: {"$bytes": b64encode(value).decode()},
-    datetime: _write_datetime,
+    datetime: _write_moment("$datetime"),
     date: lambda value, _types, _depth: {"$date": value.isoformat()},
-    time: _write_time,
+    time: _write_moment("$time"),
     timedelta: lambda value, _types, _depth: {
         "$timedelta": [value.days, value.seconds, value.microseconds]
     },
@@ -229,10 +228,10 @@ def _read(tree: Any, types: KnownTypes, depth: int) -> Any:
             return _read_tagged(tag, content, types, depth)
     out: dict[str, Any] = {}
     key = ""
+    if any(key[:1] == "$" for key in tree):
+        raise _At("a kind of value stands beside other keys")
     try:
         for key, part in tree.items():
-            if key[:1] == "$":
-                raise _At("a kind of value stands beside other keys")
             out[key] = _read(part, types, depth - 1)
     except _At as found:
         raise found.under(_key(key)) from None
@@ -273,12 +272,15 @@ def _read_pairs(content: Any, types: KnownTypes, depth: int) -> dict[Any, Any]:
     return {_read(key, types, depth - 1): _read(value, types, depth - 1) for key, value in pairs}
 
 
-def _read_datetime(content: Any, _types: KnownTypes, _depth: int) -> datetime:
-    if isinstance(content, str):
-        return datetime.fromisoformat(content)
-    text, zone, fold = _expect(content, list)
-    moment = datetime.fromisoformat(text).replace(fold=_expect(fold, int))
-    return moment if zone is None else moment.replace(tzinfo=ZoneInfo(zone))
+def _read_moment(kind: type[datetime] | type[time]) -> Callable[[Any, KnownTypes, int], Any]:
+    def read(content: Any, _types: KnownTypes, _depth: int) -> datetime | time:
+        if isinstance(content, str):
+            return kind.fromisoformat(content)
+        text, zone, fold = _expect(content, list)
+        moment = kind.fromisoformat(text).replace(fold=_expect(fold, int))
+        return moment if zone is None else moment.replace(tzinfo=ZoneInfo(zone))
+
+    return read
 
 
 def _read_float(content: Any, _types: KnownTypes, _depth: int) -> float:
@@ -290,6 +292,11 @@ def _read_float(content: Any, _types: KnownTypes, _depth: int) -> float:
 def _read_fraction(content: Any, _types: KnownTypes, _depth: int) -> Fraction:
     numerator, denominator = _expect(content, list)
     return Fraction(int(_expect(numerator, str)), int(_expect(denominator, str)))
+
+
+def _read_timedelta(content: Any, _types: KnownTypes, _depth: int) -> timedelta:
+    days, seconds, microseconds = (_expect(part, int) for part in _expect(content, list))
+    return timedelta(days, seconds, microseconds)
 
 
 def _read_enum(content: Any, types: KnownTypes, _depth: int) -> Enum:
@@ -316,12 +323,10 @@ _READERS: Mapping[str, Callable[[Any, KnownTypes, int], Any]] = {
     "$frozenset": lambda content, types, depth: frozenset(_listed(content, types, depth)),
     "$dict": _read_pairs,
     "$bytes": lambda content, _types, _depth: b64decode(_expect(content, str), validate=True),
-    "$datetime": _read_datetime,
+    "$datetime": _read_moment(datetime),
     "$date": lambda content, _types, _depth: date.fromisoformat(content),
-    "$time": lambda content, _types, _depth: time.fromisoformat(content),
-    "$timedelta": lambda content, _types, _depth: timedelta(
-        *(_expect(part, int) for part in _expect(content, list))
-    ),
+    "$time": _read_moment(time),
+    "$timedelta": _read_timedelta,
     "$decimal": lambda content, _types, _depth: Decimal(_expect(content, str)),
     "$fraction": _read_fraction,
     "$uuid": lambda content, _types, _depth: UUID(_expect(content, str)),

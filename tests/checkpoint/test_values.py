@@ -1,0 +1,321 @@
+"""Values come back type for type, or are refused with their path."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, IntEnum
+from fractions import Fraction
+from pathlib import PurePosixPath
+from typing import Any, Generic, NamedTuple, TypeVar
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from effectflow.checkpoint import NotSerializable
+from effectflow.checkpoint.values import (
+    KnownTypes,
+    MalformedValue,
+    Tree,
+    decode_cbor,
+    decode_json,
+    digest_of,
+    encode_cbor,
+    encode_json,
+    from_tree,
+    to_tree,
+)
+
+T = TypeVar("T")
+
+
+class Color(Enum):
+    RED = "r"
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Point(NamedTuple):
+    x: int
+    y: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    item: str
+    color: Color = Color.RED
+    parts: tuple[Point, ...] = ()
+    note: Any = None
+
+
+@dataclass
+class Box(Generic[T]):
+    content: T
+    opened: int = field(default=0, init=False)
+
+
+@attrs.frozen
+class Account:
+    _secret: str
+    owner: Any = attrs.field(default=None, alias="holder")
+
+
+NO_TYPES = KnownTypes.of()
+TYPES = KnownTypes.of(Order, Box[int], Account, Level)
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+ATOMS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | TEXT
+    | st.binary()
+    | st.datetimes(timezones=st.none() | st.just(UTC) | st.just(ZoneInfo("Europe/Berlin")))
+    | st.dates()
+    | st.times(timezones=st.none() | st.just(UTC))
+    | st.timedeltas()
+    | st.decimals()
+    | st.fractions()
+    | st.uuids()
+    | st.sampled_from([Color.RED, Level.LOW, PurePosixPath("a/b"), PurePosixPath(".")])
+)
+KEYS = TEXT | st.sampled_from(["$tuple", "$"]) | st.integers() | st.tuples(st.integers(), TEXT)
+VALUES = st.recursive(
+    ATOMS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(KEYS, inner, max_size=4)
+        | st.sets(st.integers() | TEXT, max_size=4)
+        | st.frozensets(st.integers() | st.dates(), max_size=4)
+        | st.builds(lambda note: Order(item="x", parts=(Point(1, note),), note=note), inner)
+        | st.builds(Box[Any], inner)
+        | st.builds(lambda owner: Account("s", holder=owner), inner)
+    ),
+    max_leaves=12,
+)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal, of the same types all the way down, with NaN equal to itself and -0.0 unlike 0.0."""
+    if type(a) is not type(b):
+        return False
+    match a:
+        case float():
+            return (math.isnan(a) and math.isnan(b)) or (
+                a == b and math.copysign(1, a) == math.copysign(1, b)
+            )
+        case Decimal():
+            return str(a) == str(b)
+        case datetime() | time():
+            return (a.isoformat(), a.fold, repr(a.tzinfo)) == (
+                b.isoformat(),
+                b.fold,
+                repr(b.tzinfo),
+            )
+        case list() | tuple():
+            return len(a) == len(b) and all(map(same, a, b))
+        case dict():
+            return len(a) == len(b) and all(map(same, a.items(), b.items()))
+        case Order():
+            return all(same(getattr(a, n), getattr(b, n)) for n in Order.__slots__)
+        case Box() | Account():
+            names = ["content", "opened"] if isinstance(a, Box) else ["_secret", "owner"]
+            return all(same(getattr(a, n), getattr(b, n)) for n in names)
+        case _:
+            return a == b
+
+
+@given(VALUES)
+def test_a_value_comes_back_exactly_in_both_encodings(value: Any) -> None:
+    tree = to_tree(value, types=TYPES)
+
+    assert same(from_tree(decode_json(encode_json(tree)), types=TYPES), value)
+    assert same(from_tree(decode_cbor(encode_cbor(tree)), types=TYPES), value)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(TEXT.filter(lambda key: key[:1] != "$"), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_plain_json_data_stays_plain(value: Any) -> None:
+    assert to_tree(value, types=NO_TYPES) == value
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+class Celsius(float):
+    """A kind of float that would come back as another."""
+
+
+def cyclic() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({"items": [{"price": object()}]}, "$.items[0].price"),
+        ({"a b": lambda: None}, "$['a b']"),
+        ([1, "\ud800"], "$[1]"),
+        ({"\ud800": 1}, "$['\\ud800']"),
+        ({(1, 2): object()}, "$[(1, 2)]"),
+        (Celsius(3), "$"),
+        ({"n": OrderedDict(a=1)}, "$.n"),
+        (Order(item="x", note=object()), "$.note"),
+        ([datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1), "mine"))], "$[0]"),
+    ],
+)
+def test_what_would_not_come_back_is_refused_with_its_path(value: Any, path: str) -> None:
+    with pytest.raises(NotSerializable) as caught:
+        to_tree(value, types=TYPES)
+
+    assert caught.value.path == path
+
+
+def test_an_undeclared_class_is_refused_with_what_to_do() -> None:
+    with pytest.raises(NotSerializable, match=r"\$\.order: Order is not declared: .*output=Order"):
+        to_tree({"order": Order(item="x")}, types=NO_TYPES)
+
+
+@pytest.mark.parametrize("value", [nested(70), cyclic()])
+def test_depth_has_a_bound(value: list[Any]) -> None:
+    with pytest.raises(NotSerializable, match="64 levels"):
+        to_tree(value, types=NO_TYPES)
+    with pytest.raises(MalformedValue, match="64 levels"):
+        from_tree(nested(70), types=NO_TYPES)
+
+
+@pytest.mark.parametrize(
+    ("tree", "path"),
+    [
+        ({"$nonsense": 1}, "$"),
+        ({"a": {"$tuple": [], "b": 1}}, "$.a"),
+        ({"a": [{"$tuple": 3}]}, "$.a[0]"),
+        ({"$object": ["os.system", {"command": "true"}]}, "$"),
+        ({"$object": ["Color", {}]}, "$"),
+        ({"$object": ["Order", {"item": "x", "extra": 1}]}, "$"),
+        ({"$object": ["Order", {}]}, "$"),
+        ({"$enum": ["Color", "BLUE"]}, "$"),
+        ({"$enum": ["Order", "item"]}, "$"),
+        ({"$datetime": "yesterday"}, "$"),
+        ({"$datetime": ["2026-01-01", "../../etc/passwd", 0]}, "$"),
+        ({"$bytes": "***"}, "$"),
+        ({"$uuid": "x"}, "$"),
+        ({"$decimal": "ten"}, "$"),
+        ({"$fraction": ["1", "0"]}, "$"),
+        ({"$set": [[1]]}, "$"),
+        ({"$dict": [[1]]}, "$"),
+        ({"$int": "1e9"}, "$"),
+        ({"$float": "1.5"}, "$"),
+        ({"$timedelta": [1]}, "$"),
+    ],
+)
+def test_a_tree_that_nobody_wrote_is_refused_with_its_path(tree: Tree, path: str) -> None:
+    with pytest.raises(MalformedValue) as caught:
+        from_tree(tree, types=TYPES)
+
+    assert caught.value.path == path
+
+
+@given(st.binary())
+def test_bytes_that_are_no_encoding_are_refused(data: bytes) -> None:
+    for decode, encode in ((decode_json, encode_json), (decode_cbor, encode_cbor)):
+        try:
+            tree = decode(data)
+        except MalformedValue:
+            continue
+        assert isinstance(encode(tree), bytes)
+
+
+def test_a_field_that_was_added_later_takes_its_default() -> None:
+    old: Tree = {"$object": ["Order", {"item": "x"}]}
+
+    assert from_tree(old, types=TYPES) == Order(item="x")
+
+
+def test_two_classes_with_one_name_are_refused() -> None:
+    def another() -> type:
+        @dataclass
+        class Order:
+            pass
+
+        return Order
+
+    with pytest.raises(ValueError, match="rename one"):
+        KnownTypes.of(Order, another())
+
+
+@dataclass
+class Chain:
+    next: Chain | None = None
+
+
+def test_classes_are_found_through_annotations() -> None:
+    assert set(KnownTypes.of(dict[str, list[Order] | None]).classes) == {"Order", "Color", "Point"}
+    assert set(KnownTypes.of(Chain).classes) == {"Chain"}
+
+
+def test_digests_are_of_values_not_of_their_order() -> None:
+    assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
+    assert digest_of({1, 2, 3}) == digest_of({3, 2, 1})
+    assert digest_of(Order(item="x")) == digest_of(Order(item="x"))
+    different = [1, True, 1.0, "1", [1], (1,), {1}, Order(item="x"), Order(item="y"), Point(1)]
+    assert len({digest_of(value) for value in different}) == len(different)
+
+
+def test_what_has_no_digest_belongs_in_the_environment() -> None:
+    with pytest.raises(NotSerializable, match=r"send\.client.*environment"):
+        digest_of({"client": object()}, path="send")
+
+
+def test_fixed_offsets_and_folds_survive() -> None:
+    moments = [
+        datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+        datetime(2026, 10, 25, 2, 30, fold=1),
+        datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=5, minutes=30))),
+    ]
+    for moment in moments:
+        assert same(from_tree(to_tree(moment, types=NO_TYPES), types=NO_TYPES), moment)
+
+
+def test_the_listed_kinds_are_all_here() -> None:
+    """One of each, as documentation of what is on disk."""
+    value = [date(2026, 1, 2), Fraction(1, 3), Decimal("1.50"), UUID(int=1), b"\x00", 2**64]
+
+    assert to_tree(value, types=NO_TYPES) == [
+        {"$date": "2026-01-02"},
+        {"$fraction": ["1", "3"]},
+        {"$decimal": "1.50"},
+        {"$uuid": "00000000-0000-0000-0000-000000000001"},
+        {"$bytes": "AA=="},
+        {"$int": "18446744073709551616"},
+    ]
