@@ -47,7 +47,7 @@ class FileMetrics:
         complexity: the sum over its functions, and of the code outside them.
         most_complex: the five most complex functions.
         imports: the top-level modules that it imports, sorted; "." for its own package.
-        problem: why it could not be parsed, or None.
+        problem: why it could not be parsed, or None. What cannot be parsed has no other counts.
     """
 
     name: str
@@ -100,13 +100,10 @@ def measure(folder: Path, name: str) -> FileMetrics:
     sha256 = hashlib.sha256(data).hexdigest()
     try:
         text = _decode(data)
-        lines, code, comments = _count_lines(text)
-    except (SyntaxError, UnicodeDecodeError, LookupError, tokenize.TokenError) as error:
-        return FileMetrics(name, sha256, len(data), problem=_problem(error))
-    try:
         tree = _parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return FileMetrics(name, sha256, len(data), lines, code, comments, problem=_problem(error))
+        lines, code, comments = _count_lines(text)
+    except _UNPARSABLE as error:
+        return FileMetrics(name, sha256, len(data), problem=_problem(error))
     functions = sorted(_functions(tree), key=lambda found: (-found.complexity, found.line))
     nodes = list(ast.walk(tree))
     return FileMetrics(
@@ -122,6 +119,16 @@ def measure(folder: Path, name: str) -> FileMetrics:
         most_complex=tuple(functions[:_KEPT_FUNCTIONS]),
         imports=tuple(sorted({module for node in nodes for module in _imported(node)})),
     )
+
+
+_UNPARSABLE = (
+    SyntaxError,
+    ValueError,
+    LookupError,
+    RecursionError,
+    MemoryError,
+    tokenize.TokenError,
+)
 
 
 def _decode(data: bytes) -> str:
