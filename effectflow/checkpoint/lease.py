@@ -56,7 +56,8 @@ class Owner:
     @staticmethod
     def new() -> Owner:
         """A claimant for this process that equals no other."""
-        return Owner(os.getpid(), _host(), _born(os.getpid()) or "", uuid.uuid4().hex[:12])
+        pid = os.getpid()
+        return Owner(pid, _host(), _own_birth(pid), uuid.uuid4().hex[:12])
 
     def __str__(self) -> str:
         return f"pid {self.pid} on {self.host} ({self.born}, {self.claim})"
@@ -104,6 +105,12 @@ def _host() -> str:
     except OSError:
         parts.append(f"{uuid.getnode():x}")
     return "/".join(parts)
+
+
+@cache
+def _own_birth(pid: int) -> str:
+    """When this process started. A forked one has another pid, and asks again."""
+    return _born(pid) or ""
 
 
 def _born(pid: int) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar, cast
 
 import anyio
@@ -19,7 +20,7 @@ from effectflow.checkpoint.entries import (
     Recorded,
 )
 from effectflow.checkpoint.entry_format import encode_entry
-from effectflow.checkpoint.errors import CheckpointError, LeaseLost, NotSerializable
+from effectflow.checkpoint.errors import CheckpointError, LeaseLost, NotSerializable, SaveFailed
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.past import Past
 from effectflow.checkpoint.store import RunStatus, RunSummary
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 A = TypeVar("A")
 
 _LINGER = 0.05
-"""Seconds after which a completed step is made durable although no later step asked for it."""
+"""Seconds that a completed step waits for a later one to share its commit with."""
 
 _NO_TYPES = KnownTypes.of()
 
@@ -70,8 +71,11 @@ class LiveRun:
         self._added = length
         self._buffer: list[bytes] = []
         self._completed_since_save = 0
-        self._saving: anyio.Event | None = None
-        self._stale_summary = True
+        self._is_saving = False
+        self._saved: anyio.Event | None = None
+        self._unsure: list[bytes] = []
+        self._is_summary_due = True
+        self._is_released = False
         self._resting: anyio.Event | None = None
         policy = checkpoints.policy
         self._linger = _LINGER if policy.every_steps == 1 else policy.every_seconds
@@ -83,8 +87,6 @@ class LiveRun:
         self._buffer.append(encode_entry(entry, self.checkpoints.format))
         self._added += 1
         self.notify(EntryAppended(self.run_id, entry))
-        if self._resting is not None and self._linger is not None:
-            self._resting.set()
 
     async def before_step(self, entry: BeforeStep, *, at_once: bool) -> None:
         """Add the entry and make it durable before the step runs, if the policy says so."""
@@ -99,6 +101,7 @@ class LiveRun:
         """Add the entry. It becomes durable with the next step's, or shortly, or at the end."""
         self._completed_since_save += 1
         self.add(entry)
+        self._wake()
 
     async def failed(self, entry: Failed) -> None:
         """Add the entry, and make it durable if the policy says so."""
@@ -121,6 +124,7 @@ class LiveRun:
             return cast(A, from_tree(self.past.recorded[path], path=path, types=_NO_TYPES))
         value = take()
         self.add(Recorded(path, to_tree(value, path=path, types=_NO_TYPES), at=time.time()))
+        self._wake()
         return value
 
     def encode(self, value: object, path: str, types: KnownTypes) -> Tree:
@@ -129,6 +133,10 @@ class LiveRun:
             return to_tree(value, path=f"{path}: $", types=types)
         except NotSerializable as error:
             raise self.halt(error) from error
+
+    def _wake(self) -> None:
+        if self._resting is not None:
+            self._resting.set()
 
     # What becomes durable, and when.
 
@@ -140,10 +148,8 @@ class LiveRun:
         target = self._added
         while self._durable < target:
             self.check()
-            if self._saving is not None:
-                await self._saving.wait()
-                if self.checkpoints.on_save_error == "warn":
-                    return
+            if self._is_saving:
+                await self._next_save()
             elif not await self._save_batch(RunStatus.RUNNING):
                 return
         self.check()
@@ -152,87 +158,112 @@ class LiveRun:
         """Add the last entry, make everything durable, and give the lease free with it."""
         if entry is not None:
             self.add(entry)
-        while self._saving is not None:
-            await self._saving.wait()
+        while self._is_saving:
+            await self._next_save()
         self.check()
-        if not await self._save_batch(status, release=True):
-            await self.release()
+        await self._save_batch(status, release=True)
+
+    async def _next_save(self) -> None:
+        """Wait for the end of the append that is under way."""
+        if self._saved is None:
+            self._saved = anyio.Event()
+        await self._saved.wait()
 
     async def _save_batch(self, status: RunStatus, *, release: bool = False) -> bool:
         """Append what is buffered. Gives False if that failed and the run is to go on without."""
-        batch, self._buffer = self._buffer, []
-        self._saving = anyio.Event()
-        if status is not self.summary.status:
-            self._stale_summary = True
-            self.summary = RunSummary(
-                workflow=self.summary.workflow,
-                kind=self.summary.kind,
-                version=self.summary.version,
-                status=status,
-                created_at=self.summary.created_at,
-            )
+        self._is_saving = True
         try:
-            # A cancelled append may or may not have happened; shielded, we always know.
-            with anyio.CancelScope(shield=True):
-                await self.checkpoints.store.append(
-                    self.lease,
-                    batch,
-                    after=self._durable,
-                    summary=self.summary if self._stale_summary else None,
-                    release=release,
-                )
+            if self._unsure:
+                await self._settle()
+            if status is not self.summary.status:
+                self.summary = replace(self.summary, status=status)
+                self._is_summary_due = True
+            await self._append(release=release)
         except CheckpointError as error:
             if self.checkpoints.on_save_error == "warn" and not isinstance(error, LeaseLost):
-                self._buffer = batch + self._buffer
                 logger.warning("%s The run goes on, and tries again with the next entry.", error)
                 return False
             raise self.halt(error) from error
         finally:
-            self._saving.set()
-            self._saving = None
+            self._is_saving = False
+            if self._saved is not None:
+                self._saved.set()
+                self._saved = None
+        return True
+
+    async def _append(self, *, release: bool) -> None:
+        batch, self._buffer = self._buffer, []
+        try:
+            await self.checkpoints.store.append(
+                self.lease,
+                batch,
+                after=self._durable,
+                summary=self.summary if self._is_summary_due else None,
+                release=release,
+            )
+        except SaveFailed:
+            self._buffer = batch + self._buffer
+            raise
+        except CheckpointError:
+            raise
+        except BaseException:
+            self._unsure = batch
+            raise
         self._durable += len(batch)
         self._completed_since_save = 0
-        self._stale_summary = False
-        return True
+        self._is_summary_due = False
+        self._is_released = release
+
+    async def _settle(self) -> None:
+        """Find out what became of an append that was cut off by a cancellation, and go on from there.
+
+        The renewal is not for its own sake: a store takes what it is asked in order, so once it has
+        answered, the append has happened or never will.
+        """
+        store = self.checkpoints.store
+        self.lease = await store.renew(self.lease, seconds=self.checkpoints.lease_seconds)
+        if await store.read(self.run_id, after=self._durable):
+            self._durable += len(self._unsure)
+        else:
+            self._buffer = self._unsure + self._buffer
+        self._unsure = []
 
     async def release(self) -> None:
         """Give the lease free, if it is still ours. Never fails: it would expire by itself."""
+        if self._is_released:
+            return
         try:
             with anyio.move_on_after(5, shield=True):
                 await self.checkpoints.store.release(self.lease)
         except CheckpointError as error:
             logger.warning("the lease of run %r was not released: %s", self.run_id, error)
 
-    async def attend(self) -> None:
-        """Keep the lease, and make what has completed durable although no step asks. Runs for ever."""
-        renew_every = self.checkpoints.lease_seconds / 3
-        renew_at = time.monotonic() + renew_every
+    async def keep_lease(self) -> None:
+        """Renew the lease in time, for ever. Ends the run when another process holds it."""
+        store, seconds = self.checkpoints.store, self.checkpoints.lease_seconds
         while True:
-            await self._rest(renew_at - time.monotonic())
-            if self._buffer and self._linger is not None:
-                await anyio.sleep(self._linger)
-                await self.save()
-            if time.monotonic() >= renew_at:
-                await self._renew()
-                renew_at = time.monotonic() + renew_every
+            await anyio.sleep(seconds / 3)
+            try:
+                self.lease = await store.renew(self.lease, seconds=seconds)
+            except LeaseLost as error:
+                raise self.halt(error) from error
+            except CheckpointError as error:
+                logger.warning("the lease of run %r was not renewed: %s", self.run_id, error)
 
-    async def _rest(self, seconds: float) -> None:
-        """Wait until an entry is added, or for so long."""
-        if self._buffer and self._linger is not None:
+    async def save_what_lingers(self) -> None:
+        """Make what has completed durable although no later step asks, for ever."""
+        if self._linger is None:
             return
-        self._resting = anyio.Event()
-        with anyio.move_on_after(max(0.0, seconds)):
-            await self._resting.wait()
-        self._resting = None
-
-    async def _renew(self) -> None:
-        store = self.checkpoints.store
-        try:
-            self.lease = await store.renew(self.lease, seconds=self.checkpoints.lease_seconds)
-        except LeaseLost as error:
-            raise self.halt(error) from error
-        except CheckpointError as error:
-            logger.warning("the lease of run %r was not renewed: %s", self.run_id, error)
+        while True:
+            if not self._buffer:
+                self._resting = anyio.Event()
+                await self._resting.wait()
+                self._resting = None
+            durable = self._durable
+            await anyio.sleep(self._linger)
+            # A run whose steps follow one another makes them durable without our help.
+            if self._buffer and self._durable == durable:
+                await self.save()
 
     # How it ends early.
 

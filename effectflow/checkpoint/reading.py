@@ -13,13 +13,13 @@ from effectflow.checkpoint.store import CheckpointStore, RunQuery
 __all__ = ["read_checkpoint", "read_entries", "run_not_found"]
 
 
-async def read_entries(store: CheckpointStore, run_id: str) -> list[Entry]:
-    """The journal of a run, oldest entry first; empty if there is no such run.
+async def read_entries(store: CheckpointStore, run_id: str, *, after: int = 0) -> list[Entry]:
+    """The journal of a run after so many entries, oldest first; empty if there is no such run.
 
     Raises CorruptCheckpoint for an entry that cannot be read or is missing.
     """
-    records = await store.read(run_id)
-    for expected, record in enumerate(records, start=1):
+    records = await store.read(run_id, after=after)
+    for expected, record in enumerate(records, start=after + 1):
         if record.sequence != expected:
             raise CorruptCheckpoint(
                 run_id, "an entry is missing before it", sequence=record.sequence

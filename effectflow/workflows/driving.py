@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import anyio
 
@@ -15,15 +15,15 @@ from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import Entry, Finished, Interrupted, Resumed, Started
 from effectflow.checkpoint.entry_format import FORMAT_VERSION
-from effectflow.checkpoint.errors import CorruptCheckpoint, LeaseLost, RunConflict
+from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, LeaseLost, RunConflict
 from effectflow.checkpoint.failures import write_error
 from effectflow.checkpoint.interruption import interruption_reason
 from effectflow.checkpoint.journal import Checkpoint, fold
 from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.live_run import LiveRun
-from effectflow.checkpoint.past import read_past
+from effectflow.checkpoint.past import Past, read_past
 from effectflow.checkpoint.reading import read_entries, run_not_found
-from effectflow.checkpoint.store import RunStatus, RunSummary
+from effectflow.checkpoint.store import CheckpointStore, RunStatus, RunSummary
 from effectflow.checkpoint.values import KnownTypes, MalformedValue, Tree, from_tree, to_tree
 from effectflow.effects import Effect, Halt
 from effectflow.effects.interpreter import interpret
@@ -73,21 +73,20 @@ async def start_run(
     """The output or `Failed` of a new run, or of the run that has this id and input already."""
     input_tree = to_tree(input, path="input: $", types=blueprint.input_types)
     context_tree = to_tree(dict(context), path="context: $", types=KnownTypes.of())
-    store = checkpoints.store
+    entries: list[Entry] = []
     if not is_new:
-        entries = await read_entries(store, run_id)
+        entries = await read_entries(checkpoints.store, run_id)
         if entries:
             known = fold(entries, run_id)
             _check_same(known, blueprint, input_tree)
             if known.status is RunStatus.COMPLETED:
                 return _output(known, blueprint)
-    lease = await store.claim(run_id, owner=str(Owner.new()), seconds=checkpoints.lease_seconds)
-    async with _Claimed(checkpoints, lease):
-        # Read again under the lease: another process may have driven the run until just now.
-        entries = [] if is_new else await read_entries(store, run_id)
+    async with _Claim(checkpoints, run_id) as claim:
+        if not is_new:
+            await _read_on(entries, checkpoints.store, run_id)
         if entries:
             _check_same(fold(entries, run_id), blueprint, input_tree)
-            return await _continue(blueprint, entries, lease, checkpoints, env, scope, force=False)
+            return await _continue(blueprint, entries, claim, env, scope, force=False)
         definition = blueprint.definition
         started = Started(
             run_id=run_id,
@@ -101,7 +100,7 @@ async def start_run(
             format=FORMAT_VERSION,
             at=time.time(),
         )
-        run = _live_run(checkpoints, lease, [started], length=0)
+        run = claim.live_run(fold([started], run_id), read_past([]), length=0)
         run.add(started)
         await run.save()
         return await _drive(run, blueprint, input, env, scope)
@@ -125,75 +124,90 @@ async def resume_run(
     _check_workflow(known, blueprint)
     if known.status is RunStatus.COMPLETED:
         return _output(known, blueprint)
-    lease = await store.claim(run_id, owner=str(Owner.new()), seconds=checkpoints.lease_seconds)
-    async with _Claimed(checkpoints, lease):
-        entries = await read_entries(store, run_id)
-        return await _continue(blueprint, entries, lease, checkpoints, env, scope, force=force)
+    async with _Claim(checkpoints, run_id) as claim:
+        await _read_on(entries, store, run_id)
+        return await _continue(blueprint, entries, claim, env, scope, force=force)
 
 
-class _Claimed:
-    """Gives a lease free however the run ends; one that is free already is left alone."""
+async def _read_on(entries: list[Entry], store: CheckpointStore, run_id: str) -> None:
+    """Add what another process wrote before it gave the run free, just now."""
+    entries += await read_entries(store, run_id, after=len(entries))
 
-    def __init__(self, checkpoints: Checkpoints, lease: Lease) -> None:
+
+class _Claim:
+    """Holds the lease of a run, and gives it free however the run ends."""
+
+    def __init__(self, checkpoints: Checkpoints, run_id: str) -> None:
         self._checkpoints = checkpoints
-        self._lease = lease
+        self._run_id = run_id
+        self._lease: Lease | None = None
+        self._run: LiveRun | None = None
 
-    async def __aenter__(self) -> None:
-        pass
+    async def __aenter__(self) -> Self:
+        # A claim cut off by a cancellation would leave a lease that nobody knows to hold.
+        with anyio.CancelScope(shield=True):
+            self._lease = await self._checkpoints.store.claim(
+                self._run_id,
+                owner=str(Owner.new()),
+                seconds=self._checkpoints.lease_seconds,
+            )
+        return self
 
     async def __aexit__(self, *_: object) -> None:
-        with anyio.move_on_after(5, shield=True):
-            await self._checkpoints.store.release(self._lease)
+        if self._run is not None:
+            await self._run.release()
+        elif self._lease is not None:
+            with anyio.move_on_after(5, shield=True), suppress(CheckpointError):
+                await self._checkpoints.store.release(self._lease)
+
+    @property
+    def lease(self) -> Lease:
+        assert self._lease is not None
+        return self._lease
+
+    def live_run(
+        self, known: Checkpoint, past: Past, *, length: int, force: bool = False
+    ) -> LiveRun:
+        """The run that goes on from this checkpoint, with so many entries in the store."""
+        summary = RunSummary(
+            workflow=known.workflow,
+            kind=known.kind,
+            version=known.definition.version,
+            status=RunStatus.RUNNING,
+            created_at=known.created_at,
+        )
+        self._run = LiveRun(
+            self._run_id,
+            self._checkpoints,
+            lease=self.lease,
+            past=past,
+            length=length,
+            summary=summary,
+            force=force,
+        )
+        return self._run
 
 
 async def _continue(
     blueprint: Blueprint,
     entries: list[Entry],
-    lease: Lease,
-    checkpoints: Checkpoints,
+    claim: _Claim,
     env: Any,
     scope: Scope,
     *,
     force: bool,
 ) -> Any:
     """Drive a run on from the end of its journal."""
-    known = fold(entries, lease.run_id)
+    known = fold(entries, claim.lease.run_id)
     if known.status is RunStatus.COMPLETED:
         return _output(known, blueprint)
     changed = blueprint.definition.changed_since(known.definition, known.run_id)
     if changed is not None and not force:
         raise changed
     input = _decode(known.initial_state, blueprint.input_types, known.run_id, "input")
-    run = _live_run(checkpoints, lease, entries, length=len(entries), force=force)
-    run.add(Resumed(lease.owner, time.time()))
+    run = claim.live_run(known, read_past(entries), length=len(entries), force=force)
+    run.add(Resumed(claim.lease.owner, time.time()))
     return await _drive(run, blueprint, input, env, scope)
-
-
-def _live_run(
-    checkpoints: Checkpoints,
-    lease: Lease,
-    entries: list[Entry],
-    *,
-    length: int,
-    force: bool = False,
-) -> LiveRun:
-    known = fold(entries, lease.run_id)
-    summary = RunSummary(
-        workflow=known.workflow,
-        kind=known.kind,
-        version=known.definition.version,
-        status=RunStatus.RUNNING,
-        created_at=known.created_at,
-    )
-    return LiveRun(
-        lease.run_id,
-        checkpoints,
-        lease=lease,
-        past=read_past(entries),
-        length=length,
-        summary=summary,
-        force=force,
-    )
 
 
 async def _drive(run: LiveRun, blueprint: Blueprint, input: Any, env: Any, scope: Scope) -> Any:
@@ -203,7 +217,8 @@ async def _drive(run: LiveRun, blueprint: Blueprint, input: Any, env: Any, scope
     outcome: Any = None
     try:
         async with anyio.create_task_group() as group:
-            group.start_soon(_attend, run, group.cancel_scope)
+            for attend in (run.keep_lease, run.save_what_lingers):
+                group.start_soon(_attend, attend, group.cancel_scope)
             try:
                 outcome = await interpret(blueprint.body(input), env, place)
             except Halt as halt:
@@ -227,10 +242,10 @@ async def _drive(run: LiveRun, blueprint: Blueprint, input: Any, env: Any, scope
     return outcome
 
 
-async def _attend(run: LiveRun, body: anyio.CancelScope) -> None:
+async def _attend(attend: Callable[[], Awaitable[None]], body: anyio.CancelScope) -> None:
     """Look after the run; if it was ended meanwhile, end its body."""
     try:
-        await run.attend()
+        await attend()
     except Halt:
         body.cancel()
 
