@@ -151,6 +151,9 @@ def with_checkpointing(
     return durable(definition, effect)
 
 
+Effect.make_durable = staticmethod(with_checkpointing)
+
+
 def durable(
     definition: StepDefinition,
     effect: AnyEffect,

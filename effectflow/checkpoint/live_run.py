@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar, cast
 
@@ -161,7 +162,13 @@ class LiveRun:
         while self._is_saving:
             await self._next_save()
         self.check()
-        await self._save_batch(status, release=True)
+        try:
+            await self._save_batch(status, release=True)
+        finally:
+            if self._unsure:
+                # Cut off by a cancellation; the last word of a run is worth a second attempt.
+                with anyio.move_on_after(5, shield=True), suppress(Halt):
+                    await self._save_batch(status, release=True)
 
     async def _next_save(self) -> None:
         """Wait for the end of the append that is under way."""
@@ -179,17 +186,23 @@ class LiveRun:
                 self.summary = replace(self.summary, status=status)
                 self._is_summary_due = True
             await self._append(release=release)
-        except CheckpointError as error:
+        except Exception as raised:
+            error = self._save_failed(raised)
             if self.checkpoints.on_save_error == "warn" and not isinstance(error, LeaseLost):
                 logger.warning("%s The run goes on, and tries again with the next entry.", error)
                 return False
-            raise self.halt(error) from error
+            raise self.halt(error) from raised
         finally:
             self._is_saving = False
             if self._saved is not None:
                 self._saved.set()
                 self._saved = None
         return True
+
+    def _save_failed(self, raised: Exception) -> CheckpointError:
+        if isinstance(raised, CheckpointError):
+            return raised
+        return SaveFailed(self.run_id, f"the store raised {raised!r}")
 
     async def _append(self, *, release: bool) -> None:
         batch, self._buffer = self._buffer, []

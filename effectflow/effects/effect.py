@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Generic, Literal, Never, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, Never, TypeVar, cast
 
 import anyio
 from returns.result import Failure, Result, Success
@@ -154,6 +154,28 @@ class Effect(Generic[Env, E, A]):
             return nodes.OnExit(self, finalizer)
         always = cast("Effect[Env2, Never, object]", finalizer)
         return nodes.OnExit(self, lambda _: always)
+
+    def checkpointed(
+        self: Effect[Env2, E2, A2],
+        step: str,
+        *,
+        output: type[A2] | None = None,
+        error: object = None,
+        retryable: bool | Callable[[E2], bool] | None = None,
+        at_most_once: bool = False,
+    ) -> Effect[Env2, E2, A2]:
+        """Make this effect a durable step: `with_checkpointing(step, self, ...)`, which see."""
+        return Effect.make_durable(
+            step,
+            self,
+            output=output,
+            error=error,
+            retryable=retryable,
+            at_most_once=at_most_once,
+        )
+
+    make_durable: ClassVar[Callable[..., Effect[Any, Any, Any]]]
+    """`with_checkpointing`, set by the checkpoints: a layer that this one does not know."""
 
     def __iter__(self: Effect[Env2, E2, A2]) -> Generator[Effect[Env2, E2, Any], Any, A2]:
         """Lets `value = yield from effect` have the type of the effect's value in a `@do` body."""

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, cast
 
+import anyio.lowlevel
+
 __all__ = ["CallSoon", "Waiter", "call_soon_from_threads", "new_waiter"]
 
 
@@ -27,9 +29,8 @@ def call_soon_from_threads() -> CallSoon:
     try:
         return asyncio.get_running_loop().call_soon_threadsafe
     except RuntimeError:
-        import trio
-
-        return cast(CallSoon, trio.lowlevel.current_trio_token().run_sync_soon)
+        token: Any = anyio.lowlevel.current_token().native_token
+        return cast(CallSoon, token.run_sync_soon)
 
 
 class Waiter(Protocol):
@@ -76,10 +77,8 @@ class _TrioWaiter:
     __slots__ = ("_event", "call_soon")
 
     def __init__(self) -> None:
-        import trio
-
         self.call_soon = call_soon_from_threads()
-        self._event = trio.Event()
+        self._event = anyio.Event()
 
     def wake(self) -> None:
         self._event.set()

@@ -1,0 +1,1 @@
+"""Observers of runs. Progress and logging are observers; see `effectflow.checkpoint.Observer`."""

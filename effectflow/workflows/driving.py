@@ -102,7 +102,6 @@ async def start_run(
         )
         run = claim.live_run(fold([started], run_id), read_past([]), length=0)
         run.add(started)
-        await run.save()
         return await _drive(run, blueprint, input, env, scope)
 
 
@@ -220,6 +219,8 @@ async def _drive(run: LiveRun, blueprint: Blueprint, input: Any, env: Any, scope
             for attend in (run.keep_lease, run.save_what_lingers):
                 group.start_soon(_attend, attend, group.cancel_scope)
             try:
+                # Nothing runs before the run itself, or its resumption, is durable.
+                await run.save()
                 outcome = await interpret(blueprint.body(input), env, place)
             except Halt as halt:
                 if halt.reason is not run.halted:

@@ -47,6 +47,7 @@ def charge_twice(amount: int) -> Do[App, PaymentError, str]:
 assert_type(charge(1), Effect[App, PaymentError, str])
 assert_type(charge_twice(1), Effect[App, PaymentError, str])
 assert_type(with_checkpointing("pay", charge(1)), Effect[App, PaymentError, str])
+assert_type(charge(1).checkpointed("pay"), Effect[App, PaymentError, str])
 
 
 @workflow

@@ -41,6 +41,7 @@ from effectflow.checkpoint import (
     LeaseLost,
     NotSerializable,
     OutcomeUnknown,
+    Owner,
     Recorded,
     RunBusy,
     RunConflict,
@@ -214,6 +215,48 @@ def renamed(text: str) -> Effect[App, OutOfStock, str]:
 
 def with_suffix_too(text: str) -> Effect[App, OutOfStock, str]:
     return pure(f"{text}?")
+
+
+async def test_code_that_names_other_steps_is_a_changed_definition(store: MemoryStore) -> None:
+    app = App(Checkpoints(store), World(broken={"a"}))
+
+    @workflow(name="code")
+    def before(_: None) -> Do[App, OutOfStock, str]:
+        return (yield from act("a"))
+
+    @workflow(name="code")
+    def after(_: None) -> Do[App, OutOfStock, str]:
+        done = yield from act("a")
+        return (yield from other_act(done))
+
+    await before.start(None, run_id="r").run(app)
+    error = (await after.resume("r").run(app)).failure()
+
+    assert isinstance(error, DefinitionChanged)
+    assert error.added == ("other_act",)
+    app.world.broken.clear()
+    assert await after.resume("r", force=True).run(app) == Success("a done, too")
+
+
+@step
+def other_act(text: str) -> Effect[object, OutOfStock, str]:
+    return pure(f"{text}, too")
+
+
+async def test_a_step_by_the_fluent_way(store: MemoryStore) -> None:
+    @workflow
+    def fluent(name: str) -> Do[App, OutOfStock, str]:
+        done = yield from from_fn(perform).map(lambda _: f"{name} done").checkpointed("fluent")
+        return (yield from act(f"{done}, then"))
+
+    def perform(app: App) -> None:
+        app.world.done.append("fluent")
+
+    app = App(Checkpoints(store), World(broken={"a done, then"}))
+    await fluent.start("a", run_id="r").run(app)
+    app.world.broken.clear()
+    assert await fluent.resume("r").run(app) == Success("a done, then done")
+    assert app.world.done.count("fluent") == 1
 
 
 async def test_interruption_is_recorded_and_the_step_is_run_again(store: MemoryStore) -> None:
@@ -466,6 +509,22 @@ async def test_a_run_that_is_driven_is_busy_and_is_not_touched(store: MemoryStor
         go_on.set()
 
     assert results == [Success("waited")]
+
+
+async def test_a_run_of_another_host_is_free_once_its_lease_expired(store: MemoryStore) -> None:
+    """Whether a process of another host lives cannot be told from here: only time can."""
+    app = App(Checkpoints(store), World(broken={"a2"}))
+    await three_acts.start("a", run_id="r").run(app)
+    app.world.broken.clear()
+    elsewhere = Owner(pid=1, host="elsewhere", born="1", claim="1")
+    await store.claim("r", owner=str(elsewhere), seconds=0.3)
+
+    busy = (await three_acts.resume("r").run(app)).failure()
+    assert isinstance(busy, RunBusy)
+    assert "elsewhere" in str(busy)
+
+    await anyio.sleep(busy.expires_in)
+    assert await three_acts.resume("r").run(app) == Success(ALL)
 
 
 async def test_a_run_that_was_taken_over_writes_nothing_more(store: MemoryStore) -> None:

@@ -1,0 +1,145 @@
+"""Entries as bytes, and the fold of a journal to its checkpoint."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from effectflow.checkpoint import (
+    Arguments,
+    BeforeStep,
+    Completed,
+    CorruptCheckpoint,
+    Entry,
+    ErrorRecord,
+    Failed,
+    Finished,
+    HistoryItem,
+    Interrupted,
+    Record,
+    Recorded,
+    Resumed,
+    RunStatus,
+    Started,
+    UnsupportedVersion,
+    fold,
+)
+from effectflow.checkpoint.entry_format import decode_entry, encode_entry
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+times = st.floats(0, 2**33)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+errors = st.builds(ErrorRecord, texts, texts, json_values, st.none() | texts)
+entries: st.SearchStrategy[Entry] = st.one_of(
+    st.builds(
+        Started,
+        texts,
+        texts,
+        texts,
+        texts,
+        texts,
+        st.lists(texts, max_size=3).map(tuple),
+        json_values,
+        json_values,
+        st.just(1),
+        times,
+    ),
+    st.builds(Resumed, texts, times),
+    st.builds(
+        BeforeStep,
+        texts,
+        st.integers(1, 99),
+        st.none() | st.builds(Arguments, texts, texts),
+        times,
+    ),
+    st.builds(Completed, texts, json_values, times, times),
+    st.builds(Failed, texts, errors, st.booleans(), times),
+    st.builds(Interrupted, st.none() | texts, st.booleans(), texts, times),
+    st.builds(Recorded, texts, json_values, times),
+    st.builds(Finished, st.sampled_from(RunStatus), json_values, st.none() | errors, times),
+)
+
+STARTED = Started("r", "w", "standard", "1", "f", (), "in", {}, format=1, at=1.0)
+
+
+@given(entries, st.sampled_from(["json", "cbor"]))
+def test_an_entry_comes_back_from_either_format(
+    entry: Entry, format: Literal["json", "cbor"]
+) -> None:
+    body = encode_entry(entry, format)
+
+    assert decode_entry(Record(1, 0.0, body), "r") == entry
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"{}", b'{"entry": "unheard of"}', b'{"entry": "completed"}', b"\xff\x00"],
+)
+def test_what_is_no_entry_is_named(body: bytes) -> None:
+    with pytest.raises(CorruptCheckpoint) as caught:
+        decode_entry(Record(7, 0.0, body), "run-1")
+
+    assert caught.value.sequence == 7
+    assert "'run-1'" in str(caught.value)
+
+
+def test_a_format_from_the_future_is_refused() -> None:
+    body = encode_entry(STARTED).replace(b'"format":1', b'"format":2')
+
+    with pytest.raises(UnsupportedVersion):
+        decode_entry(Record(1, 0.0, body), "r")
+
+
+@pytest.mark.parametrize(
+    "journal",
+    [
+        pytest.param([], id="empty"),
+        pytest.param([BeforeStep("a", 1)], id="without-its-beginning"),
+        pytest.param([STARTED, BeforeStep("a", 1), STARTED], id="begun-twice"),
+    ],
+)
+def test_a_journal_that_no_run_writes_is_refused(journal: list[Entry]) -> None:
+    with pytest.raises(CorruptCheckpoint):
+        fold(journal, "r")
+
+
+def test_the_journal_of_another_run_is_refused() -> None:
+    with pytest.raises(CorruptCheckpoint, match="'r'"):
+        fold([STARTED], "another")
+
+
+def test_a_retried_step_has_the_outcome_of_its_last_attempt() -> None:
+    checkpoint = fold(
+        [
+            STARTED,
+            BeforeStep("a", 1),
+            Failed("a", ErrorRecord("OSError", "no route"), retryable=True),
+            Resumed("pid 1 on host (2, 3)", 5.0),
+            BeforeStep("a", 2),
+            Completed("a", 42, 0.1, 6.0),
+        ],
+        "r",
+    )
+
+    assert checkpoint.history == (HistoryItem("a", "completed"),)
+    assert checkpoint.metadata.attempts == {"a": 2}
+    assert checkpoint.metadata.resumes == 1
+    assert checkpoint.current_state == 42
+    assert checkpoint.updated_at == 6.0
+    assert checkpoint.status is RunStatus.RUNNING
+
+
+def test_the_digest_is_of_the_whole_checkpoint() -> None:
+    one = fold([STARTED, Completed("a", 1, 0.1, 2.0)], "r")
+    same = fold([STARTED, Completed("a", 1, 0.1, 2.0)], "r")
+    other = fold([STARTED, Completed("a", 2, 0.1, 2.0)], "r")
+
+    assert one.digest == same.digest != other.digest
+    assert one.id == "r@2"

@@ -1,0 +1,126 @@
+"""Cancelled by asyncio itself, as a web framework does it, rather than by a scope of anyio's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from returns.result import Success
+
+from effectflow import Checkpoints, Do, Effect, from_async, pure, step, workflow
+from effectflow.checkpoint import (
+    BeforeStep,
+    Interrupted,
+    Lease,
+    RunStatus,
+    RunSummary,
+    read_checkpoint,
+    read_entries,
+)
+from effectflow.stores import SqliteStore
+
+pytestmark = pytest.mark.asyncio
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints
+    is_patient: bool = True
+
+
+async def wait_for_ever(app: App) -> None:
+    if not app.is_patient:
+        await asyncio.Event().wait()
+
+
+@step
+def first() -> Effect[object, str, str]:
+    return pure("one")
+
+
+@step
+def second() -> Effect[App, str, str]:
+    return from_async(wait_for_ever).map(lambda _: "two")
+
+
+@workflow
+def both(_: None) -> Do[App, str, list[str]]:
+    return [(yield from first()), (yield from second())]
+
+
+async def test_a_cancelled_task_leaves_an_interrupted_run(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "runs.db") as store:
+        app = App(Checkpoints(store), is_patient=False)
+        task = asyncio.create_task(both.start(None, run_id="r").run(app))
+        async with asyncio.timeout(5):
+            while not await _has_begun(store, "second"):
+                await asyncio.sleep(0.005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        checkpoint = await read_checkpoint(store, "r")
+        assert isinstance(checkpoint.state, Interrupted)
+        assert (checkpoint.state.step, checkpoint.state.in_progress) == ("second", True)
+        assert await both.resume("r").run(App(Checkpoints(store))) == Success(["one", "two"])
+
+
+@pytest.mark.parametrize("happened", [False, True], ids=["lost", "done"])
+@pytest.mark.parametrize("cut", range(1, 5))
+async def test_a_save_that_is_cut_off_is_neither_lost_nor_doubled(
+    tmp_path: Path, cut: int, happened: bool
+) -> None:
+    """At each append in turn, the cancellation lands before or after the store has done it."""
+    async with CutOff(tmp_path / "runs.db", cut, happened) as store:
+        app = App(Checkpoints(store))
+        task = asyncio.create_task(both.start(None, run_id="r").run(app))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        is_accepted = bool(await read_entries(store, "r"))
+        assert is_accepted or cut == 1
+        if is_accepted:
+            info = await store.info("r")
+            assert info is not None
+            assert info.lease is None, "the run can be taken up at once"
+            assert info.summary.status in (RunStatus.INTERRUPTED, RunStatus.COMPLETED)
+        again = both.start(None, run_id="r").run(App(Checkpoints(store)))
+        assert await again == Success(["one", "two"])
+        completed = (await read_checkpoint(store, "r")).completed_steps
+        assert [done.step for done in completed] == ["first", "second"]
+
+
+async def _has_begun(store: SqliteStore, step: str) -> bool:
+    entries = await read_entries(store, "r")
+    return any(isinstance(entry, BeforeStep) and entry.step == step for entry in entries)
+
+
+class CutOff(SqliteStore):
+    """A store in which the task that asks for the n-th append is cancelled meanwhile."""
+
+    def __init__(self, path: Path, cut: int, happened: bool) -> None:
+        super().__init__(path)
+        self._left = cut
+        self._happened = happened
+
+    async def append(
+        self,
+        lease: Lease,
+        bodies: Sequence[bytes],
+        *,
+        after: int,
+        summary: RunSummary | None = None,
+        release: bool = False,
+    ) -> None:
+        self._left -= 1
+        is_cut = self._left == 0
+        if not is_cut or self._happened:
+            await super().append(lease, bodies, after=after, summary=summary, release=release)
+        if is_cut:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
