@@ -1,7 +1,10 @@
-"""Every example of README.md and of docs/ runs as it stands."""
+"""Every example of README.md, of docs/ and of docstrings runs as it stands."""
 
 from __future__ import annotations
 
+import doctest
+import importlib
+import pkgutil
 import re
 import sys
 from collections.abc import Iterator
@@ -9,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+import effectflow
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -46,6 +51,20 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     for example in examples(page):
         exec(compile(example, str(page), "exec", dont_inherit=True), main.__dict__)
+
+
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(effectflow.__path__, "effectflow.")
+    if not module.name.endswith("__main__")
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
 def test_readme_has_an_example() -> None:

@@ -6,7 +6,17 @@ import inspect
 import typing
 from collections.abc import Callable, Generator, Mapping
 from functools import partial, update_wrapper
-from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args, get_origin, overload
+from typing import (
+    Any,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    overload,
+)
 
 from effectflow.checkpoint.durable_step import StepDefinition, durable
 from effectflow.checkpoint.entries import Arguments
@@ -131,6 +141,10 @@ def effect_types(function: Callable[..., Any]) -> tuple[object, object]:
     except (NameError, TypeError, AttributeError):
         # A name that exists only for the type checkers: the classes then count as undeclared.
         return None, None
+    errors: tuple[type[Exception], ...] | None = getattr(function, "declared_errors", None)
+    if errors is not None:
+        # Made by `@effect`, so it is annotated with its plain value.
+        return annotation, Union[errors] if errors else None
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Effect and len(args) == 3:
         return args[2], args[1]

@@ -41,7 +41,7 @@ class EffectDecorator(Generic[X]):
         def make(*args: Any, **kwargs: Any) -> Effect[Any, Any, Any]:
             return attempt(lambda env: function(env, *args, **kwargs), *self._errors)
 
-        return make
+        return _described(make, self._errors)
 
 
 @overload
@@ -89,4 +89,15 @@ def effect(
             return node(lambda env: function(env, *args, **kwargs))
         return node(partial(function))
 
+    return _described(make, ())
+
+
+def _described(
+    make: Callable[..., Effect[Any, Any, Any]], errors: tuple[type[Exception], ...]
+) -> Callable[..., Effect[Any, Any, Any]]:
+    """Let those who inspect the function see what it takes, without the environment, and its errors."""
+    described: Any = make
+    signature = inspect.signature(make)
+    described.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])
+    described.declared_errors = errors
     return make

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-COMMAND = [sys.executable, "-c", "from effectflow.cli.app import main; main()"]
+COMMAND = [sys.executable, "-m", "effectflow"]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from effectflow import (
     Do,
     Effect,
     Workflow,
+    effect,
     pure,
     step,
     with_checkpointing,
@@ -44,6 +45,13 @@ def charge_twice(amount: int) -> Do[App, PaymentError, str]:
     return first
 
 
+@step
+@effect(errors=PaymentError)
+async def refund(app: App, amount: int) -> str:
+    return str(amount)
+
+
+assert_type(refund(1), Effect[App, PaymentError, str])
 assert_type(charge(1), Effect[App, PaymentError, str])
 assert_type(charge_twice(1), Effect[App, PaymentError, str])
 assert_type(with_checkpointing("pay", charge(1)), Effect[App, PaymentError, str])

@@ -17,6 +17,7 @@ from effectflow import (
     Do,
     Effect,
     Workflow,
+    effect,
     fail,
     from_async,
     from_fn,
@@ -429,6 +430,33 @@ async def test_an_at_most_once_step_of_unknown_outcome_is_not_run_again_silently
     assert isinstance(error, OutcomeUnknown)
     assert error.step == "pay"
     assert await paying.resume("r", force=True).run(app) == Success("pay done")
+
+
+async def test_a_step_may_be_a_plain_function_of_the_environment(store: MemoryStore) -> None:
+    @step
+    @effect(errors=OutOfStock)
+    def pick(app: App, item: Item) -> Item:
+        app.world.done.append(item.name)
+        if item.name in app.world.broken:
+            raise OutOfStock(item.name)
+        return item
+
+    @workflow
+    def picking(_: None) -> Do[App, OutOfStock, Item]:
+        cap = yield from pick(Item("cap", Size.SMALL))
+        missing = yield from pick(Item("hat", Size.LARGE)).result()
+        yield from act(f"{type(missing.failure()).__name__}")
+        return cap
+
+    app = App(Checkpoints(store), World(broken={"hat", "OutOfStock"}))
+    await picking.start(None, run_id="r").run(app)
+    [begun, *_] = [e for e in await read_entries(store, "r") if isinstance(e, BeforeStep)]
+    assert begun.arguments is not None
+    assert begun.arguments.shown.startswith("(item=Item(name='cap'")
+
+    app.world.broken.clear()
+    assert await picking.resume("r").run(app) == Success(Item("cap", Size.SMALL))
+    assert app.world.done == ["cap", "hat", "OutOfStock", "OutOfStock"]
 
 
 async def test_steps_in_parallel_are_found_again_by_their_keys(store: MemoryStore) -> None:

@@ -1,0 +1,5 @@
+"""`python -m effectflow`: the `effectflow` command."""
+
+from effectflow.cli.app import main
+
+main()
