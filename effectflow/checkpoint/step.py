@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Generator, Mapping
-from functools import partial, reduce, update_wrapper
-from operator import or_
+from functools import partial, update_wrapper
 from typing import (
     Any,
     Generic,
     ParamSpec,
     TypeVar,
+    Union,
     cast,
     get_args,
     get_origin,
@@ -144,7 +144,7 @@ def effect_types(function: Callable[..., Any]) -> tuple[object, object]:
     errors: tuple[type[Exception], ...] | None = getattr(function, "declared_errors", None)
     if errors is not None:
         # Made by `@effect`, so it is annotated with its plain value.
-        return annotation, reduce(or_, errors) if errors else None
+        return annotation, Union[errors] if errors else None  # noqa: UP007, so many at once
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Effect and len(args) == 3:
         return args[2], args[1]
