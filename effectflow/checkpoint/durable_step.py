@@ -31,7 +31,7 @@ from effectflow.effects.nodes import (
     Die,
     Fail,
     InScope,
-    Noted,
+    Named,
     OnExit,
     Perform,
     Pure,
@@ -245,7 +245,7 @@ def _attempt(
         return Pure(value)
 
     note = f"in step {path!r} of run {run.run_id!r}, attempt {attempt}"
-    guarded = OnExit(Noted(effect, note), partial(_end, run, definition, path))
+    guarded = OnExit(Named(effect, path, note), partial(_end, run, definition, path))
     return AndThen(AndThen(Perform(begin), lambda _: guarded), succeed)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar, cast
 
 import anyio
+from returns.maybe import Maybe, Nothing, Some
 
 from effectflow.checkpoint.checkpoints import CheckpointEvent, Checkpoints, EntryAppended
 from effectflow.checkpoint.entries import (
@@ -27,13 +26,10 @@ from effectflow.checkpoint.past import Past
 from effectflow.checkpoint.store import RunStatus, RunSummary
 from effectflow.checkpoint.values import KnownTypes, Tree, from_tree, to_tree
 from effectflow.effects.errors import Halt
-from effectflow.effects.scope import Scope
 
 __all__ = ["LiveRun"]
 
 logger = logging.getLogger(__name__)
-
-A = TypeVar("A")
 
 _LINGER = 0.05
 """Seconds that a completed step waits for a later one to share its commit with."""
@@ -117,16 +113,17 @@ class LiveRun:
         with anyio.move_on_after(5, shield=True):
             await self.save()
 
-    def record(self, scope: Scope, name: str, take: Callable[[], A]) -> A:
-        """What was recorded at this place of the run, or what `take` gives now, recorded."""
+    def recall(self, path: str) -> Maybe[object]:
+        """What was recorded at this place of the run, if anything was."""
         self.check()
-        path = scope.next_path(name)
-        if path in self.past.recorded:
-            return cast(A, from_tree(self.past.recorded[path], path=path, types=_NO_TYPES))
-        value = take()
+        if path not in self.past.recorded:
+            return Nothing
+        return Some(from_tree(self.past.recorded[path], path=path, types=_NO_TYPES))
+
+    def record(self, path: str, value: object) -> None:
+        """Add the value to the journal, for the next time that the run comes by."""
         self.add(Recorded(path, to_tree(value, path=path, types=_NO_TYPES), at=time.time()))
         self._wake()
-        return value
 
     def encode(self, value: object, path: str, types: KnownTypes) -> Tree:
         """A value as it is saved. One that cannot be saved ends the run."""

@@ -1,5 +1,8 @@
 """The algebra: effects as values, and the interpreter that runs them."""
 
+# First, since the class and the nodes that derive from it import one another.
+from effectflow.effects.effect import Effect  # isort: split
+
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.constructors import (
     ask,
@@ -20,39 +23,71 @@ from effectflow.effects.constructors import (
     uuid,
 )
 from effectflow.effects.do import Do, do
-from effectflow.effects.effect import Effect
-from effectflow.effects.errors import EffectError, Halt
+from effectflow.effects.errors import (
+    EffectError,
+    EmptyRace,
+    Halt,
+    RetryExhausted,
+    TimedOut,
+    TracedError,
+)
+from effectflow.effects.events import emit
 from effectflow.effects.exit import Defect, Exit, Interruption
 from effectflow.effects.functions import effect
-from effectflow.effects.parallel import par_traverse
+from effectflow.effects.observer import EffectObserver
+from effectflow.effects.parallel import par, par_all, par_traverse, par_try_all, traverse
+from effectflow.effects.race import first_success, race
+from effectflow.effects.resource import Acquisition, acquiring, bracket
+from effectflow.effects.retry import FailedAttempt, RetryPolicy
+from effectflow.effects.validation import Invalid, Valid, Validation
 
 __all__ = [
+    "Acquisition",
     "Clock",
     "Defect",
     "Do",
     "Effect",
     "EffectError",
+    "EffectObserver",
+    "EmptyRace",
     "Exit",
+    "FailedAttempt",
     "Halt",
     "Interruption",
+    "Invalid",
+    "RetryExhausted",
+    "RetryPolicy",
     "SystemClock",
+    "TimedOut",
+    "TracedError",
+    "Valid",
+    "Validation",
+    "acquiring",
     "ask",
     "asks",
     "attempt",
+    "bracket",
     "die",
     "do",
     "effect",
+    "emit",
     "fail",
+    "first_success",
     "from_async",
     "from_blocking",
     "from_fn",
     "from_result",
     "never",
     "now",
+    "par",
+    "par_all",
     "par_traverse",
+    "par_try_all",
     "pure",
+    "race",
     "random",
     "sleep",
     "suspend",
+    "traverse",
     "uuid",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -26,6 +27,10 @@ class Clock(Protocol):
         """Wait so many seconds. Cancellation ends the wait at once."""
         ...
 
+    def move_on_after(self, seconds: float) -> AbstractContextManager[anyio.CancelScope]:
+        """Cancel what is within the `with` block once so many seconds have passed."""
+        ...
+
 
 class SystemClock:
     """The machine's own clock."""
@@ -38,3 +43,6 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds)
+
+    def move_on_after(self, seconds: float) -> AbstractContextManager[anyio.CancelScope]:
+        return anyio.move_on_after(seconds)

@@ -16,7 +16,8 @@ from returns.result import Result, Success
 
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Scope, observe
+from effectflow.effects.sleeping import sleep_until_recorded
 
 __all__ = [
     "ask",
@@ -154,10 +155,14 @@ def asks(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
 
 
 def sleep(seconds: float) -> Effect[object, Never, None]:
-    """Waits so many seconds of the run's clock."""
+    """Waits so many seconds of the run's clock.
+
+    In a durable run, between steps, the time of waking up is recorded: a resumed run waits only for
+    what is left.
+    """
 
     async def perform(_env: object, scope: Scope) -> None:
-        await scope.clock.sleep(seconds)
+        await sleep_until_recorded(scope, "sleep", seconds)
 
     return nodes.Perform(perform)
 
@@ -173,23 +178,18 @@ def now() -> Effect[object, Never, datetime]:
     In a durable run, between steps, what it gave is recorded: a resumed run sees the same time.
     Inside a step it is the real time, as the step's output is what is recorded.
     """
-    return _observe("now", lambda scope: scope.clock.now())
+    return _observed("now", lambda scope: scope.clock.now())
 
 
 def random() -> Effect[object, Never, float]:
     """A random number from 0.0 up to but not 1.0. Recorded as `now` is."""
-    return _observe("random", lambda _: take_random())
+    return _observed("random", lambda _: take_random())
 
 
 def uuid() -> Effect[object, Never, UUID]:
     """A random UUID (version 4). Recorded as `now` is."""
-    return _observe("uuid", lambda _: uuid4())
+    return _observed("uuid", lambda _: uuid4())
 
 
-def _observe(name: str, take: Callable[[Scope], A]) -> Effect[object, Never, A]:
-    def observe(scope: Scope) -> Effect[object, Never, A]:
-        if scope.recorder is None or scope.step is not None:
-            return nodes.Pure(take(scope))
-        return nodes.Pure(scope.recorder.record(scope, name, lambda: take(scope)))
-
-    return nodes.Suspend(observe)
+def _observed(name: str, take: Callable[[Scope], A]) -> Effect[object, Never, A]:
+    return nodes.Suspend(lambda scope: nodes.Pure(observe(scope, name, lambda: take(scope))))

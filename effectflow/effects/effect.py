@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, ClassVar, Generic, Literal, Never, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, Never, TypeVar, cast, overload
 
 import anyio
 from returns.result import Failure, Result, Success
 
 from effectflow.effects.clock import Clock
-from effectflow.effects.errors import EffectError
+from effectflow.effects.errors import EffectError, RetryExhausted, TimedOut, TracedError
 from effectflow.effects.exit import Exit
+from effectflow.effects.observer import EffectObserver
 
 __all__ = ["Effect"]
 
@@ -21,7 +22,10 @@ A = TypeVar("A", covariant=True)
 Env2 = TypeVar("Env2")
 E2 = TypeVar("E2")
 A2 = TypeVar("A2")
+E3 = TypeVar("E3")
+X = TypeVar("X")
 B = TypeVar("B")
+C = TypeVar("C")
 
 
 class Effect(Generic[Env, E, A]):
@@ -45,33 +49,53 @@ class Effect(Generic[Env, E, A]):
     __slots__ = ()
 
     async def run(
-        self: Effect[Env2, E2, A2], env: Env2, *, clock: Clock | None = None
+        self: Effect[Env2, E2, A2],
+        env: Env2,
+        *,
+        clock: Clock | None = None,
+        observer: EffectObserver | None = None,
+        finalizer_deadline: float | None = None,
     ) -> Result[A2, E2]:
         """Run this effect in the current task and return its `Result`.
 
         Parameters:
             env: what the effect asks for.
             clock: tells the time and sleeps; the machine's own if not given.
+            observer: is told of named effects and steps.
+            finalizer_deadline: seconds that each finalizer may take before it is ended with a
+                TimeoutError, so that one that hangs does not hang a cancelled run. No limit if None.
 
         Defects propagate as the exceptions that they are. Cancelling the task that runs it runs
         every finalizer, shielded, and lets the cancellation go on.
         """
-        outcome = await _interpret(self, env, clock)
+        scope = root_scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
+        outcome = await interpret(self, env, scope)
         if outcome.__class__ is nodes.Failed:
             return Failure(cast(E2, outcome.error))
         return Success(cast(A2, outcome))
 
-    async def run_or_raise(self, env: Env, *, clock: Clock | None = None) -> A:
-        """Run this effect and return its value.
+    async def run_or_raise(
+        self,
+        env: Env,
+        *,
+        clock: Clock | None = None,
+        observer: EffectObserver | None = None,
+        finalizer_deadline: float | None = None,
+    ) -> A:
+        """Run this effect and return its value; see `run`.
 
         Raises the error of a failure, or `EffectError` around it when it is no exception.
         """
-        outcome = await _interpret(self, env, clock)
+        scope = root_scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
+        outcome = await interpret(self, env, scope)
         if outcome.__class__ is not nodes.Failed:
             return outcome
         if isinstance(outcome.error, Exception):
             raise outcome.error
-        raise EffectError(outcome.error)
+        raised: EffectError[object] = EffectError(outcome.error)
+        for message in outcome.trail:
+            raised.add_note(message)
+        raise raised
 
     def run_sync(
         self: Effect[Env2, E2, A2],
@@ -126,6 +150,150 @@ class Effect(Generic[Env, E, A]):
         return nodes.OrElse(
             self, lambda error: nodes.AndThen(f(error), lambda _: nodes.Fail(error))
         )
+
+    def zip(
+        self: Effect[Env2, E, A], other: Effect[Env2, E2, B]
+    ) -> Effect[Env2, E | E2, tuple[A, B]]:
+        """Run this effect, then another, and yield both values. See `par` for side by side."""
+        return nodes.AndThen(self, lambda a: nodes.Map(other, lambda b: (a, b)))
+
+    def zip_with(
+        self: Effect[Env2, E, A], other: Effect[Env2, E2, B], f: Callable[[A, B], C]
+    ) -> Effect[Env2, E | E2, C]:
+        """Run this effect, then another, and yield `f` of both values."""
+        return nodes.AndThen(self, lambda a: nodes.Map(other, lambda b: f(a, b)))
+
+    def ensure(self, predicate: Callable[[A], bool], error: E2) -> Effect[Env, E | E2, A]:
+        """Fail with `error` unless the value satisfies the predicate."""
+        failed = nodes.Fail(error)
+        return nodes.AndThen(self, lambda a: nodes.Pure(a) if predicate(a) else failed)
+
+    def recover(
+        self: Effect[Env2, X | E3, A],
+        error_type: type[X],
+        handler: Callable[[X], Effect[Env2, E2, B]],
+    ) -> Effect[Env2, E3 | E2, A | B]:
+        """Go on with the effect that `handler` makes of an error of this class; let others pass.
+
+        Example:
+            >>> from effectflow import fail, pure
+            >>> fail(KeyError("cap")).recover(LookupError, lambda error: pure(0)).run_sync(None)
+            <Success: 0>
+        """
+        return nodes.OrElse(
+            self,
+            lambda error: handler(error) if isinstance(error, error_type) else nodes.Fail(error),
+        )
+
+    def fallback(self, value: B) -> Effect[Env, Never, A | B]:
+        """Yield `value` instead of failing."""
+        replaced = nodes.Pure(value)
+        return nodes.OrElse(self, lambda _: replaced)
+
+    def fallback_to(
+        self: Effect[Env2, E, A], effect: Effect[Env2, E2, B]
+    ) -> Effect[Env2, E2, A | B]:
+        """Run another effect instead of failing."""
+        return nodes.OrElse(self, lambda _: effect)
+
+    def context(self: Effect[Env2, E2, A2], message: str) -> Effect[Env2, E2, A2]:
+        """Say what was being done: for the trail of failures, and the notes of defects.
+
+        A trail reads from inner to outer. It stays with a failure through `map_err`, parallel operators
+        and `retry`, and shows as notes (PEP 678) on an error that is an exception, on what
+        `run_or_raise` raises, and as a value by `traced`.
+        """
+        return nodes.Context(self, message)
+
+    def traced(self: Effect[Env2, E2, A2]) -> Effect[Env2, TracedError[E2], A2]:
+        """Fail with the error and its trail as one value.
+
+        Example:
+            >>> from effectflow import fail
+            >>> fail("no route").context("connecting").context("loading").traced().run_sync(None)
+            <Failure: loading: connecting: no route>
+        """
+        return nodes.Traced(self)
+
+    def named(self: Effect[Env2, E2, A2], name: str) -> Effect[Env2, E2, A2]:
+        """Give it a name: for notes on defects, for `repr`, and for the observer of the run."""
+        return nodes.Named(self, name, f"in {name!r}")
+
+    def timeout(self: Effect[Env2, E2, A2], seconds: float) -> Effect[Env2, E2 | TimedOut, A2]:
+        """Cancel this effect after so many seconds of the run's clock, and fail with TimedOut.
+
+        Its finalizers have run by then. An effect that has ended in time is not failed. In a durable
+        run that it timed out is recorded: a resumed run does not try again.
+        """
+        return timeout(self, seconds)
+
+    @overload
+    def retry(
+        self: Effect[Env2, E2, A2],
+        policy: RetryPolicy,
+        *,
+        when: None = None,
+        on_retry: Callable[[FailedAttempt[E2]], Effect[Env2, Never, object] | None] | None = None,
+    ) -> Effect[Env2, RetryExhausted[E2], A2]: ...
+    @overload
+    def retry(
+        self: Effect[Env2, E2, A2],
+        policy: RetryPolicy,
+        *,
+        when: Callable[[E2], bool],
+        on_retry: Callable[[FailedAttempt[E2]], Effect[Env2, Never, object] | None] | None = None,
+    ) -> Effect[Env2, E2 | RetryExhausted[E2], A2]: ...
+    def retry(
+        self: Effect[Any, Any, Any],
+        policy: RetryPolicy,
+        *,
+        when: Callable[[Any], bool] | None = None,
+        on_retry: Callable[[FailedAttempt[Any]], Effect[Any, Never, object] | None] | None = None,
+    ) -> Effect[Any, Any, Any]:
+        """Run this effect again while it fails, as the policy says.
+
+        Defects and interruptions are not retried. In a durable run, between steps, the end of each
+        delay is recorded: a resumed run waits only for what is left.
+
+        Parameters:
+            policy: how often, and after which delays.
+            when: whether an error is worth another attempt; one that is not ends it as itself.
+            on_retry: is told of each failed attempt, the last one included; it may give an effect,
+                which is run.
+
+        Fails with RetryExhausted when the policy allows no more. Raises ValueError for a policy
+        without a bound.
+
+        Example:
+            >>> from effectflow import RetryPolicy, fail
+            >>> flaky = fail("no").retry(RetryPolicy.constant(0.001).with_max_retries(2))
+            >>> flaky.run_sync(None).failure().attempts
+            3
+        """
+        return retry(self, policy, when, on_retry)
+
+    def collecting(self: Effect[Env2, E2, A2]) -> Effect[Env2, E2, tuple[A2, list[object]]]:
+        """Yield the value together with the events that were emitted, in order.
+
+        Of an effect that fails, the events go to the listener further out. To have them together
+        with the failure, write `effect.result().collecting()`.
+        """
+        return collecting(self)
+
+    def into_sink(self: Effect[Env2, E2, A2], f: Callable[[Any], object]) -> Effect[Env2, E2, A2]:
+        """Give each event to `f` at once; the emitter goes on when `f` has taken it.
+
+        Nothing is buffered. `f` may be a plain function, an async one, or one that makes an effect,
+        which is run and must not fail. It stands in for the listener further out, to which it may emit.
+
+        Example:
+            >>> from effectflow import emit
+            >>> emit("half").and_then(lambda _: emit("done")).into_sink(print).run_sync(None)
+            half
+            done
+            <Success: None>
+        """
+        return into_sink(self, f)
 
     def result(self: Effect[Env2, E2, A2]) -> Effect[Env2, Never, Result[A2, E2]]:
         """Yield `Success(value)` or `Failure(error)`; never fail."""
@@ -188,11 +356,8 @@ class Effect(Generic[Env, E, A]):
 # Nodes derive from Effect and its methods make nodes, so these come once the class is there.
 from effectflow.effects import nodes  # noqa: E402
 from effectflow.effects.describe import describe  # noqa: E402
+from effectflow.effects.events import collecting, into_sink  # noqa: E402
+from effectflow.effects.interpreter import interpret  # noqa: E402
+from effectflow.effects.retry import FailedAttempt, RetryPolicy, retry  # noqa: E402
 from effectflow.effects.scope import root_scope  # noqa: E402
-
-
-async def _interpret(effect: Effect[Any, Any, Any], env: Any, clock: Clock | None) -> Any:
-    # The interpreter takes every node apart, so it can only be imported once all of them are there.
-    from effectflow.effects.interpreter import interpret
-
-    return await interpret(effect, env, root_scope(clock))
+from effectflow.effects.timeout import timeout  # noqa: E402

@@ -1,10 +1,11 @@
-"""What `run_or_raise` raises, and what ends a run past every handler."""
+"""The errors that effects of this package fail with, and what ends a run past every handler."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["EffectError", "Halt"]
+__all__ = ["EffectError", "EmptyRace", "Halt", "RetryExhausted", "TimedOut", "TracedError"]
 
 E = TypeVar("E")
 
@@ -18,6 +19,50 @@ class EffectError(Exception, Generic[E]):
     def __init__(self, error: E) -> None:
         self.error = error
         super().__init__(f"the effect failed with {error!r}")
+
+
+class TimedOut(Exception):
+    """An effect was cancelled because it took longer than `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"it took longer than {seconds} s, and was cancelled")
+
+
+class RetryExhausted(Exception, Generic[E]):
+    """An effect failed as often as its retry policy allows.
+
+    Attributes:
+        error: what it failed with the last time.
+        attempts: how often it was run.
+        elapsed: seconds from the beginning of the first attempt to the end of the last.
+    """
+
+    def __init__(self, error: E, attempts: int, elapsed: float) -> None:
+        self.error = error
+        self.attempts = attempts
+        self.elapsed = elapsed
+        super().__init__(
+            f"it failed {attempts} times within {elapsed:.1f} s, at last with {error!r}"
+        )
+
+
+class EmptyRace(Exception):
+    """A race was run among no effects, so that nobody could win it."""
+
+    def __init__(self) -> None:
+        super().__init__("a race needs at least one effect")
+
+
+@dataclass(frozen=True, slots=True)
+class TracedError(Generic[E]):
+    """An error, and the contexts that it has crossed, from inner to outer."""
+
+    error: E
+    trail: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "".join(f"{part}: " for part in reversed(self.trail)) + str(self.error)
 
 
 class Halt(BaseException):

@@ -16,11 +16,13 @@ from typing import Any
 import anyio
 from returns.result import Failure, Success
 
+from effectflow.effects.errors import TracedError
 from effectflow.effects.exit import Defect, Exit, Interruption
 from effectflow.effects.nodes import (
     AndThen,
     AnyEffect,
     Ask,
+    Context,
     Die,
     Fail,
     Failed,
@@ -31,13 +33,15 @@ from effectflow.effects.nodes import (
     Local,
     Map,
     MapErr,
-    Noted,
+    Named,
     OnExit,
     OrElse,
     Perform,
     Pure,
     Reify,
+    Shielded,
     Suspend,
+    Traced,
 )
 from effectflow.effects.scope import Scope
 
@@ -45,7 +49,7 @@ __all__ = ["interpret"]
 
 logger = logging.getLogger(__name__)
 
-_WAITING = frozenset({OrElse, MapErr, Reify, Noted, OnExit})
+_WAITING = frozenset({OrElse, MapErr, Reify, OnExit, Context, Traced})
 
 
 class _Restore:
@@ -65,7 +69,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
     """
     stack: list[Any] = []
     current: Any = effect
-    value: Any
+    value: Any = None
     frame: Any
     kind: Any
     while True:
@@ -111,6 +115,15 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                     stack.append(current)
                     current = current.source
                     continue
+                elif kind is Named:
+                    stack.append(current)
+                    if scope.observer is not None:
+                        scope.observer.began(current.name)
+                    current = current.source
+                    continue
+                elif kind is Shielded:
+                    with anyio.CancelScope(shield=True):
+                        value = await interpret(current.source, env, scope)
                 else:
                     raise TypeError(_not_an_effect(current))
 
@@ -143,15 +156,23 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         frame.close()
                         continue
                     elif kind is MapErr:
-                        value = Failed(frame.f(value.error))
+                        value = Failed(frame.f(value.error), value.trail)
                         continue
                     elif kind is Reify:
                         value = Failure(value.error)
                         continue
+                    elif kind is Context:
+                        value = _failed_in(frame.message, value)
+                        continue
+                    elif kind is Traced:
+                        value = Failed(TracedError(value.error, value.trail))
+                        continue
                     if kind is _Restore:
                         env, scope = frame.env, frame.scope
                     elif kind is OnExit:
-                        await _finalize(frame, _exit_of(value), env, scope)
+                        value = await _finalize(frame, value, env, scope)
+                    elif kind is Named and scope.observer is not None:
+                        scope.observer.ended(frame.name, _exit_of(value))
                 else:
                     return value
         except BaseException as raised:
@@ -188,40 +209,79 @@ async def _unwind(
             return caught, env, scope
         if kind is _Restore:
             env, scope = frame.env, frame.scope
-        elif kind is Noted:
+        elif kind is Named:
             if isinstance(raised, Exception):
                 raised.add_note(frame.note)
+            if scope.observer is not None:
+                scope.observer.ended(frame.name, _exit_of_raised(raised))
+        elif kind is Context:
+            if isinstance(raised, Exception):
+                raised.add_note(frame.message)
         elif kind is OnExit:
             await _finalize_after(frame, raised, env, scope)
     raise raised
 
 
-async def _finalize(frame: OnExit, ended: Exit[Any, Any], env: Any, scope: Scope) -> None:
-    """Run one finalizer, shielded from cancellation."""
-    finalizer = frame.finalizer(ended)
+async def _finalize(frame: OnExit, value: Any, env: Any, scope: Scope) -> Any:
+    """Run one finalizer; give what its source ended with, or the finalizer's own bad end.
+
+    A bad end of the finalizer joins a failure of the source, and never takes its place.
+    """
+    finalizer = frame.finalizer(_exit_of(value))
     if finalizer.__class__ is Pure:
-        return
-    with anyio.CancelScope(shield=True):
-        outcome = await interpret(finalizer, env, scope)
-        if outcome.__class__ is Failed:
-            raise TypeError(
-                f"a finalizer failed with {outcome.error!r}; a finalizer must not fail: "
-                "handle its errors with or_else, or raise them as defects"
-            )
+        return value
+    try:
+        outcome = await _run_finalizer(finalizer, env, scope)
+    except Exception as defect:
+        if value.__class__ is not Failed:
+            raise
+        logger.exception("a finalizer failed after the failure %r", value.error)
+        return _failed_in(f"and a finalizer failed: {defect!r}", value)
+    if outcome.__class__ is not Failed:
+        return value
+    if value.__class__ is not Failed:
+        return outcome
+    return _failed_in(f"and a finalizer failed: {outcome.error!r}", value)
 
 
 async def _finalize_after(frame: OnExit, raised: BaseException, env: Any, scope: Scope) -> None:
     """Run one finalizer on the way of an exception, which goes on whatever the finalizer does."""
-    ended = Defect(raised) if isinstance(raised, Exception) else Interruption(raised)
     try:
-        await _finalize(frame, ended, env, scope)
+        outcome = await _run_finalizer(frame.finalizer(_exit_of_raised(raised)), env, scope)
     except Exception as defect:
         logger.exception("a finalizer failed while %r was passing", raised)
         raised.add_note(f"and a finalizer failed: {defect!r}")
+    else:
+        if outcome.__class__ is Failed:
+            raised.add_note(f"and a finalizer failed: {outcome.error!r}")
+
+
+async def _run_finalizer(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
+    """The outcome of a finalizer, which is shielded from cancellation until its deadline."""
+    deadline = scope.finalizer_deadline
+    if deadline is None:
+        with anyio.CancelScope(shield=True):
+            return await interpret(finalizer, env, scope)
+    with anyio.move_on_after(deadline, shield=True):
+        return await interpret(finalizer, env, scope)
+    raise TimeoutError(f"the finalizer {finalizer!r} took more than {deadline} s, and was ended")
+
+
+def _failed_in(message: str, failed: Failed) -> Failed:
+    """The failure once it has crossed a context."""
+    error = failed.error
+    # One error value may be failed with many times: it is told each thing once.
+    if isinstance(error, BaseException) and message not in getattr(error, "__notes__", ()):
+        error.add_note(message)
+    return Failed(error, (*failed.trail, message))
 
 
 def _exit_of(value: Any) -> Exit[Any, Any]:
     return Failure(value.error) if value.__class__ is Failed else Success(value)
+
+
+def _exit_of_raised(raised: BaseException) -> Exit[Any, Any]:
+    return Defect(raised) if isinstance(raised, Exception) else Interruption(raised)
 
 
 def _not_an_effect(found: object) -> str:

@@ -16,6 +16,7 @@ from effectflow.effects.scope import Scope
 __all__ = [
     "AndThen",
     "Ask",
+    "Context",
     "Die",
     "Fail",
     "Failed",
@@ -26,25 +27,31 @@ __all__ = [
     "Local",
     "Map",
     "MapErr",
-    "Noted",
+    "Named",
     "OnExit",
     "OrElse",
     "Perform",
     "Pure",
     "Reify",
+    "Shielded",
     "Suspend",
+    "Traced",
 ]
 
 AnyEffect = Effect[Any, Any, Any]
 
 
 class Failed:
-    """What the interpreter gives back, instead of a value, for a typed failure."""
+    """What the interpreter gives back, instead of a value, for a typed failure.
 
-    __slots__ = ("error",)
+    `trail` has the contexts that the failure has crossed, from inner to outer.
+    """
 
-    def __init__(self, error: Any) -> None:
+    __slots__ = ("error", "trail")
+
+    def __init__(self, error: Any, trail: tuple[str, ...] = ()) -> None:
         self.error = error
+        self.trail = trail
 
 
 class Pure(Effect[Any, Any, Any]):
@@ -184,11 +191,40 @@ class OnExit(Effect[Any, Any, Any]):
         self.finalizer: Final = finalizer
 
 
-class Noted(Effect[Any, Any, Any]):
-    """Adds a note (PEP 678) to every defect that crosses it."""
+class Shielded(Effect[Any, Any, Any]):
+    """Runs its source to the end although it is cancelled meanwhile."""
 
-    __slots__ = ("note", "source")
+    __slots__ = ("source",)
 
-    def __init__(self, source: AnyEffect, note: str) -> None:
+    def __init__(self, source: AnyEffect) -> None:
         self.source: Final = source
+
+
+class Context(Effect[Any, Any, Any]):
+    """Adds a message to the trail of every failure, and a note (PEP 678) to every defect."""
+
+    __slots__ = ("message", "source")
+
+    def __init__(self, source: AnyEffect, message: str) -> None:
+        self.source: Final = source
+        self.message: Final = message
+
+
+class Traced(Effect[Any, Any, Any]):
+    """Fails with the error and its trail, as one value."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: AnyEffect) -> None:
+        self.source: Final = source
+
+
+class Named(Effect[Any, Any, Any]):
+    """Adds a note to every defect that crosses it, and tells the observer when it begins and ends."""
+
+    __slots__ = ("name", "note", "source")
+
+    def __init__(self, source: AnyEffect, name: str, note: str) -> None:
+        self.source: Final = source
+        self.name: Final = name
         self.note: Final = note

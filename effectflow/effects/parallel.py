@@ -2,23 +2,159 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sized
-from typing import Any, TypeVar
-
-import anyio
+from collections.abc import AsyncIterable, Callable, Iterable
+from typing import Any, Never, TypeVar, overload
 
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import Halt
-from effectflow.effects.interpreter import interpret
 from effectflow.effects.scope import Scope
+from effectflow.effects.traversal import Traversal, check_limit
 
-__all__ = ["par_traverse"]
+__all__ = ["par", "par_all", "par_traverse", "par_try_all", "traverse"]
 
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
 B = TypeVar("B")
+E1 = TypeVar("E1")
+E2 = TypeVar("E2")
+E3 = TypeVar("E3")
+E4 = TypeVar("E4")
+E5 = TypeVar("E5")
+E6 = TypeVar("E6")
+E7 = TypeVar("E7")
+E8 = TypeVar("E8")
+A1 = TypeVar("A1")
+A2 = TypeVar("A2")
+A3 = TypeVar("A3")
+A4 = TypeVar("A4")
+A5 = TypeVar("A5")
+A6 = TypeVar("A6")
+A7 = TypeVar("A7")
+A8 = TypeVar("A8")
+
+
+@overload
+def par() -> Effect[object, Never, tuple[()]]: ...
+@overload
+def par(e1: Effect[Env, E1, A1], /) -> Effect[Env, E1, tuple[A1]]: ...
+@overload
+def par(
+    e1: Effect[Env, E1, A1], e2: Effect[Env, E2, A2], /
+) -> Effect[Env, E1 | E2, tuple[A1, A2]]: ...
+@overload
+def par(
+    e1: Effect[Env, E1, A1], e2: Effect[Env, E2, A2], e3: Effect[Env, E3, A3], /
+) -> Effect[Env, E1 | E2 | E3, tuple[A1, A2, A3]]: ...
+@overload
+def par(
+    e1: Effect[Env, E1, A1],
+    e2: Effect[Env, E2, A2],
+    e3: Effect[Env, E3, A3],
+    e4: Effect[Env, E4, A4],
+    /,
+) -> Effect[Env, E1 | E2 | E3 | E4, tuple[A1, A2, A3, A4]]: ...
+@overload
+def par(
+    e1: Effect[Env, E1, A1],
+    e2: Effect[Env, E2, A2],
+    e3: Effect[Env, E3, A3],
+    e4: Effect[Env, E4, A4],
+    e5: Effect[Env, E5, A5],
+    /,
+) -> Effect[Env, E1 | E2 | E3 | E4 | E5, tuple[A1, A2, A3, A4, A5]]: ...
+@overload
+def par(
+    e1: Effect[Env, E1, A1],
+    e2: Effect[Env, E2, A2],
+    e3: Effect[Env, E3, A3],
+    e4: Effect[Env, E4, A4],
+    e5: Effect[Env, E5, A5],
+    e6: Effect[Env, E6, A6],
+    /,
+) -> Effect[Env, E1 | E2 | E3 | E4 | E5 | E6, tuple[A1, A2, A3, A4, A5, A6]]: ...
+@overload
+def par(
+    e1: Effect[Env, E1, A1],
+    e2: Effect[Env, E2, A2],
+    e3: Effect[Env, E3, A3],
+    e4: Effect[Env, E4, A4],
+    e5: Effect[Env, E5, A5],
+    e6: Effect[Env, E6, A6],
+    e7: Effect[Env, E7, A7],
+    /,
+) -> Effect[Env, E1 | E2 | E3 | E4 | E5 | E6 | E7, tuple[A1, A2, A3, A4, A5, A6, A7]]: ...
+@overload
+def par(
+    e1: Effect[Env, E1, A1],
+    e2: Effect[Env, E2, A2],
+    e3: Effect[Env, E3, A3],
+    e4: Effect[Env, E4, A4],
+    e5: Effect[Env, E5, A5],
+    e6: Effect[Env, E6, A6],
+    e7: Effect[Env, E7, A7],
+    e8: Effect[Env, E8, A8],
+    /,
+) -> Effect[Env, E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8, tuple[A1, A2, A3, A4, A5, A6, A7, A8]]: ...
+@overload
+def par(*effects: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, ...]]: ...
+def par(*effects: Effect[Any, Any, Any]) -> Effect[Any, Any, Any]:
+    """Runs the effects side by side and yields their values as a tuple.
+
+    The first failure cancels the rest, waits for their finalizers, and is the failure of the whole.
+    A defect does the same and is raised as itself.
+
+    Example:
+        >>> from effectflow import par, pure
+        >>> par(pure(1), pure("a")).run_sync(None)
+        <Success: (1, 'a')>
+    """
+    return nodes.Map(_until_failure("par", effects, _itself, None, None), tuple)
+
+
+def par_try_all(
+    effects: Iterable[Effect[Env, E, A]] | AsyncIterable[Effect[Env, E, A]],
+    *,
+    limit: int | None = None,
+) -> Effect[Env, E, list[A]]:
+    """Runs the effects side by side and yields their values in the order of the effects.
+
+    The first failure cancels the rest: `par_traverse` with effects for items, which see.
+    """
+    return _until_failure("par_try_all", effects, _itself, None, limit)
+
+
+def par_all(
+    effects: Iterable[Effect[Env, E, A]] | AsyncIterable[Effect[Env, E, A]],
+    *,
+    limit: int | None = None,
+) -> Effect[Env, list[E], list[A]]:
+    """Runs all the effects to their end, side by side, and yields their values in order.
+
+    If any fail, it fails with every error, in the order of the effects. A defect cancels the rest
+    and is raised as itself.
+
+    Parameters:
+        effects: a sync or async iterable. It is read lazily, never further ahead than `limit`.
+        limit: how many run at once, 1 or more; as many tasks are started. None for all at once.
+
+    Example:
+        >>> from effectflow import fail, par_all, pure
+        >>> par_all([pure(1), fail("a"), fail("b")]).run_sync(None)
+        <Failure: ['a', 'b']>
+    """
+    check_limit(limit)
+
+    async def perform(env: Any, scope: Scope) -> Any:
+        traversal = Traversal("par_all", effects, _itself, env, scope, stop_early=False)
+        await traversal.run(limit)
+        failures = traversal.failures_in_order()
+        if failures:
+            trail = tuple(dict.fromkeys(part for failed in failures for part in failed.trail))
+            return nodes.Failed([failed.error for failed in failures], trail)
+        return traversal.values_in_order()
+
+    return nodes.Perform(perform)
 
 
 def par_traverse(
@@ -34,7 +170,8 @@ def par_traverse(
     A defect does the same and is raised as itself.
 
     Parameters:
-        items: a sync or async iterable. It is read lazily, never further ahead than `limit`.
+        items: a sync or async iterable. It is read lazily, never further ahead than `limit`. What
+            can be read only once makes an effect that can be run only once.
         f: makes the effect of one item.
         limit: how many run at once, 1 or more; as many tasks are started. None for all at once.
         key: names an item within a durable run, so that its steps are found again by a resume
@@ -45,136 +182,40 @@ def par_traverse(
         >>> par_traverse([1, 2, 3], lambda n: pure(n * n), limit=2).run_sync(None)
         <Success: [1, 4, 9]>
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be 1 or more, not {limit}")
+    return _until_failure("par_traverse", items, f, key, limit)
 
-    async def perform(env: Env, scope: Scope) -> Any:
-        return await _Traversal(items, f, key, env, scope).run(limit)
+
+def traverse(items: Iterable[A], f: Callable[[A], Effect[Env, E, B]]) -> Effect[Env, E, list[B]]:
+    """Runs `f(item)` for every item, one after another, and yields the values.
+
+    The first failure ends it, and no further item is read.
+    """
+
+    def one_after_another() -> Any:
+        values: list[Any] = []
+        for item in items:
+            values += [(yield f(item))]
+        return values
+
+    return nodes.FromGenerator(one_after_another)
+
+
+def _until_failure(
+    name: str,
+    items: Iterable[Any] | AsyncIterable[Any],
+    f: Callable[[Any], Effect[Any, Any, Any]],
+    key: Callable[[Any], object] | None,
+    limit: int | None,
+) -> Effect[Any, Any, list[Any]]:
+    check_limit(limit)
+
+    async def perform(env: Any, scope: Scope) -> Any:
+        traversal = Traversal(name, items, f, env, scope, key=key)
+        await traversal.run(limit)
+        return traversal.first_failure() or traversal.values_in_order()
 
     return nodes.Perform(perform)
 
 
-class _Traversal:
-    """One run of `par_traverse`: the items yet to read, the values so far, and the first bad end."""
-
-    def __init__(
-        self,
-        items: Iterable[Any] | AsyncIterable[Any],
-        f: Callable[[Any], Effect[Any, Any, Any]],
-        key: Callable[[Any], object] | None,
-        env: Any,
-        scope: Scope,
-    ) -> None:
-        self.items = items
-        self.f = f
-        self.key = key
-        self.env = env
-        self.scope = scope
-        self.path = scope.next_path("par_traverse")
-        self.keys: set[str] = set()
-        self.values: dict[int, Any] = {}
-        self.failed: nodes.Failed | None = None
-        self.raised: list[BaseException] = []
-        self.tasks = anyio.create_task_group()
-
-    async def run(self, limit: int | None) -> Any:
-        """The values in order, or the first failure; raises the first defect."""
-        async with self.tasks:
-            if isinstance(self.items, AsyncIterable):
-                await self._start_async(aiter(self.items), limit)
-            else:
-                self._start_sync(self.items, limit)
-        if self.raised:
-            first, *others = self.raised
-            for other in others:
-                first.add_note(f"and at the same time another child raised {other!r}")
-            raise first
-        if self.failed is not None:
-            return self.failed
-        return [self.values[position] for position in range(len(self.values))]
-
-    def _start_sync(self, items: Iterable[Any], limit: int | None) -> None:
-        if not isinstance(items, Sized):
-            items = list(items) if limit is None else items
-        count = len(items) if isinstance(items, Sized) else limit or 1
-        numbered = enumerate(items)
-        for _ in range(count if limit is None else min(count, limit)):
-            self.tasks.start_soon(self._work_through, numbered)
-
-    async def _start_async(self, items: AsyncIterator[Any], limit: int | None) -> None:
-        if limit is None:
-            position = 0
-            async for item in items:
-                self.tasks.start_soon(self._run_child, position, item)
-                position += 1
-            return
-        numbered = _numbered(items)
-        turn = anyio.Lock()
-        for _ in range(limit):
-            self.tasks.start_soon(self._work_through_async, numbered, turn)
-
-    async def _work_through(self, numbered: Iterator[tuple[int, Any]]) -> None:
-        for position, item in self._guarded(numbered):
-            await self._run_child(position, item)
-
-    def _guarded(self, numbered: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-        """The items, until they end or something went wrong; an error of theirs is a defect."""
-        while self.failed is None and not self.raised:
-            try:
-                numbered_item = next(numbered)
-            except StopIteration:
-                return
-            except Exception as defect:
-                self._stop_for(defect)
-                return
-            yield numbered_item
-
-    async def _work_through_async(
-        self, numbered: AsyncIterator[tuple[int, Any]], turn: anyio.Lock
-    ) -> None:
-        while self.failed is None and not self.raised:
-            try:
-                async with turn:
-                    position, item = await anext(numbered)
-            except StopAsyncIteration:
-                return
-            except Exception as defect:
-                self._stop_for(defect)
-                return
-            await self._run_child(position, item)
-
-    async def _run_child(self, position: int, item: Any) -> None:
-        try:
-            scope = self._child_scope(position, item)
-            outcome = await interpret(self.f(item), self.env, scope)
-        except (Exception, Halt) as raised:
-            self._stop_for(raised)
-            return
-        if outcome.__class__ is not nodes.Failed:
-            self.values[position] = outcome
-        elif self.failed is None:
-            self.failed = outcome
-            self.tasks.cancel_scope.cancel()
-
-    def _child_scope(self, position: int, item: Any) -> Scope:
-        if self.scope.recorder is None:
-            return self.scope
-        child = self.scope.child(self.path, position if self.key is None else self.key(item))
-        if child.path in self.keys:
-            raise ValueError(
-                f"two items of one par_traverse have the key of {child.path!r}, so their steps "
-                "could not be told apart: give key= a function that is different for each item"
-            )
-        self.keys.add(child.path)
-        return child
-
-    def _stop_for(self, raised: BaseException) -> None:
-        self.raised.append(raised)
-        self.tasks.cancel_scope.cancel()
-
-
-async def _numbered(items: AsyncIterator[Any]) -> AsyncIterator[tuple[int, Any]]:
-    position = 0
-    async for item in items:
-        yield position, item
-        position += 1
+def _itself(effect: Effect[Env, E, A]) -> Effect[Env, E, A]:
+    return effect

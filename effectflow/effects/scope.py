@@ -1,4 +1,4 @@
-"""Where in a run an effect stands: its path, the clock, and who records what it observes.
+"""Where in a run an effect stands: its path, the clock, who records, who listens.
 
 A scope belongs to one sequential flow. Parallel operators give each of their children a scope of its
 own, so that the path of a step never depends on scheduling.
@@ -6,23 +6,33 @@ own, so that the path of a step never depends on scheduling.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias, TypeVar
+
+from returns.maybe import Maybe
 
 from effectflow.effects.clock import Clock, SystemClock
+from effectflow.effects.observer import EffectObserver
 
-__all__ = ["Recorder", "Scope", "root_scope"]
+__all__ = ["Recorder", "Scope", "Sink", "observe", "root_scope"]
 
 A = TypeVar("A")
 
 _ESCAPES = str.maketrans({"%": "%25", "[": "%5B", "]": "%5D", "\n": "%0A"})
 
+Sink: TypeAlias = Callable[[object], Awaitable[None]]
+"""Takes the events that effects emit, one at a time; the emitter waits for it."""
+
 
 class Recorder(Protocol):
     """Remembers what an effect saw of the outside world, so that a resumed run sees it again."""
 
-    def record(self, scope: Scope, name: str, take: Callable[[], A]) -> A:
-        """What was recorded under this name in this scope, or else what `take` gives now."""
+    def recall(self, path: str) -> Maybe[object]:
+        """What was recorded at this path, if anything was."""
+        ...
+
+    def record(self, path: str, value: object) -> None:
+        """Remember this for the next time that the run comes by."""
         ...
 
 
@@ -34,9 +44,21 @@ class Scope:
         clock: tells the time.
         recorder: the durable run around this flow, if there is one.
         step: what is known of the step whose body this flow is part of, or None between steps.
+        sink: takes the events that are emitted; None if nobody listens.
+        observer: is told of named effects, if there is one.
+        finalizer_deadline: seconds that each finalizer may take; None for no limit.
     """
 
-    __slots__ = ("_occurrences", "clock", "path", "recorder", "step")
+    __slots__ = (
+        "_occurrences",
+        "clock",
+        "finalizer_deadline",
+        "observer",
+        "path",
+        "recorder",
+        "sink",
+        "step",
+    )
 
     def __init__(
         self,
@@ -45,11 +67,17 @@ class Scope:
         *,
         recorder: Recorder | None = None,
         step: object = None,
+        sink: Sink | None = None,
+        observer: EffectObserver | None = None,
+        finalizer_deadline: float | None = None,
     ) -> None:
         self.path = path
         self.clock = clock
         self.recorder = recorder
         self.step = step
+        self.sink = sink
+        self.observer = observer
+        self.finalizer_deadline = finalizer_deadline
         self._occurrences: dict[str, int] = {}
 
     def next_path(self, name: str) -> str:
@@ -66,17 +94,63 @@ class Scope:
         """
         if self.recorder is None:
             return self
-        keyed = f"{path}[{str(key).translate(_ESCAPES)}]"
-        return Scope(keyed, self.clock, recorder=self.recorder, step=self.step)
+        return self._derived(f"{path}[{str(key).translate(_ESCAPES)}]", self.step)
+
+    def within(self, path: str) -> Scope:
+        """The scope of what the operator at `path` may leave out in a resumed run."""
+        return self if self.recorder is None else self._derived(path, self.step)
 
     def inside_step(self, path: str, step: object) -> Scope:
         """The scope of the body of the step at `path`, of which `step` tells more."""
-        return Scope(path, self.clock, recorder=self.recorder, step=step)
+        return self._derived(path, step)
+
+    def inside_run(self, recorder: Recorder) -> Scope:
+        """The scope of the body of a durable run."""
+        scope = self._derived("", None)
+        scope.recorder = recorder
+        return scope
+
+    def with_sink(self, sink: Sink | None) -> Scope:
+        """The same flow, with another listener."""
+        scope = self._derived(self.path, self.step)
+        scope.sink = sink
+        scope._occurrences = self._occurrences
+        return scope
+
+    def _derived(self, path: str, step: object) -> Scope:
+        return Scope(
+            path,
+            self.clock,
+            recorder=self.recorder,
+            step=step,
+            sink=self.sink,
+            observer=self.observer,
+            finalizer_deadline=self.finalizer_deadline,
+        )
 
 
-def root_scope(clock: Clock | None = None) -> Scope:
+def root_scope(
+    clock: Clock | None = None,
+    *,
+    observer: EffectObserver | None = None,
+    finalizer_deadline: float | None = None,
+) -> Scope:
     """The scope that a run begins in."""
-    return Scope("", clock or _SYSTEM)
+    return Scope("", clock or _SYSTEM, observer=observer, finalizer_deadline=finalizer_deadline)
+
+
+def observe(scope: Scope, name: str, take: Callable[[], A]) -> A:
+    """What `take` gives; in a durable run, between steps, what it gave the first time."""
+    recorder = scope.recorder
+    if recorder is None or scope.step is not None:
+        return take()
+    path = scope.next_path(name)
+    known: Maybe[A] = recorder.recall(path)  # type: ignore[assignment]  # recorded by us, at this path
+    if known is not Maybe.empty:
+        return known.unwrap()
+    value = take()
+    recorder.record(path, value)
+    return value
 
 
 _SYSTEM = SystemClock()

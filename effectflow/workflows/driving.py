@@ -211,7 +211,7 @@ async def _continue(
 
 async def _drive(run: LiveRun, blueprint: Blueprint, input: Any, env: Any, scope: Scope) -> Any:
     """Run the body, and make its end durable before anybody hears of it."""
-    place = Scope("", scope.clock, recorder=run)
+    place = scope.inside_run(run)
     defect: Exception | None = None
     outcome: Any = None
     try:

@@ -1,0 +1,78 @@
+"""A side channel: effects emit events, and whoever is around them listens.
+
+Unlike a writer monad nothing is gathered on the way: each event reaches its listener before the effect
+goes on.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Never, TypeVar, cast
+
+from effectflow.effects import nodes
+from effectflow.effects.effect import Effect
+from effectflow.effects.interpreter import interpret
+from effectflow.effects.scope import Scope
+
+__all__ = ["collecting", "emit", "into_sink"]
+
+Env = TypeVar("Env")
+E = TypeVar("E")
+A = TypeVar("A")
+
+
+def emit(event: object) -> Effect[object, Never, None]:
+    """Gives `event` to the listener around it, and waits until that has taken it.
+
+    Without one, the event is dropped.
+
+    Example:
+        >>> from effectflow import emit, pure
+        >>> emit("half").and_then(lambda _: emit("done")).map(lambda _: 42).collecting().run_sync(None)
+        <Success: (42, ['half', 'done'])>
+    """
+
+    async def perform(_env: object, scope: Scope) -> None:
+        if scope.sink is not None:
+            await scope.sink(event)
+
+    return nodes.Perform(perform)
+
+
+def into_sink(source: Effect[Env, E, A], f: Callable[[Any], object]) -> Effect[Env, E, A]:
+    """Runs an effect with `f` as its listener; see `Effect.into_sink`."""
+
+    async def perform(env: Any, scope: Scope) -> Any:
+        async def take(event: object) -> None:
+            taken: Any = f(event)
+            if isinstance(taken, Effect):
+                outcome = await interpret(cast("Effect[Any, Any, Any]", taken), env, scope)
+                if outcome.__class__ is nodes.Failed:
+                    raise TypeError(f"a sink failed with {outcome.error!r}; a sink must not fail")
+            elif inspect.isawaitable(taken):
+                await taken
+
+        return await interpret(source, env, scope.with_sink(take))
+
+    return nodes.Perform(perform)
+
+
+def collecting(source: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, list[object]]]:
+    """Runs an effect and gathers its events; see `Effect.collecting`."""
+
+    async def perform(env: Any, scope: Scope) -> Any:
+        events: list[object] = []
+
+        async def take(event: object) -> None:
+            events.append(event)
+
+        outcome = await interpret(source, env, scope.with_sink(take))
+        if outcome.__class__ is not nodes.Failed:
+            return outcome, events
+        if scope.sink is not None:
+            for event in events:
+                await scope.sink(event)
+        return outcome
+
+    return nodes.Perform(perform)

@@ -1,0 +1,103 @@
+"""Races: the first effect to end, or the first to succeed, decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import anyio
+from returns.maybe import Maybe
+
+from effectflow.effects import nodes
+from effectflow.effects.effect import Effect
+from effectflow.effects.errors import EmptyRace, Halt
+from effectflow.effects.interpreter import interpret
+from effectflow.effects.scope import Scope
+
+__all__ = ["first_success", "race"]
+
+Env = TypeVar("Env")
+E = TypeVar("E")
+A = TypeVar("A")
+
+
+def race(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, E | EmptyRace, A]:
+    """Runs the effects side by side; the first to end, well or badly, decides.
+
+    The others are cancelled, and their finalizers have run before the race ends. In a durable run the
+    winner is recorded: a resumed run does not race again.
+
+    Fails with EmptyRace if there are no effects. A defect of the first to end is raised as itself.
+
+    Example:
+        >>> from effectflow import pure, race, sleep
+        >>> race([sleep(60).map(lambda _: "slow"), pure("quick")]).run_sync(None)
+        <Success: quick>
+    """
+    runners = list(effects)
+
+    async def perform(env: Any, scope: Scope) -> Any:
+        if not runners:
+            return nodes.Failed(EmptyRace())
+        return await _run("race", runners, lambda _: True, env, scope)
+
+    return nodes.Perform(perform)
+
+
+def first_success(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, list[E], A]:
+    """Runs the effects side by side; the first to succeed decides.
+
+    The others are cancelled as in `race`. If none succeeds, it fails with every error, in the order of
+    the effects; with an empty list if there are no effects. A defect ends it at once.
+    """
+    runners = list(effects)
+
+    async def perform(env: Any, scope: Scope) -> Any:
+        return await _run("first_success", runners, _is_success, env, scope)
+
+    return nodes.Perform(perform)
+
+
+def _is_success(outcome: Any) -> bool:
+    return outcome.__class__ is not nodes.Failed
+
+
+async def _run(
+    name: str,
+    runners: Sequence[Effect[Any, Any, Any]],
+    decides: Callable[[Any], bool],
+    env: Any,
+    scope: Scope,
+) -> Any:
+    """The outcome that decided, or the failure of all."""
+    path = scope.next_path(name)
+    recorder = scope.recorder if scope.step is None else None
+    known: Maybe[Any] = Maybe.empty if recorder is None else recorder.recall(path)
+    outcomes: dict[int, Any] = {}
+    raised: list[BaseException] = []
+    winner: int | None = None
+
+    async def run(position: int) -> None:
+        nonlocal winner
+        try:
+            outcome = await interpret(runners[position], env, scope.child(path, position))
+        except (Exception, Halt) as defect:
+            raised.append(defect)
+            tasks.cancel_scope.cancel()
+            return
+        outcomes[position] = outcome
+        if winner is None and not raised and decides(outcome):
+            winner = position
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for position in known.map(lambda position: [position]).value_or(range(len(runners))):
+            tasks.start_soon(run, position)
+    if winner is None and raised:
+        raise raised[0]
+    if winner is None:
+        failures = [outcomes[position] for position in sorted(outcomes)]
+        return nodes.Failed([failed.error for failed in failures])
+    if recorder is not None and known is Maybe.empty:
+        recorder.record(path, winner)
+    return outcomes[winner]

@@ -1,0 +1,246 @@
+"""Retrying: a policy is a value, and what it says can be looked at without waiting.
+
+The shapes of the delays are the usual ones; the jitters are those of Marc Brooker's "Exponential
+Backoff And Jitter" (full and decorrelated), besides one that is a proportion.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count, islice
+from random import Random
+from typing import Any, Generic, Literal, TypeVar
+
+from effectflow.effects import nodes
+from effectflow.effects.effect import Effect
+from effectflow.effects.errors import RetryExhausted
+from effectflow.effects.interpreter import interpret
+from effectflow.effects.scope import Scope
+from effectflow.effects.sleeping import sleep_until_recorded
+
+__all__ = ["FailedAttempt", "RetryPolicy", "retry"]
+
+E = TypeVar("E")
+
+_LONGEST = 365 * 24 * 3600.0
+"""Seconds that no delay exceeds, whatever a policy says."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often to try again, and after how many seconds. Immutable; each method gives a new one.
+
+    Made by `constant`, `linear`, `exponential` or `fibonacci`. It needs a bound before it is used:
+    `with_max_retries`, `with_max_elapsed`, or, if that is what you want, `without_bound`.
+
+    Example:
+        >>> policy = RetryPolicy.exponential(0.1).with_max_retries(4).with_max_delay(0.5)
+        >>> [policy.delay_for_attempt(i) for i in range(5)]
+        [0.1, 0.2, 0.4, 0.5, None]
+    """
+
+    shape: Literal["constant", "linear", "exponential", "fibonacci"]
+    base: float
+    max_retries: int | None = None
+    max_delay: float = _LONGEST
+    max_elapsed: float | None = None
+    is_unbounded: bool = False
+    jitter: Literal["none", "proportional", "full", "decorrelated"] = "none"
+    proportion: float = 0.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _check("the delay", self.base, at_least=0.0)
+        _check("max_delay", self.max_delay, at_least=0.0)
+        if self.max_elapsed is not None:
+            _check("max_elapsed", self.max_elapsed, at_least=0.0)
+        if self.max_retries is not None and self.max_retries < 0:
+            raise ValueError(f"max_retries must be 0 or more, not {self.max_retries}")
+        if not 0 <= self.proportion <= 1:
+            raise ValueError(f"a jitter must be from 0 to 1, not {self.proportion}")
+
+    @staticmethod
+    def constant(delay: float) -> RetryPolicy:
+        """The same delay each time."""
+        return RetryPolicy("constant", delay)
+
+    @staticmethod
+    def linear(delay: float) -> RetryPolicy:
+        """`delay`, then twice, three times, four times as much."""
+        return RetryPolicy("linear", delay)
+
+    @staticmethod
+    def exponential(delay: float) -> RetryPolicy:
+        """`delay`, then twice, four times, eight times as much."""
+        return RetryPolicy("exponential", delay)
+
+    @staticmethod
+    def fibonacci(delay: float) -> RetryPolicy:
+        """`delay`, then once, twice, three times, five times as much."""
+        return RetryPolicy("fibonacci", delay)
+
+    def with_max_retries(self, retries: int) -> RetryPolicy:
+        """At most so many retries, which is one less than attempts."""
+        return replace(self, max_retries=retries)
+
+    def with_max_delay(self, seconds: float) -> RetryPolicy:
+        """No delay is longer than this, jitter included."""
+        return replace(self, max_delay=min(seconds, _LONGEST))
+
+    def with_max_elapsed(self, seconds: float) -> RetryPolicy:
+        """No attempt begins later than so many seconds after the first one."""
+        return replace(self, max_elapsed=seconds)
+
+    def without_bound(self) -> RetryPolicy:
+        """Try for ever."""
+        return replace(self, is_unbounded=True)
+
+    def with_jitter(self, proportion: float = 0.25) -> RetryPolicy:
+        """Each delay is up to this proportion of it shorter or longer."""
+        return replace(self, jitter="proportional", proportion=proportion)
+
+    def with_full_jitter(self) -> RetryPolicy:
+        """Each delay is anything from nothing to itself."""
+        return replace(self, jitter="full")
+
+    def with_decorrelated_jitter(self) -> RetryPolicy:
+        """Each delay is anything from the base to three times the delay before it.
+
+        It takes the place of the shape: only the base and the longest delay count.
+        """
+        return replace(self, jitter="decorrelated")
+
+    def with_seed(self, seed: int) -> RetryPolicy:
+        """The same chance each time, for tests. Without a seed each use draws its own."""
+        return replace(self, seed=seed)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it ends some time, or was told that it need not."""
+        limited = self.max_retries is not None or self.max_elapsed is not None
+        return limited or self.is_unbounded
+
+    def delay_for_attempt(self, attempt: int) -> float | None:
+        """Seconds to wait after the attempt of this number, from 0; None once retries are exhausted.
+
+        Pure: with a seed the jitter is in it; without one it is the delay that jitter is applied to.
+        """
+        if attempt < 0:
+            raise ValueError(f"attempts are counted from 0, not {attempt}")
+        if self.max_retries is not None and attempt >= self.max_retries:
+            return None
+        if self.seed is None or self.jitter == "none":
+            return self._plain_delay(attempt)
+        return next(islice(self.delays(), attempt, None))
+
+    def delays(self) -> Iterator[float]:
+        """The delays one after another, with their jitter, until retries are exhausted."""
+        chance = Random(self.seed)
+        attempts = count() if self.max_retries is None else range(self.max_retries)
+        delay = self.base
+        for attempt in attempts:
+            delay = self._jittered(self._plain_delay(attempt), delay, chance)
+            yield delay
+
+    def _plain_delay(self, attempt: int) -> float:
+        match self.shape:
+            case "constant":
+                factor = 1.0
+            case "linear":
+                factor = attempt + 1.0
+            case "exponential":
+                factor = math.ldexp(1.0, min(attempt, 1000))
+            case "fibonacci":
+                factor = _fibonacci(min(attempt, 1000))
+        return min(self.base * factor, self.max_delay)
+
+    def _jittered(self, delay: float, previous: float, chance: Random) -> float:
+        match self.jitter:
+            case "none":
+                return delay
+            case "proportional":
+                delay *= 1 + self.proportion * chance.uniform(-1, 1)
+            case "full":
+                delay = chance.uniform(0, delay)
+            case "decorrelated":
+                delay = chance.uniform(self.base, max(self.base, previous * 3))
+        return min(delay, self.max_delay)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt(Generic[E]):
+    """What a hook is told of each failure.
+
+    Attributes:
+        error: what the attempt failed with.
+        attempt: its number, from 1.
+        delay: seconds until the next attempt; None if there is none.
+        elapsed: seconds since the first attempt began.
+    """
+
+    error: E
+    attempt: int
+    delay: float | None
+    elapsed: float
+
+
+def retry(
+    source: Effect[Any, Any, Any],
+    policy: RetryPolicy,
+    when: Callable[[Any], bool] | None,
+    on_retry: Callable[[FailedAttempt[Any]], Effect[Any, Any, object] | None] | None,
+) -> Effect[Any, Any, Any]:
+    """Runs an effect again while it fails; see `Effect.retry`."""
+    if not policy.is_bounded:
+        raise ValueError(
+            "a retry policy needs a bound: with_max_retries(n), with_max_elapsed(seconds), or "
+            "without_bound() to try for ever"
+        )
+
+    async def perform(env: Any, scope: Scope) -> Any:
+        began = scope.clock.monotonic()
+        delays = policy.delays()
+        attempt = 1
+        while True:
+            outcome = await interpret(source, env, scope)
+            if outcome.__class__ is not nodes.Failed:
+                return outcome
+            if when is not None and not when(outcome.error):
+                return outcome
+            elapsed = scope.clock.monotonic() - began
+            delay = _next_delay(policy, delays, elapsed)
+            if on_retry is not None:
+                hooked = on_retry(FailedAttempt(outcome.error, attempt, delay, elapsed))
+                await interpret(hooked or _NOTHING, env, scope)
+            if delay is None:
+                exhausted = RetryExhausted(outcome.error, attempt, elapsed)
+                return nodes.Failed(exhausted, outcome.trail)
+            await sleep_until_recorded(scope, "retry", delay)
+            attempt += 1
+
+    return nodes.Perform(perform)
+
+
+_NOTHING = nodes.Pure(None)
+
+
+def _next_delay(policy: RetryPolicy, delays: Iterator[float], elapsed: float) -> float | None:
+    """How long to wait now; None if there is to be no further attempt."""
+    delay = next(delays, None)
+    if delay is None or policy.max_elapsed is None:
+        return delay
+    return delay if elapsed + delay <= policy.max_elapsed else None
+
+
+def _fibonacci(n: int) -> float:
+    before, current = 0.0, 1.0
+    for _ in range(n):
+        before, current = current, before + current
+    return current
+
+
+def _check(what: str, seconds: float, *, at_least: float) -> None:
+    if not seconds >= at_least or math.isinf(seconds):
+        raise ValueError(f"{what} must be a number of seconds from {at_least} on, not {seconds}")

@@ -1,0 +1,35 @@
+"""Effects that may take only so long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returns.maybe import Maybe
+
+from effectflow.effects import nodes
+from effectflow.effects.effect import Effect
+from effectflow.effects.errors import TimedOut
+from effectflow.effects.interpreter import interpret
+from effectflow.effects.scope import Scope
+
+__all__ = ["timeout"]
+
+
+def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, Any]:
+    """Cancels an effect after so many seconds; see `Effect.timeout`."""
+    if not seconds >= 0:
+        raise ValueError(f"a timeout must be 0 seconds or more, not {seconds}")
+
+    async def perform(env: Any, scope: Scope) -> Any:
+        recorder = scope.recorder if scope.step is None else None
+        path = scope.next_path("timeout")
+        # A resumed run that goes by here again must not find in time what once was not.
+        if recorder is not None and recorder.recall(path) is not Maybe.empty:
+            return nodes.Failed(TimedOut(seconds))
+        with scope.clock.move_on_after(seconds):
+            return await interpret(source, env, scope.within(path))
+        if recorder is not None:
+            recorder.record(path, True)
+        return nodes.Failed(TimedOut(seconds))
+
+    return nodes.Perform(perform)

@@ -1,0 +1,172 @@
+"""The engine of the parallel operators: so many workers, one stream of items, values in order."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sized
+from typing import Any
+
+import anyio
+
+from effectflow.effects import nodes
+from effectflow.effects.effect import Effect
+from effectflow.effects.errors import Halt
+from effectflow.effects.interpreter import interpret
+from effectflow.effects.scope import Scope
+
+__all__ = ["Traversal", "check_limit"]
+
+
+def check_limit(limit: int | None) -> None:
+    """Refuse a limit under which nothing would ever run."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be 1 or more, not {limit}")
+
+
+class Traversal:
+    """One run of a parallel operator.
+
+    Parameters:
+        name: the operator's, for the paths of its children.
+        items: what to read, lazily.
+        f: makes the effect of one item.
+        key: names an item's flow within a durable run; its position does if None.
+        stop_early: whether the first failure ends the rest. A defect always does.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        items: Iterable[Any] | AsyncIterable[Any],
+        f: Callable[[Any], Effect[Any, Any, Any]],
+        env: Any,
+        scope: Scope,
+        *,
+        key: Callable[[Any], object] | None = None,
+        stop_early: bool = True,
+    ) -> None:
+        self.name = name
+        self.items = items
+        self.f = f
+        self.env = env
+        self.scope = scope
+        self.key = key
+        self.stop_early = stop_early
+        self.path = scope.next_path(name)
+        self.keys: set[str] = set()
+        self.values: dict[int, Any] = {}
+        self.failures: dict[int, nodes.Failed] = {}
+        self.raised: list[BaseException] = []
+        self.tasks = anyio.create_task_group()
+
+    async def run(self, limit: int | None) -> None:
+        """Run it to its end. Raises the first defect, with the others as notes."""
+        async with self.tasks:
+            if isinstance(self.items, AsyncIterable):
+                await self._start_async(aiter(self.items), limit)
+            else:
+                self._start_sync(self.items, limit)
+        if self.raised:
+            first, *others = self.raised
+            for other in others:
+                first.add_note(f"and at the same time another child raised {other!r}")
+            raise first
+
+    def values_in_order(self) -> list[Any]:
+        return [self.values[position] for position in range(len(self.values))]
+
+    def failures_in_order(self) -> list[nodes.Failed]:
+        return [self.failures[position] for position in sorted(self.failures)]
+
+    def first_failure(self) -> nodes.Failed | None:
+        """The failure that came first in time."""
+        return next(iter(self.failures.values()), None)
+
+    def _start_sync(self, items: Iterable[Any], limit: int | None) -> None:
+        if not isinstance(items, Sized):
+            items = list(items) if limit is None else items
+        count = len(items) if isinstance(items, Sized) else limit or 1
+        numbered = enumerate(items)
+        for _ in range(count if limit is None else min(count, limit)):
+            self.tasks.start_soon(self._work_through, numbered)
+
+    async def _start_async(self, items: AsyncIterator[Any], limit: int | None) -> None:
+        if limit is None:
+            position = 0
+            async for item in items:
+                self.tasks.start_soon(self._run_child, position, item)
+                position += 1
+            return
+        numbered = _numbered(items)
+        turn = anyio.Lock()
+        for _ in range(limit):
+            self.tasks.start_soon(self._work_through_async, numbered, turn)
+
+    async def _work_through(self, numbered: Iterator[tuple[int, Any]]) -> None:
+        for position, item in self._guarded(numbered):
+            await self._run_child(position, item)
+
+    def _guarded(self, numbered: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+        """The items, until they end or the traversal does; an error of theirs is a defect."""
+        while not self._is_over():
+            try:
+                numbered_item = next(numbered)
+            except StopIteration:
+                return
+            except Exception as defect:
+                self._stop_for(defect)
+                return
+            yield numbered_item
+
+    async def _work_through_async(
+        self, numbered: AsyncIterator[tuple[int, Any]], turn: anyio.Lock
+    ) -> None:
+        while not self._is_over():
+            try:
+                async with turn:
+                    position, item = await anext(numbered)
+            except StopAsyncIteration:
+                return
+            except Exception as defect:
+                self._stop_for(defect)
+                return
+            await self._run_child(position, item)
+
+    def _is_over(self) -> bool:
+        return bool(self.raised or (self.stop_early and self.failures))
+
+    async def _run_child(self, position: int, item: Any) -> None:
+        try:
+            scope = self._child_scope(position, item)
+            outcome = await interpret(self.f(item), self.env, scope)
+        except (Exception, Halt) as raised:
+            self._stop_for(raised)
+            return
+        if outcome.__class__ is not nodes.Failed:
+            self.values[position] = outcome
+        else:
+            self.failures[position] = outcome
+            if self.stop_early:
+                self.tasks.cancel_scope.cancel()
+
+    def _child_scope(self, position: int, item: Any) -> Scope:
+        if self.scope.recorder is None:
+            return self.scope
+        child = self.scope.child(self.path, position if self.key is None else self.key(item))
+        if child.path in self.keys:
+            raise ValueError(
+                f"two items of one {self.name} have the key of {child.path!r}, so their steps "
+                "could not be told apart: give key= a function that is different for each item"
+            )
+        self.keys.add(child.path)
+        return child
+
+    def _stop_for(self, raised: BaseException) -> None:
+        self.raised.append(raised)
+        self.tasks.cancel_scope.cancel()
+
+
+async def _numbered(items: AsyncIterator[Any]) -> AsyncIterator[tuple[int, Any]]:
+    position = 0
+    async for item in items:
+        yield position, item
+        position += 1
