@@ -22,7 +22,6 @@ A = TypeVar("A", covariant=True)
 Env2 = TypeVar("Env2")
 E2 = TypeVar("E2")
 A2 = TypeVar("A2")
-E3 = TypeVar("E3")
 X = TypeVar("X")
 B = TypeVar("B")
 C = TypeVar("C")
@@ -169,11 +168,15 @@ class Effect(Generic[Env, E, A]):
         return nodes.AndThen(self, lambda a: nodes.Pure(a) if predicate(a) else failed)
 
     def recover(
-        self: Effect[Env2, X | E3, A],
+        self: Effect[Env2, E, A],
         error_type: type[X],
         handler: Callable[[X], Effect[Env2, E2, B]],
-    ) -> Effect[Env2, E3 | E2, A | B]:
+    ) -> Effect[Env2, E | E2, A | B]:
         """Go on with the effect that `handler` makes of an error of this class; let others pass.
+
+        Python's types cannot take one class out of a union of type variables, so the type still has
+        all of `E`. Where it matters that an error is gone, use `or_else` with a function that tells
+        the errors apart by `match` or `isinstance`: the checkers follow that.
 
         Example:
             >>> from effectflow import fail, pure

@@ -1,6 +1,7 @@
-"""What tests of durable workflows need: a recording observer, and a crash at every entry."""
+"""For tests of code that uses effectflow: virtual time, recorded events, crashes at every entry."""
 
+from effectflow.testing.clock import TestClock
 from effectflow.testing.crash import CrashPoint, crash_everywhere
 from effectflow.testing.recording import RecordingObserver
 
-__all__ = ["CrashPoint", "RecordingObserver", "crash_everywhere"]
+__all__ = ["CrashPoint", "RecordingObserver", "TestClock", "crash_everywhere"]

@@ -1,0 +1,135 @@
+"""What the checkers infer for the combinators. Never run: checked by pyright and mypy."""
+
+from __future__ import annotations
+
+from typing import Never, assert_type
+
+from returns.result import Result
+
+from effectflow import (
+    Effect,
+    EmptyRace,
+    Invalid,
+    RetryExhausted,
+    RetryPolicy,
+    TimedOut,
+    Valid,
+    Validation,
+    acquiring,
+    bracket,
+    emit,
+    fail,
+    first_success,
+    par,
+    par_all,
+    par_try_all,
+    pure,
+    race,
+    traverse,
+)
+from effectflow.effects import TracedError
+
+
+class App:
+    name = "app"
+
+
+class CartError(Exception): ...
+
+
+class PaymentError(Exception): ...
+
+
+class Refused(PaymentError): ...
+
+
+def load() -> Effect[App, CartError, int]: ...  # type: ignore[empty-body]
+
+
+def charge(amount: int) -> Effect[App, PaymentError, str]: ...  # type: ignore[empty-body]
+
+
+def either() -> Effect[App, CartError | PaymentError, int]: ...  # type: ignore[empty-body]
+
+
+def close(resource: object) -> Effect[App, Never, None]: ...  # type: ignore[empty-body]
+
+
+assert_type(load().zip(charge(1)), Effect[App, CartError | PaymentError, tuple[int, str]])
+assert_type(
+    load().zip_with(charge(1), lambda n, s: [s] * n),
+    Effect[App, CartError | PaymentError, list[str]],
+)
+assert_type(load().ensure(lambda n: n > 0, "empty"), Effect[App, CartError | str, int])
+assert_type(load().fallback("none"), Effect[App, Never, int | str])
+assert_type(load().fallback_to(charge(1)), Effect[App, PaymentError, int | str])
+assert_type(load().context("loading").named("load"), Effect[App, CartError, int])
+assert_type(load().traced(), Effect[App, TracedError[CartError], int])
+assert_type(load().timeout(1.0), Effect[App, CartError | TimedOut, int])
+
+assert_type(
+    load().recover(CartError, lambda _: charge(1)),
+    Effect[App, CartError | PaymentError, int | str],
+)
+
+
+# An error that `or_else` tells from the others and handles is gone from the type.
+def without_cart_errors(error: CartError | PaymentError) -> Effect[App, PaymentError, int]:
+    match error:
+        case CartError():
+            return pure(0)
+        case PaymentError():
+            return fail(error)
+
+
+assert_type(either().or_else(without_cart_errors), Effect[App, PaymentError, int])
+
+policy = RetryPolicy.constant(1.0).with_max_retries(3)
+assert_type(load().retry(policy), Effect[App, RetryExhausted[CartError], int])
+assert_type(
+    load().retry(policy, when=lambda error: bool(error.args)),
+    Effect[App, CartError | RetryExhausted[CartError], int],
+)
+
+assert_type(par(load(), charge(1)), Effect[App, CartError | PaymentError, tuple[int, str]])
+assert_type(
+    par(load(), charge(1), load(), load(), load(), load(), load(), charge(2)),
+    Effect[App, CartError | PaymentError, tuple[int, str, int, int, int, int, int, str]],
+)
+assert_type(par_all([load(), load()]), Effect[App, list[CartError], list[int]])
+assert_type(par_try_all([load(), load()], limit=2), Effect[App, CartError, list[int]])
+assert_type(traverse([1, 2], charge), Effect[App, PaymentError, list[str]])
+assert_type(race([load(), load()]), Effect[App, CartError | EmptyRace, int])
+assert_type(first_success([load(), load()]), Effect[App, list[CartError], int])
+
+assert_type(bracket(load(), close, charge), Effect[App, CartError | PaymentError, str])
+assert_type(
+    acquiring(load(), close).and_(charge(1), close).use(lambda number, text: pure((number, text))),
+    Effect[App, CartError | PaymentError, tuple[int, str]],
+)
+
+assert_type(load().collecting(), Effect[App, CartError, tuple[int, list[object]]])
+assert_type(load().into_sink(print), Effect[App, CartError, int])
+assert_type(emit("done"), Effect[object, Never, None])
+
+
+def positive(n: int) -> Validation[str, int]:
+    return Valid(n) if n > 0 else Invalid(["not positive"])
+
+
+def named(name: str) -> Validation[CartError, str]:
+    return Valid(name)
+
+
+assert_type(
+    Validation.all(positive(1), named("a"), positive(2)),
+    Validation[str | CartError, tuple[int, str, int]],
+)
+assert_type(positive(1).map(str).to_effect(), Effect[object, tuple[str, ...], str])
+assert_type(positive(1).to_result(), Result[int, tuple[str, ...]])
+assert_type(Validation.from_effect(load()), Effect[App, Never, Validation[CartError, int]])
+
+# What must be refused.
+wrong: Effect[App, Never, int] = load()  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+pair: Effect[App, CartError, tuple[int, int]] = par(load(), charge(1))  # type: ignore[arg-type]  # pyright: ignore[reportAssignmentType]
+incomplete = load().ensure(lambda _: True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
