@@ -82,7 +82,7 @@ def step_info() -> Effect[object, Never, StepInfo]:
             return Pure(scope.step)
         return Die(LookupError("step_info() is known only inside a step: wrap this effect in one"))
 
-    return Suspend(look)
+    return Suspend(look, ("step_info",))
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def durable(
         inside = scope.inside_step(path, StepInfo(run.run_id, path, attempt))
         return _attempt(run, definition, InScope(effect, inside), path, attempt, arguments)
 
-    return Suspend(reach)
+    return Suspend(reach, ("step", definition.name))
 
 
 def _settled(

@@ -119,7 +119,7 @@ def attempt(f: Callable[[Any], Any], /, *exception_types: type[Exception]) -> Ef
     """
     if not exception_types:
         raise TypeError("attempt() needs the exceptions that it turns into failures")
-    return nodes.Perform(partial(_attempt, f, exception_types))
+    return nodes.Perform(partial(_attempt, f, exception_types), ("attempt", f, *exception_types))
 
 
 async def _attempt(
@@ -134,7 +134,7 @@ async def _attempt(
 
 def suspend(f: Callable[[], Effect[Env, E, A]]) -> Effect[Env, E, A]:
     """Makes the effect anew, by `f()`, each time that it is run."""
-    return nodes.Suspend(lambda _: f())
+    return nodes.Suspend(lambda _: f(), ("suspend", f))
 
 
 @overload
@@ -164,7 +164,7 @@ def sleep(seconds: float) -> Effect[object, Never, None]:
     async def perform(_env: object, scope: Scope) -> None:
         await sleep_until_recorded(scope, "sleep", seconds)
 
-    return nodes.Perform(perform)
+    return nodes.Perform(perform, ("sleep", seconds))
 
 
 def never() -> Effect[object, Never, Never]:
@@ -192,4 +192,7 @@ def uuid() -> Effect[object, Never, UUID]:
 
 
 def _observed(name: str, take: Callable[[Scope], A]) -> Effect[object, Never, A]:
-    return nodes.Suspend(lambda scope: nodes.Pure(observe(scope, name, lambda: take(scope))))
+    def observed(scope: Scope) -> Effect[object, Never, A]:
+        return nodes.Pure(observe(scope, name, lambda: take(scope)))
+
+    return nodes.Suspend(observed, (name,))

@@ -1,28 +1,75 @@
-"""An effect as text: the tree of what it would do, so that one that was never run can be seen."""
+"""An effect as text, much as it was written, so that one that was never run can be recognised."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["describe"]
+from effectflow.effects.effect import Effect
+
+__all__ = ["describe", "describe_call"]
 
 _DEPTH = 6
+_WIDTH = 60
+
+_METHODS = {
+    "AndThen": "and_then",
+    "OrElse": "or_else",
+    "Map": "map",
+    "MapErr": "map_err",
+    "Reify": "result",
+    "Local": "local",
+    "OnExit": "on_exit",
+    "Context": "context",
+    "Traced": "traced",
+    "Named": "named",
+}
+_HIDDEN = ("source", "note")
 
 
 def describe(effect: Any, depth: int = _DEPTH) -> str:
-    """The tree of an effect on one line, down to a bounded depth."""
+    """An effect on one line, down to a bounded depth."""
     if depth == 0:
         return "..."
-    slots: tuple[str, ...] = effect.__class__.__slots__
-    parts = [describe(effect.source, depth - 1)] if "source" in slots else []
-    parts += [_name(getattr(effect, slot)) for slot in slots if slot != "source"]
-    return f"{effect.__class__.__name__}({', '.join(parts)})"
+    shown: tuple[Any, ...] = getattr(effect, "shown", ())
+    if shown:
+        name, *arguments = shown
+        return _call(name, arguments, depth)
+    kind = type(effect).__name__
+    if kind == "FromGenerator":
+        return describe_call(effect.f, effect.args, effect.kwargs)
+    slots: Sequence[str] = effect.__slots__
+    parts = [getattr(effect, slot) for slot in slots if slot not in _HIDDEN]
+    if kind in _METHODS:
+        return _call(_METHODS[kind], [effect.source, *parts], depth)
+    if "source" in slots:
+        # What surrounds an effect without being asked for it: a shield, a scope.
+        return describe(effect.source, depth)
+    if kind in ("FromFn", "FromAsync"):
+        name = {"FromFn": "from_fn", "FromAsync": "from_async"}[kind]
+        return repr(effect.f) if hasattr(effect.f, "function") else _call(name, parts, depth)
+    return _call(kind.lower(), parts, depth)
 
 
-def _name(part: Any) -> str:
-    """A function by its name, anything else by a bounded repr."""
+def describe_call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The call of a function, as it would be written."""
+    shown = [_short(part) for part in args]
+    shown += [f"{name}={_short(part)}" for name, part in kwargs.items()]
+    return f"{function.__name__}({', '.join(shown)})"
+
+
+def _call(name: str, arguments: Sequence[Any], depth: int) -> str:
+    """`source.name(arguments)` if there is a source, or else `name(arguments)`."""
+    if arguments and isinstance(arguments[0], Effect):
+        inner = ", ".join(_short(part) for part in arguments[1:])
+        return f"{describe(arguments[0], depth - 1)}.{name}({inner})"
+    return f"{name}({', '.join(_short(part) for part in arguments)})"
+
+
+def _short(part: Any) -> str:
+    """A function or a class by its name, anything else by a bounded repr."""
     name = getattr(part, "__qualname__", None)
     if isinstance(name, str):
         return name
     text = repr(part)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."

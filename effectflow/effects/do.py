@@ -45,9 +45,6 @@ def do(
 
     @wraps(function)
     def make(*args: P.args, **kwargs: P.kwargs) -> Effect[Env, E, A]:
-        def begin() -> Generator[Effect[Env, E, Any], Any, A]:
-            return function(*args, **kwargs)
-
-        return nodes.FromGenerator(begin)
+        return nodes.FromGenerator(function, args, kwargs)
 
     return make

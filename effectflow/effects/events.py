@@ -37,7 +37,7 @@ def emit(event: object) -> Effect[object, Never, None]:
         if scope.sink is not None:
             await scope.sink(event)
 
-    return nodes.Perform(perform)
+    return nodes.Perform(perform, ("emit", event))
 
 
 def into_sink(source: Effect[Env, E, A], f: Callable[[Any], object]) -> Effect[Env, E, A]:
@@ -55,7 +55,7 @@ def into_sink(source: Effect[Env, E, A], f: Callable[[Any], object]) -> Effect[E
 
         return await interpret(source, env, scope.with_sink(take))
 
-    return nodes.Perform(perform)
+    return nodes.Perform(perform, ("into_sink", source, f))
 
 
 def collecting(source: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, list[object]]]:
@@ -75,4 +75,4 @@ def collecting(source: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, list[object
                 await scope.sink(event)
         return outcome
 
-    return nodes.Perform(perform)
+    return nodes.Perform(perform, ("collecting", source))

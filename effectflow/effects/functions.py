@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, Concatenate, Generic, Never, ParamSpec, TypeVar, overload
 
 from effectflow.effects import nodes
 from effectflow.effects.constructors import attempt
+from effectflow.effects.describe import describe_call
 from effectflow.effects.effect import Effect
 
 __all__ = ["effect"]
@@ -20,6 +21,25 @@ X1 = TypeVar("X1", bound=Exception)
 X2 = TypeVar("X2", bound=Exception)
 X3 = TypeVar("X3", bound=Exception)
 P = ParamSpec("P")
+
+
+class Call:
+    """A function with all its arguments but the environment."""
+
+    __slots__ = ("args", "function", "kwargs")
+
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+
+    def __call__(self, env: Any) -> Any:
+        return self.function(env, *self.args, **self.kwargs)
+
+    def __repr__(self) -> str:
+        return describe_call(self.function, self.args, self.kwargs)
 
 
 class EffectDecorator(Generic[X]):
@@ -39,7 +59,7 @@ class EffectDecorator(Generic[X]):
     def __call__(self, function: Callable[..., Any], /) -> Callable[..., Effect[Any, Any, Any]]:
         @wraps(function)
         def make(*args: Any, **kwargs: Any) -> Effect[Any, Any, Any]:
-            return attempt(lambda env: function(env, *args, **kwargs), *self._errors)
+            return attempt(Call(function, args, kwargs), *self._errors)
 
         return _described(make, self._errors)
 
@@ -85,9 +105,7 @@ def effect(
 
     @wraps(function)
     def make(*args: Any, **kwargs: Any) -> Effect[Any, Never, Any]:
-        if args or kwargs:
-            return node(lambda env: function(env, *args, **kwargs))
-        return node(partial(function))
+        return node(Call(function, args, kwargs))
 
     return _described(make, ())
 

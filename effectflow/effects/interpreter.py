@@ -88,7 +88,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                 elif kind is FromAsync:
                     value = await current.f(env)
                 elif kind is FromGenerator:
-                    stack.append(current.f())
+                    stack.append(current.f(*current.args, **current.kwargs))
                     value = None
                 elif kind is Perform:
                     value = await current.f(env, scope)

@@ -6,7 +6,8 @@ to make; an effect is made for every bind.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from effectflow.effects.effect import Effect
@@ -94,30 +95,44 @@ class FromAsync(Effect[Any, Any, Any]):
 
 
 class Perform(Effect[Any, Any, Any]):
-    """Runs `f(environment, scope)`, which gives the value or a `Failed`."""
+    """Runs `f(environment, scope)`, which gives the value or a `Failed`.
 
-    __slots__ = ("f",)
+    `shown` says what a user called to get this effect, for `repr`: a name and its arguments.
+    """
 
-    def __init__(self, f: Callable[[Any, Scope], Awaitable[Any]]) -> None:
+    __slots__ = ("f", "shown")
+
+    def __init__(
+        self, f: Callable[[Any, Scope], Awaitable[Any]], shown: tuple[Any, ...] = ()
+    ) -> None:
         self.f: Final = f
+        self.shown: Final = shown
 
 
 class Suspend(Effect[Any, Any, Any]):
-    """Becomes `f(scope)` when it is run."""
+    """Becomes `f(scope)` when it is run. `shown` is as in `Perform`."""
 
-    __slots__ = ("f",)
+    __slots__ = ("f", "shown")
 
-    def __init__(self, f: Callable[[Scope], AnyEffect]) -> None:
+    def __init__(self, f: Callable[[Scope], AnyEffect], shown: tuple[Any, ...] = ()) -> None:
         self.f: Final = f
+        self.shown: Final = shown
 
 
 class FromGenerator(Effect[Any, Any, Any]):
-    """Runs the effects that the generator `f()` yields, and sends it their values."""
+    """Runs the effects that the generator `f(*args, **kwargs)` yields, and sends it their values."""
 
-    __slots__ = ("f",)
+    __slots__ = ("args", "f", "kwargs")
 
-    def __init__(self, f: Callable[[], Generator[AnyEffect, Any, Any]]) -> None:
+    def __init__(
+        self,
+        f: Callable[..., Generator[AnyEffect, Any, Any]],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self.f: Final = f
+        self.args: Final = args
+        self.kwargs: Final = kwargs
 
 
 class AndThen(Effect[Any, Any, Any]):

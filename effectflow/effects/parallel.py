@@ -154,7 +154,7 @@ def par_all(
             return nodes.Failed([failed.error for failed in failures], trail)
         return traversal.values_in_order()
 
-    return nodes.Perform(perform)
+    return nodes.Perform(perform, ("par_all", effects))
 
 
 def par_traverse(
@@ -214,7 +214,7 @@ def _until_failure(
         await traversal.run(limit)
         return traversal.first_failure() or traversal.values_in_order()
 
-    return nodes.Perform(perform)
+    return nodes.Perform(perform, (name, items) if f is _itself else (name, items, f))
 
 
 def _itself(effect: Effect[Env, E, A]) -> Effect[Env, E, A]:

@@ -41,7 +41,7 @@ def race(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, E | EmptyRace, A]:
             return nodes.Failed(EmptyRace())
         return await _run("race", runners, lambda _: True, env, scope)
 
-    return nodes.Perform(perform)
+    return nodes.Perform(perform, ("race", runners))
 
 
 def first_success(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, list[E], A]:
@@ -55,7 +55,7 @@ def first_success(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, list[E], 
     async def perform(env: Any, scope: Scope) -> Any:
         return await _run("first_success", runners, _is_success, env, scope)
 
-    return nodes.Perform(perform)
+    return nodes.Perform(perform, ("first_success", runners))
 
 
 def _is_success(outcome: Any) -> bool:

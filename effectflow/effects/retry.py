@@ -220,7 +220,7 @@ def retry(
             await sleep_until_recorded(scope, "retry", delay)
             attempt += 1
 
-    return nodes.Perform(perform)
+    return nodes.Perform(perform, ("retry", source, policy))
 
 
 _NOTHING = nodes.Pure(None)

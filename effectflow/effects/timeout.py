@@ -32,4 +32,4 @@ def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, A
             recorder.record(path, True)
         return nodes.Failed(TimedOut(seconds))
 
-    return nodes.Perform(perform)
+    return nodes.Perform(perform, ("timeout", source, seconds))

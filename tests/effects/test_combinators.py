@@ -1,0 +1,240 @@
+"""The combinators of one flow: pairs, checks, recovery, contexts, names."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import pytest
+from returns.result import Failure, Success
+
+from effectflow import (
+    Do,
+    Effect,
+    EffectError,
+    die,
+    do,
+    effect,
+    fail,
+    from_async,
+    from_fn,
+    par_all,
+    par_traverse,
+    pure,
+    race,
+    sleep,
+    traverse,
+)
+from effectflow.checkpoint import CheckpointError, RunBusy
+from effectflow.effects import Exit, TracedError
+from effectflow.effects.observer import EffectObserver
+from tests.effects.reference import kind_of
+
+pytestmark = pytest.mark.anyio
+
+
+def writing(log: list[str], text: str) -> Effect[object, Any, str]:
+    def write(_: object) -> str:
+        log.append(text)
+        return text
+
+    return from_fn(write)
+
+
+async def test_zip_runs_both_in_order() -> None:
+    log: list[str] = []
+    pair = writing(log, "a").zip(writing(log, "b"))
+
+    assert await pair.run(None) == Success(("a", "b"))
+    assert log == ["a", "b"]
+    assert await pair.zip_with(pure("c"), lambda ab, c: "".join([*ab, c])).run(None) == Success(
+        "abc"
+    )
+    assert await fail("no").zip(writing(log, "never")).run(None) == Failure("no")
+    assert "never" not in log
+
+
+async def test_ensure_checks_the_value() -> None:
+    assert await pure(3).ensure(lambda n: n > 2, "too small").run(None) == Success(3)
+    assert await pure(1).ensure(lambda n: n > 2, "too small").run(None) == Failure("too small")
+
+
+async def test_recover_handles_one_class_of_errors() -> None:
+    def failing(error: Exception) -> Effect[object, Exception, str]:
+        return fail(error)
+
+    recovered = failing(RunBusy("r", "pid 1", 2.0)).recover(
+        CheckpointError, lambda error: pure(type(error).__name__)
+    )
+    assert await recovered.run(None) == Success("RunBusy")
+    other = KeyError("k")
+    assert await failing(other).recover(CheckpointError, lambda _: pure("")).run(None) == Failure(
+        other
+    )
+    again = failing(RunBusy("r", "pid 1", 2.0)).recover(CheckpointError, lambda _: fail("still"))
+    assert await again.run(None) == Failure("still")
+
+
+async def test_fallbacks() -> None:
+    assert await fail("no").fallback(1).run(None) == Success(1)
+    assert await pure(2).fallback(1).run(None) == Success(2)
+    assert await fail("no").fallback_to(pure(3)).run(None) == Success(3)
+    assert await fail("no").fallback_to(fail("neither")).run(None) == Failure("neither")
+
+
+async def test_traverse_goes_one_after_another_and_stops_at_a_failure() -> None:
+    log: list[str] = []
+    read: list[str] = []
+
+    def items() -> Any:
+        for item in "abxc":
+            read.append(item)
+            yield item
+
+    one_by_one = traverse(items(), lambda item: fail(item) if item == "x" else writing(log, item))
+    assert await one_by_one.run(None) == Failure("x")
+    assert (log, read) == (["a", "b"], ["a", "b", "x"])
+    assert await traverse([1, 2], lambda n: pure(-n)).run(None) == Success([-1, -2])
+
+
+# Contexts.
+
+
+async def test_a_trail_reads_inner_to_outer_and_never_nests() -> None:
+    failing = fail("no route").context("connecting").context("loading").context("starting")
+
+    assert await failing.run(None) == Failure("no route")
+    traced = TracedError("no route", ("connecting", "loading", "starting"))
+    assert await failing.traced().run(None) == Failure(traced)
+    assert str(traced) == "starting: loading: connecting: no route"
+
+
+async def test_a_trail_survives_map_err_parallel_operators_and_generators() -> None:
+    inner = fail("no").context("inner").map_err(str.upper)
+    side_by_side = par_traverse([1], lambda _: inner).context("outer")
+    assert await side_by_side.traced().run(None) == Failure(TracedError("NO", ("inner", "outer")))
+
+    everything = par_all([fail("a").context("in a"), fail("b").context("in b")])
+    assert await everything.traced().run(None) == Failure(TracedError(["a", "b"], ("in a", "in b")))
+    one_by_one = traverse([1], lambda _: inner).context("outer")
+    assert await one_by_one.traced().run(None) == Failure(TracedError("NO", ("inner", "outer")))
+
+
+async def test_a_handled_failure_leaves_no_trail() -> None:
+    handled = fail("first").context("inner").or_else(lambda _: fail("second")).context("outer")
+
+    assert await handled.traced().run(None) == Failure(TracedError("second", ("outer",)))
+
+
+async def test_a_trail_shows_as_notes_each_once() -> None:
+    error = OSError("no route")
+    failing = fail(error).context("connecting").context("loading")
+    await failing.run(None)
+    await failing.run(None)
+    assert error.__notes__ == ["connecting", "loading"]
+
+    with pytest.raises(EffectError) as caught:
+        await fail("no").context("connecting").run_or_raise(None)
+    assert caught.value.__notes__ == ["connecting"]
+
+
+async def test_defects_bear_contexts_and_names() -> None:
+    bug = ValueError("bug")
+    buggy = die(bug).context("connecting").named("load").context("starting")
+
+    with pytest.raises(ValueError, match="bug"):
+        await buggy.run(None)
+    assert bug.__notes__ == ["connecting", "in 'load'", "starting"]
+
+
+class Told:
+    """An observer that writes down what it was told."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def began(self, name: str) -> None:
+        self.log.append(f"{name} began")
+
+    def ended(self, name: str, ended: Exit[Any, Any]) -> None:
+        self.log.append(f"{name} ended: {kind_of(ended)}")
+
+
+async def test_an_observer_is_told_of_named_effects_however_they_end() -> None:
+    told = Told()
+    observer: EffectObserver = told
+
+    inner = pure(1).named("inner").and_then(lambda _: fail("no").named("failing"))
+    await inner.named("outer").run(None, observer=observer)
+    with pytest.raises(ValueError, match="bug"):
+        await die(ValueError("bug")).named("buggy").run(None, observer=observer)
+    with anyio.move_on_after(0.01):
+        await from_async(lambda _: anyio.sleep_forever()).named("slow").run(None, observer=observer)
+
+    assert told.log == [
+        "outer began",
+        "inner began",
+        "inner ended: success",
+        "failing began",
+        "failing ended: failure",
+        "outer ended: failure",
+        "buggy began",
+        "buggy ended: defect",
+        "slow began",
+        "slow ended: interruption",
+    ]
+
+
+@do
+def checkout(cart: str) -> Do[object, str, int]:
+    return (yield from pure(len(cart)))
+
+
+@effect(errors=KeyError)
+def price(env: dict[str, int], item: str) -> int:
+    return env[item]
+
+
+async def test_an_effect_shows_what_it_is() -> None:
+    """So that one that somebody forgot to run is recognised where it is printed."""
+    loading = pure(1).named("load").map(str).timeout(3)
+
+    assert repr(loading) == "pure(1).named('load').map(str).timeout(3)"
+    assert repr(checkout("c-1")) == "checkout('c-1')"
+    assert (
+        repr(price("tea").context("pricing"))
+        == "attempt(price('tea'), KeyError).context('pricing')"
+    )
+    assert repr(race([fail("no"), sleep(1)])) == "race([fail('no'), sleep(1)])"
+    assert len(repr(par_all([pure("x" * 1000)]))) < 100
+
+
+async def test_a_deep_effect_shows_its_end() -> None:
+    deep: Effect[object, Any, Any] = pure(1)
+    for _ in range(100_000):
+        deep = deep.map(str)
+
+    assert repr(deep).startswith("....map(str)")
+
+
+# Context variables.
+
+
+async def test_context_variables_behave_as_in_plain_async_code() -> None:
+    """What an effect sets is there for the next one; what a parallel child sets stays with it."""
+    variable: ContextVar[str] = ContextVar("variable", default="outer")
+
+    def setting(value: str) -> Effect[object, Any, object]:
+        return from_fn(lambda _: variable.set(value))
+
+    reading: Effect[object, Any, str] = from_fn(lambda _: variable.get())
+
+    assert await setting("here").and_then(lambda _: reading).run(None) == Success("here")
+    assert variable.get() == "here"
+
+    def child(value: str) -> Effect[object, Any, str]:
+        return setting(value).and_then(lambda _: reading)
+
+    assert await par_traverse("ab", child).run(None) == Success(["a", "b"])
+    assert variable.get() == "here"

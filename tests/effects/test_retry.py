@@ -1,0 +1,295 @@
+"""Policies are values; retrying does what they say, in virtual time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from returns.result import Failure, Success
+
+from effectflow import (
+    Effect,
+    RetryExhausted,
+    RetryPolicy,
+    die,
+    fail,
+    from_async,
+    from_fn,
+    pure,
+    sleep,
+)
+from effectflow.effects import FailedAttempt, TracedError
+from effectflow.testing import TestClock
+
+AnyEffect = Effect[object, Any, Any]
+anyio_test = pytest.mark.anyio
+
+CONSTRUCTORS = [
+    RetryPolicy.constant,
+    RetryPolicy.linear,
+    RetryPolicy.exponential,
+    RetryPolicy.fibonacci,
+]
+
+
+def failing_times(count: int) -> AnyEffect:
+    """Fails so many times, with "no 1", "no 2", and so on, and succeeds from then on."""
+    runs = 0
+
+    def attempt(_: object) -> AnyEffect:
+        nonlocal runs
+        runs += 1
+        return fail(f"no {runs}") if runs <= count else pure(f"yes after {runs}")
+
+    return from_fn(attempt).and_then(lambda effect: effect)
+
+
+# Policies.
+
+
+@pytest.mark.parametrize(
+    ("policy", "delays"),
+    [
+        (RetryPolicy.constant(2.0), [2.0, 2.0, 2.0, 2.0, 2.0]),
+        (RetryPolicy.linear(2.0), [2.0, 4.0, 6.0, 8.0, 10.0]),
+        (RetryPolicy.exponential(2.0), [2.0, 4.0, 8.0, 16.0, 32.0]),
+        (RetryPolicy.fibonacci(2.0), [2.0, 2.0, 4.0, 6.0, 10.0]),
+        (RetryPolicy.exponential(2.0).with_max_delay(5.0), [2.0, 4.0, 5.0, 5.0, 5.0]),
+    ],
+)
+def test_the_shapes_of_delays(policy: RetryPolicy, delays: list[float]) -> None:
+    bounded = policy.with_max_retries(5)
+
+    assert [bounded.delay_for_attempt(i) for i in range(7)] == [*delays, None, None]
+    assert list(bounded.delays()) == delays
+
+
+policies = st.builds(
+    lambda make, base, most, retries: make(base).with_max_delay(most).with_max_retries(retries),
+    st.sampled_from(CONSTRUCTORS),
+    st.floats(0, 100),
+    st.floats(0, 200),
+    st.integers(0, 30),
+)
+
+
+@given(policies, st.integers(), st.floats(0, 1))
+def test_jitter_keeps_to_its_bounds_and_to_its_seed(
+    policy: RetryPolicy, seed: int, proportion: float
+) -> None:
+    plain = list(policy.delays())
+
+    for delay, at_most in zip(policy.with_full_jitter().delays(), plain, strict=True):
+        assert 0 <= delay <= at_most
+    for delay, middle in zip(policy.with_jitter(proportion).delays(), plain, strict=True):
+        assert (1 - proportion) * middle <= delay * (1 + 1e-9)
+        assert delay <= min((1 + proportion) * middle * (1 + 1e-9), policy.max_delay)
+    before = policy.base
+    for delay in policy.with_decorrelated_jitter().delays():
+        assert (
+            min(policy.base, policy.max_delay)
+            <= delay
+            <= min(max(before, policy.base) * 3, policy.max_delay) * (1 + 1e-9) + policy.base
+        )
+        before = delay
+
+    for jittered in (
+        policy.with_jitter(proportion),
+        policy.with_full_jitter(),
+        policy.with_decorrelated_jitter(),
+    ):
+        seeded = jittered.with_seed(seed)
+        assert list(seeded.delays()) == list(seeded.delays())
+        by_number = [seeded.delay_for_attempt(i) for i in range(len(plain) + 1)]
+        assert by_number == [*seeded.delays(), None]
+
+
+@given(st.sampled_from(CONSTRUCTORS), st.floats(0, 1e308), st.integers(0, 10**12))
+def test_delays_are_capped_and_never_overflow(make: Any, base: float, attempt: int) -> None:
+    delay = make(base).without_bound().delay_for_attempt(attempt)
+
+    assert delay is not None
+    assert 0 <= delay <= 365 * 24 * 3600
+
+
+@pytest.mark.parametrize("make", CONSTRUCTORS)
+def test_what_makes_no_policy_is_refused(make: Any) -> None:
+    for delay in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="delay"):
+            make(delay)
+    with pytest.raises(ValueError, match="max_retries"):
+        make(1.0).with_max_retries(-1)
+    with pytest.raises(ValueError, match="jitter"):
+        make(1.0).with_jitter(1.5)
+    with pytest.raises(ValueError, match="from 0"):
+        make(1.0).with_max_retries(1).delay_for_attempt(-1)
+
+
+def test_a_policy_needs_a_bound() -> None:
+    with pytest.raises(ValueError, match="without_bound"):
+        pure(1).retry(RetryPolicy.constant(1.0))
+
+    for bounded in (
+        RetryPolicy.constant(1.0).with_max_retries(1),
+        RetryPolicy.constant(1.0).with_max_elapsed(1.0),
+        RetryPolicy.constant(1.0).without_bound(),
+    ):
+        assert pure(1).retry(bounded).run_sync(None) == Success(1)
+
+
+# Retrying.
+
+
+@anyio_test
+async def test_success_gives_the_plain_value() -> None:
+    clock = TestClock()
+    policy = RetryPolicy.exponential(1.0).with_max_retries(5)
+
+    assert await clock.run(failing_times(3).retry(policy), None) == Success("yes after 4")
+    assert clock.monotonic() == 1 + 2 + 4
+
+
+@anyio_test
+async def test_exhaustion_carries_the_last_error_attempts_and_time() -> None:
+    policy = RetryPolicy.linear(10.0).with_max_retries(2)
+    exhausted = (await TestClock().run(failing_times(9).retry(policy), None)).failure()
+
+    assert isinstance(exhausted, RetryExhausted)
+    assert (exhausted.error, exhausted.attempts, exhausted.elapsed) == ("no 3", 3, 30.0)
+    assert "3 times" in str(exhausted)
+
+
+@anyio_test
+async def test_no_attempt_begins_after_the_total_time() -> None:
+    policy = RetryPolicy.constant(10.0).with_max_elapsed(35.0)
+    exhausted = (await TestClock().run(failing_times(99).retry(policy), None)).failure()
+
+    assert (exhausted.attempts, exhausted.elapsed) == (4, 30.0)
+
+
+@anyio_test
+async def test_when_tells_what_is_worth_another_attempt() -> None:
+    policy = RetryPolicy.constant(1.0).with_max_retries(9)
+    retried = failing_times(5).retry(policy, when=lambda error: error != "no 3")
+
+    assert await TestClock().run(retried, None) == Failure("no 3")
+
+
+@anyio_test
+async def test_hooks_see_each_failure_and_the_last_one_too() -> None:
+    seen: list[FailedAttempt[Any]] = []
+    effects: list[str] = []
+
+    def hook(failed: FailedAttempt[Any]) -> Effect[object, Any, object] | None:
+        seen.append(failed)
+        return from_fn(lambda _: effects.append("run")) if failed.attempt == 2 else None
+
+    policy = RetryPolicy.constant(5.0).with_max_retries(2)
+    await TestClock().run(failing_times(9).retry(policy, on_retry=hook), None)
+
+    assert seen == [
+        FailedAttempt("no 1", 1, 5.0, 0.0),
+        FailedAttempt("no 2", 2, 5.0, 5.0),
+        FailedAttempt("no 3", 3, None, 10.0),
+    ]
+    assert effects == ["run"]
+
+
+@anyio_test
+async def test_defects_are_not_retried() -> None:
+    runs: list[int] = []
+    buggy = from_fn(lambda _: runs.append(1)).and_then(lambda _: die(ValueError("bug")))
+    with pytest.raises(ValueError, match="bug"):
+        await buggy.retry(RetryPolicy.constant(0).with_max_retries(5)).run(None)
+
+    assert runs == [1]
+
+
+@anyio_test
+async def test_interruption_during_a_delay_is_immediate() -> None:
+    policy = RetryPolicy.constant(3600.0).with_max_retries(5)
+    with anyio.move_on_after(0.01) as scope, anyio.fail_after(5):
+        await fail("no").retry(policy).run(None)
+
+    assert scope.cancelled_caught
+
+
+@anyio_test
+async def test_a_trail_survives_retrying() -> None:
+    policy = RetryPolicy.constant(0.0).with_max_retries(1)
+    traced = (
+        await fail("no").context("inner").retry(policy).context("outer").traced().run(None)
+    ).failure()
+
+    assert isinstance(traced, TracedError)
+    assert traced.trail == ("inner", "outer")
+    assert traced.error.error == "no"
+
+
+@anyio_test
+async def test_an_hour_of_delays_passes_at_once() -> None:
+    clock = TestClock()
+    policy = RetryPolicy.exponential(1.0).with_max_delay(600).with_max_retries(16)
+    with anyio.fail_after(5):
+        await clock.run(fail("no").retry(policy), None)
+
+    assert clock.monotonic() > 3600
+
+
+# Timeouts.
+
+
+@anyio_test
+async def test_a_timeout_cancels_cleans_up_and_says_how_long() -> None:
+    log: list[str] = []
+    slow = sleep(60).on_exit(from_fn(lambda _: log.append("cleaned up"))).timeout(5)
+    clock = TestClock()
+    timed_out = (await clock.run(slow, None)).failure()
+
+    assert timed_out.seconds == 5
+    assert (clock.monotonic(), log) == (5.0, ["cleaned up"])
+
+
+@anyio_test
+async def test_what_ends_in_time_is_not_timed_out() -> None:
+    assert await TestClock().run(sleep(4).map(lambda _: "done").timeout(5), None) == Success("done")
+    assert await TestClock().run(fail("no").timeout(5), None) == Failure("no")
+    assert await pure("at once").timeout(0).run(None) == Success("at once")
+
+
+@anyio_test
+async def test_the_inner_of_nested_timeouts_may_be_the_longer_one() -> None:
+    for inner, outer, expected in ((2, 9, 2), (9, 2, 2)):
+        nested = sleep(60).timeout(inner).timeout(outer)
+        assert (await TestClock().run(nested, None)).failure().seconds == expected
+
+
+@anyio_test
+async def test_a_timeout_around_effects_side_by_side() -> None:
+    from effectflow import par_all
+
+    log: list[str] = []
+
+    def child(name: str) -> AnyEffect:
+        return sleep(60).on_exit(from_fn(lambda _: log.append(name)))
+
+    both = par_all([child("a"), sleep(1), child("b")]).timeout(5)
+    assert (await TestClock().run(both, None)).failure().seconds == 5
+    assert sorted(log) == ["a", "b"]
+
+
+@anyio_test
+async def test_a_timeout_in_real_time() -> None:
+    with anyio.fail_after(5):
+        slow: AnyEffect = from_async(lambda _: anyio.sleep_forever())
+        assert (await slow.timeout(0.01).run(None)).failure().seconds == 0.01
+
+
+def test_a_timeout_that_is_no_time_is_refused() -> None:
+    for seconds in (-1.0, math.nan):
+        with pytest.raises(ValueError, match="timeout"):
+            pure(1).timeout(seconds)

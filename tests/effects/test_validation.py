@@ -1,0 +1,75 @@
+"""Validation gathers every error, in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from returns.result import Failure, Success
+
+from effectflow import Invalid, Valid, Validation, fail, pure
+
+parts = st.one_of(
+    st.integers().map(Valid),
+    st.lists(st.text(max_size=3), min_size=1, max_size=3).map(Invalid),
+)
+
+
+@given(st.lists(parts, max_size=10))
+def test_all_has_every_value_or_every_error_in_order(parts: list[Validation[str, int]]) -> None:
+    errors = [error for part in parts if isinstance(part, Invalid) for error in part.errors]
+    values = [part.value for part in parts if isinstance(part, Valid)]
+
+    expected = Invalid(errors) if errors else Valid(tuple(values))
+    assert Validation.all(*parts) == expected
+
+
+@given(st.lists(parts, max_size=4), st.lists(parts, max_size=4))
+def test_validations_nest(left: list[Any], right: list[Any]) -> None:
+    nested = Validation.all(Validation.all(*left), Validation.all(*right))
+    flat = Validation.all(*left, *right)
+
+    if isinstance(flat, Invalid):
+        assert nested == flat
+    else:
+        assert nested == Valid(
+            (tuple(part.value for part in left), tuple(part.value for part in right))
+        )
+
+
+@given(parts)
+def test_it_converts_to_and_from_results_and_effects(part: Validation[str, int]) -> None:
+    match part:
+        case Valid(value):
+            assert part.to_result() == Success(value)
+            assert part.to_effect().run_sync(None) == Success(value)
+            assert Validation.from_result(Success(value)) == part
+            assert Validation.from_effect(pure(value)).run_sync(None) == Success(part)
+        case Invalid(errors):
+            assert part.to_result() == Failure(errors)
+            assert part.to_effect().run_sync(None) == Failure(errors)
+            assert Validation.from_result(Failure(errors[0])) == Invalid(errors[:1])
+            assert Validation.from_effect(fail(errors[0])).run_sync(None) == Success(
+                Invalid(errors[:1])
+            )
+        case _:
+            raise AssertionError(part)
+
+
+def test_values_and_errors_are_mapped() -> None:
+    assert Valid(2).map(str) == Valid("2")
+    assert Invalid(["a", "b"]).map_err(str.upper) == Invalid(["A", "B"])
+    assert Valid(2).and_then(lambda n: Invalid([f"{n}"])) == Invalid(["2"])
+    assert Validation.traverse([1, -1, -2], positive) == Invalid(["-1", "-2"])
+    assert Validation.traverse([1, 2], positive) == Valid([1, 2])
+
+
+def positive(n: int) -> Validation[str, int]:
+    return Valid(n) if n > 0 else Invalid([str(n)])
+
+
+def test_no_errors_are_no_invalid() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        Invalid([])
