@@ -194,7 +194,7 @@ def _settled(
     """What the journal already says of this step, or None if it is to be run."""
     if past.is_completed:
         _check_arguments(run, path, past.arguments, arguments)
-        run.last_step = path
+        run.last_completed = path
         run.notify(StepSkipped(run.run_id, path, past.output))
         try:
             return Pure(from_tree(past.output, path=f"{path}: $", types=definition.types))

@@ -94,7 +94,7 @@ class ErrorRecord:
     """An error as the journal keeps it.
 
     Attributes:
-        type: the name of its class.
+        type: the name of its class, with its module unless that is built in.
         message: the error as text.
         value: the error itself, to be rebuilt from a declared type; None if it has no such form.
         traceback: where a defect was raised; None for a typed failure.
@@ -133,11 +133,15 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What `now()`, `random()` or `uuid()` gave between steps."""
+    """What `now()`, `random()` or `uuid()` gave between steps, or what a parallel operator decided.
+
+    `is_failure` says that it was decided to fail: that stands once the workflow has handled it.
+    """
 
     step: str
     value: Tree
     at: float = 0.0
+    is_failure: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,10 @@ def _write(entry: Entry) -> Tree:
             return {
                 "entry": "completed", "step": step, "output": output, "duration": duration, "at": at,
             }  # fmt: skip
-        case Recorded(step, value, at):
-            return {"entry": "recorded", "step": step, "value": value, "at": at}
+        case Recorded(step, value, at, is_failure):
+            return {
+                "entry": "recorded", "step": step, "value": value, "at": at, "failure": is_failure,
+            }  # fmt: skip
         case Failed(step, error, retryable, at):
             return {
                 "entry": "failed", "step": step, "error": _write_error(error),
@@ -148,7 +150,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Entry]] = {
     "resumed": lambda tree: Resumed(tree["owner"], tree["at"]),
     "before_step": _read_before_step,
     "completed": lambda tree: Completed(tree["step"], tree["output"], tree["duration"], tree["at"]),
-    "recorded": lambda tree: Recorded(tree["step"], tree["value"], tree["at"]),
+    "recorded": lambda tree: Recorded(tree["step"], tree["value"], tree["at"], tree["failure"]),
     "failed": lambda tree: Failed(
         tree["step"], _read_error(tree["error"]), tree["retryable"], tree["at"]
     ),

@@ -27,7 +27,7 @@ _BUILTIN: Mapping[str, type[Exception]] = {
 def error_classes(annotation: object) -> dict[str, type[Exception]]:
     """The exception classes in an annotation such as `PaymentError | Timeout`, by name."""
     if isinstance(annotation, type) and issubclass(annotation, Exception):
-        return {annotation.__name__: annotation}
+        return {_name(annotation): annotation}
     found: dict[str, type[Exception]] = {}
     for part in cast(Iterable[object], get_args(annotation)):
         found |= error_classes(part)
@@ -40,24 +40,11 @@ def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRe
         "".join(traceback.format_exception(error)) if isinstance(error, Exception) else repr(error)
     )
     return ErrorRecord(
-        type=type(error).__name__,
-        message=str(error),
+        type=_name(type(error)),
+        message=_without_surrogates(str(error)),
         value=_write_value(error, types),
-        traceback=text if is_defect else None,
+        traceback=_without_surrogates(text) if is_defect else None,
     )
-
-
-def _write_value(error: object, types: KnownTypes) -> Tree:
-    try:
-        if isinstance(error, Exception):
-            state = {name: part for name, part in vars(error).items() if name != "__notes__"}
-            return {
-                "args": to_tree(list(error.args), types=types),
-                "state": to_tree(state, types=types),
-            }
-        return {"value": to_tree(error, types=types)}
-    except NotSerializable:
-        return None
 
 
 def read_error(
@@ -68,20 +55,71 @@ def read_error(
     Fails (raises) with NotSerializable if it has no exact form or its class was not declared.
     """
     value = record.value
-    found = classes.get(record.type) or _BUILTIN.get(record.type)
     try:
         if isinstance(value, dict) and "value" in value:
             return from_tree(value["value"], types=types)
-        if isinstance(value, dict) and found is not None:
-            error = found.__new__(found)
-            error.args = tuple(cast(list[Any], from_tree(value["args"], types=types)))
-            vars(error).update(cast(dict[str, Any], from_tree(value["state"], types=types)))
-            return error
-    except (MalformedValue, TypeError, AttributeError):
+        if isinstance(value, dict):
+            found = _class_named(record.type, classes)
+            args = cast(list[Any], from_tree(value["args"], types=types))
+            state = cast(dict[str, Any], from_tree(value["state"], types=types))
+            return _build(found, args, state)
+    except (MalformedValue, LookupError, TypeError, ValueError, AttributeError):
         pass
     raise NotSerializable(
         step,
-        f"it failed with {record.type}: {record.message}; the workflow handled that and went on, and "
-        "now the error cannot be rebuilt. Declare its class: in the step's return annotation, "
-        "`Effect[Env, TheError, Output]`, or by error=",
+        f"it failed with {record.type}: {record.message}; the workflow handled that and went on, so a "
+        "resume needs the error again, and cannot rebuild it. Declare its class: in the step's return "
+        "annotation, `Effect[Env, TheError, Output]`, or by error=",
     )
+
+
+def _name(kind: type) -> str:
+    return (
+        kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def _without_surrogates(text: str) -> str:
+    """Text that every encoding can hold: what is no character is shown as an escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _write_value(error: object, types: KnownTypes) -> Tree:
+    try:
+        if not isinstance(error, Exception):
+            return {"value": to_tree(error, types=types)}
+        # What pickle would keep: for an OSError the args in it have the file names too.
+        _, args, *rest = cast("tuple[Any, ...]", error.__reduce__())
+        kept = cast("dict[str, Any]", (rest[0] if rest else None) or {})
+        state = {name: part for name, part in kept.items() if name != "__notes__"}
+        return {
+            "args": to_tree(list(args), types=types),
+            "state": to_tree(state, types=types),
+        }
+    except (NotSerializable, TypeError, ValueError):
+        return None
+
+
+def _build(found: type[Exception], args: list[Any], state: dict[str, Any]) -> Exception:
+    if found.__init__ in _BUILTIN_INITS:
+        error = found(*args)
+    else:
+        # An __init__ of its own may take other arguments than those that it hands on.
+        error = found.__new__(found)
+        error.args = tuple(args)
+    vars(error).update(state)
+    return error
+
+
+_BUILTIN_INITS = {kind.__init__ for kind in _BUILTIN.values()}
+
+
+def _class_named(name: str, classes: Mapping[str, type[Exception]]) -> type[Exception]:
+    """A class that was declared, one that derives from it, or a built-in one. Raises LookupError."""
+    todo = list(classes.values())
+    while todo:
+        kind = todo.pop()
+        if _name(kind) == name:
+            return kind
+        todo += kind.__subclasses__()
+    return _BUILTIN[name]

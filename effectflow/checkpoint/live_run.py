@@ -6,6 +6,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import anyio
 from returns.maybe import Maybe, Nothing, Some
@@ -62,8 +63,9 @@ class LiveRun:
         self.summary = summary
         self.force = force
         self.halted: CheckpointError | None = None
-        self.last_step: str | None = None
+        self.last_completed: str | None = None
         self.has_interrupted_step = False
+        self._beginning: str | None = None
         self._durable = length
         self._added = length
         self._buffer: list[bytes] = []
@@ -87,16 +89,18 @@ class LiveRun:
 
     async def before_step(self, entry: BeforeStep, *, at_once: bool) -> None:
         """Add the entry and make it durable before the step runs, if the policy says so."""
-        self.last_step = entry.step
         self.has_interrupted_step = False
+        self._beginning = entry.step
         self.add(entry)
         policy = self.checkpoints.policy
         if at_once or policy.every_steps == 1 or self._completed_since_save >= policy.every_steps:
             await self.save()
+        self._beginning = None
 
     def completed(self, entry: Completed) -> None:
         """Add the entry. It becomes durable with the next step's, or shortly, or at the end."""
         self._completed_since_save += 1
+        self.last_completed = entry.step
         self.add(entry)
         self._wake()
 
@@ -113,16 +117,26 @@ class LiveRun:
         with anyio.move_on_after(5, shield=True):
             await self.save()
 
-    def recall(self, path: str) -> Maybe[object]:
+    def interruption(self, reason: str) -> Interrupted | None:
+        """What is to be said of an interruption; None if a step has said it already."""
+        if self.has_interrupted_step:
+            return None
+        step, in_progress = self.last_completed, False
+        if self._beginning is not None:
+            step, in_progress = self._beginning, True
+        return Interrupted(step, in_progress=in_progress, reason=reason, at=time.time())
+
+    def recall(self, path: str) -> Maybe[Any]:
         """What was recorded at this place of the run, if anything was."""
         self.check()
         if path not in self.past.recorded:
             return Nothing
         return Some(from_tree(self.past.recorded[path], path=path, types=_NO_TYPES))
 
-    def record(self, path: str, value: object) -> None:
+    def record(self, path: str, value: object, *, is_failure: bool = False) -> None:
         """Add the value to the journal, for the next time that the run comes by."""
-        self.add(Recorded(path, to_tree(value, path=path, types=_NO_TYPES), at=time.time()))
+        tree = to_tree(value, path=path, types=_NO_TYPES)
+        self.add(Recorded(path, tree, time.time(), is_failure))
         self._wake()
 
     def encode(self, value: object, path: str, types: KnownTypes) -> Tree:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from effectflow.checkpoint.entries import (
     Arguments,
@@ -17,7 +18,7 @@ from effectflow.checkpoint.entries import (
 )
 from effectflow.checkpoint.values import Tree
 
-__all__ = ["Past", "PastStep", "flow_of", "read_past"]
+__all__ = ["Past", "PastStep", "Unsettled", "flow_of", "read_past"]
 
 
 @dataclass(slots=True)
@@ -58,29 +59,62 @@ class Past:
 def read_past(entries: Iterable[Entry]) -> Past:
     """What a journal says about each step. Pure."""
     past = Past({}, {})
-    unsettled: dict[str, PastStep] = {}
+    unsettled = Unsettled()
     for entry in entries:
         match entry:
             case BeforeStep(path, attempt, arguments):
-                _settle(unsettled, path)
-                unsettled.pop(path, None)
+                unsettled.go_on(path)
+                unsettled.forget(path)
                 past.steps[path] = PastStep(attempt, arguments)
             case Completed(path, output):
-                _settle(unsettled, path)
+                unsettled.go_on(path)
                 step = past.steps.setdefault(path, PastStep(1))
                 step.is_completed, step.output = True, output
-            case Recorded(path, value):
-                _settle(unsettled, path)
-                past.recorded[path] = value
+            case Recorded(path, value, _, is_failure):
+                unsettled.go_on(path)
+                if is_failure:
+                    unsettled.add(path, partial(past.recorded.__setitem__, path, value))
+                else:
+                    past.recorded[path] = value
             case Failed(path, error, retryable):
                 step = past.steps.setdefault(path, PastStep(1))
                 step.error, step.retryable = error, retryable
-                unsettled[path] = step
+                unsettled.add(path, partial(setattr, step, "was_handled", True))
             case Resumed():
-                unsettled.clear()
+                unsettled = Unsettled()
             case _:
                 pass
     return past
+
+
+class Unsettled:
+    """Failures that the workflow may yet handle, and what is to be done once it has."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Callable[[], object]] = {}
+
+    def add(self, path: str, once_handled: Callable[[], object]) -> None:
+        """The step or operator at this path has failed."""
+        self._waiting[path] = once_handled
+
+    def forget(self, path: str) -> None:
+        """It is run again."""
+        self._waiting.pop(path, None)
+
+    def go_on(self, path: str) -> None:
+        """An entry at this path shows that its flow, and so every flow within it, has gone on."""
+        if not self._waiting:
+            return
+        flow = flow_of(path)
+        for failed in list(self._waiting):
+            inside = flow in ("", flow_of(failed)) or failed.startswith(f"{flow}/")
+            if inside and failed != path and not _is_within(failed, path):
+                self._waiting.pop(failed)()
+
+
+def _is_within(path: str, outer: str) -> bool:
+    """Whether a path is of what runs inside the step or operator at another."""
+    return path.startswith((f"{outer}/", f"{outer}["))
 
 
 def flow_of(path: str) -> str:
@@ -98,14 +132,3 @@ def flow_of(path: str) -> str:
         elif character == "/" and depth == 0:
             return path[:index]
     return ""
-
-
-def _settle(unsettled: dict[str, PastStep], path: str) -> None:
-    """An entry at `path` shows that its flow, and so every flow within it, has gone on."""
-    if not unsettled:
-        return
-    flow = flow_of(path)
-    for failed in list(unsettled):
-        inside = flow in ("", flow_of(failed)) or failed.startswith(f"{flow}/")
-        if inside and failed != path and not failed.startswith(f"{path}/"):
-            unsettled.pop(failed).was_handled = True

@@ -58,7 +58,7 @@ def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) ->
     steps = (definition or checkpoint.definition).steps
     match checkpoint.state:
         case None:
-            return ResumePlan(steps[0] if steps else None, False, skip)
+            return ResumePlan(_after(None, steps), False, skip)
         case BeforeStep(step):
             return ResumePlan(step, True, skip)
         case Completed(step):
@@ -66,12 +66,14 @@ def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) ->
         case Failed(step, _, retryable):
             return ResumePlan(step, retryable, skip)
         case Interrupted(step, in_progress):
-            start = step if in_progress or step is None else _after(step, steps)
+            start = step if in_progress else _after(step, steps)
             return ResumePlan(start, in_progress, skip)
 
 
-def _after(step: str, steps: tuple[str, ...]) -> str | None:
-    """The step that comes after this one, where the definition says it."""
+def _after(step: str | None, steps: tuple[str, ...]) -> str | None:
+    """The step that comes after this one, or the first, where the definition says it."""
+    if step is None:
+        return steps[0] if steps else None
     if step not in steps:
         return None
     following = steps.index(step) + 1

@@ -126,7 +126,8 @@ class CheckpointStore(Protocol):
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         """Take the lease of a run, existing or not, for so many seconds.
 
-        A lease that has expired, or whose owner `Owner.is_dead`, is free.
+        A lease that has expired, or whose owner `Owner.is_dead`, is free. An owner that holds it
+        already gets a new one.
 
         Fails with RunBusy when another live owner holds it.
         """

@@ -146,7 +146,8 @@ def par_all(
     check_limit(limit)
 
     async def perform(env: Any, scope: Scope) -> Any:
-        traversal = Traversal("par_all", effects, _itself, env, scope, stop_early=False)
+        path = scope.next_path("par_all")
+        traversal = Traversal("par_all", path, effects, _itself, env, scope, stop_early=False)
         await traversal.run(limit)
         failures = traversal.failures_in_order()
         if failures:
@@ -210,9 +211,18 @@ def _until_failure(
     check_limit(limit)
 
     async def perform(env: Any, scope: Scope) -> Any:
-        traversal = Traversal(name, items, f, env, scope, key=key)
+        path = scope.next_path(name)
+        # Which failure came first is chance: a resumed run that handled one handles it again.
+        decided = scope.decisions.recall(path).value_or(None) if scope.decisions else None
+        traversal = Traversal(name, path, items, f, env, scope, key=key, only=decided)
         await traversal.run(limit)
-        return traversal.first_failure() or traversal.values_in_order()
+        first = traversal.first_failure()
+        if first is None:
+            return traversal.values_in_order()
+        position, failed = first
+        if scope.decisions is not None and decided is None:
+            scope.decisions.record(path, position, is_failure=True)
+        return failed
 
     return nodes.Perform(perform, (name, items) if f is _itself else (name, items, f))
 

@@ -71,7 +71,7 @@ async def _run(
 ) -> Any:
     """The outcome that decided, or the failure of all."""
     path = scope.next_path(name)
-    recorder = scope.recorder if scope.step is None else None
+    recorder = scope.decisions
     known: Maybe[Any] = Maybe.empty if recorder is None else recorder.recall(path)
     outcomes: dict[int, Any] = {}
     raised: list[BaseException] = []
@@ -99,5 +99,5 @@ async def _run(
         failures = [outcomes[position] for position in sorted(outcomes)]
         return nodes.Failed([failed.error for failed in failures])
     if recorder is not None and known is Maybe.empty:
-        recorder.record(path, winner)
+        recorder.record(path, winner, is_failure=not _is_success(outcomes[winner]))
     return outcomes[winner]

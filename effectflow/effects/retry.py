@@ -17,7 +17,7 @@ from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import RetryExhausted
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Scope, observe
 from effectflow.effects.sleeping import sleep_until_recorded
 
 __all__ = ["FailedAttempt", "RetryPolicy", "retry"]
@@ -209,7 +209,8 @@ def retry(
                 return outcome
             if when is not None and not when(outcome.error):
                 return outcome
-            elapsed = scope.clock.monotonic() - began
+            # Recorded, as a resumed run has spent another time up to here.
+            elapsed = observe(scope, "elapsed", lambda: scope.clock.monotonic() - began)
             delay = _next_delay(policy, delays, elapsed)
             if on_retry is not None:
                 hooked = on_retry(FailedAttempt(outcome.error, attempt, delay, elapsed))

@@ -7,7 +7,7 @@ own, so that the path of a step never depends on scheduling.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from returns.maybe import Maybe
 
@@ -27,12 +27,16 @@ Sink: TypeAlias = Callable[[object], Awaitable[None]]
 class Recorder(Protocol):
     """Remembers what an effect saw of the outside world, so that a resumed run sees it again."""
 
-    def recall(self, path: str) -> Maybe[object]:
+    def recall(self, path: str) -> Maybe[Any]:
         """What was recorded at this path, if anything was."""
         ...
 
-    def record(self, path: str, value: object) -> None:
-        """Remember this for the next time that the run comes by."""
+    def record(self, path: str, value: object, *, is_failure: bool = False) -> None:
+        """Remember this for the next time that the run comes by.
+
+        What led to a failure is remembered only once the run has handled that and gone on: a failure
+        that ended the run is to be tried again.
+        """
         ...
 
 
@@ -79,6 +83,11 @@ class Scope:
         self.observer = observer
         self.finalizer_deadline = finalizer_deadline
         self._occurrences: dict[str, int] = {}
+
+    @property
+    def decisions(self) -> Recorder | None:
+        """Where the operators of this flow record what they decide; None within steps."""
+        return self.recorder if self.step is None else None
 
     def next_path(self, name: str) -> str:
         """The path of the next occurrence of `name` here: `name`, then `name#2`, `name#3`, ..."""
@@ -141,11 +150,11 @@ def root_scope(
 
 def observe(scope: Scope, name: str, take: Callable[[], A]) -> A:
     """What `take` gives; in a durable run, between steps, what it gave the first time."""
-    recorder = scope.recorder
-    if recorder is None or scope.step is not None:
+    recorder = scope.decisions
+    if recorder is None:
         return take()
     path = scope.next_path(name)
-    known: Maybe[A] = recorder.recall(path)  # type: ignore[assignment]  # recorded by us, at this path
+    known: Maybe[A] = recorder.recall(path)
     if known is not Maybe.empty:
         return known.unwrap()
     value = take()

@@ -11,7 +11,7 @@ __all__ = ["sleep_until_recorded"]
 
 async def sleep_until_recorded(scope: Scope, name: str, seconds: float) -> None:
     """Sleep; in a durable run, between steps, only until the time that was recorded at first."""
-    if scope.recorder is None or scope.step is not None:
+    if scope.decisions is None:
         await scope.clock.sleep(seconds)
         return
     wake_at = observe(scope, name, lambda: _after(scope.clock.now(), seconds))

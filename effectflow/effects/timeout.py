@@ -21,7 +21,7 @@ def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, A
         raise ValueError(f"a timeout must be 0 seconds or more, not {seconds}")
 
     async def perform(env: Any, scope: Scope) -> Any:
-        recorder = scope.recorder if scope.step is None else None
+        recorder = scope.decisions
         path = scope.next_path("timeout")
         # A resumed run that goes by here again must not find in time what once was not.
         if recorder is not None and recorder.recall(path) is not Maybe.empty:
@@ -29,7 +29,7 @@ def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, A
         with scope.clock.move_on_after(seconds):
             return await interpret(source, env, scope.within(path))
         if recorder is not None:
-            recorder.record(path, True)
+            recorder.record(path, True, is_failure=True)
         return nodes.Failed(TimedOut(seconds))
 
     return nodes.Perform(perform, ("timeout", source, seconds))

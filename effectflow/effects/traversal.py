@@ -26,16 +26,19 @@ class Traversal:
     """One run of a parallel operator.
 
     Parameters:
-        name: the operator's, for the paths of its children.
+        name: the operator's.
+        path: the operator's place in a durable run.
         items: what to read, lazily.
         f: makes the effect of one item.
         key: names an item's flow within a durable run; its position does if None.
         stop_early: whether the first failure ends the rest. A defect always does.
+        only: the position of the one item to run; the others are passed by.
     """
 
     def __init__(
         self,
         name: str,
+        path: str,
         items: Iterable[Any] | AsyncIterable[Any],
         f: Callable[[Any], Effect[Any, Any, Any]],
         env: Any,
@@ -43,6 +46,7 @@ class Traversal:
         *,
         key: Callable[[Any], object] | None = None,
         stop_early: bool = True,
+        only: int | None = None,
     ) -> None:
         self.name = name
         self.items = items
@@ -51,7 +55,8 @@ class Traversal:
         self.scope = scope
         self.key = key
         self.stop_early = stop_early
-        self.path = scope.next_path(name)
+        self.only = only
+        self.path = path
         self.keys: set[str] = set()
         self.values: dict[int, Any] = {}
         self.failures: dict[int, nodes.Failed] = {}
@@ -61,10 +66,13 @@ class Traversal:
     async def run(self, limit: int | None) -> None:
         """Run it to its end. Raises the first defect, with the others as notes."""
         async with self.tasks:
-            if isinstance(self.items, AsyncIterable):
-                await self._start_async(aiter(self.items), limit)
-            else:
-                self._start_sync(self.items, limit)
+            try:
+                if isinstance(self.items, AsyncIterable):
+                    await self._start_async(aiter(self.items), limit)
+                else:
+                    self._start_sync(self.items, limit)
+            except Exception as defect:
+                self._stop_for(defect)
         if self.raised:
             first, *others = self.raised
             for other in others:
@@ -77,9 +85,9 @@ class Traversal:
     def failures_in_order(self) -> list[nodes.Failed]:
         return [self.failures[position] for position in sorted(self.failures)]
 
-    def first_failure(self) -> nodes.Failed | None:
-        """The failure that came first in time."""
-        return next(iter(self.failures.values()), None)
+    def first_failure(self) -> tuple[int, nodes.Failed] | None:
+        """The failure that came first in time, and the position of its item."""
+        return next(iter(self.failures.items()), None)
 
     def _start_sync(self, items: Iterable[Any], limit: int | None) -> None:
         if not isinstance(items, Sized):
@@ -135,6 +143,8 @@ class Traversal:
         return bool(self.raised or (self.stop_early and self.failures))
 
     async def _run_child(self, position: int, item: Any) -> None:
+        if self.only is not None and position != self.only:
+            return
         try:
             scope = self._child_scope(position, item)
             outcome = await interpret(self.f(item), self.env, scope)

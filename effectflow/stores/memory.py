@@ -36,7 +36,7 @@ class MemoryStore:
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         run = self._runs.setdefault(run_id, _Run())
         now = time.time()
-        if run.lease is not None and run.lease.is_held(now):
+        if run.lease is not None and run.lease.owner != owner and run.lease.is_held(now):
             raise RunBusy(run_id, run.lease.owner, run.lease.expires_at - now)
         run.fence += 1
         run.lease = Lease(run_id, owner, run.fence, now + seconds)

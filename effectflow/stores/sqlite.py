@@ -93,7 +93,7 @@ class SqliteStore:
         def claim(database: sqlite3.Connection) -> Lease:
             now = time.time()
             held = _lease(database, run_id)
-            if held is not None and held.owner and held.is_held(now):
+            if held is not None and held.owner not in ("", owner) and held.is_held(now):
                 raise RunBusy(run_id, held.owner, held.expires_at - now)
             lease = Lease(run_id, owner, held.fence + 1 if held else 1, now + seconds)
             database.execute(

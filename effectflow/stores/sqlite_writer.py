@@ -152,7 +152,7 @@ class SqliteWriter:
             if self._log.stat().st_size <= _LOG_LIMIT:
                 self._warned = False
                 return
-            [pinned, _, _] = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            [pinned, _, _] = self._truncate_log()
         except (OSError, sqlite3.Error):
             return
         if pinned and not self._warned:
@@ -162,6 +162,14 @@ class SqliteWriter:
                 "until that ends",
                 self._path,
             )
+
+    def _truncate_log(self) -> tuple[int, int, int]:
+        # Whoever pins the log may do so for hours: nothing waits for that.
+        self._connection.execute("PRAGMA busy_timeout = 0")
+        try:
+            return self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
 
 
 def _wake(requests: list[_Request]) -> None:

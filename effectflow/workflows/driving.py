@@ -13,7 +13,7 @@ import anyio
 
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.entries import Entry, Finished, Interrupted, Resumed, Started
+from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started
 from effectflow.checkpoint.entry_format import FORMAT_VERSION
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, LeaseLost, RunConflict
 from effectflow.checkpoint.failures import write_error
@@ -143,14 +143,21 @@ class _Claim:
         self._run: LiveRun | None = None
 
     async def __aenter__(self) -> Self:
-        # A claim cut off by a cancellation would leave a lease that nobody knows to hold.
-        with anyio.CancelScope(shield=True):
-            self._lease = await self._checkpoints.store.claim(
-                self._run_id,
-                owner=str(Owner.new()),
-                seconds=self._checkpoints.lease_seconds,
-            )
+        owner = str(Owner.new())
+        try:
+            self._lease = await self._claim(owner)
+        except Exception:
+            raise
+        except BaseException:
+            # Cut off by a cancellation, it may hold all the same: claim it once more to give it free.
+            with anyio.move_on_after(5, shield=True), suppress(CheckpointError):
+                await self._checkpoints.store.release(await self._claim(owner))
+            raise
         return self
+
+    async def _claim(self, owner: str) -> Lease:
+        seconds = self._checkpoints.lease_seconds
+        return await self._checkpoints.store.claim(self._run_id, owner=owner, seconds=seconds)
 
     async def __aexit__(self, *_: object) -> None:
         if self._run is not None:
@@ -271,11 +278,7 @@ async def _write_interruption(run: LiveRun) -> None:
     """Leave `Interrupted` as the head of the journal, within a bounded time."""
     if run.halted is not None:
         return
-    entry = None
-    if not run.has_interrupted_step:
-        entry = Interrupted(
-            run.last_step, in_progress=False, reason=interruption_reason(), at=time.time()
-        )
+    entry = run.interruption(interruption_reason())
     with anyio.move_on_after(5, shield=True):
         with suppress(Halt):
             await run.finish(entry, RunStatus.INTERRUPTED)

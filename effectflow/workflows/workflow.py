@@ -14,7 +14,7 @@ from effectflow.checkpoint.reading import read_checkpoint
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
 from effectflow.effects.nodes import Failed, Perform
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Scope, observe
 from effectflow.workflows.driving import Blueprint, resume_run, start_run
 from effectflow.workflows.linear import chain, input_type, step_of
 from effectflow.workflows.structuring import structure_as
@@ -122,13 +122,14 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
 
         async def perform(checkpoints: Checkpoints, env: Any, scope: Scope) -> Any:
-            # Made up anew each time: one effect, run twice, starts two runs.
-            chosen = run_id or f"{self.name}-{uuid4().hex[:12]}"
+            # Made up anew each time: one effect, run twice, starts two runs. Within another run it is
+            # recorded, so that a resume of that one finds this one again.
+            chosen = run_id or observe(scope, "run_id", lambda: f"{self.name}-{uuid4().hex[:12]}")
             return await start_run(
                 self._blueprint,
                 input,
                 run_id=chosen,
-                is_new=run_id is None,
+                is_new=run_id is None and scope.recorder is None,
                 context=dict(context or {}),
                 checkpoints=checkpoints,
                 env=env,

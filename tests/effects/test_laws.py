@@ -77,9 +77,12 @@ def test_right_identity(tree: Tree) -> None:
 
 @given(value=st.integers(), f=continuations)
 def test_left_identity(value: int, f: Callable[[list[str]], Callable[[Any], AnyEffect]]) -> None:
-    start: AnyEffect = pure(value)
-    bound = run("asyncio", lambda log: start.and_then(f(log)))
-    assert bound == run("asyncio", lambda log: f(log)(value))
+    start: Any = pure(value)
+
+    def bound(log: list[str]) -> AnyEffect:
+        return start.and_then(f(log))
+
+    assert run("asyncio", bound) == run("asyncio", lambda log: f(log)(value))
 
 
 @given(tree=trees, f=continuations, g=continuations)

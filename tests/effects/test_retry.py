@@ -277,7 +277,7 @@ async def test_a_timeout_around_effects_side_by_side() -> None:
     def child(name: str) -> AnyEffect:
         return sleep(60).on_exit(from_fn(lambda _: log.append(name)))
 
-    both = par_all([child("a"), sleep(1), child("b")]).timeout(5)
+    both: AnyEffect = par_all([child("a"), sleep(1), child("b")]).timeout(5)
     assert (await TestClock().run(both, None)).failure().seconds == 5
     assert sorted(log) == ["a", "b"]
 

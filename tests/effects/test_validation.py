@@ -61,7 +61,7 @@ def test_it_converts_to_and_from_results_and_effects(part: Validation[str, int])
 def test_values_and_errors_are_mapped() -> None:
     assert Valid(2).map(str) == Valid("2")
     assert Invalid(["a", "b"]).map_err(str.upper) == Invalid(["A", "B"])
-    assert Valid(2).and_then(lambda n: Invalid([f"{n}"])) == Invalid(["2"])
+    assert positive(2).and_then(lambda n: positive(n - 3)) == Invalid(["-1"])
     assert Validation.traverse([1, -1, -2], positive) == Invalid(["-1", "-2"])
     assert Validation.traverse([1, 2], positive) == Valid([1, 2])
 

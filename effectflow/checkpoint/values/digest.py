@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -41,5 +41,23 @@ def digest_of(value: Any, *, path: str = "$") -> str:
             f"{error.reason}. The arguments of a step are compared by a resume, so they must be "
             "plain data or data classes: take anything else from the environment",
         ) from None
-    encoded = orjson.dumps(tree, option=orjson.OPT_SORT_KEYS)
+    encoded = _encoded(tree)
+    if b'"$dict"' in encoded:
+        encoded = _encoded(_in_order(tree))
     return hashlib.sha256(encoded).hexdigest()[:16]
+
+
+def _in_order(tree: Any) -> Any:
+    """The tree with the pairs of every mapping in an order of their own."""
+    if isinstance(tree, list):
+        return [_in_order(part) for part in cast("list[Any]", tree)]
+    if not isinstance(tree, dict):
+        return tree
+    parts = {key: _in_order(part) for key, part in cast("dict[str, Any]", tree).items()}
+    if "$dict" in parts:
+        parts["$dict"] = sorted(parts["$dict"], key=_encoded)
+    return parts
+
+
+def _encoded(tree: Any) -> bytes:
+    return orjson.dumps(tree, option=orjson.OPT_SORT_KEYS)

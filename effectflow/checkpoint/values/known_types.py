@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, cast
 
 __all__ = ["KnownTypes", "MalformedValue", "is_record"]
@@ -59,9 +59,15 @@ class KnownTypes:
         return kind
 
     def fields_of(self, value: Any) -> dict[str, Any]:
-        """The fields of a data class, attrs class or named tuple, by name."""
+        """The fields of a data class, attrs class or named tuple, by name.
+
+        Raises ValueError if an object made of them would not be the same.
+        """
         kind: type[Any] = value.__class__
-        return _shape(kind).take(value)
+        shape = _shape(kind)
+        fields = shape.take(value)
+        _check_same(value, fields, shape)
+        return fields
 
     def build(self, name: object, fields: dict[str, Any]) -> Any:
         """An instance of the class of this name. Raises LookupError, TypeError or ValueError."""
@@ -103,26 +109,73 @@ def _record_shape(kind: Any) -> _Shape:
         )
         for part in _attributes(kind)
     }
+    derived = [part.name for part in _attributes(kind) if not part.init]
     converter = Converter()
     parameters = getattr(kind, "__parameters__", ())
     shape = kind[tuple(Any for _ in parameters)] if parameters else kind
-    take: Any = make_dict_unstructure_fn(shape, converter, **let_through)
+    take: Any = make_dict_unstructure_fn(
+        shape, converter, _cattrs_include_init_false=True, **let_through
+    )
     structure: Any = make_dict_structure_fn(
         shape,
         converter,
         _cattrs_forbid_extra_keys=True,
         _cattrs_detailed_validation=False,
-        _cattrs_include_init_false=True,
-        **let_through,
+        **{name: part for name, part in let_through.items() if name not in derived},
     )
 
     def build(fields: dict[str, Any]) -> Any:
+        given = {name: part for name, part in fields.items() if name not in derived}
         try:
-            return structure(fields, shape)
+            built = structure(given, shape)
         except ForbiddenExtraKeysError as error:
             raise ValueError(str(error)) from error
+        for name in derived:
+            # What the class works out by itself is left as it is; what was set later is set again.
+            if name in fields and not _is_same(getattr(built, name, _MISSING), fields[name]):
+                object.__setattr__(built, name, fields[name])
+        return built
 
     return _Shape(take, build)
+
+
+_MISSING = object()
+
+_PLAIN_BASES = (list, dict, set, frozenset, str, bytes, bytearray, int, float, complex)
+
+
+def _check_same(value: Any, fields: dict[str, Any], shape: _Shape) -> None:
+    """Refuse an object that its class would not make again of its fields."""
+    kind: type[Any] = type(value)
+    if issubclass(kind, _PLAIN_BASES):
+        raise ValueError(
+            f"{kind.__name__} is a built-in value besides its fields, which alone are saved"
+        )
+    more = sorted(name for name in getattr(value, "__dict__", ()) if _is_extra(name, kind, fields))
+    if more:
+        raise ValueError(f"it has {', '.join(more)} besides the fields of {kind.__name__}")
+    try:
+        built = shape.build(fields)
+    except Exception as error:
+        raise ValueError(
+            f"{kind.__name__} cannot be made again of its fields: {error!r}"
+        ) from error
+    for name, part in shape.take(built).items():
+        if not _is_same(part, fields[name]):
+            raise ValueError(
+                f"{kind.__name__} makes {name}={part!r} of {name}={fields[name]!r}, so the same would "
+                "not come back: let its __init__ leave alone what is right already"
+            )
+
+
+def _is_extra(name: str, kind: type[Any], fields: dict[str, Any]) -> bool:
+    """Whether an attribute is none of the fields, and not worked out from them either."""
+    is_derived = isinstance(getattr(kind, name, None), cached_property)
+    return name not in fields and not is_derived and not name.startswith("__")
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is type(other) and one == other)
 
 
 def _attributes(kind: type[Any]) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, Flag
 from fractions import Fraction
 from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, cast
@@ -75,12 +75,16 @@ def _write(value: Any, types: KnownTypes, depth: int) -> Any:
         return _write_text(value)
     if kind is bool or value is None:
         return value
-    if kind is int:
-        return value if -(2**63) <= value < 2**63 else {"$int": str(value)}
-    if kind is float:
-        return value if math.isfinite(value) else {"$float": repr(value)}
+    if kind is int and -(2**63) <= value < 2**63:
+        return value
+    if kind is float and math.isfinite(value):
+        return value
     if depth == 0:
         raise _At(f"it is nested more than {MAX_DEPTH} levels deep, or holds itself")
+    if kind is int:
+        return {"$int": str(value)}
+    if kind is float:
+        return {"$float": repr(value)}
     if kind is list:
         return _write_items(value, types, depth)
     if kind is dict:
@@ -207,9 +211,15 @@ def _write_object(value: Any, types: KnownTypes, depth: int) -> Any:
                 f"or pass output={kind.__name__}"
             )
         raise _At(f"a {kind.__qualname__} cannot be saved so that the same comes back")
+    if isinstance(value, Flag):
+        # A combination of members has no name of its own.
+        return {"$flag": [name, _write(value.value, types, depth - 1)]}
     if isinstance(value, Enum):
         return {"$enum": [name, value.name]}
-    fields = types.fields_of(value)
+    try:
+        fields = types.fields_of(value)
+    except ValueError as error:
+        raise _At(str(error)) from None
     out = {part: _write_at(fields[part], f".{part}", types, depth) for part in fields}
     return {"$object": [name, out]}
 
@@ -304,6 +314,14 @@ def _read_enum(content: Any, types: KnownTypes, _depth: int) -> Enum:
     return cast(Enum, cast(Any, types.class_named(name, is_enum=True))[member])
 
 
+def _read_flag(content: Any, types: KnownTypes, depth: int) -> Enum:
+    name, number = _expect(content, list)
+    kind: Any = types.class_named(name, is_enum=True)
+    if not issubclass(kind, Flag):
+        raise TypeError(f"{name} is no flag")
+    return kind(_expect(_read(number, types, depth - 1), int))
+
+
 def _read_object(content: Any, types: KnownTypes, depth: int) -> Any:
     name, fields = _expect(content, list)
     values: dict[str, Any] = {}
@@ -334,5 +352,6 @@ _READERS: Mapping[str, Callable[[Any, KnownTypes, int], Any]] = {
     "$posix_path": lambda content, _types, _depth: PurePosixPath(_expect(content, str)),
     "$windows_path": lambda content, _types, _depth: PureWindowsPath(_expect(content, str)),
     "$enum": _read_enum,
+    "$flag": _read_flag,
     "$object": _read_object,
 }
