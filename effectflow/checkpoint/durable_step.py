@@ -13,14 +13,21 @@ from uuid import uuid4
 from returns.result import Failure, Result
 
 from effectflow.checkpoint.checkpoints import StepSkipped
-from effectflow.checkpoint.entries import Arguments, BeforeStep, Completed, Failed, Interrupted
+from effectflow.checkpoint.entries import (
+    Arguments,
+    BeforeStep,
+    Completed,
+    ErrorRecord,
+    Failed,
+    Interrupted,
+)
 from effectflow.checkpoint.errors import (
     CorruptCheckpoint,
     NotSerializable,
     OutcomeUnknown,
     StepInputChanged,
 )
-from effectflow.checkpoint.failures import error_classes, read_error, write_error
+from effectflow.checkpoint.failures import error_classes, is_exact, read_error, write_error
 from effectflow.checkpoint.interruption import interruption_reason
 from effectflow.checkpoint.live_run import LiveRun
 from effectflow.checkpoint.past import PastStep
@@ -260,13 +267,24 @@ def _end(run: LiveRun, definition: StepDefinition, path: str, ended: Exit[Any, A
         return Perform(lambda _env, _scope: run.interrupted(entry))
     is_defect = isinstance(ended, Defect)
     error = ended.exception if is_defect else ended.failure()
-    failed = Failed(
-        path,
-        write_error(error, definition.types, is_defect=is_defect),
-        retryable=is_defect or definition.is_retryable(error),
-        at=time.time(),
-    )
-    return Perform(lambda _env, _scope: run.failed(failed))
+    record = write_error(error, definition.types, is_defect=is_defect)
+    is_retryable = is_defect or definition.is_retryable(error)
+    failed = Failed(path, record, is_retryable, at=time.time())
+    unreadable = _unreadable(error, record, definition, path)
+    return Perform(lambda _env, _scope: run.failed(failed, unreadable))
+
+
+def _unreadable(
+    error: object, record: ErrorRecord, definition: StepDefinition, path: str
+) -> NotSerializable | None:
+    """Why a resume could not have this error again, or None if it could."""
+    try:
+        again = read_error(record, path, definition.types, definition.errors)
+    except NotSerializable as unreadable:
+        return unreadable
+    if is_exact(error, record, again):
+        return None
+    return NotSerializable(path, f"its failure {error!r} would come back as {again!r}")
 
 
 _NOTHING = Pure(None)

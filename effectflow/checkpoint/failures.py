@@ -15,7 +15,7 @@ from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values import KnownTypes, MalformedValue, Tree, from_tree, to_tree
 
-__all__ = ["error_classes", "read_error", "write_error"]
+__all__ = ["error_classes", "is_exact", "read_error", "write_error"]
 
 _BUILTIN: Mapping[str, type[Exception]] = {
     name: value
@@ -71,6 +71,14 @@ def read_error(
         "resume needs the error again, and cannot rebuild it. Declare its class: in the step's return "
         "annotation, `Effect[Env, TheError, Output]`, or by error=",
     )
+
+
+def is_exact(error: object, record: ErrorRecord, again: object) -> bool:
+    """Whether the error that a record gave is the one that it was made of."""
+    if not isinstance(error, Exception):
+        return type(again) is type(error) and again == error
+    same_text = _without_surrogates(str(again)) == record.message
+    return type(again) is type(error) and same_text
 
 
 def _name(kind: type) -> str:

@@ -6,6 +6,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -23,7 +24,7 @@ from effectflow.checkpoint.entries import (
 from effectflow.checkpoint.entry_format import encode_entry
 from effectflow.checkpoint.errors import CheckpointError, LeaseLost, NotSerializable, SaveFailed
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.past import Past
+from effectflow.checkpoint.past import Past, Unsettled
 from effectflow.checkpoint.store import RunStatus, RunSummary
 from effectflow.checkpoint.values import KnownTypes, Tree, from_tree, to_tree
 from effectflow.effects.errors import Halt
@@ -66,6 +67,7 @@ class LiveRun:
         self.last_completed: str | None = None
         self.has_interrupted_step = False
         self._beginning: str | None = None
+        self._unsettled = Unsettled()
         self._durable = length
         self._added = length
         self._buffer: list[bytes] = []
@@ -89,6 +91,7 @@ class LiveRun:
 
     async def before_step(self, entry: BeforeStep, *, at_once: bool) -> None:
         """Add the entry and make it durable before the step runs, if the policy says so."""
+        self._unsettled.go_on(entry.step)
         self.has_interrupted_step = False
         self._beginning = entry.step
         self.add(entry)
@@ -99,13 +102,20 @@ class LiveRun:
 
     def completed(self, entry: Completed) -> None:
         """Add the entry. It becomes durable with the next step's, or shortly, or at the end."""
+        self._unsettled.go_on(entry.step)
         self._completed_since_save += 1
         self.last_completed = entry.step
         self.add(entry)
         self._wake()
 
-    async def failed(self, entry: Failed) -> None:
-        """Add the entry, and make it durable if the policy says so."""
+    async def failed(self, entry: Failed, unreadable: NotSerializable | None = None) -> None:
+        """Add the entry, and make it durable if the policy says so.
+
+        `unreadable` says why a resume could not rebuild the error. It ends the run if the workflow
+        handles the failure and goes on, as a resume would have to know what it handled.
+        """
+        if unreadable is not None:
+            self._unsettled.add(entry.step, partial(self._refuse, unreadable))
         self.add(entry)
         if self.checkpoints.policy.on_error:
             await self.save()
@@ -135,9 +145,13 @@ class LiveRun:
 
     def record(self, path: str, value: object, *, is_failure: bool = False) -> None:
         """Add the value to the journal, for the next time that the run comes by."""
+        self._unsettled.go_on(path)
         tree = to_tree(value, path=path, types=_NO_TYPES)
         self.add(Recorded(path, tree, time.time(), is_failure))
         self._wake()
+
+    def _refuse(self, error: CheckpointError) -> None:
+        raise self.halt(error)
 
     def encode(self, value: object, path: str, types: KnownTypes) -> Tree:
         """A value as it is saved. One that cannot be saved ends the run."""

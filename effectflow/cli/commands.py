@@ -47,7 +47,7 @@ from effectflow.cli.showing import (
     show_plan,
     show_runs,
 )
-from effectflow.stores import open_store
+from effectflow.stores import SqliteStore, open_store
 
 __all__ = ["app"]
 
@@ -107,11 +107,15 @@ def demo(
     chosen = (folder or Path(dataclasses.__file__).parent).resolve()
     if not chosen.is_dir():
         _fail(ExitCode.BAD_USE, f"{chosen} is no folder")
+    _store_named(store)
     job = CensusJob(str(chosen), str(report.resolve()), limit)
     run_id = run_id or f"census-{uuid4().hex[:8]}"
     if not as_json:
         Console().print(
-            f"Run {run_id}: Python files below {chosen}", highlight=False, soft_wrap=True
+            f"Run {run_id}: Python files below {chosen}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
         )
     _drive(_demo(), store, census.start(job, run_id=run_id), run_id, as_json=as_json)
 
@@ -285,6 +289,7 @@ def _drive(
     app: str | None = None,
     as_json: bool,
 ) -> NoReturn:
+    _store_named(store)
     words = ["effectflow", "resume", run_id]
     words += ["--store", store] if store != _STORE else []
     words += ["--app", app] if app is not None else []
@@ -303,8 +308,15 @@ def _drive(
 def _read(store: str, read: Callable[[CheckpointStore], Awaitable[A]]) -> A:
     """What `read(store)` gives; a checkpoint error ends the command."""
 
+    opened = _store_named(store)
+    if isinstance(opened, SqliteStore) and not opened.path.exists():
+        _fail(
+            ExitCode.BAD_USE,
+            f"there is no store {opened.path}; `effectflow demo` and `effectflow run` make one",
+        )
+
     async def main() -> A:
-        async with open_store(store) as found:
+        async with opened as found:
             return await read(found)
 
     try:
@@ -313,6 +325,11 @@ def _read(store: str, read: Callable[[CheckpointStore], Awaitable[A]]) -> A:
         _fail(ExitCode.BAD_USE, str(error))
     except CheckpointError as error:
         _fail(ExitCode.CHECKPOINT_ERROR, str(error))
+
+
+def _store_named(url: str) -> CheckpointStore:
+    try:
+        return open_store(url)
     except ValueError as error:
         _fail(ExitCode.BAD_USE, str(error))
 

@@ -87,7 +87,7 @@ def _import(name: str) -> Any:
         sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadUse(
             f"module {name!r} cannot be imported: {type(error).__name__}: {error}. "
             "It is looked for in the current folder and among the installed packages."

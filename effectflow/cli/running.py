@@ -52,7 +52,7 @@ def drive(job: Drive) -> ExitCode:
     console = Console(stderr=job.as_json)
     progress = RunProgress(console, sized_by=job.sized_by)
     try:
-        result = anyio.run(_drive, job, progress)
+        result = anyio.run(_drive, job, progress, console)
     except StoppedBySignal as stop:
         _say(job, console, progress, "interrupted", f"Interrupted by {stop.signal_name}.")
         return ExitCode.INTERRUPTED
@@ -66,12 +66,15 @@ def drive(job: Drive) -> ExitCode:
     return _report(job, console, progress, result)
 
 
-async def _drive(job: Drive, progress: RunProgress) -> Result[Any, Any]:
+async def _drive(job: Drive, progress: RunProgress, console: Console) -> Result[Any, Any]:
+    def stopping(signal_name: str) -> None:
+        _print(console, f"Stopping after {signal_name}; a second signal ends at once.")
+
     async with open_store(job.store) as store:
         checkpoints = Checkpoints(store, observers=(progress,))
         env = job.loaded.environment(checkpoints)
         with progress:
-            return await run_until_signal(lambda: job.effect.run(env))
+            return await run_until_signal(lambda: job.effect.run(env), on_signal=stopping)
 
 
 def _report(
@@ -113,14 +116,19 @@ def _say(
         sys.stdout.flush()
         return
     if text:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        _print(console, text)
     counts = f"{progress.completed} steps run, {progress.skipped} skipped (done before)"
-    console.print(f"Run {job.run_id}: {status}; {counts}.", highlight=False, soft_wrap=True)
+    _print(console, f"Run {job.run_id}: {status}; {counts}.")
     if output is not None:
         for line in output if isinstance(output, list) else [output]:  # pyright: ignore[reportUnknownVariableType]
-            console.print(str(line), highlight=False, markup=False, soft_wrap=True)  # pyright: ignore[reportUnknownArgumentType]
+            _print(console, str(line))  # pyright: ignore[reportUnknownArgumentType]
     if may_resume:
-        console.print(f"Resume it with: {job.resume_command}", highlight=False, soft_wrap=True)
+        _print(console, f"Resume it with: {job.resume_command}")
+
+
+def _print(console: Console, text: str) -> None:
+    """Text as it is: it may hold what rich would take for markup."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _shown(output: object) -> Any:

@@ -27,11 +27,18 @@ class StoppedBySignal(Exception):
         super().__init__(f"stopped by {signal_name}")
 
 
-async def run_until_signal(work: Callable[[], Awaitable[A]]) -> A:
+async def run_until_signal(
+    work: Callable[[], Awaitable[A]], *, on_signal: Callable[[str], object] | None = None
+) -> A:
     """Await `work()`, and interrupt it when the process gets SIGINT or SIGTERM.
 
     The second signal ends the process at once, as if nobody had handled it. Must be called in the
     main thread.
+
+    Parameters:
+        work: what to do.
+        on_signal: is told the name of the first signal, in the event loop. Work in threads cannot be
+            stopped, so some time may pass between the signal and the end.
 
     Raises StoppedBySignal once the interrupted work has cleaned up after itself.
     """
@@ -45,7 +52,12 @@ async def run_until_signal(work: Callable[[], Awaitable[A]]) -> A:
             signal.signal(other, signal.SIG_DFL)
         received.append(signal.Signals(number).name)
         request.reason = received[0]
-        call_soon(scope.cancel)
+        call_soon(interrupt)
+
+    def interrupt() -> None:
+        scope.cancel()
+        if on_signal is not None:
+            on_signal(received[0])
 
     token = stop_request.set(request)
     for number in _SIGNALS:

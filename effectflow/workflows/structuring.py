@@ -7,6 +7,15 @@ from typing import Any, cast
 __all__ = ["structure_as"]
 
 
+def _as_it_is(data: object, kind: type[Any]) -> Any:
+    """A number, text or truth value of the very type: 1.9 is no int, and "5" is none either."""
+    if type(data) is kind:
+        return data
+    if kind is float and type(data) is int:
+        return float(data)
+    raise ValueError(f"{data!r} is no {kind.__name__}")
+
+
 def structure_as(annotation: object, data: object) -> Any:
     """`data` as the annotated type; as it is where there is no annotation.
 
@@ -19,6 +28,8 @@ def structure_as(annotation: object, data: object) -> Any:
     from cattrs.preconf.orjson import make_converter
 
     converter = make_converter(forbid_extra_keys=True)
+    for kind in (bool, int, float, str):
+        converter.register_structure_hook(kind, _as_it_is)
     try:
         return converter.structure(data, cast(Any, annotation))
     except Exception as error:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from enum import Enum, IntEnum
+from enum import Enum, Flag, IntEnum, IntFlag
 from fractions import Fraction
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from effectflow.checkpoint import NotSerializable
 from effectflow.checkpoint.values import (
+    MAX_DEPTH,
     KnownTypes,
     MalformedValue,
     Tree,
@@ -319,3 +321,117 @@ def test_the_listed_kinds_are_all_here() -> None:
         {"$bytes": "AA=="},
         {"$int": "18446744073709551616"},
     ]
+
+
+class Permission(Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Bits(IntFlag):
+    LOW = 1
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """Works one field out of the others."""
+
+    width: int
+    height: int
+    area: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "area", self.width * self.height)
+
+    @cached_property
+    def outline(self) -> int:
+        return 2 * (self.width + self.height)
+
+
+@dataclass
+class Doubling:
+    x: int
+
+    def __post_init__(self) -> None:
+        self.x *= 2
+
+
+@dataclass
+class Labelled(list[int]):
+    label: str
+
+
+@dataclass
+class Seeded:
+    seed: InitVar[int]
+    x: int = 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Permission.READ | Permission.WRITE,
+        Permission(0),
+        Permission.READ,
+        Bits(8),
+        Bits.LOW,
+        Rectangle(2, 3),
+    ],
+    ids=repr,
+)
+def test_flags_and_derived_fields_come_back(value: object) -> None:
+    types = KnownTypes.of(type(value))
+    if isinstance(value, Rectangle):
+        assert value.outline == 10
+    back = from_tree(to_tree(value, types=types), types=types)
+
+    assert (type(back), back) == (type(value), value)
+
+
+@dataclass
+class Plain:
+    x: int
+
+
+def _with_more() -> Plain:
+    plain = Plain(1)
+    vars(plain)["colour"] = "red"
+    return plain
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (Doubling(1), "makes x=4 of x=2"),
+        (Labelled("a"), "built-in value besides its fields"),
+        (Seeded(7), "cannot be made again"),
+        (_with_more(), "colour"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_object_that_its_class_would_not_make_again_is_refused(
+    value: object, reason: str
+) -> None:
+    with pytest.raises(NotSerializable, match=reason) as caught:
+        to_tree([value], types=KnownTypes.of(type(value)))
+
+    assert caught.value.path == "$[0]"
+
+
+@pytest.mark.parametrize("leaf", [math.nan, 2**70, b"", None, 1.5, "text"])
+def test_what_is_written_at_any_depth_can_be_read(leaf: object) -> None:
+    value = leaf
+    for _ in range(MAX_DEPTH + 2):
+        try:
+            tree = to_tree(value, types=NO_TYPES)
+        except NotSerializable:
+            return
+        back = from_tree(tree, types=NO_TYPES)
+        assert repr(back) == repr(value)
+        value = [value]
+    raise AssertionError("the depth has no bound")
+
+
+def test_the_order_of_any_keys_does_not_change_a_digest() -> None:
+    assert digest_of({1: 2, 3: {4: 5, 6: 7}}) == digest_of({3: {6: 7, 4: 5}, 1: 2})
+    assert digest_of({1: 2}) != digest_of({1: 3})

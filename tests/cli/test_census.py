@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import random
 import sysconfig
 from pathlib import Path
@@ -104,6 +105,20 @@ def test_a_broken_file_is_a_finding(tmp_path: Path, source: bytes, problem: str)
 
 def test_a_file_that_vanished_is_a_finding(tmp_path: Path) -> None:
     assert "cannot be read" in (measure(tmp_path, "gone.py").problem or "")
+
+
+def test_a_file_whose_name_is_no_text_is_measured_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff\xfe.py")).write_text("x = 1\n")
+
+    assert discover(tmp_path) == ["\\xff\\xfe.py"]
+    found = measure(tmp_path, "\\xff\\xfe.py")
+    assert (found.code, found.problem) == (1, None)
+
+
+def test_what_is_no_file_is_a_finding(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+
+    assert measure(tmp_path, "pipe.py").problem == "it is no regular file"
 
 
 def test_discovery(tmp_path: Path) -> None:

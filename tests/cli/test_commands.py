@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import textwrap
@@ -65,6 +66,7 @@ SHOP = textwrap.dedent("""
 @pytest.fixture(autouse=True)
 def shop(folder: Path) -> None:
     (folder / "shop.py").write_text(SHOP)
+    (folder / "quits.py").write_text("import sys; sys.exit(7)")
     code = folder / "code"
     code.mkdir()
     (code / "good.py").write_text("import os\n\ndef f(x):\n    return x if x else os\n")
@@ -122,9 +124,13 @@ def test_a_failure_is_exit_code_1_and_says_how_to_resume(effectflow: Command) ->
         (["run", "shop:sell", "--input", "@missing.json"], "missing.json"),
         (["run", "shop:sell", "--input", '{"itme": "cap"}'], "itme"),
         (["resume"], "run id or --latest"),
-        (["resume", "--latest"], "can be resumed"),
-        (["show", "nobody"], "no run 'nobody'"),
+        (["resume", "--latest"], "there is no store effectflow.db"),
+        (["show", "nobody"], "there is no store effectflow.db"),
         (["list", "--store", "mongo://x"], "sqlite:///"),
+        (["demo", "--store", "mongo://x"], "sqlite:///"),
+        (["list", "--store", "sqlite:///typo.db"], "there is no store typo.db"),
+        (["run", "quits:sell"], "SystemExit: 7"),
+        (["run", "shop:sell", "--input", '{"item": 5}'], "expected str @ $.item"),
         (["demo", "nowhere"], "no folder"),
         (["nonsense"], "nonsense"),
     ],
@@ -138,9 +144,22 @@ def test_bad_use_is_exit_code_2_and_says_what_to_do(
     assert said in ran.err
 
 
+def test_names_are_shown_as_they_are(effectflow: Command) -> None:
+    """What looks like markup is none."""
+    for run_id in ("a[b]c", "[/]", "[red]x"):
+        ran = effectflow("run", "shop:sell", "--input", '{"item": "hat"}', "--run-id", run_id)
+        assert f"Run {run_id}: failed" in ran.out
+        assert f"effectflow resume {shlex.quote(run_id)} --app" in ran.out
+        assert run_id in effectflow("show", run_id).out
+        assert run_id in effectflow("list").out
+
+
 def test_an_unknown_run_names_the_nearest(effectflow: Command) -> None:
     effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", "order-17")
 
+    ran = effectflow("resume", "--latest")
+    assert ran.code == 2
+    assert "can be resumed" in ran.err
     ran = effectflow("show", "order-71")
     assert ran.code == 2
     assert "'order-17'" in ran.err
@@ -197,6 +216,7 @@ def test_a_second_signal_ends_at_once(folder: Path) -> None:
     with waiting(folder, "shop:stubborn", "null") as process:
         process.send_signal(signal.SIGINT)
         assert process.stdout is not None
+        assert "a second signal ends at once" in process.stdout.readline()
         assert "holding" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == -signal.SIGINT

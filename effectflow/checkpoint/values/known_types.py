@@ -146,7 +146,7 @@ _PLAIN_BASES = (list, dict, set, frozenset, str, bytes, bytearray, int, float, c
 
 def _check_same(value: Any, fields: dict[str, Any], shape: _Shape) -> None:
     """Refuse an object that its class would not make again of its fields."""
-    kind: type[Any] = type(value)
+    kind = cast("type[Any]", type(value))
     if issubclass(kind, _PLAIN_BASES):
         raise ValueError(
             f"{kind.__name__} is a built-in value besides its fields, which alone are saved"

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import io
 import os
+import re
 import tokenize
 import warnings
 from collections.abc import Iterator
@@ -82,7 +83,7 @@ def discover(folder: Path) -> list[str]:
             name for name in folders if name not in _SKIPPED_FOLDERS and not name.startswith(".")
         ]
         found += [
-            (Path(root) / name).relative_to(folder).as_posix()
+            _shown((Path(root) / name).relative_to(folder).as_posix())
             for name in files
             if name.endswith(".py")
         ]
@@ -93,8 +94,11 @@ def discover(folder: Path) -> list[str]:
 
 def measure(folder: Path, name: str) -> FileMetrics:
     """Measure the file `name` below `folder`. A file that cannot be parsed has a `problem`."""
+    path = folder / _hidden(name)
+    if path.exists() and not path.is_file():
+        return FileMetrics(name, problem="it is no regular file")
     try:
-        data = (folder / name).read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         return FileMetrics(name, problem=f"it cannot be read: {error.strerror}")
     sha256 = hashlib.sha256(data).hexdigest()
@@ -119,6 +123,21 @@ def measure(folder: Path, name: str) -> FileMetrics:
         most_complex=tuple(functions[:_KEPT_FUNCTIONS]),
         imports=tuple(sorted({module for node in nodes for module in _imported(node)})),
     )
+
+
+def _shown(name: str) -> str:
+    """A file name as text: bytes that are no UTF-8 are written as `\\xff`."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _hidden(name: str) -> str:
+    """The file name that `_shown` wrote as text."""
+    encoded = re.sub(rb"\\x([89a-f][0-9a-f])", _byte, name.encode())
+    return os.fsdecode(encoded)
+
+
+def _byte(escape: re.Match[bytes]) -> bytes:
+    return bytes.fromhex(escape[1].decode())
 
 
 _UNPARSABLE = (
