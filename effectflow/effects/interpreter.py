@@ -67,8 +67,11 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
 
     One long function on purpose: a call for each kind of node would double the price of a bind.
     """
-    stack: list[Any] = []
     current: Any = effect
+    if current.__class__ is Pure:
+        # Many children of parallel operators are no more than this.
+        return current.value
+    stack: list[Any] = []
     value: Any = None
     frame: Any
     kind: Any

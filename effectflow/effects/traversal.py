@@ -61,6 +61,7 @@ class Traversal:
         self.values: dict[int, Any] = {}
         self.failures: dict[int, nodes.Failed] = {}
         self.raised: list[BaseException] = []
+        self.is_over = False
         self.tasks = anyio.create_task_group()
 
     async def run(self, limit: int | None) -> None:
@@ -110,25 +111,28 @@ class Traversal:
             self.tasks.start_soon(self._work_through_async, numbered, turn)
 
     async def _work_through(self, numbered: Iterator[tuple[int, Any]]) -> None:
-        for position, item in self._guarded(numbered):
-            await self._run_child(position, item)
-
-    def _guarded(self, numbered: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-        """The items, until they end or the traversal does; an error of theirs is a defect."""
-        while not self._is_over():
-            try:
-                numbered_item = next(numbered)
-            except StopIteration:
-                return
-            except Exception as defect:
-                self._stop_for(defect)
-                return
-            yield numbered_item
+        # `_run_child` is written out here: the calls would double the price of an item.
+        f, env, scope, values = self.f, self.env, self.scope, self.values
+        is_plain = scope.recorder is None
+        try:
+            for position, item in numbered:
+                if is_plain:
+                    outcome = await interpret(f(item), env, scope)
+                else:
+                    outcome = await self._recorded_child(position, item)
+                if outcome.__class__ is nodes.Failed:
+                    self._fail(position, outcome)
+                else:
+                    values[position] = outcome
+                if self.is_over:
+                    return
+        except (Exception, Halt) as raised:
+            self._stop_for(raised)
 
     async def _work_through_async(
         self, numbered: AsyncIterator[tuple[int, Any]], turn: anyio.Lock
     ) -> None:
-        while not self._is_over():
+        while not self.is_over:
             try:
                 async with turn:
                     position, item = await anext(numbered)
@@ -139,28 +143,33 @@ class Traversal:
                 return
             await self._run_child(position, item)
 
-    def _is_over(self) -> bool:
-        return bool(self.raised or (self.stop_early and self.failures))
-
     async def _run_child(self, position: int, item: Any) -> None:
-        if self.only is not None and position != self.only:
-            return
         try:
-            scope = self._child_scope(position, item)
-            outcome = await interpret(self.f(item), self.env, scope)
+            if self.scope.recorder is None:
+                outcome = await interpret(self.f(item), self.env, self.scope)
+            else:
+                outcome = await self._recorded_child(position, item)
         except (Exception, Halt) as raised:
             self._stop_for(raised)
             return
-        if outcome.__class__ is not nodes.Failed:
-            self.values[position] = outcome
+        if outcome.__class__ is nodes.Failed:
+            self._fail(position, outcome)
         else:
-            self.failures[position] = outcome
-            if self.stop_early:
-                self.tasks.cancel_scope.cancel()
+            self.values[position] = outcome
+
+    async def _recorded_child(self, position: int, item: Any) -> Any:
+        """The outcome of a child that has a place of its own in a durable run."""
+        if self.only is not None and position != self.only:
+            return None
+        return await interpret(self.f(item), self.env, self._child_scope(position, item))
+
+    def _fail(self, position: int, failed: nodes.Failed) -> None:
+        self.failures[position] = failed
+        if self.stop_early:
+            self.is_over = True
+            self.tasks.cancel_scope.cancel()
 
     def _child_scope(self, position: int, item: Any) -> Scope:
-        if self.scope.recorder is None:
-            return self.scope
         child = self.scope.child(self.path, position if self.key is None else self.key(item))
         if child.path in self.keys:
             raise ValueError(
@@ -172,6 +181,7 @@ class Traversal:
 
     def _stop_for(self, raised: BaseException) -> None:
         self.raised.append(raised)
+        self.is_over = True
         self.tasks.cancel_scope.cancel()
 
 

@@ -620,6 +620,29 @@ async def test_observers_hear_of_entries_and_skipped_steps(store: MemoryStore) -
     assert observer.entries == await read_entries(store, "r")
 
 
+async def test_steps_show_to_the_observer_of_effects(store: MemoryStore) -> None:
+    class Told:
+        def __init__(self) -> None:
+            self.log: list[str] = []
+
+        def began(self, name: str) -> None:
+            self.log.append(f"{name} began")
+
+        def ended(self, name: str, ended: object) -> None:
+            self.log.append(f"{name} ended: {type(ended).__name__}")
+
+    told = Told()
+    app = App(Checkpoints(store), World(broken={"a2"}))
+    await three_acts.start("a").run(app, observer=told)
+
+    assert told.log == [
+        "act began",
+        "act ended: Success",
+        "act#2 began",
+        "act#2 ended: Failure",
+    ]
+
+
 async def test_a_completed_step_is_durable_soon_though_nothing_follows(store: MemoryStore) -> None:
     """Between steps a run may wait for long; what is done must not be lost meanwhile."""
     app = App(Checkpoints(store))
