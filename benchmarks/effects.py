@@ -15,7 +15,6 @@ import statistics
 import time
 from collections.abc import Callable
 
-import stateless
 from returns.context import RequiresContextFutureResult
 from returns.future import FutureResult
 
