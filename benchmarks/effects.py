@@ -64,10 +64,10 @@ def generator_notation() -> Do[object, str, int]:
     return total
 
 
-def of_stateless() -> stateless.Success[int]:
+def of_stateless() -> Success[int]:
     total = 0
     for _ in range(BINDS):
-        total += yield from stateless.success(1)
+        total += yield from success(1)
     return total
 
 
@@ -96,7 +96,7 @@ def main() -> None:
         "yield from, in a @do body": seconds_per(
             BINDS, lambda: generator_notation().run_sync(None)
         ),
-        "stateless: yield from": seconds_per(BINDS, lambda: stateless.run(of_stateless())),
+        "stateless: yield from": seconds_per(BINDS, lambda: run_stateless(of_stateless())),
         "returns: RequiresContextFutureResult.bind": seconds_per(
             BINDS_OF_RETURNS, lambda: asyncio.run(run_returns())
         ),
