@@ -17,6 +17,8 @@ from collections.abc import Callable
 
 from returns.context import RequiresContextFutureResult
 from returns.future import FutureResult
+from stateless.effect import Success, success
+from stateless.effect import run as run_stateless
 
 from effectflow import Do, Effect, do, pure
 
