@@ -11,6 +11,7 @@ from effectflow.checkpoint.checkpoints import (
 )
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.durable_step import StepInfo, step_info, with_checkpointing
+from effectflow.checkpoint.encryption import Encryption
 from effectflow.checkpoint.entries import (
     Arguments,
     BeforeStep,
@@ -43,7 +44,13 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.journal import Checkpoint, CompletedStep, HistoryItem, Metadata, fold
 from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.plan import ResumePlan, plan_resume
-from effectflow.checkpoint.reading import read_checkpoint, read_entries
+from effectflow.checkpoint.reading import (
+    Verification,
+    read_checkpoint,
+    read_entries,
+    verify_run,
+)
+from effectflow.checkpoint.seal import Seal
 from effectflow.checkpoint.step import Step, step
 from effectflow.checkpoint.store import (
     CheckpointStore,
@@ -68,6 +75,7 @@ __all__ = [
     "CorruptCheckpoint",
     "Definition",
     "DefinitionChanged",
+    "Encryption",
     "Entry",
     "EntryAppended",
     "ErrorRecord",
@@ -96,6 +104,7 @@ __all__ = [
     "RunStatus",
     "RunSummary",
     "SaveFailed",
+    "Seal",
     "Started",
     "Step",
     "StepInfo",
@@ -103,11 +112,13 @@ __all__ = [
     "StepSkipped",
     "StoreUnavailable",
     "UnsupportedVersion",
+    "Verification",
     "fold",
     "plan_resume",
     "read_checkpoint",
     "read_entries",
     "step",
     "step_info",
+    "verify_run",
     "with_checkpointing",
 ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+from effectflow.checkpoint.encryption import Encryption
 from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.entry_format import Format
+from effectflow.checkpoint.seal import Seal
 from effectflow.checkpoint.store import CheckpointStore
 from effectflow.checkpoint.values import Tree
 
@@ -82,6 +84,9 @@ class Checkpoints:
         store: where.
         format: how entries are written: "json" (readable) or "cbor" (compact).
         policy: when entries are made durable.
+        key: the secret of the HMAC that signs every entry, at best 32 random bytes; None for digests
+            that find damage but no forger.
+        encryption: encrypts every entry; None to write them as they are.
         on_save_error: "fail" ends a run whose entries cannot be saved; "warn" logs it, goes on, and
             tries again with the next entry.
         observers: who is told.
@@ -91,9 +96,16 @@ class Checkpoints:
     store: CheckpointStore
     format: Format = "json"
     policy: CheckpointPolicy = CheckpointPolicy()
+    key: bytes | None = field(default=None, repr=False)
+    encryption: Encryption | None = None
     on_save_error: Literal["fail", "warn"] = "fail"
     observers: Sequence[Observer] = ()
     lease_seconds: float = 30.0
+
+    @property
+    def seal(self) -> Seal:
+        """How entries are written and checked."""
+        return Seal(self.format, self.key, self.encryption)
 
 
 class HasCheckpoints(Protocol):

@@ -21,7 +21,6 @@ from effectflow.checkpoint.entries import (
     Interrupted,
     Recorded,
 )
-from effectflow.checkpoint.entry_format import encode_entry
 from effectflow.checkpoint.errors import CheckpointError, LeaseLost, NotSerializable, SaveFailed
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.past import Past, Unsettled
@@ -54,6 +53,7 @@ class LiveRun:
         lease: Lease,
         past: Past,
         length: int,
+        digest: bytes,
         summary: RunSummary,
         force: bool = False,
     ) -> None:
@@ -68,6 +68,8 @@ class LiveRun:
         self.has_interrupted_step = False
         self._beginning: str | None = None
         self._unsettled = Unsettled()
+        self._seal = checkpoints.seal
+        self._digest = digest
         self._durable = length
         self._added = length
         self._buffer: list[bytes] = []
@@ -85,7 +87,8 @@ class LiveRun:
 
     def add(self, entry: Entry) -> None:
         """Add an entry to the journal. It is durable after the next `save`."""
-        self._buffer.append(encode_entry(entry, self.checkpoints.format))
+        body, self._digest = self._seal.close(entry, self._digest)
+        self._buffer.append(body)
         self._added += 1
         self.notify(EntryAppended(self.run_id, entry))
 

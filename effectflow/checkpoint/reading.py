@@ -1,41 +1,129 @@
-"""Read runs from a store: their entries, their checkpoints, and the nearest name of one not found."""
+"""Read runs from a store: their journals, their checkpoints, and the nearest name of one not found."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 from effectflow.checkpoint.entries import Entry
-from effectflow.checkpoint.entry_format import decode_entry
-from effectflow.checkpoint.errors import CorruptCheckpoint, RunNotFound
+from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, RunNotFound
 from effectflow.checkpoint.journal import Checkpoint, fold
-from effectflow.checkpoint.store import CheckpointStore, RunQuery
+from effectflow.checkpoint.seal import Seal, first_digest
+from effectflow.checkpoint.store import CheckpointStore, Record, RunQuery
 
-__all__ = ["read_checkpoint", "read_entries", "run_not_found"]
+__all__ = [
+    "Journal",
+    "Verification",
+    "read_checkpoint",
+    "read_entries",
+    "read_journal",
+    "run_not_found",
+    "verify_run",
+]
 
 
-async def read_entries(store: CheckpointStore, run_id: str, *, after: int = 0) -> list[Entry]:
-    """The journal of a run after so many entries, oldest first; empty if there is no such run.
+_UNSIGNED = Seal()
 
-    Raises CorruptCheckpoint for an entry that cannot be read or is missing.
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The entries of a run, oldest first, and the digest of the newest."""
+
+    entries: tuple[Entry, ...]
+    digest: bytes
+
+    @staticmethod
+    def empty(run_id: str) -> Journal:
+        """That of a run which is not there yet."""
+        return Journal((), first_digest(run_id))
+
+
+async def read_journal(
+    store: CheckpointStore, run_id: str, seal: Seal, known: Journal | None = None
+) -> Journal:
+    """The journal of a run; `known` is what was read of it before. Empty if there is no such run.
+
+    Raises CorruptCheckpoint for an entry that is not what was written at its place.
     """
-    records = await store.read(run_id, after=after)
-    for expected, record in enumerate(records, start=after + 1):
-        if record.sequence != expected:
-            raise CorruptCheckpoint(
-                run_id, "an entry is missing before it", sequence=record.sequence
-            )
-    return [decode_entry(record, run_id) for record in records]
+    known = known or Journal.empty(run_id)
+    records = await store.read(run_id, after=len(known.entries))
+    journal, problem = _open_all(records, run_id, seal, known)
+    if problem is not None:
+        raise problem
+    return journal
 
 
-async def read_checkpoint(store: CheckpointStore, run_id: str) -> Checkpoint:
+async def read_entries(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED) -> list[Entry]:
+    """The entries of a run, oldest first; empty if there is no such run.
+
+    Raises CorruptCheckpoint for an entry that is not what was written at its place.
+    """
+    return list((await read_journal(store, run_id, seal)).entries)
+
+
+async def read_checkpoint(
+    store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED
+) -> Checkpoint:
     """Where a run stands.
 
     Raises RunNotFound, or CorruptCheckpoint if its journal cannot be read.
     """
-    entries = await read_entries(store, run_id)
+    entries = await read_entries(store, run_id, seal)
     if not entries:
         raise await run_not_found(store, run_id)
     return fold(entries, run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found when a run was checked.
+
+    Attributes:
+        run_id: the run.
+        length: how many entries the store has of it.
+        good: how many of them, from the first on, are what was written.
+        problem: what is wrong with the next one; None if nothing is.
+    """
+
+    run_id: str
+    length: int
+    good: int
+    problem: CheckpointError | None
+
+
+async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED) -> Verification:
+    """Check every entry of a run, without running anything. Raises RunNotFound."""
+    records = await store.read(run_id)
+    if not records:
+        raise await run_not_found(store, run_id)
+    journal, problem = _open_all(records, run_id, seal, Journal.empty(run_id))
+    if problem is None:
+        try:
+            fold(journal.entries, run_id)
+        except CheckpointError as error:
+            problem = error
+    return Verification(run_id, len(records), len(journal.entries), problem)
+
+
+def _open_all(
+    records: list[Record], run_id: str, seal: Seal, known: Journal
+) -> tuple[Journal, CheckpointError | None]:
+    """The journal as far as it is good, and what is wrong with the entry after that."""
+    entries, digest = list(known.entries), known.digest
+    problem: CheckpointError | None = None
+    for record in records:
+        try:
+            if record.sequence != len(entries) + 1:
+                reason = "an entry is missing before it"
+                raise CorruptCheckpoint(run_id, reason, sequence=record.sequence)
+            entry, digest = seal.open(record, run_id, digest)
+        except CheckpointError as error:
+            if entries:
+                error.add_note(f"the entries 1 to {len(entries)} before it are good")
+            problem = error
+            break
+        entries.append(entry)
+    return Journal(tuple(entries), digest), problem
 
 
 async def run_not_found(store: CheckpointStore, run_id: str) -> RunNotFound:

@@ -13,7 +13,7 @@ import anyio
 
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started
+from effectflow.checkpoint.entries import Finished, Resumed, Started
 from effectflow.checkpoint.entry_format import FORMAT_VERSION
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, LeaseLost, RunConflict
 from effectflow.checkpoint.failures import write_error
@@ -21,9 +21,9 @@ from effectflow.checkpoint.interruption import interruption_reason
 from effectflow.checkpoint.journal import Checkpoint, fold
 from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.live_run import LiveRun
-from effectflow.checkpoint.past import Past, read_past
-from effectflow.checkpoint.reading import read_entries, run_not_found
-from effectflow.checkpoint.store import CheckpointStore, RunStatus, RunSummary
+from effectflow.checkpoint.past import read_past
+from effectflow.checkpoint.reading import Journal, read_journal, run_not_found
+from effectflow.checkpoint.store import RunStatus, RunSummary
 from effectflow.checkpoint.values import KnownTypes, MalformedValue, Tree, from_tree, to_tree
 from effectflow.effects import Effect, Halt
 from effectflow.effects.interpreter import interpret
@@ -73,20 +73,21 @@ async def start_run(
     """The output or `Failed` of a new run, or of the run that has this id and input already."""
     input_tree = to_tree(input, path="input: $", types=blueprint.input_types)
     context_tree = to_tree(dict(context), path="context: $", types=KnownTypes.of())
-    entries: list[Entry] = []
+    journal = Journal.empty(run_id)
     if not is_new:
-        entries = await read_entries(checkpoints.store, run_id)
-        if entries:
-            known = fold(entries, run_id)
+        journal = await read_journal(checkpoints.store, run_id, checkpoints.seal)
+        if journal.entries:
+            known = fold(journal.entries, run_id)
             _check_same(known, blueprint, input_tree)
             if known.status is RunStatus.COMPLETED:
                 return _output(known, blueprint)
     async with _Claim(checkpoints, run_id) as claim:
         if not is_new:
-            await _read_on(entries, checkpoints.store, run_id)
-        if entries:
-            _check_same(fold(entries, run_id), blueprint, input_tree)
-            return await _continue(blueprint, entries, claim, env, scope, force=False)
+            # Another process may have driven the run until just now.
+            journal = await read_journal(checkpoints.store, run_id, checkpoints.seal, journal)
+        if journal.entries:
+            _check_same(fold(journal.entries, run_id), blueprint, input_tree)
+            return await _continue(blueprint, journal, claim, env, scope, force=False)
         definition = blueprint.definition
         started = Started(
             run_id=run_id,
@@ -100,7 +101,7 @@ async def start_run(
             format=FORMAT_VERSION,
             at=time.time(),
         )
-        run = claim.live_run(fold([started], run_id), read_past([]), length=0)
+        run = claim.live_run(fold([started], run_id), journal)
         run.add(started)
         return await _drive(run, blueprint, input, env, scope)
 
@@ -116,21 +117,17 @@ async def resume_run(
 ) -> Any:
     """The output or `Failed` of a run taken up where it stood."""
     store = checkpoints.store
-    entries = await read_entries(store, run_id)
-    if not entries:
+    journal = await read_journal(store, run_id, checkpoints.seal)
+    if not journal.entries:
         raise await run_not_found(store, run_id)
-    known = fold(entries, run_id)
+    known = fold(journal.entries, run_id)
     _check_workflow(known, blueprint)
     if known.status is RunStatus.COMPLETED:
         return _output(known, blueprint)
     async with _Claim(checkpoints, run_id) as claim:
-        await _read_on(entries, store, run_id)
-        return await _continue(blueprint, entries, claim, env, scope, force=force)
-
-
-async def _read_on(entries: list[Entry], store: CheckpointStore, run_id: str) -> None:
-    """Add what another process wrote before it gave the run free, just now."""
-    entries += await read_entries(store, run_id, after=len(entries))
+        # Another process may have driven the run until just now.
+        journal = await read_journal(store, run_id, checkpoints.seal, journal)
+        return await _continue(blueprint, journal, claim, env, scope, force=force)
 
 
 class _Claim:
@@ -171,10 +168,8 @@ class _Claim:
         assert self._lease is not None
         return self._lease
 
-    def live_run(
-        self, known: Checkpoint, past: Past, *, length: int, force: bool = False
-    ) -> LiveRun:
-        """The run that goes on from this checkpoint, with so many entries in the store."""
+    def live_run(self, known: Checkpoint, journal: Journal, *, force: bool = False) -> LiveRun:
+        """The run that goes on from this checkpoint, after the entries that the store has."""
         summary = RunSummary(
             workflow=known.workflow,
             kind=known.kind,
@@ -186,8 +181,9 @@ class _Claim:
             self._run_id,
             self._checkpoints,
             lease=self.lease,
-            past=past,
-            length=length,
+            past=read_past(journal.entries),
+            length=len(journal.entries),
+            digest=journal.digest,
             summary=summary,
             force=force,
         )
@@ -196,7 +192,7 @@ class _Claim:
 
 async def _continue(
     blueprint: Blueprint,
-    entries: list[Entry],
+    journal: Journal,
     claim: _Claim,
     env: Any,
     scope: Scope,
@@ -204,14 +200,14 @@ async def _continue(
     force: bool,
 ) -> Any:
     """Drive a run on from the end of its journal."""
-    known = fold(entries, claim.lease.run_id)
+    known = fold(journal.entries, claim.lease.run_id)
     if known.status is RunStatus.COMPLETED:
         return _output(known, blueprint)
     changed = blueprint.definition.changed_since(known.definition, known.run_id)
     if changed is not None and not force:
         raise changed
     input = _decode(known.initial_state, blueprint.input_types, known.run_id, "input")
-    run = claim.live_run(known, read_past(entries), length=len(entries), force=force)
+    run = claim.live_run(known, journal, force=force)
     run.add(Resumed(claim.lease.owner, time.time()))
     return await _drive(run, blueprint, input, env, scope)
 

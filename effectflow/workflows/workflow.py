@@ -171,7 +171,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
 
         async def perform(checkpoints: Checkpoints, _env: Any, _scope: Scope) -> ResumePlan:
-            checkpoint = await read_checkpoint(checkpoints.store, run_id)
+            checkpoint = await read_checkpoint(checkpoints.store, run_id, checkpoints.seal)
             return plan_resume(checkpoint, self.definition)
 
         return _durably(perform)

@@ -1,0 +1,80 @@
+"""Entries that only who has the key can read: AES-GCM, with keys that can be exchanged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+__all__ = ["MARK", "Encryption"]
+
+MARK = b"\x01"
+"""The first byte of an encrypted entry, with which neither JSON nor CBOR begins here."""
+
+_NONCE = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Encryption:
+    """Encrypts entries with AES-GCM. Needs the package `cryptography`: `effectflow[crypto]`.
+
+    What a store keeps about a run besides its entries stays readable: its id, its workflow's name
+    and version, its status and times.
+
+    Attributes:
+        current: the id of the key that is written with.
+        keys: the keys by id, 16, 24 or 32 bytes each. To exchange a key, add a new one, make it the
+            current one, and keep the old one as long as there are runs that were written with it.
+
+    Example:
+        >>> keys = Encryption("2026", {"2026": bytes(32)})
+        >>> keys.decrypt(keys.encrypt(b"secret"))
+        b'secret'
+    """
+
+    current: str
+    keys: Mapping[str, bytes] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if find_spec("cryptography") is None:
+            raise ModuleNotFoundError(
+                "encryption needs the package cryptography: pip install 'effectflow[crypto]'",
+                name="cryptography",
+            )
+        if self.current not in self.keys:
+            raise ValueError(f"there is no key {self.current!r}, which is to be written with")
+        for name, key in self.keys.items():
+            if len(key) not in (16, 24, 32):
+                raise ValueError(f"key {name!r} has {len(key)} bytes; AES takes 16, 24 or 32")
+            if len(name.encode()) > 255:
+                raise ValueError(f"the id of key {name[:20]!r}... is longer than 255 bytes")
+
+    def encrypt(self, payload: bytes) -> bytes:
+        """The payload, readable with the current key alone."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        name, nonce = self.current.encode(), os.urandom(_NONCE)
+        header = MARK + bytes([len(name)]) + name
+        # The header is authenticated as well: no other key is to be tried on it.
+        sealed = AESGCM(self.keys[self.current]).encrypt(nonce, payload, header)
+        return header + nonce + sealed
+
+    def decrypt(self, data: bytes) -> bytes:
+        """The inverse of `encrypt`. Raises ValueError if a key is missing or does not fit."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        header = data[: 2 + (data[1] if len(data) > 1 else 0)]
+        try:
+            name = header[2:].decode()
+            key = self.keys[name]
+        except (UnicodeDecodeError, KeyError):
+            raise ValueError(
+                f"it is encrypted with key {header[2:]!r}, which is not among the given ones"
+            ) from None
+        nonce, sealed = data[len(header) :][:_NONCE], data[len(header) + _NONCE :]
+        try:
+            return AESGCM(key).decrypt(nonce, sealed, header)
+        except (InvalidTag, ValueError):
+            raise ValueError(f"it cannot be decrypted with key {name!r}") from None

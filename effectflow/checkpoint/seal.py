@@ -1,0 +1,121 @@
+"""How an entry becomes the bytes that a store keeps, and how a reader knows that they are those.
+
+Every entry ends in a digest over itself and the digest before it, so that an entry that was changed,
+taken away, moved, or brought from another run is found at its place. The chain is that of Haber and
+Stornetta's time-stamping; with a key it is an HMAC (RFC 2104), which nobody can forge without the key.
+
+::
+
+    JSON        {...}\\nsha256:<64 hex digits>
+    CBOR        <map><32 bytes><S or H>
+    encrypted   <01><length of key id><key id><12 bytes><ciphertext><32 bytes><S or H>
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+
+from effectflow.checkpoint.encryption import MARK, Encryption
+from effectflow.checkpoint.entries import Entry
+from effectflow.checkpoint.entry_format import Format, decode_entry, encode_entry
+from effectflow.checkpoint.errors import CorruptCheckpoint
+from effectflow.checkpoint.store import Record
+
+__all__ = ["Seal", "first_digest"]
+
+_PLAIN, _KEYED = b"sha256", b"hmac"
+_BINARY_KINDS = {b"S": _PLAIN, b"H": _KEYED}
+_DIGEST = 32
+
+
+def first_digest(run_id: str) -> bytes:
+    """What the digest of a run's first entry follows: so that no entry fits another run."""
+    return hashlib.sha256(run_id.encode("utf-8", "surrogatepass")).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """The way entries are written and checked.
+
+    Attributes:
+        format: "json" or "cbor". Either is read, whatever this says.
+        key: the secret of the HMAC, at best 32 random bytes; None for a plain digest, which finds
+            damage and mistakes but no forger. With a key, entries without an HMAC are refused.
+        encryption: keeps what is in entries from being read; None to write them as they are.
+    """
+
+    format: Format = "json"
+    key: bytes | None = field(default=None, repr=False)
+    encryption: Encryption | None = None
+
+    def __post_init__(self) -> None:
+        if self.key is not None and len(self.key) < 16:
+            raise ValueError("a key needs 16 bytes at least; secrets.token_bytes(32) makes one")
+
+    def close(self, entry: Entry, previous: bytes) -> tuple[bytes, bytes]:
+        """An entry as bytes, and its digest, which follows `previous`."""
+        payload = encode_entry(entry, self.format)
+        if self.encryption is not None:
+            payload = self.encryption.encrypt(payload)
+        digest = self._digest(payload, previous)
+        kind = _PLAIN if self.key is None else _KEYED
+        if payload[:1] == b"{":
+            return b"%b\n%b:%b" % (payload, kind, digest.hex().encode()), digest
+        return payload + digest + (b"S" if self.key is None else b"H"), digest
+
+    def open(self, record: Record, run_id: str, previous: bytes) -> tuple[Entry, bytes]:
+        """The entry in a record that follows `previous`, and its digest.
+
+        Fails with CorruptCheckpoint for bytes that are not those that were written there.
+        """
+        payload, kind, found = _take_apart(record, run_id)
+        if kind == _KEYED and self.key is None:
+            raise _refused(record, run_id, "it is signed: give its key, Checkpoints(key=...)")
+        if kind == _PLAIN and self.key is not None:
+            raise _refused(record, run_id, "it is not signed, although a key is given")
+        digest = self._digest(payload, previous)
+        if not hmac.compare_digest(digest, found):
+            reason = "its digest is wrong: it, or what comes before it, was changed, lost or moved"
+            if self.key is not None:
+                reason += ", or was signed with another key"
+            raise _refused(record, run_id, reason)
+        if payload[:1] == MARK:
+            if self.encryption is None:
+                raise _refused(record, run_id, "it is encrypted: give Checkpoints(encryption=...)")
+            try:
+                payload = self.encryption.decrypt(payload)
+            except ValueError as error:
+                raise _refused(record, run_id, str(error)) from error
+        return decode_entry(Record(record.sequence, record.written_at, payload), run_id), digest
+
+    def _digest(self, payload: bytes, previous: bytes) -> bytes:
+        if self.key is None:
+            return hashlib.sha256(previous + payload).digest()
+        return hmac.digest(self.key, previous + payload, "sha256")
+
+
+def _take_apart(record: Record, run_id: str) -> tuple[bytes, bytes, bytes]:
+    """Payload, kind of digest, and digest of a record."""
+    body = record.body
+    if body[:1] == b"{":
+        payload, _, trailer = body.rpartition(b"\n")
+        kind, _, digits = trailer.partition(b":")
+        try:
+            digest = bytes.fromhex(digits.decode("ascii"))
+        except ValueError:
+            digest = b""
+        if digest.hex().encode() != digits:
+            # One digest has one form: not another case, no blanks.
+            digest = b""
+    else:
+        payload, digest = body[: -_DIGEST - 1], body[-_DIGEST - 1 : -1]
+        kind = _BINARY_KINDS.get(body[-1:], b"")
+    if kind not in (_PLAIN, _KEYED) or len(digest) != _DIGEST or not payload:
+        raise _refused(record, run_id, "it is cut off, or was never an entry")
+    return payload, kind, digest
+
+
+def _refused(record: Record, run_id: str, reason: str) -> CorruptCheckpoint:
+    return CorruptCheckpoint(run_id, reason, sequence=record.sequence)
