@@ -396,8 +396,8 @@ class _Append:
 
 
 _APPEND = """
-    SELECT * FROM {schema}.append(%s::bytea[], %s::bigint[], %s::bigint[], %s::int[], %s::bool[],
-                                  %s::text[]::jsonb[], %s::bytea[])
+    SELECT * FROM {schema}.append(%b::bytea[], %s::bigint[], %s::bigint[], %s::int[], %s::bool[],
+                                  %s::text[]::jsonb[], %b::bytea[])
 """
 
 

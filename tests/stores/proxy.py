@@ -1,0 +1,96 @@
+"""A proxy between a client and a server that can lose the answer to a request."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class LossyProxy:
+    """Listens on a unix socket and forwards to another.
+
+    After `lose_answer_to(part)`, the next request that has `part` in it reaches the server, whose
+    answer is awaited and thrown away; then the connection is cut on both sides.
+    """
+
+    def __init__(self, path: Path, target: Path) -> None:
+        self._target = target
+        self._part: bytes | None = None
+        self.cuts = 0
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+
+    def lose_answer_to(self, part: bytes) -> None:
+        self._part = part
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(str(self._target))
+            _Connection(self, client, server).start()
+
+    def is_to_be_lost(self, request: bytes) -> bool:
+        """Whether the answer to this request is the one to lose."""
+        if self._part is None or self._part not in request:
+            return False
+        self._part = None
+        return True
+
+
+class _Connection:
+    def __init__(self, proxy: LossyProxy, client: socket.socket, server: socket.socket) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._server = server
+        self._is_losing = False
+
+    def start(self) -> None:
+        for pump in (self._requests, self._answers):
+            threading.Thread(target=pump, daemon=True).start()
+
+    def _requests(self) -> None:
+        with suppress(OSError):
+            while data := self._client.recv(65536):
+                self._is_losing = self._is_losing or self._proxy.is_to_be_lost(data)
+                self._server.sendall(data)
+        self._cut()
+
+    def _answers(self) -> None:
+        with suppress(OSError):
+            while data := self._server.recv(65536):
+                if self._is_losing:
+                    self._proxy.cuts += 1
+                    break
+                self._client.sendall(data)
+        self._cut()
+
+    def _cut(self) -> None:
+        for end in (self._client, self._server):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
