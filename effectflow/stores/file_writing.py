@@ -1,0 +1,67 @@
+"""Files that are there whole or not at all, and folders named after runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["TEMPORARY", "folder_name", "replace_link", "sync_folder", "write_whole"]
+
+TEMPORARY = ".tmp"
+"""What the name of a file ends with that is being written."""
+
+_SAFE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,119}")
+_RESERVED = frozenset({"latest", "con", "prn", "aux", "nul"})
+_KEPT = 80
+
+
+def folder_name(run_id: str) -> str:
+    """The name of a run's folder: the id itself if every file system takes it, or else encoded.
+
+    An encoded name has a `%` in front and a digest at its end, so it is never that of another run,
+    and never leads out of the folder that it is in.
+    """
+    if _SAFE.fullmatch(run_id) and run_id.lower().split(".")[0] not in _RESERVED:
+        return run_id
+    shown = re.sub(r"[^A-Za-z0-9_-]", "_", run_id)[:_KEPT]
+    return f"%{shown}-{hashlib.sha256(run_id.encode()).hexdigest()[:32]}"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Put a file in its place at once, durably. Raises OSError, and then has changed nothing."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make durable which files a folder has. Systems that cannot do that need not."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_link(link: Path, target: str) -> None:
+    """Make a link point elsewhere, at once. File systems without links go without."""
+    temporary = link.with_name(link.name + TEMPORARY)
+    with suppress(OSError, NotImplementedError):
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(target)
+        temporary.replace(link)
