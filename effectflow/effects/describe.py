@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from effectflow.effects.effect import Effect
 
@@ -11,10 +11,12 @@ __all__ = ["describe", "describe_call"]
 
 _DEPTH = 6
 _WIDTH = 60
+_ITEMS = 3
 
 _METHODS = {
     "AndThen": "and_then",
     "OrElse": "or_else",
+    "Rescue": "or_else",
     "Map": "map",
     "MapErr": "map_err",
     "Reify": "result",
@@ -24,12 +26,12 @@ _METHODS = {
     "Traced": "traced",
     "Named": "named",
 }
-_HIDDEN = ("source", "note")
+_HIDDEN = ("source", "note", "trail")
 
 
 def describe(effect: Any, depth: int = _DEPTH) -> str:
     """An effect on one line, down to a bounded depth."""
-    if depth == 0:
+    if depth <= 0:
         return "..."
     shown: tuple[Any, ...] = getattr(effect, "shown", ())
     if shown:
@@ -40,6 +42,8 @@ def describe(effect: Any, depth: int = _DEPTH) -> str:
         return describe_call(effect.f, effect.args, effect.kwargs)
     slots: Sequence[str] = effect.__slots__
     parts = [getattr(effect, slot) for slot in slots if slot not in _HIDDEN]
+    if kind == "Bracket":
+        return _call("bracket", [[effect.source], effect.release, effect.use], depth)
     if kind in _METHODS:
         return _call(_METHODS[kind], [effect.source, *parts], depth)
     if "source" in slots:
@@ -53,21 +57,27 @@ def describe(effect: Any, depth: int = _DEPTH) -> str:
 
 def describe_call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """The call of a function, as it would be written."""
-    shown = [_short(part) for part in args]
-    shown += [f"{name}={_short(part)}" for name, part in kwargs.items()]
-    return f"{function.__name__}({', '.join(shown)})"
+    shown = [_short(part, 1) for part in args]
+    shown += [f"{name}={_short(part, 1)}" for name, part in kwargs.items()]
+    return f"{getattr(function, '__name__', None) or repr(function)}({', '.join(shown)})"
 
 
 def _call(name: str, arguments: Sequence[Any], depth: int) -> str:
     """`source.name(arguments)` if there is a source, or else `name(arguments)`."""
     if arguments and isinstance(arguments[0], Effect):
-        inner = ", ".join(_short(part) for part in arguments[1:])
+        inner = ", ".join(_short(part, depth - 2) for part in arguments[1:])
         return f"{describe(arguments[0], depth - 1)}.{name}({inner})"
-    return f"{name}({', '.join(_short(part) for part in arguments)})"
+    return f"{name}({', '.join(_short(part, depth - 1) for part in arguments)})"
 
 
-def _short(part: Any) -> str:
-    """A function or a class by its name, anything else by a bounded repr."""
+def _short(part: Any, depth: int) -> str:
+    """A function or a class by its name, an effect as far as depth allows, anything else bounded."""
+    if isinstance(part, Effect):
+        return describe(part, depth)
+    if isinstance(part, list | tuple):
+        items = cast("Sequence[Any]", part)
+        inner = [_short(item, depth - 2) for item in items[:_ITEMS]]
+        return f"[{', '.join(inner + ['...'] * (len(items) > _ITEMS))}]"
     name = getattr(part, "__qualname__", None)
     if isinstance(name, str):
         return name

@@ -6,6 +6,7 @@ The notation is from Haskell's `do`; that `yield from` makes it typed in Python 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Generator
 from functools import wraps
 from typing import Any, ParamSpec, TypeAlias, TypeVar
@@ -42,6 +43,12 @@ def do(
         >>> area(6, 7).run_sync(None)
         <Success: 42>
     """
+
+    if not inspect.isgeneratorfunction(function):
+        raise TypeError(
+            f"@do needs a generator function, and {function!r} is none: it has to have a `yield from`; "
+            "a function that returns an effect needs no @do"
+        )
 
     @wraps(function)
     def make(*args: P.args, **kwargs: P.kwargs) -> Effect[Env, E, A]:

@@ -70,7 +70,7 @@ class Effect(Generic[Env, E, A]):
         scope = root_scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
         outcome = await interpret(self, env, scope)
         if outcome.__class__ is nodes.Failed:
-            return Failure(cast(E2, outcome.error))
+            return Failure(cast(E2, show_trail(outcome.error, outcome.trail)))
         return Success(cast(A2, outcome))
 
     async def run_or_raise(
@@ -89,6 +89,7 @@ class Effect(Generic[Env, E, A]):
         outcome = await interpret(self, env, scope)
         if outcome.__class__ is not nodes.Failed:
             return outcome
+        show_trail(outcome.error, outcome.trail)
         if isinstance(outcome.error, Exception):
             raise outcome.error
         raised: EffectError[object] = EffectError(outcome.error)
@@ -102,11 +103,15 @@ class Effect(Generic[Env, E, A]):
         *,
         backend: Literal["asyncio", "trio"] = "asyncio",
         clock: Clock | None = None,
+        observer: EffectObserver | None = None,
+        finalizer_deadline: float | None = None,
     ) -> Result[A2, E2]:
         """Run this effect in a new event loop, for scripts. See `run`."""
 
         async def main() -> Result[A2, E2]:
-            return await self.run(env, clock=clock)
+            return await self.run(
+                env, clock=clock, observer=observer, finalizer_deadline=finalizer_deadline
+            )
 
         return anyio.run(main, backend=backend)
 
@@ -146,9 +151,12 @@ class Effect(Generic[Env, E, A]):
 
         A failure of that effect takes the place of the error.
         """
-        return nodes.OrElse(
-            self, lambda error: nodes.AndThen(f(error), lambda _: nodes.Fail(error))
-        )
+
+        def tapped(failed: nodes.Failed) -> Effect[Any, Any, Any]:
+            again = nodes.Fail(failed.error, failed.trail)
+            return nodes.AndThen(f(failed.error), lambda _: again)
+
+        return nodes.Rescue(self, tapped)
 
     def zip(
         self: Effect[Env2, E, A], other: Effect[Env2, E2, B]
@@ -183,9 +191,9 @@ class Effect(Generic[Env, E, A]):
             >>> fail(KeyError("cap")).recover(LookupError, lambda error: pure(0)).run_sync(None)
             <Success: 0>
         """
-        return nodes.OrElse(
+        return nodes.Rescue(
             self,
-            lambda error: handler(error) if isinstance(error, error_type) else nodes.Fail(error),
+            lambda failed: handler(failed.error) if isinstance(failed.error, error_type) else None,
         )
 
     def fallback(self, value: B) -> Effect[Env, Never, A | B]:
@@ -361,6 +369,7 @@ from effectflow.effects import nodes  # noqa: E402
 from effectflow.effects.describe import describe  # noqa: E402
 from effectflow.effects.events import collecting, into_sink  # noqa: E402
 from effectflow.effects.interpreter import interpret  # noqa: E402
+from effectflow.effects.notes import show_trail  # noqa: E402
 from effectflow.effects.retry import FailedAttempt, RetryPolicy, retry  # noqa: E402
 from effectflow.effects.scope import root_scope  # noqa: E402
 from effectflow.effects.timeout import timeout  # noqa: E402

@@ -7,12 +7,26 @@ wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from typing import Any, Protocol, cast
+import types
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context
+from functools import partial
+from typing import Any, Protocol, TypeVar, cast
 
+import anyio
 import anyio.lowlevel
 
-__all__ = ["CallSoon", "Waiter", "call_soon_from_threads", "new_waiter"]
+__all__ = [
+    "CallSoon",
+    "Waiter",
+    "call_soon_from_threads",
+    "in_context",
+    "new_waiter",
+    "run_to_the_end",
+    "shielded",
+]
+
+A = TypeVar("A")
 
 
 class CallSoon(Protocol):
@@ -31,6 +45,64 @@ def call_soon_from_threads() -> CallSoon:
     except RuntimeError:
         token: Any = anyio.lowlevel.current_token().native_token
         return cast(CallSoon, token.run_sync_soon)
+
+
+async def shielded(work: Coroutine[Any, Any, A]) -> A:
+    """The result of `work`, which no cancellation cuts off: one that comes meanwhile is raised later."""
+    result, cancelled = await run_to_the_end(work)
+    if cancelled is not None:
+        raise cancelled
+    return result
+
+
+async def run_to_the_end(work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
+    """The result of `work`, and the cancellation that came meanwhile and is to be raised, if one did.
+
+    On asyncio it runs in a task of its own, since a task that is cancelled by asyncio itself, and not
+    by a scope of anyio's, cannot be shielded in any other way. On trio, and with anyio's scopes, a
+    cancellation that came meanwhile is raised by whatever waits next.
+    """
+    try:
+        task = asyncio.get_running_loop().create_task(work)
+    except RuntimeError:
+        return await _shielded_by_scope(work), None
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as cancellation:
+                cancelled = cancellation
+    if cancelled is not None and not task.cancelled():
+        error = task.exception()
+        if error is not None:
+            cancelled.add_note(f"and meanwhile failed: {error!r}")
+            raise cancelled
+    return task.result(), cancelled
+
+
+async def _shielded_by_scope(work: Coroutine[Any, Any, A]) -> A:
+    with anyio.CancelScope(shield=True):
+        return await work
+    raise AssertionError("a scope that nobody cancels goes on")
+
+
+@types.coroutine
+def in_context(context: Context, work: Coroutine[Any, Any, A]) -> Generator[Any, Any, A]:
+    """The result of `work`, whose context variables are those of `context`, within the running task.
+
+    A task of its own would do the same, for ten times the price.
+    """
+    step: Callable[[], Any] = partial(work.send, None)
+    while True:
+        try:
+            wanted = context.run(step)
+        except StopIteration as stop:
+            return stop.value
+        try:
+            step = partial(work.send, (yield wanted))
+        except BaseException as raised:
+            step = partial(work.throw, raised)
 
 
 class Waiter(Protocol):

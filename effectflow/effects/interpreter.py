@@ -13,15 +13,16 @@ import logging
 from types import GeneratorType
 from typing import Any
 
-import anyio
 from returns.result import Failure, Success
 
 from effectflow.effects.errors import TracedError
+from effectflow.effects.event_loop import run_to_the_end, shielded
 from effectflow.effects.exit import Defect, Exit, Interruption
 from effectflow.effects.nodes import (
     AndThen,
     AnyEffect,
     Ask,
+    Bracket,
     Context,
     Die,
     Fail,
@@ -39,17 +40,18 @@ from effectflow.effects.nodes import (
     Perform,
     Pure,
     Reify,
-    Shielded,
+    Rescue,
     Suspend,
     Traced,
 )
+from effectflow.effects.notes import add_note, forget_notes, show_trail
 from effectflow.effects.scope import Scope
 
 __all__ = ["interpret"]
 
 logger = logging.getLogger(__name__)
 
-_WAITING = frozenset({OrElse, MapErr, Reify, OnExit, Context, Traced})
+_WAITING = frozenset({OrElse, Rescue, MapErr, Reify, OnExit, Context, Traced})
 
 
 class _Restore:
@@ -101,8 +103,11 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                 elif kind is Ask:
                     value = env
                 elif kind is Fail:
-                    value = Failed(current.error)
+                    value = Failed(current.error, current.trail)
+                    if not current.trail:
+                        forget_notes(current.error)
                 elif kind is Die:
+                    forget_notes(current.exception)
                     raise current.exception
                 elif kind is Local:
                     stack.append(_Restore(env, scope))
@@ -124,9 +129,17 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         scope.observer.began(current.name)
                     current = current.source
                     continue
-                elif kind is Shielded:
-                    with anyio.CancelScope(shield=True):
-                        value = await interpret(current.source, env, scope)
+                elif kind is Bracket:
+                    value, cancelled = await run_to_the_end(interpret(current.source, env, scope))
+                    if value.__class__ is not Failed:
+                        # From here on it is released, whatever comes.
+                        current = _used(current, value)
+                        stack.append(current)
+                        current = current.source
+                    if cancelled is not None:
+                        raise cancelled
+                    if value.__class__ is not Failed:
+                        continue
                 else:
                     raise TypeError(_not_an_effect(current))
 
@@ -162,11 +175,17 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         value = Failed(frame.f(value.error), value.trail)
                         continue
                     elif kind is Reify:
-                        value = Failure(value.error)
+                        value = Failure(show_trail(value.error, value.trail))
                         continue
                     elif kind is Context:
                         value = _failed_in(frame.message, value)
                         continue
+                    elif kind is Rescue:
+                        handled = frame.f(value)
+                        if handled is None:
+                            continue
+                        current = handled
+                        break
                     elif kind is Traced:
                         value = Failed(TracedError(value.error, value.trail))
                         continue
@@ -180,6 +199,13 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                     return value
         except BaseException as raised:
             current, env, scope = await _unwind(stack, raised, env, scope)
+
+
+def _used(bracket: Bracket, resource: Any) -> OnExit:
+    """The use of a resource, which is released when that has ended."""
+    # Made late: a `use` that raises before it gives an effect is released from, too.
+    use = Suspend(lambda _: bracket.use(resource))
+    return OnExit(use, lambda _: bracket.release(resource))
 
 
 async def _unwind(
@@ -201,7 +227,7 @@ async def _unwind(
                     caught = frame.throw(raised)
                 else:
                     # A body must not swallow an interruption: it is closed, not asked.
-                    frame.close()
+                    _close(frame, raised)
                     continue
             except StopIteration as stop:
                 return Pure(stop.value), env, scope
@@ -214,15 +240,24 @@ async def _unwind(
             env, scope = frame.env, frame.scope
         elif kind is Named:
             if isinstance(raised, Exception):
-                raised.add_note(frame.note)
+                add_note(raised, frame.note)
             if scope.observer is not None:
                 scope.observer.ended(frame.name, _exit_of_raised(raised))
         elif kind is Context:
             if isinstance(raised, Exception):
-                raised.add_note(frame.message)
+                add_note(raised, frame.message)
         elif kind is OnExit:
-            await _finalize_after(frame, raised, env, scope)
+            raised = await _finalize_after(frame, raised, env, scope)
     raise raised
+
+
+def _close(body: GeneratorType[Any, Any, Any], raised: BaseException) -> None:
+    """End a body whose run is interrupted. What its `finally` raises must not hide that."""
+    try:
+        body.close()
+    except Exception as defect:
+        logger.exception("a body failed while %r was passing", raised)
+        raised.add_note(f"and a body failed meanwhile: {defect!r}")
 
 
 async def _finalize(frame: OnExit, value: Any, env: Any, scope: Scope) -> Any:
@@ -230,11 +265,8 @@ async def _finalize(frame: OnExit, value: Any, env: Any, scope: Scope) -> Any:
 
     A bad end of the finalizer joins a failure of the source, and never takes its place.
     """
-    finalizer = frame.finalizer(_exit_of(value))
-    if finalizer.__class__ is Pure:
-        return value
     try:
-        outcome = await _run_finalizer(finalizer, env, scope)
+        outcome = await _run_finalizer(frame.finalizer(_exit_of(value)), env, scope)
     except Exception as defect:
         if value.__class__ is not Failed:
             raise
@@ -247,36 +279,48 @@ async def _finalize(frame: OnExit, value: Any, env: Any, scope: Scope) -> Any:
     return _failed_in(f"and a finalizer failed: {outcome.error!r}", value)
 
 
-async def _finalize_after(frame: OnExit, raised: BaseException, env: Any, scope: Scope) -> None:
-    """Run one finalizer on the way of an exception, which goes on whatever the finalizer does."""
+async def _finalize_after(
+    frame: OnExit, raised: BaseException, env: Any, scope: Scope
+) -> BaseException:
+    """Run one finalizer on the way of an exception, which goes on whatever the finalizer does.
+
+    Gives what goes on: an interruption that came meanwhile takes the place of a defect.
+    """
     try:
         outcome = await _run_finalizer(frame.finalizer(_exit_of_raised(raised)), env, scope)
     except Exception as defect:
         logger.exception("a finalizer failed while %r was passing", raised)
-        raised.add_note(f"and a finalizer failed: {defect!r}")
+        add_note(raised, f"and a finalizer failed: {defect!r}")
+    except BaseException as interruption:
+        return interruption if isinstance(raised, Exception) else raised
     else:
         if outcome.__class__ is Failed:
-            raised.add_note(f"and a finalizer failed: {outcome.error!r}")
+            add_note(raised, f"and a finalizer failed: {outcome.error!r}")
+    return raised
 
 
 async def _run_finalizer(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
     """The outcome of a finalizer, which is shielded from cancellation until its deadline."""
+    if finalizer.__class__ in _SYNCHRONOUS:
+        return await interpret(finalizer, env, scope)
+    return await shielded(_until_deadline(finalizer, env, scope))
+
+
+_SYNCHRONOUS = frozenset({Pure, FromFn})
+
+
+async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
     deadline = scope.finalizer_deadline
     if deadline is None:
-        with anyio.CancelScope(shield=True):
-            return await interpret(finalizer, env, scope)
-    with anyio.move_on_after(deadline, shield=True):
+        return await interpret(finalizer, env, scope)
+    with scope.clock.move_on_after(deadline):
         return await interpret(finalizer, env, scope)
     raise TimeoutError(f"the finalizer {finalizer!r} took more than {deadline} s, and was ended")
 
 
 def _failed_in(message: str, failed: Failed) -> Failed:
     """The failure once it has crossed a context."""
-    error = failed.error
-    # One error value may be failed with many times: it is told each thing once.
-    if isinstance(error, BaseException) and message not in getattr(error, "__notes__", ()):
-        error.add_note(message)
-    return Failed(error, (*failed.trail, message))
+    return Failed(failed.error, (*failed.trail, message))
 
 
 def _exit_of(value: Any) -> Exit[Any, Any]:

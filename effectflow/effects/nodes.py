@@ -6,7 +6,7 @@ to make; an effect is made for every bind.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from effectflow.effects.scope import Scope
 __all__ = [
     "AndThen",
     "Ask",
+    "Bracket",
     "Context",
     "Die",
     "Fail",
@@ -34,9 +35,10 @@ __all__ = [
     "Perform",
     "Pure",
     "Reify",
-    "Shielded",
+    "Rescue",
     "Suspend",
     "Traced",
+    "joined",
 ]
 
 AnyEffect = Effect[Any, Any, Any]
@@ -55,6 +57,12 @@ class Failed:
         self.trail = trail
 
 
+def joined(failures: Sequence[Failed]) -> Failed:
+    """One failure with the errors of many, and all that is in their trails."""
+    trail = dict.fromkeys(part for failed in failures for part in failed.trail)
+    return Failed([failed.error for failed in failures], tuple(trail))
+
+
 class Pure(Effect[Any, Any, Any]):
     __slots__ = ("value",)
 
@@ -63,10 +71,11 @@ class Pure(Effect[Any, Any, Any]):
 
 
 class Fail(Effect[Any, Any, Any]):
-    __slots__ = ("error",)
+    __slots__ = ("error", "trail")
 
-    def __init__(self, error: Any) -> None:
+    def __init__(self, error: Any, trail: tuple[str, ...] = ()) -> None:
         self.error: Final = error
+        self.trail: Final = trail
 
 
 class Die(Effect[Any, Any, Any]):
@@ -151,6 +160,16 @@ class OrElse(Effect[Any, Any, Any]):
         self.f: Final = f
 
 
+class Rescue(Effect[Any, Any, Any]):
+    """Goes on with `f(failed)`, or, if that is None, with the failure as it is."""
+
+    __slots__ = ("f", "source")
+
+    def __init__(self, source: AnyEffect, f: Callable[[Failed], AnyEffect | None]) -> None:
+        self.source: Final = source
+        self.f: Final = f
+
+
 class Map(Effect[Any, Any, Any]):
     __slots__ = ("f", "source")
 
@@ -206,13 +225,20 @@ class OnExit(Effect[Any, Any, Any]):
         self.finalizer: Final = finalizer
 
 
-class Shielded(Effect[Any, Any, Any]):
-    """Runs its source to the end although it is cancelled meanwhile."""
+class Bracket(Effect[Any, Any, Any]):
+    """Acquires a resource, uses it, and releases it; a cancellation never comes in between."""
 
-    __slots__ = ("source",)
+    __slots__ = ("release", "source", "use")
 
-    def __init__(self, source: AnyEffect) -> None:
+    def __init__(
+        self,
+        source: AnyEffect,
+        release: Callable[[Any], AnyEffect],
+        use: Callable[[Any], AnyEffect],
+    ) -> None:
         self.source: Final = source
+        self.release: Final = release
+        self.use: Final = use
 
 
 class Context(Effect[Any, Any, Any]):

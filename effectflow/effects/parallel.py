@@ -8,7 +8,7 @@ from typing import Any, Never, TypeVar, overload
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.scope import Scope
-from effectflow.effects.traversal import Traversal, check_limit
+from effectflow.effects.traversal import Source, Traversal, check_limit
 
 __all__ = ["par", "par_all", "par_traverse", "par_try_all", "traverse"]
 
@@ -109,7 +109,7 @@ def par(*effects: Effect[Any, Any, Any]) -> Effect[Any, Any, Any]:
         >>> par(pure(1), pure("a")).run_sync(None)
         <Success: (1, 'a')>
     """
-    return nodes.Map(_until_failure("par", effects, _itself, None, None), tuple)
+    return _until_failure("par", effects, _itself, None, None, gather=tuple)
 
 
 def par_try_all(
@@ -144,16 +144,16 @@ def par_all(
         <Failure: ['a', 'b']>
     """
     check_limit(limit)
+    source = Source("par_all", effects)
 
     async def perform(env: Any, scope: Scope) -> Any:
         path = scope.next_path("par_all")
-        traversal = Traversal("par_all", path, effects, _itself, env, scope, stop_early=False)
+        traversal = Traversal(
+            "par_all", path, source.items(), _itself, env, scope, stop_early=False
+        )
         await traversal.run(limit)
         failures = traversal.failures_in_order()
-        if failures:
-            trail = tuple(dict.fromkeys(part for failed in failures for part in failed.trail))
-            return nodes.Failed([failed.error for failed in failures], trail)
-        return traversal.values_in_order()
+        return nodes.joined(failures) if failures else traversal.values_in_order()
 
     return nodes.Perform(perform, ("par_all", effects))
 
@@ -191,14 +191,15 @@ def traverse(items: Iterable[A], f: Callable[[A], Effect[Env, E, B]]) -> Effect[
 
     The first failure ends it, and no further item is read.
     """
+    source = Source("traverse", items)
 
-    def one_after_another() -> Any:
+    def traverse(items: Iterable[A], f: Callable[[A], Effect[Env, E, B]]) -> Any:
         values: list[Any] = []
-        for item in items:
+        for item in source.items():
             values += [(yield f(item))]
         return values
 
-    return nodes.FromGenerator(one_after_another)
+    return nodes.FromGenerator(traverse, (items, f))
 
 
 def _until_failure(
@@ -207,18 +208,20 @@ def _until_failure(
     f: Callable[[Any], Effect[Any, Any, Any]],
     key: Callable[[Any], object] | None,
     limit: int | None,
-) -> Effect[Any, Any, list[Any]]:
+    gather: Callable[[list[Any]], Any] = list,
+) -> Effect[Any, Any, Any]:
     check_limit(limit)
+    source = Source(name, items)
 
     async def perform(env: Any, scope: Scope) -> Any:
         path = scope.next_path(name)
         # Which failure came first is chance: a resumed run that handled one handles it again.
         decided = scope.decisions.recall(path).value_or(None) if scope.decisions else None
-        traversal = Traversal(name, path, items, f, env, scope, key=key, only=decided)
+        traversal = Traversal(name, path, source.items(), f, env, scope, key=key, only=decided)
         await traversal.run(limit)
         first = traversal.first_failure()
         if first is None:
-            return traversal.values_in_order()
+            return gather(traversal.values_in_order())
         position, failed = first
         if scope.decisions is not None and decided is None:
             scope.decisions.record(path, position, is_failure=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -15,6 +16,8 @@ from effectflow.effects.interpreter import interpret
 from effectflow.effects.scope import Scope
 
 __all__ = ["first_success", "race"]
+
+logger = logging.getLogger(__name__)
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -82,6 +85,8 @@ async def _run(
         try:
             outcome = await interpret(runners[position], env, scope.child(path, position))
         except (Exception, Halt) as defect:
+            if winner is not None:
+                logger.exception("a race was decided, and then a loser of it failed")
             raised.append(defect)
             tasks.cancel_scope.cancel()
             return
@@ -96,8 +101,7 @@ async def _run(
     if winner is None and raised:
         raise raised[0]
     if winner is None:
-        failures = [outcomes[position] for position in sorted(outcomes)]
-        return nodes.Failed([failed.error for failed in failures])
+        return nodes.joined([outcomes[position] for position in sorted(outcomes)])
     if recorder is not None and known is Maybe.empty:
         recorder.record(path, winner, is_failure=not _is_success(outcomes[winner]))
     return outcomes[winner]

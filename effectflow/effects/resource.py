@@ -37,6 +37,9 @@ def bracket(
     ends badly and the release does so too, the use's error stands, and the release's is in its trail
     and notes; if the use ends well, the release's error is that of the whole.
 
+    On asyncio acquire and release run in tasks of their own. What has to be left by the task that
+    entered it, such as a task group, belongs into one `from_async` with `async with`.
+
     Parameters:
         acquire: yields the resource. If it fails, nothing is released.
         release: from the resource to the effect that gives it back.
@@ -52,12 +55,7 @@ def bracket(
         ... ).run_sync(None), log
         (<Success: 4>, ['closed file'])
     """
-
-    def used(resource: R) -> AnyEffect:
-        # Made late: a `use` that raises before it gives an effect is released from, too.
-        return nodes.OnExit(nodes.Suspend(lambda _: use(resource)), lambda _: release(resource))
-
-    return nodes.AndThen(nodes.Shielded(acquire), used)
+    return nodes.Bracket(acquire, release, use)
 
 
 def acquiring(
@@ -102,4 +100,5 @@ class Acquisition(Generic[Env, E, *Rs]):
             acquire, release = self.pairs[len(held)]
             return bracket(acquire, release, lambda resource: nested((*held, resource)))
 
-        return nodes.Suspend(lambda _: nested(()))
+        acquired = [acquire for acquire, _ in self.pairs]
+        return nodes.Suspend(lambda _: nested(()), ("acquiring", acquired, f))

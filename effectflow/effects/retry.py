@@ -149,7 +149,7 @@ class RetryPolicy:
             case "constant":
                 factor = 1.0
             case "linear":
-                factor = attempt + 1.0
+                factor = min(attempt, 10**9) + 1.0
             case "exponential":
                 factor = math.ldexp(1.0, min(attempt, 1000))
             case "fibonacci":

@@ -2,24 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sized
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Sized,
+)
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Halt
+from effectflow.effects.event_loop import in_context, shielded
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.scope import Scope
 
-__all__ = ["Traversal", "check_limit"]
+__all__ = ["Source", "Traversal", "check_limit"]
+
+_ITEMS_IN_A_TURN = 256
 
 
 def check_limit(limit: int | None) -> None:
     """Refuse a limit under which nothing would ever run."""
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be 1 or more, not {limit}")
+
+
+class Source:
+    """Items to be read by each run of an effect; those that can be read only once, by one run."""
+
+    def __init__(self, name: str, items: Any) -> None:
+        self._name = name
+        self._items = items
+        self._is_read_once = isinstance(items, Iterator | AsyncIterator)
+        self._is_spent = False
+
+    def items(self) -> Any:
+        """The items. Raises TypeError if they have been read and cannot be read again."""
+        if self._is_read_once:
+            if self._is_spent:
+                raise TypeError(
+                    f"the items of {self._name} can be read only once, and this effect is run again: "
+                    "give it a list, or another iterable that begins anew each time"
+                )
+            self._is_spent = True
+        return self._items
 
 
 class Traversal:
@@ -62,16 +98,26 @@ class Traversal:
         self.failures: dict[int, nodes.Failed] = {}
         self.raised: list[BaseException] = []
         self.is_over = False
+        self.read = 0
         self.tasks = anyio.create_task_group()
 
     async def run(self, limit: int | None) -> None:
         """Run it to its end. Raises the first defect, with the others as notes."""
+        if isinstance(self.items, AsyncIterable):
+            items = aiter(self.items)
+            try:
+                await self._run(partial(self._start_async, items, limit))
+            finally:
+                # Whether or not it was read to its end, it is to clean up now, and not some time.
+                if isinstance(items, AsyncGenerator):
+                    await shielded(items.aclose())
+        else:
+            await self._run(partial(self._start_sync, self.items, limit))
+
+    async def _run(self, start: Callable[[], Awaitable[None]]) -> None:
         async with self.tasks:
             try:
-                if isinstance(self.items, AsyncIterable):
-                    await self._start_async(aiter(self.items), limit)
-                else:
-                    self._start_sync(self.items, limit)
+                await start()
             except Exception as defect:
                 self._stop_for(defect)
         if self.raised:
@@ -90,7 +136,7 @@ class Traversal:
         """The failure that came first in time, and the position of its item."""
         return next(iter(self.failures.items()), None)
 
-    def _start_sync(self, items: Iterable[Any], limit: int | None) -> None:
+    async def _start_sync(self, items: Iterable[Any], limit: int | None) -> None:
         if not isinstance(items, Sized):
             items = list(items) if limit is None else items
         count = len(items) if isinstance(items, Sized) else limit or 1
@@ -105,37 +151,45 @@ class Traversal:
                 self.tasks.start_soon(self._run_child, position, item)
                 position += 1
             return
-        numbered = _numbered(items)
         turn = anyio.Lock()
         for _ in range(limit):
-            self.tasks.start_soon(self._work_through_async, numbered, turn)
+            self.tasks.start_soon(self._work_through_async, items, turn)
 
     async def _work_through(self, numbered: Iterator[tuple[int, Any]]) -> None:
         # `_run_child` is written out here: the calls would double the price of an item.
         f, env, scope, values = self.f, self.env, self.scope, self.values
         is_plain = scope.recorder is None
+        child: Any
+        outcome: Any
         try:
             for position, item in numbered:
-                if is_plain:
-                    outcome = await interpret(f(item), env, scope)
-                else:
+                if not is_plain:
                     outcome = await self._recorded_child(position, item)
+                else:
+                    child = f(item)
+                    if child.__class__ is nodes.Pure:
+                        outcome = child.value
+                    else:
+                        outcome = await in_context(copy_context(), interpret(child, env, scope))
                 if outcome.__class__ is nodes.Failed:
                     self._fail(position, outcome)
                 else:
                     values[position] = outcome
                 if self.is_over:
                     return
+                if position % _ITEMS_IN_A_TURN == 0:
+                    # Children that never wait must not keep everybody else waiting.
+                    await checkpoint()
         except (Exception, Halt) as raised:
             self._stop_for(raised)
 
-    async def _work_through_async(
-        self, numbered: AsyncIterator[tuple[int, Any]], turn: anyio.Lock
-    ) -> None:
+    async def _work_through_async(self, items: AsyncIterator[Any], turn: anyio.Lock) -> None:
         while not self.is_over:
             try:
                 async with turn:
-                    position, item = await anext(numbered)
+                    item = await anext(items)
+                    position = self.read
+                    self.read += 1
             except StopAsyncIteration:
                 return
             except Exception as defect:
@@ -146,7 +200,8 @@ class Traversal:
     async def _run_child(self, position: int, item: Any) -> None:
         try:
             if self.scope.recorder is None:
-                outcome = await interpret(self.f(item), self.env, self.scope)
+                child = interpret(self.f(item), self.env, self.scope)
+                outcome = await in_context(copy_context(), child)
             else:
                 outcome = await self._recorded_child(position, item)
         except (Exception, Halt) as raised:
@@ -161,7 +216,8 @@ class Traversal:
         """The outcome of a child that has a place of its own in a durable run."""
         if self.only is not None and position != self.only:
             return None
-        return await interpret(self.f(item), self.env, self._child_scope(position, item))
+        child = interpret(self.f(item), self.env, self._child_scope(position, item))
+        return await in_context(copy_context(), child)
 
     def _fail(self, position: int, failed: nodes.Failed) -> None:
         self.failures[position] = failed
@@ -183,10 +239,3 @@ class Traversal:
         self.raised.append(raised)
         self.is_over = True
         self.tasks.cancel_scope.cancel()
-
-
-async def _numbered(items: AsyncIterator[Any]) -> AsyncIterator[tuple[int, Any]]:
-    position = 0
-    async for item in items:
-        yield position, item
-        position += 1

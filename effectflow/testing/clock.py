@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -76,6 +77,8 @@ class TestClock:
 
     async def advance(self, seconds: float) -> None:
         """Let so many seconds pass: wake whom they wake, one after another, and let each come to rest."""
+        if seconds < 0:
+            raise ValueError(f"time does not go back: {seconds}")
         target = self._elapsed + seconds
         await _come_to_rest()
         while (due := self._next_due()) is not None and due <= target:
@@ -121,8 +124,9 @@ class TestClock:
     @contextmanager
     def _timer(self, seconds: float, wake: Callable[[], object]) -> Generator[None]:
         number = next(self._numbers)
-        self._wakes[number] = wake
-        heappush(self._dues, (self._elapsed + seconds, number))
+        if seconds < math.inf:
+            self._wakes[number] = wake
+            heappush(self._dues, (self._elapsed + seconds, number))
         try:
             yield
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -13,10 +14,14 @@ from effectflow import (
     Do,
     Effect,
     EffectError,
+    RetryPolicy,
+    TimedOut,
+    bracket,
     die,
     do,
     effect,
     fail,
+    first_success,
     from_async,
     from_fn,
     par_all,
@@ -238,3 +243,114 @@ async def test_context_variables_behave_as_in_plain_async_code() -> None:
 
     assert await par_traverse("ab", child).run(None) == Success(["a", "b"])
     assert variable.get() == "here"
+
+
+async def test_a_trail_survives_recover_tap_err_and_first_success() -> None:
+    inner = fail("no").context("inner")
+
+    passed_by = inner.recover(KeyError, lambda _: pure(1)).context("outer")
+    assert await passed_by.traced().run(None) == Failure(TracedError("no", ("inner", "outer")))
+    tapped = inner.tap_err(lambda _: pure(1)).context("outer")
+    assert await tapped.traced().run(None) == Failure(TracedError("no", ("inner", "outer")))
+    joined = first_success([inner, fail("neither").context("other")]).traced()
+    assert await joined.run(None) == Failure(TracedError(["no", "neither"], ("inner", "other")))
+
+
+async def test_a_mapped_error_bears_the_trail_as_notes() -> None:
+    error = OSError("mapped")
+    await fail("no").context("inner").map_err(lambda _: error).context("outer").run(None)
+    assert error.__notes__ == ["inner", "outer"]
+
+
+async def test_an_error_that_is_used_again_is_told_anew() -> None:
+    error, bug = OSError("no route"), ValueError("bug")
+    base = fail(error)
+    await base.context("first use").run(None)
+    await base.context("second use").run(None)
+    assert error.__notes__ == ["second use"]
+
+    for _ in range(3):
+        with pytest.raises(ValueError, match="bug"):
+            await die(bug).context("dying").run(None)
+    assert bug.__notes__ == ["dying"]
+
+
+async def test_items_that_can_be_read_once_are_not_read_twice_in_silence() -> None:
+    policy = RetryPolicy.constant(0).with_max_retries(2)
+    once: list[Effect[object, Any, Any]] = [
+        par_all(fail("no") for _ in range(2)),
+        traverse(iter([1]), lambda _: fail("no")),
+    ]
+    for failing in once:
+        with pytest.raises(TypeError, match="only once"):
+            await failing.retry(policy).run(None)
+
+
+async def test_context_variables_do_not_pass_between_siblings() -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="unset")
+
+    async def read_and_set(_: object) -> str:
+        before = variable.get()
+        variable.set("set by a sibling")
+        await anyio.lowlevel.checkpoint()
+        return before
+
+    for limit in (None, 1):
+        children = par_traverse([1, 2, 3], lambda _: from_async(read_and_set), limit=limit)
+        assert await children.run(None) == Success(["unset"] * 3)
+    assert variable.get() == "unset"
+
+
+async def test_do_refuses_what_is_no_generator_function() -> None:
+    def plain() -> Any:
+        return pure(1)
+
+    with pytest.raises(TypeError, match="yield from"):
+        do(plain)
+
+
+async def test_an_async_source_is_closed_before_the_traversal_ends() -> None:
+    log: list[str] = []
+
+    async def items() -> AsyncIterator[int]:
+        try:
+            for number in range(100):
+                yield number
+        finally:
+            log.append("closed")
+
+    stopping = par_traverse(items(), lambda n: fail("no") if n == 3 else pure(n), limit=2)
+    assert await stopping.run(None) == Failure("no")
+    assert log == ["closed"]
+
+
+async def test_children_that_never_wait_do_not_keep_a_timeout_waiting() -> None:
+    def endless() -> Any:
+        while True:
+            yield pure(1)
+
+    with anyio.fail_after(10):
+        result = await par_all(endless(), limit=2).timeout(0.01).run(None)
+    assert isinstance(result.failure(), TimedOut)
+
+
+async def test_an_interruption_is_not_hidden_by_what_a_body_raises() -> None:
+    @do
+    def body() -> Do[object, Any, None]:
+        try:
+            yield from sleep(60)
+        finally:
+            raise ValueError("bug in a finally")
+
+    with anyio.move_on_after(0.01) as scope:
+        await body().run(None)
+    assert scope.cancelled_caught
+
+
+async def test_a_release_that_raises_at_once_does_not_replace_the_error() -> None:
+    def broken(_: object) -> Effect[object, Any, None]:
+        raise RuntimeError("bug in release")
+
+    used = bracket(pure(1), broken, lambda _: fail("use")).traced()
+    [note] = (await used.run(None)).failure().trail
+    assert "bug in release" in note

@@ -1,0 +1,328 @@
+"""FileStore: its files, what it makes of damaged ones, and crashes at every step of a save."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from returns.result import Success
+
+from effectflow import Checkpoints, Do, Effect, pure, step, traverse, workflow
+from effectflow.checkpoint import (
+    CorruptCheckpoint,
+    Owner,
+    RunStatus,
+    RunSummary,
+    SaveFailed,
+    StoreUnavailable,
+    read_entries,
+)
+from effectflow.stores.file import FileStore
+from effectflow.testing.store_conformance import HOSTILE_RUN_IDS
+
+pytestmark = pytest.mark.anyio
+
+SUMMARY = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
+
+
+class App:
+    def __init__(self, store: FileStore) -> None:
+        self.checkpoints = Checkpoints(store)
+
+
+@step
+def say(word: str) -> Effect[object, str, str]:
+    return pure(word)
+
+
+@workflow
+def story(words: list[str]) -> Do[App, str, list[str]]:
+    return (yield from traverse(words, say))
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[FileStore]:
+    async with FileStore(tmp_path) as store:
+        yield store
+
+
+async def written(store: FileStore, count: int, run_id: str = "r") -> None:
+    """A run with so many entries, each saved by itself."""
+    lease = await store.claim(run_id, owner=str(Owner.new()), seconds=60)
+    for number in range(count):
+        await store.append(lease, [b"%d" % number], after=number, summary=SUMMARY)
+    await store.release(lease)
+
+
+async def bodies(store: FileStore, run_id: str = "r") -> list[bytes]:
+    return [record.body for record in await store.read(run_id)]
+
+
+async def test_the_files_are_where_they_should_be_and_can_be_read(
+    store: FileStore, tmp_path: Path
+) -> None:
+    await story.start(["once", "upon"], run_id="tale-1").run_or_raise(App(store))
+
+    run = tmp_path / "sessions" / "tale-1"
+    checkpoint = json.loads((run / "checkpoint.json").read_text())
+    assert checkpoint["run_id"] == "tale-1"
+    assert checkpoint["status"] == "completed"
+    entries = [row["entry"] for row in checkpoint["entries"]]
+    assert [entry["entry"] for entry in entries][:2] == ["started", "before_step"]
+    assert entries[2]["output"] == "once"
+    assert (tmp_path / "sessions" / "latest").resolve() == run.resolve()
+    history = sorted(path.name for path in (run / "history").iterdir())
+    assert all(name.startswith("checkpoint-20") for name in history)
+    assert len(history) == 3
+
+
+async def test_the_history_has_a_limit(tmp_path: Path) -> None:
+    for history in (0, 3):
+        async with FileStore(tmp_path, history=history) as store:
+            await written(store, 12, f"r{history}")
+        assert len(list((tmp_path / "sessions" / f"r{history}" / "history").iterdir())) == history
+
+
+async def test_a_save_costs_the_same_however_long_the_run_is(
+    store: FileStore, tmp_path: Path
+) -> None:
+    run = tmp_path / "sessions" / "r"
+    sizes: list[int] = []
+    lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+    for number in range(450):
+        await store.append(lease, [b"x" * 100], after=number, summary=SUMMARY)
+        sizes.append((run / "checkpoint.json").stat().st_size)
+
+    assert max(sizes) < 30_000
+    assert [path.name for path in sorted((run / "entries").iterdir())] == [
+        "000000001.json",
+        "000000101.json",
+        "000000201.json",
+        "000000301.json",
+    ]
+    assert len(await store.read("r")) == 450
+    for after in (0, 99, 100, 101, 250, 400, 449):
+        records = await store.read("r", after=after)
+        assert [record.sequence for record in records] == list(range(after + 1, 451))
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:-40]),
+    "empty": lambda path: path.write_bytes(b""),
+    "changed": lambda path: path.write_bytes(path.read_bytes().replace(b"running", b"failed!")),
+    "missing": lambda path: path.unlink(),
+    "no JSON": lambda path: path.write_bytes(b"\xff\xfe"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_a_damaged_checkpoint_is_taken_from_the_newest_good_copy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    async with FileStore(tmp_path) as store:
+        await written(store, 5)
+    run = tmp_path / "sessions" / "r"
+    DAMAGE[damage](run / "checkpoint.json")
+    newest = max((run / "history").iterdir())
+    newest.write_bytes(b"damaged as well")
+
+    async with FileStore(tmp_path) as store:
+        assert await bodies(store) == [b"0", b"1", b"2"]
+        assert "what was saved after that is lost" in caplog.text
+        assert "with 3 entries" in caplog.text
+        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        await store.append(lease, [b"3 again"], after=3)
+    async with FileStore(tmp_path) as store:
+        assert await bodies(store) == [b"0", b"1", b"2", b"3 again"]
+
+
+async def test_without_any_good_copy_it_is_corrupt(tmp_path: Path) -> None:
+    async with FileStore(tmp_path, history=0) as store:
+        await written(store, 3)
+        (tmp_path / "sessions" / "r" / "checkpoint.json").write_bytes(b"{}")
+        with pytest.raises(CorruptCheckpoint, match="no good copy"):
+            await store.read("r")
+
+
+async def test_a_damaged_file_of_older_entries_is_named(store: FileStore, tmp_path: Path) -> None:
+    await written(store, 150)
+    (tmp_path / "sessions" / "r" / "entries" / "000000001.json").write_bytes(b"[")
+
+    with pytest.raises(CorruptCheckpoint, match=r"000000001\.json"):
+        await store.read("r")
+    assert len(await store.read("r", after=100)) == 50
+
+
+async def test_what_an_interrupted_write_left_is_removed(store: FileStore, tmp_path: Path) -> None:
+    await written(store, 2)
+    left = tmp_path / "sessions" / "r" / "checkpoint.json.tmp"
+    left.write_bytes(b"half a checkp")
+
+    await store.claim("r", owner=str(Owner.new()), seconds=60)
+    assert not left.exists()
+    assert await bodies(store) == [b"0", b"1"]
+
+
+async def test_no_run_id_leads_out_of_the_folder(store: FileStore, tmp_path: Path) -> None:
+    for run_id in (*HOSTILE_RUN_IDS, "latest", "LATEST", "con.txt", "-rf", ".hidden"):
+        await written(store, 1, run_id)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sessions"]
+    names = [path.name for path in (tmp_path / "sessions").iterdir()]
+    assert all(len(name) < 200 and not name.startswith(".") for name in names)
+    assert (tmp_path / "sessions" / "latest").is_symlink()
+
+
+async def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnavailable):
+        async with FileStore(tmp_path / "file"):
+            pass
+
+
+# Faults.
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+async def test_a_disk_that_fails_to_sync_fails_the_save_and_loses_nothing(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """EIO at the n-th fsync of a save: of the file, of its folder."""
+    await written(store, 3)
+    lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+    sync, calls = os.fsync, 0
+
+    def failing(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise OSError(errno.EIO, "Input/output error")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    try:
+        await store.append(lease, [b"3"], after=3)
+    except SaveFailed as error:
+        assert "Input/output error" in str(error)  # noqa: PT017, it may as well not fail
+    else:
+        assert calls < at
+    monkeypatch.undo()
+
+    found = await bodies(store)
+    assert found[:3] == [b"0", b"1", b"2"]
+    assert found[3:] in ([], [b"3"])
+    await store.append(lease, [b"next"], after=len(found))
+
+
+async def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    script = """
+        import anyio, resource, signal, sys
+        from effectflow.checkpoint import Owner, RunStatus, RunSummary, SaveFailed
+        from effectflow.stores.file import FileStore
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+        async def main():
+            async with FileStore(sys.argv[1]) as store:
+                lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+                summary = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
+                await store.append(lease, [b"small"], after=0, summary=summary)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+                try:
+                    await store.append(lease, [b"x" * 100_000], after=1)
+                except SaveFailed as error:
+                    print("refused:", error)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+                await store.append(lease, [b"again"], after=1)
+
+        anyio.run(main)
+    """
+    child = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "File too large" in child.stdout
+    async with FileStore(tmp_path) as store:
+        assert await bodies(store) == [b"small", b"again"]
+
+
+CRASHING = """
+    import anyio, os, sys
+    from effectflow.checkpoint import Owner, RunStatus, RunSummary
+    from effectflow.stores.file import FileStore
+
+    folder, crash_at = sys.argv[1], int(sys.argv[2])
+    changing = {"open", "os.rename", "os.remove", "os.link", "os.symlink", "os.mkdir"}
+    calls = 0
+
+    def count():
+        global calls
+        calls += 1
+        if calls == crash_at:
+            os.kill(os.getpid(), 9)
+
+    def hook(event, arguments):
+        if event in changing and folder in str(arguments[0]):
+            count()
+
+    def fsync(descriptor, real=os.fsync):
+        count()
+        real(descriptor)
+        count()
+
+    async def main():
+        async with FileStore(folder) as store:
+            lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+            summary = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
+            done = len(await store.read("r"))
+            for number in range(done, done + 3):
+                await store.append(lease, [b"%d" % number], after=number, summary=summary)
+                print(number, flush=True)
+
+    sys.addaudithook(hook)
+    os.fsync = fsync
+    anyio.run(main)
+    print("calls", calls)
+"""
+
+
+def test_a_crash_at_every_system_call_of_a_save_loses_nothing(tmp_path: Path) -> None:
+    """Killed before each call that changes a file, and after each sync; then it goes on."""
+    import anyio
+
+    async def read(folder: Path) -> list[bytes]:
+        async with FileStore(folder) as store:
+            return await bodies(store)
+
+    def run(folder: Path, crash_at: int) -> list[str]:
+        command = [sys.executable, "-c", textwrap.dedent(CRASHING), str(folder), str(crash_at)]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+
+    *_, calls = run(tmp_path / "whole", 0)
+    assert int(calls) > 30
+    for crash_at in range(1, int(calls) + 1):
+        folder = tmp_path / f"crash{crash_at}"
+        promised = len(run(folder, crash_at))
+        found = anyio.run(read, folder)
+        assert found == [b"%d" % number for number in range(len(found))]
+        assert promised <= len(found) <= promised + 1
+        # What was left lying does not hinder whoever goes on.
+        assert run(folder, 0)[-1] == calls or run(folder, 0)
+        assert len(anyio.run(read, folder)) >= len(found) + 3
+
+
+async def test_a_resume_from_files(store: FileStore) -> None:
+    words = [f"word {number}" for number in range(150)]
+    await story.start(words, run_id="r").run_or_raise(App(store))
+    assert await story.resume("r").run(App(store)) == Success(words)
+    entries: list[Any] = await read_entries(store, "r")
+    assert len(entries) == 302
