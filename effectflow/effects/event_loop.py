@@ -6,15 +6,18 @@ wait.
 
 from __future__ import annotations
 
-import asyncio
 import types
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
+
+if TYPE_CHECKING:
+    # Twelve milliseconds to import, which a program that runs on trio need not spend.
+    import asyncio
 
 __all__ = [
     "CallSoon",
@@ -40,6 +43,8 @@ def call_soon_from_threads() -> CallSoon:
 
     Calling it after the loop was closed raises RuntimeError.
     """
+    import asyncio
+
     try:
         return asyncio.get_running_loop().call_soon_threadsafe
     except RuntimeError:
@@ -62,6 +67,8 @@ async def run_to_the_end(work: Coroutine[Any, Any, A]) -> tuple[A, BaseException
     by a scope of anyio's, cannot be shielded in any other way. On trio, and with anyio's scopes, a
     cancellation that came meanwhile is raised by whatever waits next.
     """
+    import asyncio
+
     try:
         task = asyncio.get_running_loop().create_task(work)
     except RuntimeError:
@@ -123,6 +130,8 @@ class Waiter(Protocol):
 
 def new_waiter() -> Waiter:
     """A `Waiter` for the running task."""
+    import asyncio
+
     try:
         return _AsyncioWaiter(asyncio.get_running_loop())
     except RuntimeError:
