@@ -14,6 +14,7 @@ from effectflow.checkpoint.store import CheckpointStore, Record, RunQuery
 __all__ = [
     "Journal",
     "Verification",
+    "all_run_ids",
     "read_checkpoint",
     "read_entries",
     "read_journal",
@@ -23,6 +24,7 @@ __all__ = [
 
 
 _UNSIGNED = Seal()
+_PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,14 @@ def _open_all(
             break
         entries.append(entry)
     return Journal(tuple(entries), digest), problem
+
+
+async def all_run_ids(store: CheckpointStore) -> list[str]:
+    """The ids of all runs of a store, newest first."""
+    found: list[str] = []
+    while page := await store.find(RunQuery(offset=len(found), limit=_PAGE)):
+        found += [info.run_id for info in page]
+    return found
 
 
 async def run_not_found(store: CheckpointStore, run_id: str) -> RunNotFound:

@@ -23,11 +23,14 @@ from effectflow.checkpoint import (
     RunInfo,
     RunNotFound,
     RunQuery,
+    Seal,
+    Verification,
     plan_resume,
     read_checkpoint,
     read_entries,
+    verify_run,
 )
-from effectflow.checkpoint.reading import run_not_found
+from effectflow.checkpoint.reading import all_run_ids, run_not_found
 from effectflow.checkpoint.values import Tree
 from effectflow.cli.census.metrics import FileMetrics, measure
 from effectflow.cli.census.pipeline import CensusJob, census
@@ -38,6 +41,7 @@ from effectflow.cli.loading import (
     load_workflow,
     load_workflow_named,
     read_input,
+    read_key,
 )
 from effectflow.cli.running import Drive, drive
 from effectflow.cli.showing import (
@@ -46,6 +50,7 @@ from effectflow.cli.showing import (
     show_history,
     show_plan,
     show_runs,
+    show_verifications,
 )
 from effectflow.stores import SqliteStore, open_store
 
@@ -72,6 +77,14 @@ StoreOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AppOption = Annotated[
     str | None, typer.Option("--app", help="The module, or MODULE:WORKFLOW, of the run's workflow.")
+]
+KeyFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        envvar="EFFECTFLOW_KEY_FILE",
+        help="A file with the key that entries are signed with.",
+    ),
 ]
 RunArgument = Annotated[str, typer.Argument(help="The run's id, as `effectflow list` shows it.")]
 
@@ -211,6 +224,32 @@ def history(run_id: RunArgument, store: StoreOption = _STORE, as_json: JsonOptio
         print_json([_entry_tree(entry) for entry in entries])
     else:
         show_history(Console(), entries)
+
+
+@app.command(epilog="Example: effectflow verify --store file:./runs")
+def verify(
+    run_id: Annotated[
+        str | None, typer.Argument(help="The run's id; all runs if not given.")
+    ] = None,
+    key_file: KeyFileOption = None,
+    store: StoreOption = _STORE,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that every entry of a run, or of all runs, is what was written. Runs nothing."""
+    with _bad_use():
+        seal = Seal(key=read_key(key_file))
+
+    async def check(found: CheckpointStore) -> list[Verification]:
+        run_ids = [run_id] if run_id is not None else await all_run_ids(found)
+        return [await verify_run(found, one, seal) for one in run_ids]
+
+    verifications = _read(store, check)
+    if as_json:
+        print_json([_verification_tree(one) for one in verifications])
+    else:
+        show_verifications(Console(), verifications)
+    if any(one.problem is not None for one in verifications):
+        raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
 
 
 @app.command(epilog="Example: effectflow plan census-1f0c7a2e")
@@ -364,6 +403,16 @@ def _run_tree(info: RunInfo, now: float) -> Tree:
         "created_at": summary.created_at,
         "updated_at": info.updated_at,
         "entries": info.length,
+    }
+
+
+def _verification_tree(verification: Verification) -> Tree:
+    problem = verification.problem
+    return {
+        "run_id": verification.run_id,
+        "entries": verification.length,
+        "good": verification.good,
+        "problem": None if problem is None else str(problem),
     }
 
 

@@ -24,10 +24,18 @@ from effectflow.checkpoint import (
     ResumePlan,
     RunInfo,
     Started,
+    Verification,
 )
 from effectflow.checkpoint.values import Tree, encode_json
 
-__all__ = ["print_json", "show_checkpoint", "show_history", "show_plan", "show_runs"]
+__all__ = [
+    "print_json",
+    "show_checkpoint",
+    "show_history",
+    "show_plan",
+    "show_runs",
+    "show_verifications",
+]
 
 _SHOWN = 120
 
@@ -107,6 +115,18 @@ def show_history(console: Console, entries: Sequence[Entry]) -> None:
     for number, entry in enumerate(entries, start=1):
         line = f"{number:>6}  {_when(entry.at)}  {_line(entry)}"
         console.print(Text(line), soft_wrap=True)
+
+
+def show_verifications(console: Console, verifications: Sequence[Verification]) -> None:
+    """A line for each run: good, or what is wrong with it and from where on."""
+    for one in verifications:
+        if one.problem is None:
+            line = f"{one.run_id}: good, {one.length} entries"
+        else:
+            line = f"{one.run_id}: {one.good} of {one.length} entries are good. {one.problem}"
+        console.print(Text(line), soft_wrap=True)
+    damaged = sum(one.problem is not None for one in verifications)
+    console.print(f"{len(verifications)} runs checked, {damaged} damaged", highlight=False)
 
 
 def show_plan(console: Console, plan: ResumePlan, workflow_name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+import sqlite3
 import subprocess
 import textwrap
 from collections.abc import Callable
@@ -142,6 +143,32 @@ def test_bad_use_is_exit_code_2_and_says_what_to_do(
 
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
+
+
+def test_verify_finds_the_damaged_run(effectflow: Command, folder: Path) -> None:
+    for run_id in ("good", "bad"):
+        effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", run_id)
+    ran = effectflow("verify")
+    assert (ran.code, "2 runs checked, 0 damaged" in ran.out) == (0, True)
+
+    database = sqlite3.connect(folder / "effectflow.db")
+    database.execute(
+        "UPDATE entries SET body = CAST(replace(CAST(body AS TEXT), '\"output\":1', '\"output\":7')"
+        " AS BLOB) WHERE sequence = 3"
+        " AND run = (SELECT number FROM runs WHERE run_id = 'bad')"
+    )
+    database.commit()
+    database.close()
+
+    ran = effectflow("verify")
+    assert ran.code == 4
+    assert "bad: 2 of 4 entries are good" in ran.out
+    assert "good: good, 4 entries" in ran.out
+    [found] = effectflow("verify", "bad", "--json").json
+    assert (found["good"], found["entries"]) == (2, 4)
+    assert effectflow("resume", "bad", "--app", "shop").code == 4
+    assert effectflow("verify", "nobody").code == 2
+    assert effectflow("verify", "--key-file", "missing.key").code == 2
 
 
 def test_names_are_shown_as_they_are(effectflow: Command) -> None:
