@@ -156,7 +156,7 @@ class CheckpointStore(Protocol):
         """Make records durable after record number `after`, all or none, in one transaction.
 
         Returns once they are as durable as `durability` says. `summary` replaces the run's summary
-        (the first append of a run must bring one); `release` gives the lease free in the same
+        (the first append of a run must bring one, and a record); `release` gives the lease free in
         transaction.
 
         Fails with LeaseLost, having written nothing, when the lease's fence is not the run's newest

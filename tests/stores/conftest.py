@@ -60,23 +60,33 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(params=["memory", "file", "sqlite full", "sqlite process", "postgres", "redis"])
-def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], CheckpointStore]:
-    """Makes a store; those that keep things keep them between two calls."""
+def make_store_named(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Callable[[str], Callable[[], CheckpointStore]]:
+    """Of a name, what makes a store over data of that name; those that keep things keep them."""
     match request.param:
         case "memory":
-            return MemoryStore
+            return lambda _: MemoryStore
         case "file":
-            return lambda: FileStore(tmp_path / "runs")
+            return lambda name: lambda: FileStore(tmp_path / name)
         case "sqlite full":
-            return lambda: SqliteStore(tmp_path / "runs.db")
+            return lambda name: lambda: SqliteStore(tmp_path / f"{name}.db")
         case "sqlite process":
-            return lambda: SqliteStore(tmp_path / "runs.db", durability="process")
+            return lambda name: lambda: SqliteStore(tmp_path / f"{name}.db", durability="process")
         case "postgres":
             dsn: str = request.getfixturevalue("postgres")
-            schema = f"test_{abs(hash(tmp_path)):x}"
-            return lambda: PostgresStore(dsn, schema=schema)
+            prefix = f"test_{time.time_ns()}"
+            return lambda name: lambda: PostgresStore(dsn, schema=f"{prefix}_{name}")
         case "redis":
             url: str = request.getfixturevalue("redis")
-            return lambda: RedisStore(url, prefix=str(tmp_path))
+            return lambda name: lambda: RedisStore(url, prefix=f"{tmp_path}{name}")
         case _:
             raise AssertionError(request.param)
+
+
+@pytest.fixture
+def make_store(
+    make_store_named: Callable[[str], Callable[[], CheckpointStore]],
+) -> Callable[[], CheckpointStore]:
+    """Makes a store; each call over the same data."""
+    return make_store_named("runs")
