@@ -54,6 +54,10 @@ def decode_entry(record: Record, run_id: str) -> Entry:
     try:
         decode = decode_json if record.body[:1] == b"{" else decode_cbor
         tree = cast(Any, decode(record.body))
+        encode = encode_json if record.body[:1] == b"{" else encode_cbor
+        if encode(tree) != record.body:
+            # A key that is there twice, blanks, another way to write a number.
+            raise MalformedValue("$", "it is not in the form that entries are written in")
         return _READERS[tree["entry"]](tree)
     except MalformedValue as error:
         raise CorruptCheckpoint(run_id, str(error), sequence=record.sequence) from error

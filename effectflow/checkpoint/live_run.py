@@ -87,7 +87,10 @@ class LiveRun:
 
     def add(self, entry: Entry) -> None:
         """Add an entry to the journal. It is durable after the next `save`."""
-        body, self._digest = self._seal.close(entry, self._digest)
+        try:
+            body, self._digest = self._seal.close(entry, self._digest)
+        except NotSerializable as error:
+            raise self.halt(error) from error
         self._buffer.append(body)
         self._added += 1
         self.notify(EntryAppended(self.run_id, entry))

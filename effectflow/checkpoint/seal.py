@@ -20,10 +20,13 @@ from dataclasses import dataclass, field
 from effectflow.checkpoint.encryption import MARK, Encryption
 from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.entry_format import Format, decode_entry, encode_entry
-from effectflow.checkpoint.errors import CorruptCheckpoint
+from effectflow.checkpoint.errors import CorruptCheckpoint, NotSerializable
 from effectflow.checkpoint.store import Record
 
-__all__ = ["Seal", "first_digest"]
+__all__ = ["MAX_ENTRY_BYTES", "Seal", "first_digest"]
+
+MAX_ENTRY_BYTES = 64 * 1024 * 1024
+"""How large one entry may be."""
 
 _PLAIN, _KEYED = b"sha256", b"hmac"
 _BINARY_KINDS = {b"S": _PLAIN, b"H": _KEYED}
@@ -57,6 +60,11 @@ class Seal:
     def close(self, entry: Entry, previous: bytes) -> tuple[bytes, bytes]:
         """An entry as bytes, and its digest, which follows `previous`."""
         payload = encode_entry(entry, self.format)
+        if len(payload) > MAX_ENTRY_BYTES:
+            raise NotSerializable(
+                f"an entry of {len(payload):,} bytes",
+                f"is larger than {MAX_ENTRY_BYTES:,}: keep large data elsewhere, and save where it is",
+            )
         if self.encryption is not None:
             payload = self.encryption.encrypt(payload)
         digest = self._digest(payload, previous)
@@ -99,6 +107,8 @@ class Seal:
 def _take_apart(record: Record, run_id: str) -> tuple[bytes, bytes, bytes]:
     """Payload, kind of digest, and digest of a record."""
     body = record.body
+    if len(body) > 2 * MAX_ENTRY_BYTES:
+        raise _refused(record, run_id, f"it has {len(body):,} bytes, more than any entry")
     if body[:1] == b"{":
         payload, _, trailer = body.rpartition(b"\n")
         kind, _, digits = trailer.partition(b":")

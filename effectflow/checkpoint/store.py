@@ -156,8 +156,8 @@ class CheckpointStore(Protocol):
         """Make records durable after record number `after`, all or none, in one transaction.
 
         Returns once they are as durable as `durability` says. `summary` replaces the run's summary
-        (the first append of a run must bring one, and a record); `release` gives the lease free in
-        transaction.
+        (the first append of a run must bring one, and a record); `release` gives the lease free in the
+        same transaction.
 
         Fails with LeaseLost, having written nothing, when the lease's fence is not the run's newest
         or the journal does not end at `after`; with SaveFailed when the records could not be written.

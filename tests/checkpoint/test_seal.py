@@ -17,6 +17,7 @@ from effectflow.checkpoint import (
     CheckpointStore,
     CorruptCheckpoint,
     Encryption,
+    NotSerializable,
     Record,
     RunNotFound,
     Seal,
@@ -247,3 +248,21 @@ def test_keys_that_are_none_are_refused_and_never_shown() -> None:
     shown = repr(Checkpoints(store, key=KEY, encryption=SECRETS)) + repr(SEALS)
     assert repr(KEY)[2:-1] not in shown
     assert "nnnn" not in shown
+
+
+def test_an_entry_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("effectflow.checkpoint.seal.MAX_ENTRY_BYTES", 1000)
+
+    async def main() -> Any:
+        async with MemoryStore() as store:
+            app = App(checkpoints(store, Seal()))
+            return await said_at_length.start(None).run(app)
+
+    error = anyio.run(main).failure()
+    assert isinstance(error, NotSerializable)
+    assert "keep large data elsewhere" in str(error)
+
+
+@workflow
+def said_at_length(_: None) -> Do[App, str, str]:
+    return (yield from say("x" * 2000))

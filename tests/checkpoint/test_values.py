@@ -16,9 +16,13 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import attrs
+import msgspec
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from returns.maybe import Nothing, Some
+from returns.result import Failure, Success
 
 from effectflow.checkpoint import NotSerializable
 from effectflow.checkpoint.values import (
@@ -416,6 +420,57 @@ def test_an_object_that_its_class_would_not_make_again_is_refused(
         to_tree([value], types=KnownTypes.of(type(value)))
 
     assert caught.value.path == "$[0]"
+
+
+class Parcel(msgspec.Struct, frozen=True):
+    weight: int
+    label: str = ""
+
+
+class Customer(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    name: str
+    parcels: tuple[Parcel, ...] = ()
+    email: str | None = pydantic.Field(default=None, alias="mail")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Success({"a": (1, 2)}),
+        Failure([1.5]),
+        Some(None),
+        Nothing,
+        Some(Success(Nothing)),
+        Parcel(3, "x"),
+        Customer(name="Ann", parcels=(Parcel(1),), mail="a@b"),
+    ],
+    ids=repr,
+)
+def test_results_maybes_structs_and_models_come_back(value: object) -> None:
+    types = KnownTypes.of(Customer)
+    for encode, decode in ((encode_json, decode_json), (encode_cbor, decode_cbor)):
+        back = from_tree(decode(encode(to_tree(value, types=types))), types=types)
+        assert (type(back), back) == (type(value), value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        bytes.fromhex("d81c81d81d00"),  # a list that holds itself
+        b"\xd8\x23\x61a",  # a regular expression
+        b"\xc1\x00",  # a datetime of CBOR's own
+        b"\x9b\x00\x00\x00\xff\xff\xff\xff\xff",  # four thousand million items, it says
+        b"\x5b\x00\x00\x00\xff\xff\xff\xff\xff",
+        b"\x81" * 100_000 + b"\x00",
+        b"\x82\x01",
+    ],
+    ids=lambda data: data[:6].hex(),
+)
+def test_hostile_cbor_is_refused(data: bytes) -> None:
+    with pytest.raises(MalformedValue):
+        from_tree(decode_cbor(data), types=NO_TYPES)
 
 
 @pytest.mark.parametrize("leaf", [math.nan, 2**70, b"", None, 1.5, "text"])

@@ -84,7 +84,13 @@ class _Shape:
 
 @cache
 def _shape(kind: Any) -> _Shape:
-    return _named_tuple_shape(kind) if issubclass(kind, tuple) else _record_shape(kind)
+    if issubclass(kind, tuple):
+        return _named_tuple_shape(kind)
+    if hasattr(kind, "__struct_fields__"):
+        return _struct_shape(kind)
+    if hasattr(kind, "model_fields"):
+        return _model_shape(kind)
+    return _record_shape(kind)
 
 
 def _named_tuple_shape(kind: Any) -> _Shape:
@@ -93,6 +99,38 @@ def _named_tuple_shape(kind: Any) -> _Shape:
 
     def build(fields: dict[str, Any]) -> Any:
         return kind(**fields)
+
+    return _Shape(take, build)
+
+
+def _struct_shape(kind: Any) -> _Shape:
+    """That of a Struct of msgspec."""
+    names: tuple[str, ...] = kind.__struct_fields__
+
+    def take(value: Any) -> dict[str, Any]:
+        return {name: getattr(value, name) for name in names}
+
+    def build(fields: dict[str, Any]) -> Any:
+        return kind(**fields)
+
+    return _Shape(take, build)
+
+
+def _model_shape(kind: Any) -> _Shape:
+    """That of a model of pydantic. What was saved was valid, so it is not validated again."""
+
+    def take(value: Any) -> dict[str, Any]:
+        extra: dict[str, Any] = value.__pydantic_extra__ or {}
+        private: dict[str, Any] = value.__pydantic_private__ or {}
+        if extra or private:
+            raise ValueError(f"it has {', '.join([*extra, *private])} besides its declared fields")
+        return {name: getattr(value, name) for name in kind.model_fields}
+
+    def build(fields: dict[str, Any]) -> Any:
+        unknown = fields.keys() - kind.model_fields.keys()
+        if unknown:
+            raise ValueError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
+        return kind.model_construct(**fields)
 
     return _Shape(take, build)
 
@@ -189,11 +227,11 @@ def _attributes(kind: type[Any]) -> tuple[Any, ...]:
     return dataclasses.fields(cast(Any, kind))
 
 
-_RECORD_MARKS = ("__dataclass_fields__", "__attrs_attrs__")
+_RECORD_MARKS = ("__dataclass_fields__", "__attrs_attrs__", "__struct_fields__", "model_fields")
 
 
 def is_record(kind: Any) -> bool:
-    """Whether a class is a data class, an attrs class or a named tuple."""
+    """Whether a class is a data class, an attrs class, a named tuple, a Struct or a model."""
     if any(hasattr(kind, mark) for mark in _RECORD_MARKS):
         return True
     bases: tuple[type[Any], ...] = kind.__mro__

@@ -20,6 +20,8 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import orjson
+from returns.maybe import Maybe, Nothing, Some
+from returns.result import Failure, Success
 
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.known_types import KnownTypes, MalformedValue, is_record
@@ -194,6 +196,16 @@ _WRITERS: Mapping[type, Callable[[Any, KnownTypes, int], Any]] = {
         "$fraction": [str(value.numerator), str(value.denominator)]
     },
     UUID: lambda value, _types, _depth: {"$uuid": str(value)},
+    Success: lambda value, types, depth: {
+        "$success": _write_at(value.unwrap(), ".unwrap()", types, depth)
+    },
+    Failure: lambda value, types, depth: {
+        "$failure": _write_at(value.failure(), ".failure()", types, depth)
+    },
+    Some: lambda value, types, depth: {
+        "$some": _write_at(value.unwrap(), ".unwrap()", types, depth)
+    },
+    type(Nothing): lambda _value, _types, _depth: {"$nothing": None},
     PosixPath: _write_path("$path"),
     WindowsPath: _write_path("$path"),
     PurePosixPath: _write_path("$posix_path"),
@@ -227,6 +239,8 @@ def _write_object(value: Any, types: KnownTypes, depth: int) -> Any:
 def _read(tree: Any, types: KnownTypes, depth: int) -> Any:
     kind = tree.__class__
     if kind is not dict and kind is not list:
+        if kind not in _PLAIN:
+            raise _At(f"a {kind.__name__} is no part of a saved value")
         return tree
     if depth == 0:
         raise _At(f"it is nested more than {MAX_DEPTH} levels deep")
@@ -246,6 +260,9 @@ def _read(tree: Any, types: KnownTypes, depth: int) -> Any:
     except _At as found:
         raise found.under(_key(key)) from None
     return out
+
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def _read_items(trees: Any, types: KnownTypes, depth: int) -> list[Any]:
@@ -271,6 +288,12 @@ def _expect(content: Any, kind: type) -> Any:
     if content.__class__ is not kind:
         raise TypeError(f"expected {kind.__name__}, found {type(content).__name__}")
     return content
+
+
+def _expect_nothing(content: Any) -> Maybe[Any]:
+    if content is not None:
+        raise TypeError(f"expected null, found {content!r}")
+    return Nothing
 
 
 def _listed(content: Any, types: KnownTypes, depth: int) -> list[Any]:
@@ -351,6 +374,10 @@ _READERS: Mapping[str, Callable[[Any, KnownTypes, int], Any]] = {
     "$path": lambda content, _types, _depth: Path(_expect(content, str)),
     "$posix_path": lambda content, _types, _depth: PurePosixPath(_expect(content, str)),
     "$windows_path": lambda content, _types, _depth: PureWindowsPath(_expect(content, str)),
+    "$success": lambda content, types, depth: Success(_read(content, types, depth - 1)),
+    "$failure": lambda content, types, depth: Failure(_read(content, types, depth - 1)),
+    "$some": lambda content, types, depth: Some(_read(content, types, depth - 1)),
+    "$nothing": lambda content, _types, _depth: _expect_nothing(content),
     "$enum": _read_enum,
     "$flag": _read_flag,
     "$object": _read_object,
