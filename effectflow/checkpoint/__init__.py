@@ -60,6 +60,13 @@ from effectflow.checkpoint.store import (
     RunStatus,
     RunSummary,
 )
+from effectflow.checkpoint.transfer import (
+    ExportedRun,
+    export_run,
+    import_run,
+    read_exported,
+    write_exported,
+)
 
 __all__ = [
     "Arguments",
@@ -79,6 +86,7 @@ __all__ = [
     "Entry",
     "EntryAppended",
     "ErrorRecord",
+    "ExportedRun",
     "Failed",
     "Finished",
     "HasCheckpoints",
@@ -113,12 +121,16 @@ __all__ = [
     "StoreUnavailable",
     "UnsupportedVersion",
     "Verification",
+    "export_run",
     "fold",
+    "import_run",
     "plan_resume",
     "read_checkpoint",
     "read_entries",
+    "read_exported",
     "step",
     "step_info",
     "verify_run",
     "with_checkpointing",
+    "write_exported",
 ]

@@ -87,6 +87,8 @@ class Checkpoints:
         key: the secret of the HMAC that signs every entry, at best 32 random bytes; None for digests
             that find damage but no forger.
         encryption: encrypts every entry; None to write them as they are.
+        preserve: whether a run is kept in the store once it is complete. If not, it is deleted then,
+            and starting it again runs it again.
         on_save_error: "fail" ends a run whose entries cannot be saved; "warn" logs it, goes on, and
             tries again with the next entry.
         observers: who is told.
@@ -98,6 +100,7 @@ class Checkpoints:
     policy: CheckpointPolicy = CheckpointPolicy()
     key: bytes | None = field(default=None, repr=False)
     encryption: Encryption | None = None
+    preserve: bool = True
     on_save_error: Literal["fail", "warn"] = "fail"
     observers: Sequence[Observer] = ()
     lease_seconds: float = 30.0

@@ -64,6 +64,7 @@ class LiveRun:
         self.summary = summary
         self.force = force
         self.halted: CheckpointError | None = None
+        self.is_complete = False
         self.last_completed: str | None = None
         self.has_interrupted_step = False
         self._beginning: str | None = None
@@ -257,6 +258,7 @@ class LiveRun:
         self._completed_since_save = 0
         self._is_summary_due = False
         self._is_released = release
+        self.is_complete = self.summary.status is RunStatus.COMPLETED
 
     async def _settle(self) -> None:
         """Find out what became of an append that was cut off by a cancellation, and go on from there.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,15 +21,20 @@ from effectflow.checkpoint import (
     Checkpoints,
     CheckpointStore,
     Entry,
+    ExportedRun,
     RunInfo,
     RunNotFound,
     RunQuery,
     Seal,
     Verification,
+    export_run,
+    import_run,
     plan_resume,
     read_checkpoint,
     read_entries,
+    read_exported,
     verify_run,
+    write_exported,
 )
 from effectflow.checkpoint.reading import all_run_ids, run_not_found
 from effectflow.checkpoint.values import Tree
@@ -252,6 +258,55 @@ def verify(
         raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
 
 
+@app.command("export", epilog="Example: effectflow export census-1f0c7a2e --output run.jsonl")
+def export_runs(
+    run_ids: Annotated[
+        list[str] | None, typer.Argument(help="The runs; all of the store if none is given.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="A file; standard output if not given.")
+    ] = None,
+    store: StoreOption = _STORE,
+) -> None:
+    """Write runs as lines of JSON, which `import` puts into a store of any kind."""
+
+    async def export(found: CheckpointStore) -> list[ExportedRun]:
+        return [await export_run(found, one) for one in run_ids or await all_run_ids(found)]
+
+    data = b"".join(line for run in _read(store, export) for line in write_exported(run))
+    if output is None:
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+        return
+    try:
+        output.write_bytes(data)
+    except OSError as error:
+        _fail(ExitCode.BAD_USE, f"{output} cannot be written: {error.strerror}")
+
+
+@app.command("import", epilog="Example: effectflow import run.jsonl --store file:./runs")
+def import_runs(
+    source: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
+    store: StoreOption = _STORE,
+    as_json: JsonOption = False,
+) -> None:
+    """Put runs that were exported into a store. Runs that are there already are left alone."""
+    try:
+        lines = source.read_bytes().splitlines()
+    except OSError as error:
+        _fail(ExitCode.BAD_USE, f"{source} cannot be read: {error.strerror}")
+
+    async def load(found: CheckpointStore) -> dict[str, bool]:
+        return {run.run_id: await import_run(found, run) for run in read_exported(lines)}
+
+    imported = _read(store, load, must_exist=False)
+    if as_json:
+        print_json(dict(imported))
+        return
+    for run_id, is_new in imported.items():
+        _say(f"{run_id}: {'imported' if is_new else 'is there already'}")
+
+
 @app.command(epilog="Example: effectflow plan census-1f0c7a2e")
 def plan(
     run_id: RunArgument,
@@ -344,11 +399,17 @@ def _drive(
     raise typer.Exit(drive(job))
 
 
-def _read(store: str, read: Callable[[CheckpointStore], Awaitable[A]]) -> A:
+def _say(text: str) -> None:
+    Console().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _read(
+    store: str, read: Callable[[CheckpointStore], Awaitable[A]], *, must_exist: bool = True
+) -> A:
     """What `read(store)` gives; a checkpoint error ends the command."""
 
     opened = _store_named(store)
-    if isinstance(opened, SqliteStore) and not opened.path.exists():
+    if must_exist and isinstance(opened, SqliteStore) and not opened.path.exists():
         _fail(
             ExitCode.BAD_USE,
             f"there is no store {opened.path}; `effectflow demo` and `effectflow run` make one",

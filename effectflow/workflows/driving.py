@@ -159,6 +159,9 @@ class _Claim:
     async def __aexit__(self, *_: object) -> None:
         if self._run is not None:
             await self._run.release()
+            if self._run.is_complete and not self._checkpoints.preserve:
+                with suppress(CheckpointError):
+                    await self._checkpoints.store.delete(self._run_id)
         elif self._lease is not None:
             with anyio.move_on_after(5, shield=True), suppress(CheckpointError):
                 await self._checkpoints.store.release(self._lease)

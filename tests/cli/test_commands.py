@@ -171,6 +171,33 @@ def test_verify_finds_the_damaged_run(effectflow: Command, folder: Path) -> None
     assert effectflow("verify", "--key-file", "missing.key").code == 2
 
 
+def test_runs_move_between_stores(effectflow: Command, folder: Path) -> None:
+    for run_id in ("a", "b"):
+        effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", run_id)
+    assert effectflow("export", "--output", "runs.jsonl").code == 0
+
+    ran = effectflow("import", "runs.jsonl", "--store", "file:./elsewhere")
+    assert (ran.code, ran.out) == (0, "b: imported\na: imported\n")
+    assert (
+        "a: is there already"
+        in effectflow("import", "runs.jsonl", "--store", "file:./elsewhere").out
+    )
+    for command in (["show", "a", "--json"], ["history", "a", "--json"], ["verify", "--json"]):
+        there = effectflow(*command, "--store", "file:./elsewhere")
+        assert there.json == effectflow(*command).json
+    exported = effectflow("export", "--store", "file:./elsewhere").out
+    assert exported == (folder / "runs.jsonl").read_text()
+
+    (folder / "cut.jsonl").write_text(exported[:300])
+    assert effectflow("import", "cut.jsonl", "--store", "file:./third").code == 4
+    assert effectflow("import", "missing.jsonl").code == 2
+    changed = exported.replace("cap", "hat", 1)
+    (folder / "changed.jsonl").write_text(changed)
+    ran = effectflow("import", "changed.jsonl")
+    assert ran.code == 4
+    assert "are others than those" in ran.err
+
+
 def test_names_are_shown_as_they_are(effectflow: Command) -> None:
     """What looks like markup is none."""
     for run_id in ("a[b]c", "[/]", "[red]x"):

@@ -620,6 +620,16 @@ async def test_observers_hear_of_entries_and_skipped_steps(store: MemoryStore) -
     assert observer.entries == await read_entries(store, "r")
 
 
+async def test_a_run_that_is_not_to_be_preserved_is_gone_once_complete(store: MemoryStore) -> None:
+    app = App(Checkpoints(store, preserve=False), World(broken={"a2"}))
+    await three_acts.start("a", run_id="r").run(app)
+    assert (await read_checkpoint(store, "r")).status is RunStatus.FAILED
+
+    app.world.broken.clear()
+    assert await three_acts.resume("r").run(app) == Success(ALL)
+    assert await store.find() == []
+
+
 async def test_steps_show_to_the_observer_of_effects(store: MemoryStore) -> None:
     class Told:
         def __init__(self) -> None:

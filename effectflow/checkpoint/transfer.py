@@ -1,0 +1,120 @@
+"""Move runs between stores of any kind, as they are: not an entry is opened, not a byte is changed."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from effectflow.checkpoint.errors import CorruptCheckpoint, RunConflict
+from effectflow.checkpoint.lease import Owner
+from effectflow.checkpoint.reading import run_not_found
+from effectflow.checkpoint.store import CheckpointStore, RunStatus, RunSummary
+
+__all__ = ["ExportedRun", "export_run", "import_run", "read_exported", "write_exported"]
+
+_VERSION = 1
+_RECORDS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedRun:
+    """A run outside of any store: what it is found by, and its entries as they were saved."""
+
+    run_id: str
+    summary: RunSummary
+    bodies: tuple[bytes, ...]
+
+
+async def export_run(store: CheckpointStore, run_id: str) -> ExportedRun:
+    """Take a run out of a store, which keeps it. Raises RunNotFound."""
+    info = await store.info(run_id)
+    if info is None:
+        raise await run_not_found(store, run_id)
+    records = await store.read(run_id)
+    return ExportedRun(run_id, info.summary, tuple(record.body for record in records))
+
+
+async def import_run(store: CheckpointStore, run: ExportedRun) -> bool:
+    """Put a run into a store. Gives False if it is there already, just as it is.
+
+    An import that was cut off is gone on with. Raises RunConflict if the store has another run of
+    this id, and RunBusy if that is under way.
+    """
+    lease = await store.claim(run.run_id, owner=str(Owner.new()), seconds=60)
+    try:
+        there = [record.body for record in await store.read(run.run_id)]
+        if there != list(run.bodies[: len(there)]):
+            raise RunConflict(run.run_id, "its entries are others than those to be imported")
+        for start in range(len(there), len(run.bodies), _RECORDS_AT_ONCE):
+            bodies = run.bodies[start : start + _RECORDS_AT_ONCE]
+            await store.append(lease, bodies, after=start, summary=run.summary)
+        return len(there) < len(run.bodies)
+    finally:
+        await store.release(lease)
+
+
+def write_exported(run: ExportedRun) -> Iterator[bytes]:
+    """A run as lines of JSON: one for the run, and one for each entry."""
+    summary = run.summary
+    yield _line(
+        {
+            "effectflow_export": _VERSION,
+            "run_id": run.run_id,
+            "workflow": summary.workflow,
+            "kind": summary.kind,
+            "version": summary.version,
+            "status": str(summary.status),
+            "created_at": summary.created_at,
+            "entries": len(run.bodies),
+        }
+    )
+    for body in run.bodies:
+        yield _line(_as_text(body))
+
+
+def read_exported(lines: Iterable[bytes]) -> Iterator[ExportedRun]:
+    """The runs in lines that `write_exported` made. Raises CorruptCheckpoint for any other."""
+    remaining = iter(lines)
+    for line in remaining:
+        run_id = "to be imported"
+        try:
+            head = orjson.loads(line)
+            run_id = head["run_id"]
+            if head["effectflow_export"] != _VERSION:
+                raise ValueError(f"it is of version {head['effectflow_export']}")
+            bodies = [_as_bytes(orjson.loads(row)) for row in islice(remaining, head["entries"])]
+            summary = RunSummary(
+                head["workflow"],
+                head["kind"],
+                head["version"],
+                RunStatus(head["status"]),
+                head["created_at"],
+            )
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            reason = f"the file is no export of effectflow, or is cut off: {error!r}"
+            raise CorruptCheckpoint(run_id, reason) from error
+        if len(bodies) < head["entries"]:
+            raise CorruptCheckpoint(run_id, "the file that was exported is cut off")
+        yield ExportedRun(run_id, summary, tuple(bodies))
+
+
+def _line(content: object) -> bytes:
+    return orjson.dumps(content) + b"\n"
+
+
+def _as_text(body: bytes) -> dict[str, Any]:
+    try:
+        return {"text": body.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(body).decode()}
+
+
+def _as_bytes(row: dict[str, Any]) -> bytes:
+    if "text" in row:
+        return row["text"].encode()
+    return base64.b64decode(row["base64"], validate=True)
