@@ -32,6 +32,7 @@ from effectflow.effects.errors import (
     TracedError,
 )
 from effectflow.effects.events import emit
+from effectflow.effects.executor import Executor
 from effectflow.effects.exit import Defect, Exit, Interruption
 from effectflow.effects.functions import effect
 from effectflow.effects.observer import EffectObserver
@@ -50,6 +51,7 @@ __all__ = [
     "EffectError",
     "EffectObserver",
     "EmptyRace",
+    "Executor",
     "Exit",
     "FailedAttempt",
     "Halt",

@@ -100,6 +100,13 @@ class Workflow(Generic[Env, E, Input, Out]):
         """Sixteen hex digits that change when the definition does."""
         return self.definition.fingerprint
 
+    def body(self, input: Input) -> Effect[Env, E, Out]:
+        """The work itself, as an effect: durable within the run of another workflow, plain outside.
+
+        This is how a workflow becomes part of another one, and how it is run without any store.
+        """
+        return self._blueprint.body(input)
+
     def start(
         self,
         input: Input,
