@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections import OrderedDict
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -26,14 +27,17 @@ from returns.result import Failure, Success
 
 from effectflow.checkpoint import NotSerializable
 from effectflow.checkpoint.values import (
+    MAX_COMPACT_BYTES,
     MAX_DEPTH,
     KnownTypes,
     MalformedValue,
     Tree,
     decode_cbor,
+    decode_compact,
     decode_json,
     digest_of,
     encode_cbor,
+    encode_compact,
     encode_json,
     from_tree,
     to_tree,
@@ -143,11 +147,12 @@ def same(a: Any, b: Any) -> bool:
 
 
 @given(VALUES)
-def test_a_value_comes_back_exactly_in_both_encodings(value: Any) -> None:
+def test_a_value_comes_back_exactly_in_every_encoding(value: Any) -> None:
     tree = to_tree(value, types=TYPES)
 
     assert same(from_tree(decode_json(encode_json(tree)), types=TYPES), value)
     assert same(from_tree(decode_cbor(encode_cbor(tree)), types=TYPES), value)
+    assert same(from_tree(decode_compact(encode_compact(tree)), types=TYPES), value)
 
 
 JSON = st.recursive(
@@ -471,6 +476,33 @@ def test_results_maybes_structs_and_models_come_back(value: object) -> None:
 def test_hostile_cbor_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedValue):
         from_tree(decode_cbor(data), types=NO_TYPES)
+
+
+def test_damaged_compact_data_is_refused() -> None:
+    tree: Tree = {"steps": ["validate", "charge", "ship"] * 5}
+    data = encode_compact(tree)
+    for cut in range(len(data)):
+        with pytest.raises(MalformedValue):
+            decode_compact(data[:cut])
+    refused = 0
+    for bit in range(len(data) * 8):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        try:
+            assert decode_compact(bytes(changed)) == tree  # the last byte has bits that say nothing
+        except MalformedValue:
+            refused += 1
+    assert refused > len(data) * 8 - 8
+    with pytest.raises(MalformedValue, match="follows"):
+        decode_compact(data + b"more")
+
+
+def test_compact_data_cannot_fill_the_memory() -> None:
+    bomb = zlib.compress(bytes(MAX_COMPACT_BYTES + 1), level=9)
+    assert len(bomb) < MAX_COMPACT_BYTES / 900
+
+    with pytest.raises(MalformedValue, match="more than 67,108,864 bytes"):
+        decode_compact(bomb)
 
 
 @pytest.mark.parametrize("leaf", [math.nan, 2**70, b"", None, 1.5, "text"])

@@ -2,9 +2,12 @@
 
 from effectflow.checkpoint.values.digest import digest_of
 from effectflow.checkpoint.values.encoding import (
+    MAX_COMPACT_BYTES,
     decode_cbor,
+    decode_compact,
     decode_json,
     encode_cbor,
+    encode_compact,
     encode_json,
 )
 from effectflow.checkpoint.values.known_types import KnownTypes, MalformedValue
@@ -12,14 +15,17 @@ from effectflow.checkpoint.values.model import Tree
 from effectflow.checkpoint.values.tree import MAX_DEPTH, from_tree, to_tree
 
 __all__ = [
+    "MAX_COMPACT_BYTES",
     "MAX_DEPTH",
     "KnownTypes",
     "MalformedValue",
     "Tree",
     "decode_cbor",
+    "decode_compact",
     "decode_json",
     "digest_of",
     "encode_cbor",
+    "encode_compact",
     "encode_json",
     "from_tree",
     "to_tree",

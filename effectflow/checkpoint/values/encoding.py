@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from io import BytesIO
 
 import orjson
@@ -9,7 +10,18 @@ import orjson
 from effectflow.checkpoint.values.known_types import MalformedValue
 from effectflow.checkpoint.values.model import Tree
 
-__all__ = ["decode_cbor", "decode_json", "encode_cbor", "encode_json"]
+__all__ = [
+    "MAX_COMPACT_BYTES",
+    "decode_cbor",
+    "decode_compact",
+    "decode_json",
+    "encode_cbor",
+    "encode_compact",
+    "encode_json",
+]
+
+MAX_COMPACT_BYTES = 64 * 1024 * 1024
+"""How much may come out of compact data: a few bytes can claim to be gigabytes."""
 
 
 def encode_json(tree: Tree) -> bytes:
@@ -44,3 +56,24 @@ def decode_cbor(data: bytes) -> Tree:
     if source.read(1):
         raise MalformedValue("$", "something follows the CBOR data")
     return tree
+
+
+def encode_compact(tree: Tree) -> bytes:
+    """A tree in few bytes: CBOR, compressed with zlib (RFC 1950)."""
+    return zlib.compress(encode_cbor(tree), level=9)
+
+
+def decode_compact(data: bytes) -> Tree:
+    """The tree in compact data. Raises MalformedValue for anything else."""
+    inflation = zlib.decompressobj()
+    try:
+        plain = inflation.decompress(data, MAX_COMPACT_BYTES)
+    except zlib.error as error:
+        raise MalformedValue("$", f"it is no compressed data: {error}") from error
+    if inflation.unconsumed_tail:
+        raise MalformedValue("$", f"it holds more than {MAX_COMPACT_BYTES:,} bytes")
+    if not inflation.eof:
+        raise MalformedValue("$", "it is cut off")
+    if inflation.unused_data:
+        raise MalformedValue("$", "something follows the compressed data")
+    return decode_cbor(plain)
