@@ -479,7 +479,8 @@ def test_hostile_cbor_is_refused(data: bytes) -> None:
 
 
 def test_damaged_compact_data_is_refused() -> None:
-    tree: Tree = {"steps": ["validate", "charge", "ship"] * 5}
+    steps: list[Tree] = ["validate", "charge", "ship"]
+    tree: Tree = {"steps": steps * 5}
     data = encode_compact(tree)
     for cut in range(len(data)):
         with pytest.raises(MalformedValue):
