@@ -1,5 +1,6 @@
 """What is saved of a run and how it is read back; `with_checkpointing`, which makes an effect durable."""
 
+from effectflow.checkpoint.checkpoint import Checkpoint, CompletedStep, HistoryItem, Metadata
 from effectflow.checkpoint.checkpoints import (
     CheckpointEvent,
     CheckpointPolicy,
@@ -41,7 +42,7 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
     UnsupportedVersion,
 )
-from effectflow.checkpoint.journal import Checkpoint, CompletedStep, HistoryItem, Metadata, fold
+from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.plan import ResumePlan, plan_resume
 from effectflow.checkpoint.reading import (

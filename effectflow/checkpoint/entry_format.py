@@ -32,7 +32,14 @@ from effectflow.checkpoint.values import (
     encode_json,
 )
 
-__all__ = ["FORMAT_VERSION", "Format", "decode_entry", "encode_entry"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Format",
+    "decode_entry",
+    "encode_entry",
+    "read_entry",
+    "write_entry",
+]
 
 FORMAT_VERSION = 1
 
@@ -41,7 +48,7 @@ Format: TypeAlias = Literal["json", "cbor"]
 
 def encode_entry(entry: Entry, format: Format = "json") -> bytes:
     """An entry as bytes."""
-    tree = _write(entry)
+    tree = write_entry(entry)
     return encode_json(tree) if format == "json" else encode_cbor(tree)
 
 
@@ -58,7 +65,7 @@ def decode_entry(record: Record, run_id: str) -> Entry:
         if encode(tree) != record.body:
             # A key that is there twice, blanks, another way to write a number.
             raise MalformedValue("$", "it is not in the form that entries are written in")
-        return _READERS[tree["entry"]](tree)
+        return read_entry(tree)
     except MalformedValue as error:
         raise CorruptCheckpoint(run_id, str(error), sequence=record.sequence) from error
     except (KeyError, TypeError, ValueError) as error:
@@ -66,7 +73,13 @@ def decode_entry(record: Record, run_id: str) -> Entry:
         raise CorruptCheckpoint(run_id, reason, sequence=record.sequence) from error
 
 
-def _write(entry: Entry) -> Tree:
+def read_entry(tree: Mapping[str, Any]) -> Entry:
+    """The entry in plain data. Raises KeyError, TypeError or ValueError if there is none."""
+    return _READERS[tree["entry"]](tree)
+
+
+def write_entry(entry: Entry) -> Tree:
+    """An entry as plain data."""
     match entry:
         case BeforeStep(step, attempt, arguments, at):
             tree: dict[str, Tree] = {

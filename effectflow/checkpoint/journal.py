@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any
 
+from effectflow.checkpoint.checkpoint import Checkpoint, CompletedStep, HistoryItem, Metadata
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import (
     BeforeStep,
@@ -22,117 +19,9 @@ from effectflow.checkpoint.entries import (
     Started,
 )
 from effectflow.checkpoint.errors import CorruptCheckpoint
-from effectflow.checkpoint.store import RunStatus
-from effectflow.checkpoint.values import Tree, encode_json
+from effectflow.checkpoint.values import Tree
 
-__all__ = ["Checkpoint", "CompletedStep", "HistoryItem", "Metadata", "fold"]
-
-
-@dataclass(frozen=True, slots=True)
-class CompletedStep:
-    """A step that is done. `duration` is in seconds, `completed_at` in seconds since the epoch."""
-
-    step: str
-    output: Tree
-    attempt: int
-    duration: float
-    completed_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryItem:
-    """How one step ended, in the order in which the steps were first begun.
-
-    A step that failed and was run again by a resume has the outcome of its last attempt only, so a
-    resumed run has the history of one that was never stopped.
-    """
-
-    step: str
-    outcome: str
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """What a run has cost so far.
-
-    Attributes:
-        attempts: how often each step was begun.
-        resumes: how often the run was taken up again.
-        entries: how many entries its journal has.
-    """
-
-    attempts: dict[str, int] = field(default_factory=dict[str, int])
-    resumes: int = 0
-    entries: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """Where a run stands: everything that its journal says, folded into one value.
-
-    Values are trees of plain data, as they are saved; the workflow that owns the run gives them their
-    types back. `state` is None until the first step begins; `finished` is None until the run ends.
-    """
-
-    version: int
-    run_id: str
-    workflow: str
-    kind: str
-    definition: Definition
-    initial_state: Tree
-    current_state: Tree
-    state: HeadState | None
-    completed_steps: tuple[CompletedStep, ...]
-    history: tuple[HistoryItem, ...]
-    metadata: Metadata
-    context: Tree
-    created_at: float
-    updated_at: float
-    finished: Finished | None = None
-
-    @property
-    def id(self) -> str:
-        """Names this state of this run: the run and the number of its entries."""
-        return f"{self.run_id}@{self.metadata.entries}"
-
-    @property
-    def status(self) -> RunStatus:
-        """Where the run stands, in one word."""
-        if self.finished is not None:
-            return self.finished.status
-        return RunStatus.INTERRUPTED if isinstance(self.state, Interrupted) else RunStatus.RUNNING
-
-    @property
-    def digest(self) -> str:
-        """The SHA-256 of the checkpoint, in hex."""
-        return hashlib.sha256(encode_json(self.to_tree())).hexdigest()
-
-    def to_tree(self) -> Tree:
-        """The checkpoint as plain data, for people and other programs."""
-        return {
-            "version": self.version,
-            "id": self.id,
-            "run_id": self.run_id,
-            "workflow": self.workflow,
-            "kind": self.kind,
-            "status": str(self.status),
-            "definition": {
-                "version": self.definition.version,
-                "fingerprint": self.definition.fingerprint,
-                "steps": list(self.definition.steps),
-            },
-            "initial_state": self.initial_state,
-            "current_state": self.current_state,
-            "state": _head_tree(self.state),
-            "completed_steps": [_plain(step) for step in self.completed_steps],
-            "history": [_plain(item) for item in self.history],
-            "metadata": _plain(self.metadata),
-            "context": self.context,
-            "created_at": _iso(self.created_at),
-            "updated_at": _iso(self.updated_at),
-            "error": _plain(self.finished.error) if self.finished and self.finished.error else None,
-        }
+__all__ = ["fold"]
 
 
 def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
@@ -213,32 +102,3 @@ class _Reading:
             updated_at=max(started.at, self.updated_at),
             finished=self.finished,
         )
-
-
-def _plain(value: Any) -> Tree:
-    names: tuple[str, ...] = value.__slots__
-    return {name: _plain_part(getattr(value, name)) for name in names}
-
-
-def _plain_part(part: Any) -> Tree:
-    return {**part} if isinstance(part, dict) else part
-
-
-def _head_tree(state: HeadState | None) -> Tree:
-    if state is None:
-        return None
-    tree: dict[str, Tree] = {"state": type(state).__name__, "step": state.step}
-    match state:
-        case Failed():
-            tree |= {"error": _plain(state.error), "retryable": state.retryable}
-        case Interrupted():
-            tree |= {"in_progress": state.in_progress, "reason": state.reason}
-        case BeforeStep():
-            tree |= {"attempt": state.attempt}
-        case Completed():
-            tree |= {"duration": state.duration}
-    return tree
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import BeforeStep, Completed, Failed, Interrupted
-from effectflow.checkpoint.journal import Checkpoint
 from effectflow.checkpoint.store import RunStatus
 
 __all__ = ["ResumePlan", "plan_resume"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, RunNotFound
-from effectflow.checkpoint.journal import Checkpoint, fold
+from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.seal import Seal, first_digest
 from effectflow.checkpoint.store import CheckpointStore, Record, RunQuery
 
@@ -64,16 +65,19 @@ async def read_entries(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGN
 
 
 async def read_checkpoint(
-    store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED
+    store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED, *, at: int | None = None
 ) -> Checkpoint:
-    """Where a run stands.
+    """Where a run stands, or where it stood after its first `at` entries.
 
-    Raises RunNotFound, or CorruptCheckpoint if its journal cannot be read.
+    Raises RunNotFound, or CorruptCheckpoint if its journal cannot be read; ValueError if the run
+    has fewer entries than `at`.
     """
     entries = await read_entries(store, run_id, seal)
     if not entries:
         raise await run_not_found(store, run_id)
-    return fold(entries, run_id)
+    if at is not None and not 1 <= at <= len(entries):
+        raise ValueError(f"run {run_id!r} has the entries 1 to {len(entries)}, and no {at}")
+    return fold(entries[:at], run_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from effectflow.checkpoint import (
     RunInfo,
     RunNotFound,
     RunQuery,
-    Seal,
     Verification,
     export_run,
     import_run,
@@ -36,18 +35,19 @@ from effectflow.checkpoint import (
     verify_run,
     write_exported,
 )
+from effectflow.checkpoint.entry_format import write_entry
 from effectflow.checkpoint.reading import all_run_ids, run_not_found
 from effectflow.checkpoint.values import Tree
 from effectflow.cli.census.metrics import FileMetrics, measure
 from effectflow.cli.census.pipeline import CensusJob, census
 from effectflow.cli.exits import ExitCode
+from effectflow.cli.keys import EncryptionKeysOption, KeyFileOption, Keys, read_keys
 from effectflow.cli.loading import (
     BadUse,
     LoadedWorkflow,
     load_workflow,
     load_workflow_named,
     read_input,
-    read_key,
 )
 from effectflow.cli.running import Drive, drive
 from effectflow.cli.showing import (
@@ -84,14 +84,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AppOption = Annotated[
     str | None, typer.Option("--app", help="The module, or MODULE:WORKFLOW, of the run's workflow.")
 ]
-KeyFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--key-file",
-        envvar="EFFECTFLOW_KEY_FILE",
-        help="A file with the key that entries are signed with.",
-    ),
-]
 RunArgument = Annotated[str, typer.Argument(help="The run's id, as `effectflow list` shows it.")]
 
 _STORE = "sqlite:///effectflow.db"
@@ -120,6 +112,8 @@ def demo(
     limit: Annotated[int, typer.Option(min=1, help="How many files at once.")] = 8,
     run_id: Annotated[str | None, typer.Option(help="Names the run.")] = None,
     store: StoreOption = _STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take a census of Python source files, durably. Kill it at any moment, then resume it."""
@@ -136,7 +130,8 @@ def demo(
             markup=False,
             soft_wrap=True,
         )
-    _drive(_demo(), store, census.start(job, run_id=run_id), run_id, as_json=as_json)
+    keys = _keys(key_file, encryption_keys)
+    _drive(_demo(), store, census.start(job, run_id=run_id), run_id, keys=keys, as_json=as_json)
 
 
 @app.command(epilog="""Example: effectflow run shop.orders:checkout --input '{"cart": 7}'""")
@@ -145,6 +140,8 @@ def run(
     input: Annotated[str, typer.Option("--input", help="JSON, or @FILE.")] = "null",
     run_id: Annotated[str | None, typer.Option(help="Names the run.")] = None,
     store: StoreOption = _STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a workflow on an input. With the id of a run of the same input, go on with that run."""
@@ -153,7 +150,8 @@ def run(
         value = _structured(loaded, read_input(input))
     run_id = run_id or f"{loaded.workflow.name}-{uuid4().hex[:8]}"
     effect = loaded.workflow.start(value, run_id=run_id)
-    _drive(loaded, store, effect, run_id, app=workflow, as_json=as_json)
+    keys = _keys(key_file, encryption_keys)
+    _drive(loaded, store, effect, run_id, keys=keys, app=workflow, as_json=as_json)
 
 
 @app.command(epilog="Example: effectflow resume --latest")
@@ -170,6 +168,8 @@ def resume(
         ),
     ] = False,
     store: StoreOption = _STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take up a run where it stood. What was done is skipped."""
@@ -180,7 +180,8 @@ def resume(
         _fail(ExitCode.BAD_USE, f"no run in {store} can be resumed; `effectflow list` shows them")
     loaded = _workflow_of(info, app)
     effect = loaded.workflow.resume(info.run_id, force=force)
-    _drive(loaded, store, effect, info.run_id, app=app, as_json=as_json)
+    keys = _keys(key_file, encryption_keys)
+    _drive(loaded, store, effect, info.run_id, keys=keys, app=app, as_json=as_json)
 
 
 @app.command("list", epilog="Example: effectflow list --workflow census")
@@ -202,11 +203,24 @@ def list_runs(
 
 
 @app.command(epilog="Example: effectflow show census-1f0c7a2e")
-def show(run_id: RunArgument, store: StoreOption = _STORE, as_json: JsonOption = False) -> None:
-    """Show where a run stands."""
+def show(
+    run_id: RunArgument,
+    at: Annotated[
+        int | None, typer.Option(min=1, help="As it was after so many entries of its history.")
+    ] = None,
+    store: StoreOption = _STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show where a run stands, or where it once stood."""
+    seal = _keys(key_file, encryption_keys).seal
 
     async def read(found: CheckpointStore) -> tuple[Checkpoint, str]:
-        return await read_checkpoint(found, run_id), found.durability
+        try:
+            return await read_checkpoint(found, run_id, seal, at=at), found.durability
+        except ValueError as error:
+            raise BadUse(str(error)) from error
 
     checkpoint, durability = _read(store, read)
     if as_json:
@@ -216,18 +230,25 @@ def show(run_id: RunArgument, store: StoreOption = _STORE, as_json: JsonOption =
 
 
 @app.command(epilog="Example: effectflow history census-1f0c7a2e")
-def history(run_id: RunArgument, store: StoreOption = _STORE, as_json: JsonOption = False) -> None:
+def history(
+    run_id: RunArgument,
+    store: StoreOption = _STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Show the journal of a run, an entry a line."""
+    seal = _keys(key_file, encryption_keys).seal
 
     async def read(found: CheckpointStore) -> list[Entry]:
-        entries = await read_entries(found, run_id)
+        entries = await read_entries(found, run_id, seal)
         if not entries:
             raise await run_not_found(found, run_id)
         return entries
 
     entries = _read(store, read)
     if as_json:
-        print_json([_entry_tree(entry) for entry in entries])
+        print_json([write_entry(entry) for entry in entries])
     else:
         show_history(Console(), entries)
 
@@ -237,13 +258,13 @@ def verify(
     run_id: Annotated[
         str | None, typer.Argument(help="The run's id; all runs if not given.")
     ] = None,
-    key_file: KeyFileOption = None,
     store: StoreOption = _STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check that every entry of a run, or of all runs, is what was written. Runs nothing."""
-    with _bad_use():
-        seal = Seal(key=read_key(key_file))
+    seal = _keys(key_file, encryption_keys).seal
 
     async def check(found: CheckpointStore) -> list[Verification]:
         run_ids = [run_id] if run_id is not None else await all_run_ids(found)
@@ -312,10 +333,13 @@ def plan(
     run_id: RunArgument,
     app: AppOption = None,
     store: StoreOption = _STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a resume of a run would do, without doing it."""
-    checkpoint = _read(store, lambda found: read_checkpoint(found, run_id))
+    seal = _keys(key_file, encryption_keys).seal
+    checkpoint = _read(store, lambda found: read_checkpoint(found, run_id, seal))
     definition = None
     if app is not None or checkpoint.workflow == census.name:
         definition = _workflow_named(checkpoint.workflow, app).workflow.definition
@@ -357,6 +381,11 @@ def _workflow_named(name: str, app: str | None) -> LoadedWorkflow:
         return load_workflow_named(app, name)
 
 
+def _keys(key_file: Path | None, encryption_keys: Path | None) -> Keys:
+    with _bad_use():
+        return read_keys(key_file, encryption_keys)
+
+
 def _structured(loaded: LoadedWorkflow, data: Any) -> Any:
     try:
         return loaded.workflow.structure_input(data)
@@ -380,6 +409,7 @@ def _drive(
     effect: Any,
     run_id: str,
     *,
+    keys: Keys,
     app: str | None = None,
     as_json: bool,
 ) -> NoReturn:
@@ -387,9 +417,11 @@ def _drive(
     words = ["effectflow", "resume", run_id]
     words += ["--store", store] if store != _STORE else []
     words += ["--app", app] if app is not None else []
+    words += keys.words
     job = Drive(
         loaded=loaded,
         store=store,
+        seal=keys.seal,
         effect=effect,
         run_id=run_id,
         resume_command=shlex.join(words),
@@ -421,7 +453,7 @@ def _read(
 
     try:
         return anyio.run(main)
-    except RunNotFound as error:
+    except (RunNotFound, BadUse) as error:
         _fail(ExitCode.BAD_USE, str(error))
     except CheckpointError as error:
         _fail(ExitCode.CHECKPOINT_ERROR, str(error))
@@ -475,7 +507,3 @@ def _verification_tree(verification: Verification) -> Tree:
         "good": verification.good,
         "problem": None if problem is None else str(problem),
     }
-
-
-def _entry_tree(entry: Entry) -> Tree:
-    return {"entry": type(entry).__name__, **dataclasses.asdict(entry)}

@@ -14,14 +14,7 @@ import orjson
 from effectflow.checkpoint import Checkpoints
 from effectflow.workflows import Workflow
 
-__all__ = [
-    "BadUse",
-    "LoadedWorkflow",
-    "load_workflow",
-    "load_workflow_named",
-    "read_input",
-    "read_key",
-]
+__all__ = ["BadUse", "LoadedWorkflow", "load_workflow", "load_workflow_named", "read_input"]
 
 AnyWorkflow = Workflow[Any, Any, Any, Any]
 
@@ -87,19 +80,6 @@ def read_input(text: str) -> Any:
             f"the input is no JSON: {error.msg} at line {error.lineno}, column {error.colno}, "
             f"near {excerpt!r}"
         ) from error
-
-
-def read_key(path: Path | None) -> bytes | None:
-    """The key in a file: all of its bytes, but for a newline at the end."""
-    if path is None:
-        return None
-    try:
-        key = path.read_bytes().rstrip(b"\r\n")
-    except OSError as error:
-        raise BadUse(f"the key file {path} cannot be read: {error.strerror}") from error
-    if len(key) < 16:
-        raise BadUse(f"the key in {path} has {len(key)} bytes, and needs 16 at least")
-    return key
 
 
 def _import(name: str) -> Any:

@@ -12,7 +12,7 @@ import orjson
 from returns.result import Failure, Result
 from rich.console import Console
 
-from effectflow.checkpoint import CheckpointError, Checkpoints
+from effectflow.checkpoint import CheckpointError, Checkpoints, Seal
 from effectflow.checkpoint.values import KnownTypes, to_tree
 from effectflow.cli.exits import ExitCode
 from effectflow.cli.loading import LoadedWorkflow
@@ -31,6 +31,7 @@ class Drive:
     Attributes:
         loaded: the workflow and its environment.
         store: the URL of the store.
+        seal: how entries are written and checked.
         effect: `start(...)` or `resume(...)` of the workflow.
         run_id: the run.
         resume_command: what to type to resume it.
@@ -40,6 +41,7 @@ class Drive:
 
     loaded: LoadedWorkflow
     store: str
+    seal: Seal
     effect: Effect[Any, Any, Any]
     run_id: str
     resume_command: str
@@ -71,7 +73,9 @@ async def _drive(job: Drive, progress: RunProgress, console: Console) -> Result[
         _print(console, f"Stopping after {signal_name}; a second signal ends at once.")
 
     async with open_store(job.store) as store:
-        checkpoints = Checkpoints(store, observers=(progress,))
+        checkpoints = Checkpoints(
+            store, key=job.seal.key, encryption=job.seal.encryption, observers=(progress,)
+        )
         env = job.loaded.environment(checkpoints)
         with progress:
             return await run_until_signal(lambda: job.effect.run(env), on_signal=stopping)

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import anyio
 
+from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import Finished, Resumed, Started
@@ -18,7 +19,7 @@ from effectflow.checkpoint.entry_format import FORMAT_VERSION
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, LeaseLost, RunConflict
 from effectflow.checkpoint.failures import write_error
 from effectflow.checkpoint.interruption import interruption_reason
-from effectflow.checkpoint.journal import Checkpoint, fold
+from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.live_run import LiveRun
 from effectflow.checkpoint.past import read_past

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from effectflow.checkpoint import (
     Arguments,
     BeforeStep,
+    Checkpoint,
     Completed,
     CorruptCheckpoint,
     Entry,
@@ -28,6 +29,7 @@ from effectflow.checkpoint import (
     fold,
 )
 from effectflow.checkpoint.entry_format import decode_entry, encode_entry
+from effectflow.checkpoint.values import decode_json, encode_json
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 times = st.floats(0, 2**33)
@@ -154,3 +156,64 @@ def test_the_digest_is_of_the_whole_checkpoint() -> None:
 
     assert one.digest == same.digest != other.digest
     assert one.id == "r@2"
+
+
+@given(st.lists(entries.filter(lambda entry: not isinstance(entry, Started)), max_size=8))
+def test_a_checkpoint_comes_back_from_json_and_binary(journal: list[Entry]) -> None:
+    checkpoint = fold([STARTED, *journal], "r")
+
+    assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
+    assert Checkpoint.from_binary(checkpoint.to_binary()) == checkpoint
+
+
+def twenty_steps() -> Checkpoint:
+    journal: list[Entry] = [STARTED]
+    for number in range(20):
+        journal.append(BeforeStep(f"step-{number}", 1, at=number + 0.123456))
+        journal.append(Completed(f"step-{number}", {"total": number * 17}, 0.01 * number, number))
+    return fold(journal, "r")
+
+
+def test_binary_is_less_than_half_of_json() -> None:
+    checkpoint = twenty_steps()
+    indented = checkpoint.to_json()
+    compact = encode_json(decode_json(indented.encode()))
+
+    assert len(checkpoint.to_binary()) < len(compact) / 2
+    assert len(checkpoint.to_binary()) < len(indented) / 3
+
+
+def test_a_damaged_checkpoint_is_refused() -> None:
+    text, data = fold([STARTED, BeforeStep("a", 1)], "r").to_json(), twenty_steps().to_binary()
+    for cut in range(len(text)):
+        with pytest.raises(CorruptCheckpoint):
+            Checkpoint.from_json(text[:cut])
+    for place in range(len(data)):
+        with pytest.raises(CorruptCheckpoint):
+            Checkpoint.from_binary(data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :])
+    for foreign in ("[]", "{}", "null", '{"version": "one"}', "\ud800"):
+        with pytest.raises(CorruptCheckpoint):
+            Checkpoint.from_json(foreign)
+
+
+@pytest.mark.parametrize(
+    ("part", "changed"),
+    [
+        ('"workflow": "w"', '"workflow": "v"'),
+        ('"attempt": 1', '"attempt": 2'),
+        ('"version": 1', '"version": 0'),
+    ],
+)
+def test_a_changed_checkpoint_is_refused(part: str, changed: str) -> None:
+    text = fold([STARTED, BeforeStep("a", 1)], "r").to_json()
+    assert part in text
+
+    with pytest.raises(CorruptCheckpoint, match="digest"):
+        Checkpoint.from_json(text.replace(part, changed))
+
+
+def test_a_checkpoint_from_the_future_is_refused() -> None:
+    text = twenty_steps().to_json().replace('"version": 1', '"version": 2', 1)
+
+    with pytest.raises(UnsupportedVersion):
+        Checkpoint.from_json(text)

@@ -98,7 +98,7 @@ def test_json_everywhere(effectflow: Command) -> None:
     ran = effectflow("run", *arguments).json
     assert (ran["status"], ran["output"], ran["steps_run"]) == ("completed", 2, 1)
     assert effectflow("show", "r1", "--json").json["completed_steps"][0]["step"] == "take"
-    assert effectflow("history", "r1", "--json").json[0]["entry"] == "Started"
+    assert effectflow("history", "r1", "--json").json[0]["entry"] == "started"
     assert effectflow("plan", "r1", "--json").json["skip"] == ["take"]
     assert [run["run_id"] for run in effectflow("list", "--json").json] == ["r1"]
     assert effectflow("list", "--resumable", "--json").json == []
@@ -169,6 +169,39 @@ def test_verify_finds_the_damaged_run(effectflow: Command, folder: Path) -> None
     assert effectflow("resume", "bad", "--app", "shop").code == 4
     assert effectflow("verify", "nobody").code == 2
     assert effectflow("verify", "--key-file", "missing.key").code == 2
+
+
+def test_a_run_can_be_seen_as_it_once_stood(effectflow: Command) -> None:
+    effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", "r1")
+
+    assert "BeforeStep: take" in effectflow("show", "r1", "--at", "2").out
+    assert effectflow("show", "r1", "--at", "2", "--json").json["status"] == "running"
+    ran = effectflow("show", "r1", "--at", "9")
+    assert (ran.code, "the entries 1 to 4" in ran.err) == (2, True)
+
+
+def test_runs_are_signed_and_encrypted_with_keys_from_files(
+    effectflow: Command, folder: Path
+) -> None:
+    (folder / "sign.key").write_bytes(bytes(range(32)))
+    (folder / "keys").write_text(f"old {'00' * 16}\nnew {'11' * 32}\n")
+    keys = ("--key-file", "sign.key", "--encryption-keys", "keys")
+    ran = effectflow("run", "shop:sell", "--input", '{"item": "hat"}', "--run-id", "r1", *keys)
+    assert ran.code == 1
+    resume = ran.out.rpartition("Resume it with: effectflow ")[2]
+
+    assert b"hat" not in (folder / "effectflow.db").read_bytes()
+    for command in (["show", "r1"], ["history", "r1"], ["plan", "r1"], ["verify"]):
+        assert effectflow(*command, *keys).code == 0
+        assert effectflow(*command).code == 4
+        assert effectflow(*command, "--key-file", "sign.key").code == 4
+    assert effectflow("resume", "r1", "--app", "shop").code == 4
+    assert effectflow(*resume.split()).code == 1
+
+    (folder / "bad").write_text("only-an-id")
+    for path in ("bad", "missing"):
+        ran = effectflow("show", "r1", "--encryption-keys", path)
+        assert (ran.code, path in ran.err) == (2, True)
 
 
 def test_runs_move_between_stores(effectflow: Command, folder: Path) -> None:
@@ -247,7 +280,7 @@ def test_a_signal_leaves_an_interrupted_run_that_can_be_resumed(
 
     shown = effectflow("show", "r1", "--json").json
     assert shown["status"] == "interrupted"
-    assert shown["state"]["state"] == "Interrupted"
+    assert shown["state"]["entry"] == "interrupted"
     assert shown["state"]["reason"] == number.name
     (folder / "flag").touch()
     resumed = effectflow("resume", "--latest", "--app", "shop")
