@@ -29,6 +29,7 @@ from effectflow.checkpoint import NotSerializable
 from effectflow.checkpoint.values import (
     MAX_COMPACT_BYTES,
     MAX_DEPTH,
+    MAX_ITEMS,
     KnownTypes,
     MalformedValue,
     Tree,
@@ -223,6 +224,33 @@ def test_depth_has_a_bound(value: list[Any]) -> None:
         to_tree(value, types=NO_TYPES)
     with pytest.raises(MalformedValue, match="64 levels"):
         from_tree(nested(70), types=NO_TYPES)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, set, dict.fromkeys], ids=str)
+def test_the_number_of_items_has_a_bound(kind: Any) -> None:
+    with pytest.raises(NotSerializable, match="1,000,001 items") as caught:
+        to_tree({"all": kind(range(MAX_ITEMS + 1))}, types=NO_TYPES)
+    assert caught.value.path == "$.all"
+
+
+def test_the_number_of_items_that_are_read_has_a_bound() -> None:
+    many: list[Tree] = [0] * (MAX_ITEMS + 1)
+    trees: list[Tree] = [
+        many,
+        {"$tuple": many},
+        {"$dict": many},
+        {str(n): 0 for n in range(len(many))},
+    ]
+    for tree in trees:
+        with pytest.raises(MalformedValue, match="1,000,001 items"):
+            from_tree(tree, types=NO_TYPES)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("bits", [63, 64, 4096, 4097, 100_000])
+def test_an_int_of_any_size_comes_back(bits: int, sign: int) -> None:
+    for value in (sign * (2**bits - 1), Fraction(sign * 2**bits, 3)):
+        assert from_tree(to_tree(value, types=NO_TYPES), types=NO_TYPES) == value
 
 
 @pytest.mark.parametrize(
@@ -458,6 +486,54 @@ def test_results_maybes_structs_and_models_come_back(value: object) -> None:
     for encode, decode in ((encode_json, decode_json), (encode_cbor, decode_cbor)):
         back = from_tree(decode(encode(to_tree(value, types=types))), types=types)
         assert (type(back), back) == (type(value), value)
+
+
+@dataclass(frozen=True)
+class Branch(Generic[T]):
+    fruit: T
+    smaller: Branch[T] | None = None
+    larger: Branch[T] | None = None
+
+
+@attrs.frozen
+class Shipment:
+    order: Order | Parcel
+    customer: Customer | None
+    level: Level
+    weights: dict[Color, list[int]]
+    by_weight: Branch[int]
+    outcome: Success[int] | Failure[str]
+
+
+PARCELS = st.builds(Parcel, st.integers(), TEXT)
+CUSTOMERS = st.builds(
+    Customer, name=TEXT, parcels=st.lists(PARCELS, max_size=2).map(tuple), mail=st.none() | TEXT
+)
+BRANCHES = st.recursive(
+    st.builds(Branch[int], st.integers()),
+    lambda inner: st.builds(Branch[int], st.integers(), st.none() | inner, st.none() | inner),
+    max_leaves=6,
+)
+SHIPMENTS = st.builds(
+    Shipment,
+    st.builds(Order, item=TEXT, color=st.sampled_from(Color)) | PARCELS,
+    st.none() | CUSTOMERS,
+    st.sampled_from(Level),
+    st.dictionaries(st.sampled_from(Color), st.lists(st.integers(), max_size=2)),
+    BRANCHES,
+    st.builds(Success, st.integers()) | st.builds(Failure, TEXT),
+)
+
+
+@given(SHIPMENTS)
+def test_classes_of_every_sort_come_back_within_one_another(shipment: Shipment) -> None:
+    types = KnownTypes.of(Shipment)
+    tree = to_tree(shipment, types=types)
+
+    for encode, decode in ((encode_json, decode_json), (encode_cbor, decode_cbor)):
+        back = from_tree(decode(encode(tree)), types=types)
+        assert back == shipment
+        assert repr(back) == repr(shipment)
 
 
 @pytest.mark.parametrize(

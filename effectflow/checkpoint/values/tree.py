@@ -27,10 +27,13 @@ from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.known_types import KnownTypes, MalformedValue, is_record
 from effectflow.checkpoint.values.model import Tree
 
-__all__ = ["MAX_DEPTH", "from_tree", "to_tree"]
+__all__ = ["MAX_DEPTH", "MAX_ITEMS", "from_tree", "to_tree"]
 
 MAX_DEPTH = 64
 """How deep a value may be nested."""
+
+MAX_ITEMS = 1_000_000
+"""How many items one list, tuple, set or dict may have."""
 
 
 def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
@@ -71,6 +74,11 @@ def _key(key: object) -> str:
     return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
 
 
+def _check_count(items: Any) -> None:
+    if len(items) > MAX_ITEMS:
+        raise _At(f"it has {len(items):,} items, more than {MAX_ITEMS:,}")
+
+
 def _write(value: Any, types: KnownTypes, depth: int) -> Any:
     kind = value.__class__
     if kind is str:
@@ -84,7 +92,7 @@ def _write(value: Any, types: KnownTypes, depth: int) -> Any:
     if depth == 0:
         raise _At(f"it is nested more than {MAX_DEPTH} levels deep, or holds itself")
     if kind is int:
-        return {"$int": str(value)}
+        return {"$int": _write_int(value)}
     if kind is float:
         return {"$float": repr(value)}
     if kind is list:
@@ -95,6 +103,14 @@ def _write(value: Any, types: KnownTypes, depth: int) -> Any:
     if writer is not None:
         return writer(value, types, depth)
     return _write_object(value, types, depth)
+
+
+def _write_int(value: int) -> str:
+    # Python refuses to write very long numbers in decimal digits, since that takes quadratic time.
+    return str(value) if value.bit_length() <= _LONG_INT_BITS else hex(value)
+
+
+_LONG_INT_BITS = 4096
 
 
 def _write_text(value: str) -> str:
@@ -110,6 +126,7 @@ def _write_text(value: str) -> str:
 
 
 def _write_items(values: Any, types: KnownTypes, depth: int) -> list[Any]:
+    _check_count(values)
     out: list[Any] = []
     try:
         out.extend(_write(value, types, depth - 1) for value in values)
@@ -119,6 +136,7 @@ def _write_items(values: Any, types: KnownTypes, depth: int) -> list[Any]:
 
 
 def _write_dict(value: dict[Any, Any], types: KnownTypes, depth: int) -> Any:
+    _check_count(value)
     out: dict[str, Any] = {}
     key: Any = None
     try:
@@ -193,7 +211,7 @@ _WRITERS: Mapping[type, Callable[[Any, KnownTypes, int], Any]] = {
     },
     Decimal: lambda value, _types, _depth: {"$decimal": str(value)},
     Fraction: lambda value, _types, _depth: {
-        "$fraction": [str(value.numerator), str(value.denominator)]
+        "$fraction": [_write_int(value.numerator), _write_int(value.denominator)]
     },
     UUID: lambda value, _types, _depth: {"$uuid": str(value)},
     Success: lambda value, types, depth: {
@@ -250,6 +268,7 @@ def _read(tree: Any, types: KnownTypes, depth: int) -> Any:
         [(tag, content)] = tree.items()
         if tag[:1] == "$":
             return _read_tagged(tag, content, types, depth)
+    _check_count(tree)
     out: dict[str, Any] = {}
     key = ""
     if any(key[:1] == "$" for key in tree):
@@ -266,6 +285,7 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def _read_items(trees: Any, types: KnownTypes, depth: int) -> list[Any]:
+    _check_count(trees)
     out: list[Any] = []
     try:
         out.extend(_read(tree, types, depth - 1) for tree in trees)
@@ -301,7 +321,8 @@ def _listed(content: Any, types: KnownTypes, depth: int) -> list[Any]:
 
 
 def _read_pairs(content: Any, types: KnownTypes, depth: int) -> dict[Any, Any]:
-    pairs = [_expect(pair, list) for pair in _expect(content, list)]
+    _check_count(_expect(content, list))
+    pairs = [_expect(pair, list) for pair in content]
     return {_read(key, types, depth - 1): _read(value, types, depth - 1) for key, value in pairs}
 
 
@@ -322,9 +343,14 @@ def _read_float(content: Any, _types: KnownTypes, _depth: int) -> float:
     return float(content)
 
 
+def _read_int(content: Any) -> int:
+    digits: str = _expect(content, str)
+    return int(digits, 16) if digits.removeprefix("-").startswith("0x") else int(digits)
+
+
 def _read_fraction(content: Any, _types: KnownTypes, _depth: int) -> Fraction:
     numerator, denominator = _expect(content, list)
-    return Fraction(int(_expect(numerator, str)), int(_expect(denominator, str)))
+    return Fraction(_read_int(numerator), _read_int(denominator))
 
 
 def _read_timedelta(content: Any, _types: KnownTypes, _depth: int) -> timedelta:
@@ -357,7 +383,7 @@ def _read_object(content: Any, types: KnownTypes, depth: int) -> Any:
 
 
 _READERS: Mapping[str, Callable[[Any, KnownTypes, int], Any]] = {
-    "$int": lambda content, _types, _depth: int(_expect(content, str)),
+    "$int": lambda content, _types, _depth: _read_int(content),
     "$float": _read_float,
     "$tuple": lambda content, types, depth: tuple(_listed(content, types, depth)),
     "$set": lambda content, types, depth: set(_listed(content, types, depth)),
