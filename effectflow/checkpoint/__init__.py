@@ -55,6 +55,7 @@ from effectflow.checkpoint.seal import Seal
 from effectflow.checkpoint.step import Step, step
 from effectflow.checkpoint.store import (
     CheckpointStore,
+    KeepsHistory,
     Record,
     RunInfo,
     RunQuery,
@@ -94,6 +95,7 @@ __all__ = [
     "HeadState",
     "HistoryItem",
     "Interrupted",
+    "KeepsHistory",
     "Lease",
     "LeaseLost",
     "Metadata",

@@ -87,6 +87,8 @@ class Checkpoints:
         key: the secret of the HMAC that signs every entry, at best 32 random bytes; None for digests
             that find damage but no forger.
         encryption: encrypts every entry; None to write them as they are.
+        history: how many copies of earlier checkpoints are kept of each run, to fall back on, by a store
+            that writes its newest one over again (`KeepsHistory`). The others only ever append.
         preserve: whether a run is kept in the store once it is complete. If not, it is deleted then,
             and starting it again runs it again.
         on_save_error: "fail" ends a run whose entries cannot be saved; "warn" logs it, goes on, and
@@ -100,10 +102,15 @@ class Checkpoints:
     policy: CheckpointPolicy = CheckpointPolicy()
     key: bytes | None = field(default=None, repr=False)
     encryption: Encryption | None = None
+    history: int = 10
     preserve: bool = True
     on_save_error: Literal["fail", "warn"] = "fail"
     observers: Sequence[Observer] = ()
     lease_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.history < 0:
+            raise ValueError(f"history must be 0 or more, not {self.history}")
 
     @property
     def seal(self) -> Seal:

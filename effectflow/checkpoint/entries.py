@@ -55,10 +55,18 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A process has taken the run up again. `owner` says which."""
+    """A process has taken the run up again.
+
+    Attributes:
+        owner: which process.
+        version, steps: the workflow's definition from here on, if it is not what it was; `version` is
+            None if it is.
+    """
 
     owner: str
     at: float
+    version: str | None = None
+    steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

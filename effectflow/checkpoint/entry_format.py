@@ -107,8 +107,11 @@ def write_entry(entry: Entry) -> Tree:
                 "entry": "interrupted", "step": step, "in_progress": in_progress,
                 "reason": reason, "at": at,
             }  # fmt: skip
-        case Resumed(owner, at):
-            return {"entry": "resumed", "owner": owner, "at": at}
+        case Resumed(owner, at, version, steps):
+            tree = {"entry": "resumed", "owner": owner, "at": at}
+            if version is not None:
+                tree |= {"version": version, "steps": list(steps)}
+            return tree
         case Finished(status, output, error, at):
             return {
                 "entry": "finished", "status": str(status), "output": output,
@@ -164,7 +167,9 @@ def _read_finished(tree: Mapping[str, Any]) -> Finished:
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Entry]] = {
     "started": _read_started,
-    "resumed": lambda tree: Resumed(tree["owner"], tree["at"]),
+    "resumed": lambda tree: Resumed(
+        tree["owner"], tree["at"], tree.get("version"), tuple(tree.get("steps", ()))
+    ),
     "before_step": _read_before_step,
     "completed": lambda tree: Completed(tree["step"], tree["output"], tree["duration"], tree["at"]),
     "recorded": lambda tree: Recorded(tree["step"], tree["value"], tree["at"], tree["failure"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from effectflow.checkpoint.checkpoint import Checkpoint, CompletedStep, HistoryItem, Metadata
 from effectflow.checkpoint.definition import Definition
@@ -36,20 +37,22 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
         raise CorruptCheckpoint(run_id, "its journal does not begin with a `started` entry")
     if started.run_id != run_id:
         raise CorruptCheckpoint(run_id, f"its journal is that of run {started.run_id!r}")
-    reading = _Reading()
+    reading = _Reading(started)
     count = 1
     for entry in iterator:
         count += 1
         if isinstance(entry, Started):
             raise CorruptCheckpoint(run_id, "its journal begins twice", sequence=count)
         reading.take(entry)
-    return reading.checkpoint(started, count)
+    return reading.checkpoint(count)
 
 
 class _Reading:
     """What has been read of a journal so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, started: Started) -> None:
+        self.started = started
+        self.definition = Definition(started.workflow, started.version, started.kind, started.steps)
         self.order: dict[str, HistoryItem | None] = {}
         self.completed: dict[str, CompletedStep] = {}
         self.attempts: dict[str, int] = {}
@@ -76,21 +79,24 @@ class _Reading:
                 self.state = entry
             case Interrupted():
                 self.state = entry
-            case Resumed():
+            case Resumed(version=version, steps=steps):
                 self.resumes += 1
                 self.finished = None
+                if version is not None:
+                    self.definition = replace(self.definition, version=version, steps=steps)
             case Finished():
                 self.finished = entry
             case Recorded() | Started():
                 pass
 
-    def checkpoint(self, started: Started, count: int) -> Checkpoint:
+    def checkpoint(self, count: int) -> Checkpoint:
+        started = self.started
         return Checkpoint(
             version=started.format,
             run_id=started.run_id,
             workflow=started.workflow,
             kind=started.kind,
-            definition=Definition(started.workflow, started.version, started.kind, started.steps),
+            definition=self.definition,
             initial_state=started.input,
             current_state=self.current if self.completed else started.input,
             state=self.state,

@@ -11,11 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 from effectflow.checkpoint.lease import Lease
 
-__all__ = ["CheckpointStore", "Record", "RunInfo", "RunQuery", "RunStatus", "RunSummary"]
+__all__ = [
+    "CheckpointStore",
+    "KeepsHistory",
+    "Record",
+    "RunInfo",
+    "RunQuery",
+    "RunStatus",
+    "RunSummary",
+]
 
 
 class RunStatus(StrEnum):
@@ -194,3 +202,12 @@ class CheckpointStore(Protocol):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None: ...
+
+
+@runtime_checkable
+class KeepsHistory(Protocol):
+    """A store that writes a run's newest checkpoint over again, and keeps copies of earlier ones."""
+
+    def keep_history(self, run_id: str, copies: int) -> None:
+        """Keep so many copies of this run from now on. Called before a run is driven."""
+        ...

@@ -22,6 +22,7 @@ from effectflow.checkpoint import (
     CheckpointStore,
     Entry,
     ExportedRun,
+    ResumePlan,
     RunInfo,
     RunNotFound,
     RunQuery,
@@ -339,14 +340,18 @@ def plan(
 ) -> None:
     """Show what a resume of a run would do, without doing it."""
     seal = _keys(key_file, encryption_keys).seal
-    checkpoint = _read(store, lambda found: read_checkpoint(found, run_id, seal))
-    definition = None
-    if app is not None or checkpoint.workflow == census.name:
-        definition = _workflow_named(checkpoint.workflow, app).workflow.definition
-    try:
-        found = plan_resume(checkpoint, definition)
-    except CheckpointError as error:
-        _fail(ExitCode.CHECKPOINT_ERROR, str(error))
+
+    async def read(found: CheckpointStore) -> tuple[str, ResumePlan]:
+        checkpoint = await read_checkpoint(found, run_id, seal)
+        name = checkpoint.workflow
+        if app is None and name != census.name:
+            return name, plan_resume(checkpoint)
+        checkpoints = Checkpoints(found, key=seal.key, encryption=seal.encryption)
+        loaded = _workflow_named(name, app)
+        effect = loaded.workflow.plan(run_id)
+        return name, await effect.run_or_raise(loaded.environment(checkpoints))
+
+    name, found = _read(store, read)
     if as_json:
         print_json(
             {
@@ -357,7 +362,7 @@ def plan(
             }
         )
     else:
-        show_plan(Console(), found, checkpoint.workflow)
+        show_plan(Console(), found, name)
 
 
 def _demo() -> LoadedWorkflow:

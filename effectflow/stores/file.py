@@ -49,17 +49,15 @@ class FileStore:
 
     Parameters:
         directory: where; made if it is missing.
-        history: how many copies of earlier checkpoints are kept of each run.
+
+    How many copies of earlier checkpoints are kept is said by `Checkpoints(history=...)`.
     """
 
     durability = "full"
 
-    def __init__(self, directory: str | PathLike[str], *, history: int = 10) -> None:
-        if history < 0:
-            raise ValueError(f"history must be 0 or more, not {history}")
+    def __init__(self, directory: str | PathLike[str]) -> None:
         self.directory = Path(directory)
         self._sessions = self.directory / "sessions"
-        self._history = history
         self._folders: dict[str, RunFolder] = {}
         self._is_open = False
 
@@ -81,6 +79,10 @@ class FileStore:
         traceback: TracebackType | None,
     ) -> None:
         self._is_open = False
+
+    def keep_history(self, run_id: str, copies: int) -> None:
+        """Keep so many copies of earlier checkpoints of this run; 10 if nothing is said."""
+        self._folder(run_id).history = copies
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         def claim(folder: RunFolder) -> Lease:
@@ -177,7 +179,7 @@ class FileStore:
         # Kept, since it remembers what it has read.
         if run_id not in self._folders:
             path = self._sessions / folder_name(run_id)
-            self._folders[run_id] = RunFolder(path, run_id, self._history)
+            self._folders[run_id] = RunFolder(path, run_id)
         return self._folders[run_id]
 
     def _all_folders(self) -> list[RunFolder]:

@@ -64,12 +64,15 @@ class RunState:
 
 
 class RunFolder:
-    """The files of one run. Whoever writes holds its lock, and its lease."""
+    """The files of one run. Whoever writes holds its lock, and its lease.
 
-    def __init__(self, path: Path, run_id: str, history: int) -> None:
+    `history` is how many copies of earlier checkpoints are kept.
+    """
+
+    def __init__(self, path: Path, run_id: str) -> None:
         self.path = path
         self.run_id = run_id
-        self._history = history
+        self.history = 10
         self._checkpoint = path / "checkpoint.json"
         self._is_damaged = False
         self._read: tuple[tuple[int, int, int], RunState] | None = None
@@ -193,13 +196,13 @@ class RunFolder:
         if self._is_damaged:
             self._checkpoint.rename(self.path / "history" / f"damaged-{stamp}.json")
             self._is_damaged = False
-        elif self._history:
+        elif self.history:
             copy = self.path / "history" / f"checkpoint-{stamp}.json"
             copy.unlink(missing_ok=True)
             copy.hardlink_to(self._checkpoint)
 
     def _prune(self) -> None:
-        for path in self._copies()[self._history :]:
+        for path in self._copies()[self.history :]:
             path.unlink(missing_ok=True)
 
     def _fall_back(self, problem: str) -> RunState:

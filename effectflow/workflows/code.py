@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from types import CodeType
 from typing import Any, TypeVar, overload
@@ -16,6 +16,7 @@ from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, do
 from effectflow.workflows.driving import Blueprint
 from effectflow.workflows.linear import input_type
+from effectflow.workflows.migrating import Migration, check_migrations
 from effectflow.workflows.workflow import Workflow
 
 __all__ = ["workflow"]
@@ -29,9 +30,10 @@ Input = TypeVar("Input")
 class WorkflowDecorator:
     """What `@workflow(...)` is, before it is given the function."""
 
-    def __init__(self, name: str | None, version: str) -> None:
+    def __init__(self, name: str | None, version: str, migrations: Mapping[int, Migration]) -> None:
         self._name = name
         self._version = version
+        self._migrations = migrations
 
     @overload
     def __call__(
@@ -45,6 +47,7 @@ class WorkflowDecorator:
         make = do(body) if inspect.isgeneratorfunction(body) else body
         output, error = effect_types(body)
         name, version = self._name or body.__name__, self._version
+        check_migrations(name, version, self._migrations)
         return Workflow(
             Blueprint(
                 define=lambda: Definition(name, version, "standard", _steps_named_in(body)),
@@ -53,6 +56,7 @@ class WorkflowDecorator:
                 input_types=KnownTypes.of(input_type(body)),
                 output_types=KnownTypes.of(output, error),
                 errors=error_classes(error),
+                migrations=self._migrations,
             )
         )
 
@@ -64,9 +68,19 @@ def workflow(
 @overload
 def workflow(body: Callable[[Input], Effect[Env, E, A]], /) -> Workflow[Env, E, Input, A]: ...
 @overload
-def workflow(*, name: str | None = None, version: str = "1") -> WorkflowDecorator: ...
 def workflow(
-    body: Callable[[Any], Any] | None = None, /, *, name: str | None = None, version: str = "1"
+    *,
+    name: str | None = None,
+    version: str = "1",
+    migrations: Mapping[int, Migration] | None = None,
+) -> WorkflowDecorator: ...
+def workflow(
+    body: Callable[[Any], Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    version: str = "1",
+    migrations: Mapping[int, Migration] | None = None,
 ) -> Any:
     """Make a workflow of a function from an input to an effect, or of a generator function.
 
@@ -77,8 +91,11 @@ def workflow(
     Parameters:
         name: what stores and commands call it; the function's name if not given.
         version: change it when a change of the code matters to runs that are under way.
+        migrations: for each earlier version, a pure function from a state that it saved, as plain data,
+            to that of the next version. It is given the input and the outputs of steps. Runs of those
+            versions then go on, upgraded.
     """
-    decorator = WorkflowDecorator(name, version)
+    decorator = WorkflowDecorator(name, version, migrations or {})
     return decorator if body is None else decorator(body)
 
 

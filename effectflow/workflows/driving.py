@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -14,7 +14,7 @@ import anyio
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.entries import Finished, Resumed, Started
+from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started
 from effectflow.checkpoint.entry_format import FORMAT_VERSION
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, LeaseLost, RunConflict
 from effectflow.checkpoint.failures import write_error
@@ -24,12 +24,13 @@ from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.live_run import LiveRun
 from effectflow.checkpoint.past import read_past
 from effectflow.checkpoint.reading import Journal, read_journal, run_not_found
-from effectflow.checkpoint.store import RunStatus, RunSummary
+from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary
 from effectflow.checkpoint.values import KnownTypes, MalformedValue, Tree, from_tree, to_tree
 from effectflow.effects import Effect, Halt
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
+from effectflow.workflows.migrating import Migration, upgrade
 
 __all__ = ["Blueprint", "resume_run", "start_run"]
 
@@ -45,6 +46,7 @@ class Blueprint:
         input_type: the annotation of its input, or None.
         input_types, output_types: the classes that inputs and outputs may be made of.
         errors: the exception classes that it may fail with.
+        migrations: from what each earlier version saved to what the next one saves.
     """
 
     define: Callable[[], Definition]
@@ -53,11 +55,16 @@ class Blueprint:
     input_types: KnownTypes
     output_types: KnownTypes
     errors: Mapping[str, type[Exception]]
+    migrations: Mapping[int, Migration] = field(default_factory=dict[int, Migration])
 
     @cached_property
     def definition(self) -> Definition:
         """The workflow's definition."""
         return self.define()
+
+    def upgraded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """A journal as the workflow would have written it as it is now."""
+        return upgrade(entries, self.definition, self.migrations) if self.migrations else entries
 
 
 async def start_run(
@@ -78,7 +85,7 @@ async def start_run(
     if not is_new:
         journal = await read_journal(checkpoints.store, run_id, checkpoints.seal)
         if journal.entries:
-            known = fold(journal.entries, run_id)
+            known = fold(blueprint.upgraded(journal.entries), run_id)
             _check_same(known, blueprint, input_tree)
             if known.status is RunStatus.COMPLETED:
                 return _output(known, blueprint)
@@ -87,7 +94,7 @@ async def start_run(
             # Another process may have driven the run until just now.
             journal = await read_journal(checkpoints.store, run_id, checkpoints.seal, journal)
         if journal.entries:
-            _check_same(fold(journal.entries, run_id), blueprint, input_tree)
+            _check_same(fold(blueprint.upgraded(journal.entries), run_id), blueprint, input_tree)
             return await _continue(blueprint, journal, claim, env, scope, force=False)
         definition = blueprint.definition
         started = Started(
@@ -121,8 +128,8 @@ async def resume_run(
     journal = await read_journal(store, run_id, checkpoints.seal)
     if not journal.entries:
         raise await run_not_found(store, run_id)
-    known = fold(journal.entries, run_id)
-    _check_workflow(known, blueprint)
+    _check_workflow(fold(journal.entries, run_id), blueprint)
+    known = fold(blueprint.upgraded(journal.entries), run_id)
     if known.status is RunStatus.COMPLETED:
         return _output(known, blueprint)
     async with _Claim(checkpoints, run_id) as claim:
@@ -181,6 +188,9 @@ class _Claim:
             status=RunStatus.RUNNING,
             created_at=known.created_at,
         )
+        store = self._checkpoints.store
+        if isinstance(store, KeepsHistory):
+            store.keep_history(self._run_id, self._checkpoints.history)
         self._run = LiveRun(
             self._run_id,
             self._checkpoints,
@@ -204,16 +214,26 @@ async def _continue(
     force: bool,
 ) -> Any:
     """Drive a run on from the end of its journal."""
-    known = fold(journal.entries, claim.lease.run_id)
+    run_id = claim.lease.run_id
+    entries = blueprint.upgraded(journal.entries)
+    known = fold(entries, run_id)
     if known.status is RunStatus.COMPLETED:
         return _output(known, blueprint)
-    changed = blueprint.definition.changed_since(known.definition, known.run_id)
+    definition = blueprint.definition
+    changed = definition.changed_since(known.definition, known.run_id)
     if changed is not None and not force:
         raise changed
     input = _decode(known.initial_state, blueprint.input_types, known.run_id, "input")
-    run = claim.live_run(known, journal, force=force)
-    run.add(Resumed(claim.lease.owner, time.time()))
+    run = claim.live_run(known, replace(journal, entries=entries), force=force)
+    written = known if entries is journal.entries else fold(journal.entries, run_id)
+    run.add(_resumed(claim.lease.owner, written.definition, definition))
     return await _drive(run, blueprint, input, env, scope)
+
+
+def _resumed(owner: str, written: Definition, now: Definition) -> Resumed:
+    if written.fingerprint == now.fingerprint:
+        return Resumed(owner, time.time())
+    return Resumed(owner, time.time(), now.version, now.steps)
 
 
 async def _drive(run: LiveRun, blueprint: Blueprint, input: Any, env: Any, scope: Scope) -> Any:

@@ -9,14 +9,16 @@ from uuid import uuid4
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError
+from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.plan import ResumePlan, plan_resume
-from effectflow.checkpoint.reading import read_checkpoint
+from effectflow.checkpoint.reading import read_entries, run_not_found
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope, observe
 from effectflow.workflows.driving import Blueprint, resume_run, start_run
 from effectflow.workflows.linear import chain, input_type, step_of
+from effectflow.workflows.migrating import Migration, check_migrations
 from effectflow.workflows.structuring import structure_as
 
 __all__ = ["Workflow"]
@@ -43,7 +45,11 @@ class Workflow(Generic[Env, E, Input, Out]):
 
     @staticmethod
     def of_steps(
-        name: str, steps: Sequence[Callable[[S], Effect[Env2, E2, S]]], *, version: str = "1"
+        name: str,
+        steps: Sequence[Callable[[S], Effect[Env2, E2, S]]],
+        *,
+        version: str = "1",
+        migrations: Mapping[int, Migration] | None = None,
     ) -> Workflow[Env2, E2, S, S]:
         """A workflow that passes a state through a list of named steps, each durable.
 
@@ -52,8 +58,10 @@ class Workflow(Generic[Env, E, Input, Out]):
             steps: functions from a state to an effect that yields the next one. A plain function is
                 made a step of its own name; its annotations say what the state is made of.
             version: change it when a change of the code matters to runs that are under way.
+            migrations: for each earlier version, a pure function from a state that it saved, as plain
+                data, to that of the next version. Runs of those versions then go on, upgraded.
 
-        Raises ValueError if there are no steps, or two have one name.
+        Raises ValueError if there are no steps, two have one name, or a migration is missing.
         """
         parts = [step_of(part) for part in steps]
         names = [part.name for part in parts]
@@ -62,6 +70,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         twice = sorted({part for part in names if names.count(part) > 1})
         if twice:
             raise ValueError(f"workflow {name!r} has two steps named {', '.join(twice)}")
+        check_migrations(name, version, migrations or {})
         types = KnownTypes.of(*(annotation for part in parts for annotation in part.annotations))
         definition = Definition(name, version, "standard", tuple(names))
         return Workflow(
@@ -72,6 +81,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 input_types=types,
                 output_types=types,
                 errors={},
+                migrations=migrations or {},
             )
         )
 
@@ -178,8 +188,11 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
 
         async def perform(checkpoints: Checkpoints, _env: Any, _scope: Scope) -> ResumePlan:
-            checkpoint = await read_checkpoint(checkpoints.store, run_id, checkpoints.seal)
-            return plan_resume(checkpoint, self.definition)
+            entries = await read_entries(checkpoints.store, run_id, checkpoints.seal)
+            if not entries:
+                raise await run_not_found(checkpoints.store, run_id)
+            upgraded = self._blueprint.upgraded(tuple(entries))
+            return plan_resume(fold(upgraded, run_id), self.definition)
 
         return _durably(perform)
 

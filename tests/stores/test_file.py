@@ -86,11 +86,19 @@ async def test_the_files_are_where_they_should_be_and_can_be_read(
     assert len(history) == 3
 
 
-async def test_the_history_has_a_limit(tmp_path: Path) -> None:
-    for history in (0, 3):
-        async with FileStore(tmp_path, history=history) as store:
-            await written(store, 12, f"r{history}")
-        assert len(list((tmp_path / "sessions" / f"r{history}" / "history").iterdir())) == history
+@pytest.mark.parametrize("history", [0, 3])
+async def test_the_history_has_a_limit(store: FileStore, tmp_path: Path, history: int) -> None:
+    app = App(store)
+    app.checkpoints = Checkpoints(store, history=history)
+
+    await story.start(["word"] * 8, run_id="r").run_or_raise(app)
+
+    assert len(list((tmp_path / "sessions" / "r" / "history").iterdir())) == history
+
+
+def test_a_history_of_less_than_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="-1"):
+        Checkpoints(FileStore(tmp_path), history=-1)
 
 
 async def test_a_save_costs_the_same_however_long_the_run_is(
@@ -147,7 +155,8 @@ async def test_a_damaged_checkpoint_is_taken_from_the_newest_good_copy(
 
 
 async def test_without_any_good_copy_it_is_corrupt(tmp_path: Path) -> None:
-    async with FileStore(tmp_path, history=0) as store:
+    async with FileStore(tmp_path) as store:
+        store.keep_history("r", 0)
         await written(store, 3)
         (tmp_path / "sessions" / "r" / "checkpoint.json").write_bytes(b"{}")
         with pytest.raises(CorruptCheckpoint, match="no good copy"):

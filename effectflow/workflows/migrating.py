@@ -1,0 +1,107 @@
+"""Runs of an earlier version of a workflow, brought to the version that there is now.
+
+The journal stays as it was written. What is read of it is upgraded each time, by pure functions from
+what one version saved to what the next one would have saved.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from effectflow.checkpoint.definition import Definition
+from effectflow.checkpoint.entries import BeforeStep, Completed, Entry, Finished, Resumed, Started
+from effectflow.checkpoint.values import Tree
+
+__all__ = ["Migration", "check_migrations", "upgrade"]
+
+Migration: TypeAlias = Callable[[Any], Any]
+"""From a state that one version saved, as plain data, to that of the next version.
+
+It is given the input and every output of a step that is not None, in the form in which they are saved:
+an instance of a class `Order` is `{"$object": ["Order", {...}]}`.
+"""
+
+
+def check_migrations(name: str, version: str, migrations: Mapping[int, Migration]) -> None:
+    """Raise ValueError unless each migration leads to the next, and the last to this version."""
+    if not migrations:
+        return
+    if not version.isdecimal():
+        raise ValueError(
+            f"workflow {name!r} has migrations, so its version must be a whole number, not {version!r}"
+        )
+    expected = list(range(min(migrations), int(version)))
+    if sorted(migrations) != expected:
+        raise ValueError(
+            f"workflow {name!r} of version {version} has migrations from {sorted(migrations)}; "
+            f"to lead from one version to the next they must be from {expected or 'earlier versions'}"
+        )
+
+
+def upgrade(
+    entries: Iterable[Entry], definition: Definition, migrations: Mapping[int, Migration]
+) -> tuple[Entry, ...]:
+    """The journal that the workflow would have written as it is now. Pure.
+
+    Entries of a version from which no migration leads stay as they are.
+    """
+    chain: tuple[Migration, ...] = ()
+    upgraded: list[Entry] = []
+    for entry in entries:
+        match entry:
+            case Started():
+                chain = _chain(entry.version, migrations)
+                entry = _upgrade_beginning(entry, definition, chain)
+            case Resumed(version=str(version)):
+                chain = _chain(version, migrations)
+                if chain:
+                    entry = replace(entry, version=definition.version, steps=definition.steps)
+            case BeforeStep() if chain:
+                # The digest is of arguments as they were.
+                entry = replace(entry, arguments=None)
+            case Completed(step, output):
+                entry = replace(entry, output=_migrate(output, chain, f"the output of {step!r}"))
+            case Finished(output=output):
+                entry = replace(entry, output=_migrate(output, chain, "the output"))
+            case _:
+                pass
+        upgraded.append(entry)
+    return tuple(upgraded)
+
+
+def _upgrade_beginning(
+    started: Started, definition: Definition, chain: tuple[Migration, ...]
+) -> Started:
+    if not chain:
+        return started
+    return replace(
+        started,
+        version=definition.version,
+        fingerprint=definition.fingerprint,
+        steps=definition.steps,
+        input=_migrate(started.input, chain, f"the input of run {started.run_id!r}"),
+    )
+
+
+def _chain(version: str, migrations: Mapping[int, Migration]) -> tuple[Migration, ...]:
+    """The migrations that lead on from a version; none if it has none."""
+    if not version.isdecimal() or int(version) not in migrations:
+        return ()
+    return tuple(migrations[number] for number in range(int(version), max(migrations) + 1))
+
+
+def _migrate(state: Tree, chain: tuple[Migration, ...], what: str) -> Tree:
+    if not chain or state is None:
+        return state
+    # A migration may change what it is given in place.
+    migrated: Any = copy.deepcopy(state)
+    try:
+        for migration in chain:
+            migrated = migration(migrated)
+    except Exception as error:
+        error.add_note(f"in a migration of {what}; nothing was changed in the store")
+        raise
+    return migrated

@@ -1,0 +1,235 @@
+"""Runs of an earlier version of a workflow go on in a later one, with what they saved upgraded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from returns.result import Failure, Success
+
+from effectflow import Checkpoints, Do, Effect, Workflow, effect, step, workflow
+from effectflow.checkpoint import (
+    CheckpointError,
+    DefinitionChanged,
+    ResumePlan,
+    read_checkpoint,
+    read_entries,
+)
+from effectflow.stores import MemoryStore
+
+pytestmark = pytest.mark.anyio
+
+State = dict[str, Any]
+
+
+class Broken(Exception):
+    """A typed failure of the tests."""
+
+
+@dataclass
+class App:
+    checkpoints: Checkpoints
+    broken: set[str] = field(default_factory=set[str])
+    done: list[str] = field(default_factory=list[str])
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[App]:
+    async with MemoryStore() as store:
+        yield App(Checkpoints(store))
+
+
+def stage(name: str, change: Callable[[State], State]) -> Any:
+    """A step that changes the state, unless it is broken."""
+
+    @step(name=name)
+    @effect(errors=Broken)
+    def perform(app: App, state: State) -> State:
+        if name in app.broken:
+            raise Broken(name)
+        app.done.append(name)
+        return change(state)
+
+    return perform
+
+
+def priced(version: str, **options: Any) -> Workflow[App, Broken, State, State]:
+    """A workflow whose state had a `price` in version 1, in version 2 `cents`, and in 3 a `currency`."""
+    match version:
+        case "1":
+            take = stage("take", lambda state: {"price": state["price"] * 2})
+            send = stage("send", lambda state: {"price": state["price"] + 1})
+        case "2":
+            take = stage("take", lambda state: {"cents": state["cents"] * 2})
+            send = stage("send", lambda state: {"cents": state["cents"] + 100})
+        case _:
+            take = stage("take", lambda state: state | {"cents": state["cents"] * 2})
+            send = stage("send", lambda state: state | {"cents": state["cents"] + 100})
+    thank = stage("thank", lambda state: state)
+    stages = [take, send] if version == "1" else [take, send, thank]
+    return Workflow.of_steps("sale", stages, version=version, **options)
+
+
+def to_cents(state: State) -> State:
+    state["cents"] = state.pop("price") * 100
+    return state
+
+
+def with_currency(state: State) -> State:
+    return {**state, "currency": "EUR"}
+
+
+first = priced("1")
+second = priced("2", migrations={1: to_cents})
+third = priced("3", migrations={1: to_cents, 2: with_currency})
+
+
+async def test_a_run_of_an_earlier_version_goes_on_upgraded(app: App) -> None:
+    app.broken.add("send")
+    await first.start({"price": 5}, run_id="r").run(app)
+    assert isinstance((await priced("2").resume("r").run(app)).failure(), DefinitionChanged)
+
+    app.broken.clear()
+    plan = await second.plan("r").run_or_raise(app)
+    assert plan == ResumePlan("send", retry_current=True, skip=("take",))
+    assert await second.resume("r").run(app) == Success({"cents": 1100})
+    assert app.done == ["take", "send", "thank"]
+
+
+async def test_a_run_may_be_several_versions_behind(app: App) -> None:
+    app.broken.add("send")
+    await first.start({"price": 5}, run_id="r").run(app)
+
+    app.broken.clear()
+    assert await third.resume("r").run(app) == Success({"cents": 1100, "currency": "EUR"})
+
+
+async def test_what_the_later_version_saved_is_not_upgraded_again(app: App) -> None:
+    app.broken.add("send")
+    await first.start({"price": 5}, run_id="r").run(app)
+    app.broken = {"thank"}
+    await second.resume("r").run(app)
+    assert app.done == ["take", "send"]
+
+    app.broken.clear()
+    assert await second.resume("r").run(app) == Success({"cents": 1100})
+    assert app.done == ["take", "send", "thank"]
+    assert (await read_checkpoint(app.checkpoints.store, "r")).definition == second.definition
+    # The next version takes over what two earlier ones have saved.
+    assert await third.resume("r").run(app) == Success({"cents": 1100, "currency": "EUR"})
+
+
+async def test_starting_a_known_run_again_compares_the_upgraded_input(app: App) -> None:
+    await first.start({"price": 5}, run_id="r").run(app)
+
+    assert await second.start({"cents": 500}, run_id="r").run(app) == Success({"cents": 1100})
+    assert isinstance(
+        (await second.start({"cents": 600}, run_id="r").run(app)).failure(), CheckpointError
+    )
+
+
+async def test_a_migration_that_fails_says_where_and_changes_nothing(app: App) -> None:
+    app.broken.add("send")
+    await first.start({"price": 5}, run_id="r").run(app)
+    before = await read_entries(app.checkpoints.store, "r")
+    careless = priced("2", migrations={1: lambda state: state["cost"]})
+
+    with pytest.raises(KeyError) as caught:
+        await careless.resume("r").run(app)
+
+    assert any("migration of the input of run 'r'" in note for note in caught.value.__notes__)
+    assert await read_entries(app.checkpoints.store, "r") == before
+
+
+@pytest.mark.parametrize(
+    ("version", "migrations"),
+    [
+        ("two", {1: to_cents}),
+        ("1", {1: to_cents}),
+        ("3", {1: to_cents}),
+        ("4", {1: to_cents, 3: with_currency}),
+        ("2", {2: to_cents}),
+    ],
+)
+def test_migrations_must_lead_to_the_version(version: str, migrations: Any) -> None:
+    with pytest.raises(ValueError, match="'sale'"):
+        priced(version, migrations=migrations)
+
+
+@dataclass(frozen=True)
+class Cart:
+    items: int
+
+
+@dataclass(frozen=True)
+class Basket:
+    goods: int
+
+
+@step(name="fill")
+@effect(errors=Broken)
+def fill_cart(app: App, cart: Cart) -> Cart:
+    app.done.append("fill")
+    return Cart(cart.items + 1)
+
+
+@step(name="fill")
+@effect(errors=Broken)
+def fill_basket(app: App, basket: Basket) -> Basket:
+    app.done.append("fill")
+    return Basket(basket.goods + 1)
+
+
+@step
+@effect(errors=Broken)
+def pay(app: App, amount: int) -> int:
+    if "pay" in app.broken:
+        raise Broken("pay")
+    return amount
+
+
+@workflow(name="shop")
+def old(cart: Cart) -> Do[App, Broken, int]:
+    filled = yield from fill_cart(cart)
+    return (yield from pay(filled.items))
+
+
+def to_basket(state: Any) -> Any:
+    match state:
+        case {"$object": ["Cart", {"items": items}]}:
+            return {"$object": ["Basket", {"goods": items}]}
+        case other:
+            return other
+
+
+@workflow(name="shop", version="2", migrations={1: to_basket})
+def new(basket: Basket) -> Do[App, Broken, int]:
+    filled = yield from fill_basket(basket)
+    return (yield from pay(filled.goods))
+
+
+async def test_a_class_may_be_renamed_and_steps_are_not_run_again(app: App) -> None:
+    app.broken.add("pay")
+    assert isinstance(await old.start(Cart(2), run_id="r").run(app), Failure)
+    app.broken.clear()
+
+    assert await new.resume("r").run(app) == Success(3)
+    assert app.done == ["fill"]
+
+
+async def test_a_changed_run_that_was_forced_on_belongs_to_the_new_definition(app: App) -> None:
+    def noted(state: State) -> Effect[App, Broken, State]:
+        return stage("note", lambda state: state)(state)
+
+    longer = Workflow.of_steps("sale", [stage("take", lambda state: state), noted])
+    shorter = Workflow.of_steps("sale", [stage("take", lambda state: state)])
+    app.broken.add("take")
+    await shorter.start({}, run_id="r").run(app)
+    assert isinstance((await longer.resume("r").run(app)).failure(), DefinitionChanged)
+    assert isinstance((await longer.resume("r", force=True).run(app)).failure(), Broken)
+
+    app.broken.clear()
+    assert isinstance((await shorter.resume("r").run(app)).failure(), DefinitionChanged)
+    assert await longer.resume("r").run(app) == Success({})
