@@ -21,7 +21,13 @@ from effectflow.checkpoint.entries import (
     Interrupted,
     Recorded,
 )
-from effectflow.checkpoint.errors import CheckpointError, LeaseLost, NotSerializable, SaveFailed
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    LeaseLost,
+    NotSerializable,
+    RunBusy,
+    SaveFailed,
+)
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.past import Past, Unsettled
 from effectflow.checkpoint.store import RunStatus, RunSummary
@@ -68,6 +74,7 @@ class LiveRun:
         self.last_completed: str | None = None
         self.has_interrupted_step = False
         self._beginning: str | None = None
+        self._renewing = anyio.Lock()
         self._unsettled = Unsettled()
         self._seal = checkpoints.seal
         self._digest = digest
@@ -263,11 +270,15 @@ class LiveRun:
     async def _settle(self) -> None:
         """Find out what became of an append that was cut off by a cancellation, and go on from there.
 
-        The renewal is not for its own sake: a store takes what it is asked in order, so once it has
-        answered, the append has happened or never will.
+        The run is claimed once more, for its new fence: an append under the old one has happened by
+        then, or never will.
         """
-        store = self.checkpoints.store
-        self.lease = await store.renew(self.lease, seconds=self.checkpoints.lease_seconds)
+        store, seconds = self.checkpoints.store, self.checkpoints.lease_seconds
+        async with self._renewing:
+            try:
+                self.lease = await store.claim(self.run_id, owner=self.lease.owner, seconds=seconds)
+            except RunBusy as busy:
+                raise LeaseLost(self.run_id, f"it is held by {busy.owner}") from busy
         if await store.read(self.run_id, after=self._durable):
             self._durable += len(self._unsure)
         else:
@@ -290,7 +301,8 @@ class LiveRun:
         while True:
             await anyio.sleep(seconds / 3)
             try:
-                self.lease = await store.renew(self.lease, seconds=seconds)
+                async with self._renewing:
+                    self.lease = await store.renew(self.lease, seconds=seconds)
             except LeaseLost as error:
                 raise self.halt(error) from error
             except CheckpointError as error:

@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -72,6 +73,8 @@ class PostgresStore:
         self._schema = schema
         self._pool_size = pool_size
         self._timeout = statement_timeout
+        self._writing: AsyncConnection[Any] | None = None
+        self._queries: dict[str, bytes] = {}
         self._bridge = AsyncioBridge()
         self._pool: AsyncConnectionPool[AsyncConnection[Any]] | None = None
         self._waiting: list[_Append] = []
@@ -132,6 +135,9 @@ class PostgresStore:
         if writer is not None:
             await writer
         if pool is not None:
+            if self._writing is not None:
+                await pool.putconn(self._writing)
+                self._writing = None
             await pool.close()
 
     # The contract of a store.
@@ -254,11 +260,16 @@ class PostgresStore:
                         raise RunBusy(run_id, owner, expires_at - now)
                 deleted = await self._rows(
                     connection,
-                    "DELETE FROM {schema}.runs WHERE key = %s RETURNING 1",
+                    "DELETE FROM {schema}.runs WHERE key = %s RETURNING number",
                     (_key(run_id),),
                 )
                 if not deleted:
                     raise RunNotFound(run_id)
+                await self._rows(
+                    connection,
+                    "DELETE FROM {schema}.entries WHERE run = %s RETURNING 1",
+                    deleted[0],
+                )
 
         await self._do(delete)
 
@@ -280,24 +291,29 @@ class PostgresStore:
         return await self._bridge.call(lambda: self._patiently(attempt))
 
     async def _patiently(self, attempt: Callable[[], Awaitable[A]]) -> A:
-        began = asyncio.get_running_loop().time()
-        for delay in _PATIENCE.delays():
+        began = time.monotonic()
+        delays: Iterator[float] | None = None
+        while True:
             try:
                 return await attempt()
             except (psycopg.OperationalError, PoolTimeout) as error:
-                elapsed = asyncio.get_running_loop().time() - began
+                delays = delays or _PATIENCE.delays()
+                delay = next(delays)
+                elapsed = time.monotonic() - began
                 if _is_final(error) or elapsed + delay > (_PATIENCE.max_elapsed or 0):
                     raise StoreUnavailable(repr(self), f"it cannot be reached: {error}") from error
                 logger.warning("a connection to %r was lost; it is looked for again", self)
                 await asyncio.sleep(delay)
             except psycopg.Error as error:
                 raise StoreUnavailable(repr(self), f"it refused a statement: {error}") from error
-        raise AssertionError("a policy without a number of retries ends by time")
 
     async def _rows(
         self, connection: AsyncConnection[Any], statement: str, parameters: Sequence[Any]
     ) -> list[Any]:
-        query = sql.SQL(statement).format(schema=sql.Identifier(self._schema))  # pyright: ignore[reportArgumentType]  # all of them literal
+        query = self._queries.get(statement)
+        if query is None:
+            composed = sql.SQL(statement).format(schema=sql.Identifier(self._schema))  # pyright: ignore[reportArgumentType]  # all of them literal
+            query = self._queries[statement] = composed.as_bytes(None)
         cursor = await connection.execute(query, parameters, binary=True)
         return await cursor.fetchall()
 
@@ -322,24 +338,43 @@ class PostgresStore:
         except CheckpointError as error:
             for append in batch:
                 append.end(SaveFailed(append.lease.run_id, str(error)))
+        except Exception as defect:
+            # Nobody is to wait for ever.
+            for append in batch:
+                append.end(defect)
         else:
             for append in batch:
                 append.end(append.refusal)
 
     async def _append(self, batch: list[_Append]) -> None:
         """Send what is not known to be there yet. Called again when the answer got lost."""
-        async with self._check_open().connection() as connection:
-            for append in batch:
-                if append.is_unknown:
-                    append.is_answered = await self._is_written(connection, append)
-            # In one order for everybody, so that no two programs wait for one another's locks.
-            todo = sorted((one for one in batch if not one.is_answered), key=lambda one: one.key)
-            for append in todo:
-                append.is_unknown = True
-            answers = await self._rows(connection, _APPEND, _columns(todo))
+        connection = await self._writing_connection()
+        for append in batch:
+            if append.is_unknown:
+                append.is_answered = await self._is_written(connection, append)
+        # In one order for everybody, so that no two programs wait for one another's locks.
+        todo = sorted((one for one in batch if not one.is_answered), key=lambda one: one.key)
+        for append in todo:
+            append.is_unknown = True
+        answers: list[Any] = []
+        if len(todo) == 1:
+            answers = await self._rows(connection, _APPEND, _row(todo[0]))
+        elif todo:
+            answers = await self._rows(connection, _APPEND_ALL, _columns(todo))
         for append, (problem,) in zip(todo, answers, strict=True):
             append.is_answered = True
             append.refusal = None if problem is None else _refusal(append, problem)
+
+    async def _writing_connection(self) -> AsyncConnection[Any]:
+        """The connection that appends are sent on; another one if it was lost."""
+        pool, connection = self._check_open(), self._writing
+        if connection is not None and not connection.closed:
+            return connection
+        self._writing = None
+        if connection is not None:
+            await pool.putconn(connection)
+        self._writing = await pool.getconn()
+        return self._writing
 
     async def _is_written(self, connection: AsyncConnection[Any], append: _Append) -> bool:
         """Whether an append happened whose answer was lost. Nobody else writes with its fence."""
@@ -396,21 +431,24 @@ class _Append:
 
 
 _APPEND = """
-    SELECT * FROM {schema}.append(%b::bytea[], %s::bigint[], %s::bigint[], %s::int[], %s::bool[],
-                                  %s::text[]::jsonb[], %b::bytea[])
+    SELECT {schema}.append(%b::bytea, %s::bigint, %s::bigint, %s::bool, %s::text::jsonb,
+                           %b::bytea[])
+"""
+
+_APPEND_ALL = """
+    SELECT * FROM {schema}.append_all(%b::bytea[], %s::bigint[], %s::bigint[], %s::bool[],
+                                      %s::text[]::jsonb[], %s::int[], %b::bytea[])
 """
 
 
+def _row(append: _Append) -> tuple[Any, ...]:
+    summary, bodies = _summary_json(append), append.bodies
+    return append.key, append.lease.fence, append.after, append.release, summary, bodies
+
+
 def _columns(batch: Sequence[_Append]) -> tuple[Any, ...]:
-    return (
-        [append.key for append in batch],
-        [append.lease.fence for append in batch],
-        [append.after for append in batch],
-        [len(append.bodies) for append in batch],
-        [append.release for append in batch],
-        [_summary_json(append) for append in batch],
-        [body for append in batch for body in append.bodies],
-    )
+    *columns, bodies = (list(column) for column in zip(*map(_row, batch), strict=True))
+    return *columns, [len(part) for part in bodies], [body for part in bodies for body in part]
 
 
 def _summary_json(append: _Append) -> str | None:

@@ -14,7 +14,7 @@ _LOCK = 0x45464657
 _MIGRATIONS = (
     """
     CREATE TABLE {schema}.runs (
-        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        number bigint PRIMARY KEY,
         key bytea NOT NULL UNIQUE,
         run_id text NOT NULL,
         workflow text NOT NULL,
@@ -24,8 +24,9 @@ _MIGRATIONS = (
         created_at double precision NOT NULL
     );
     CREATE INDEX runs_newest_first ON {schema}.runs (created_at DESC, number);
+    -- `run` is the number of its lease. No foreign key: it would cost a lookup and a lock for each.
     CREATE TABLE {schema}.entries (
-        run bigint NOT NULL REFERENCES {schema}.runs ON DELETE CASCADE,
+        run bigint NOT NULL,
         sequence bigint NOT NULL,
         written_at double precision NOT NULL,
         body bytea NOT NULL,
@@ -34,6 +35,7 @@ _MIGRATIONS = (
     -- Kept when its run is deleted: a stale writer must not pass for the owner of a new one.
     CREATE TABLE {schema}.leases (
         key bytea PRIMARY KEY,
+        number bigint GENERATED ALWAYS AS IDENTITY,
         owner text NOT NULL,
         fence bigint NOT NULL,
         expires_at double precision NOT NULL
@@ -49,7 +51,8 @@ _MIGRATIONS = (
     ) RETURNS SETOF {schema}.leases LANGUAGE plpgsql AS $$
     DECLARE held {schema}.leases;
     BEGIN
-        INSERT INTO {schema}.leases VALUES (run, '', 0, 0) ON CONFLICT DO NOTHING;
+        INSERT INTO {schema}.leases (key, owner, fence, expires_at) VALUES (run, '', 0, 0)
+            ON CONFLICT DO NOTHING;
         SELECT * INTO held FROM {schema}.leases WHERE key = run FOR UPDATE;
         IF held.owner IN ('', claimant) OR held.fence = dead_fence
            OR held.expires_at <= {schema}.now() THEN
@@ -61,53 +64,55 @@ _MIGRATIONS = (
         END IF;
     END $$;
 
-    -- One append for each element of the arrays; `bodies` has those of all, one after another.
-    -- Gives for each why it was refused, or null.
+    -- Gives why the append was refused, or null.
     CREATE FUNCTION {schema}.append(
-        keys bytea[], fences bigint[], afters bigint[], counts int[], releases bool[],
-        summaries jsonb[], bodies bytea[]
-    ) RETURNS SETOF text LANGUAGE plpgsql AS $$
+        run_key bytea, lease_fence bigint, after bigint, release bool, summary jsonb, bodies bytea[]
+    ) RETURNS text LANGUAGE plpgsql AS $$
     DECLARE
         held {schema}.leases;
-        run_number bigint;
         length bigint;
-        written int := 0;
-        at double precision := {schema}.now();
-        summary jsonb;
+    BEGIN
+        SELECT * INTO held FROM {schema}.leases WHERE key = run_key FOR UPDATE;
+        IF held.fence IS DISTINCT FROM lease_fence OR held.owner = '' THEN
+            RETURN 'it is held by ' || coalesce(nullif(held.owner, ''), 'nobody');
+        END IF;
+        -- Not in one statement with the lock: it is to see what others wrote before us.
+        SELECT coalesce(max(sequence), 0) INTO length
+            FROM {schema}.entries WHERE run = held.number;
+        IF length <> after THEN
+            RETURN format('its journal has %s entries, not %s', length, after);
+        ELSIF length = 0 AND summary IS NULL THEN
+            RETURN 'no summary';
+        END IF;
+        IF summary IS NOT NULL THEN
+            INSERT INTO {schema}.runs
+                (number, key, run_id, workflow, kind, version, status, created_at)
+            VALUES (held.number, run_key, summary->>'run_id', summary->>'workflow',
+                    summary->>'kind', summary->>'version', summary->>'status',
+                    (summary->>'created_at')::double precision)
+            ON CONFLICT (number) DO UPDATE SET
+                workflow = excluded.workflow, kind = excluded.kind, version = excluded.version,
+                status = excluded.status, created_at = excluded.created_at;
+        END IF;
+        INSERT INTO {schema}.entries
+            SELECT held.number, after + place, {schema}.now(), body
+            FROM unnest(bodies) WITH ORDINALITY AS new (body, place);
+        IF release THEN
+            UPDATE {schema}.leases SET owner = '' WHERE key = run_key;
+        END IF;
+        RETURN NULL;
+    END $$;
+
+    -- An append for each element of the arrays; `bodies` has those of all, one after another.
+    CREATE FUNCTION {schema}.append_all(
+        keys bytea[], fences bigint[], afters bigint[], releases bool[], summaries jsonb[],
+        counts int[], bodies bytea[]
+    ) RETURNS SETOF text LANGUAGE plpgsql AS $$
+    DECLARE written int := 0;
     BEGIN
         FOR i IN 1 .. cardinality(keys) LOOP
-            SELECT * INTO held FROM {schema}.leases WHERE key = keys[i] FOR UPDATE;
-            SELECT number INTO run_number FROM {schema}.runs WHERE key = keys[i];
-            SELECT coalesce(max(sequence), 0) INTO length
-                FROM {schema}.entries WHERE run = run_number;
-            summary := summaries[i];
-            IF held.fence IS DISTINCT FROM fences[i] OR held.owner = '' THEN
-                RETURN NEXT 'it is held by ' || coalesce(nullif(held.owner, ''), 'nobody');
-            ELSIF length <> afters[i] THEN
-                RETURN NEXT format('its journal has %s entries, not %s', length, afters[i]);
-            ELSIF run_number IS NULL AND summary IS NULL THEN
-                RETURN NEXT 'no summary';
-            ELSE
-                IF summary IS NOT NULL THEN
-                    INSERT INTO {schema}.runs
-                        (key, run_id, workflow, kind, version, status, created_at)
-                    VALUES (keys[i], summary->>'run_id', summary->>'workflow', summary->>'kind',
-                            summary->>'version', summary->>'status',
-                            (summary->>'created_at')::double precision)
-                    ON CONFLICT (key) DO UPDATE SET
-                        workflow = excluded.workflow, kind = excluded.kind,
-                        version = excluded.version, status = excluded.status,
-                        created_at = excluded.created_at
-                    RETURNING number INTO run_number;
-                END IF;
-                INSERT INTO {schema}.entries
-                    SELECT run_number, afters[i] + k, at, bodies[written + k]
-                    FROM generate_series(1, counts[i]) AS k;
-                IF releases[i] THEN
-                    UPDATE {schema}.leases SET owner = '' WHERE key = keys[i];
-                END IF;
-                RETURN NEXT NULL;
-            END IF;
+            RETURN NEXT {schema}.append(keys[i], fences[i], afters[i], releases[i], summaries[i],
+                                        bodies[written + 1 : written + counts[i]]);
             written := written + counts[i];
         END LOOP;
     END $$;

@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar, cast
@@ -270,19 +271,21 @@ class RedisStore:
         return await self._bridge.call(lambda: self._patiently(client, ask))
 
     async def _patiently(self, client: _Client, ask: Callable[[_Client], Awaitable[A]]) -> A:
-        began = asyncio.get_running_loop().time()
-        for delay in _PATIENCE.delays():
+        began = time.monotonic()
+        delays: Iterator[float] | None = None
+        while True:
             try:
                 return await ask(client)
             except (LostConnection, NoAnswer, OSError) as error:
-                elapsed = asyncio.get_running_loop().time() - began
+                delays = delays or _PATIENCE.delays()
+                delay = next(delays)
+                elapsed = time.monotonic() - began
                 if elapsed + delay > (_PATIENCE.max_elapsed or 0):
                     raise StoreUnavailable(repr(self), f"it cannot be reached: {error}") from error
                 logger.warning("the connection to %r was lost; it is looked for again", self)
                 await asyncio.sleep(delay)
             except RedisError as error:
                 raise StoreUnavailable(repr(self), f"it refused a command: {error}") from error
-        raise AssertionError("a policy without a number of retries ends by time")
 
 
 async def _range(client: _Client, *, key: str, start: int) -> list[bytes]:

@@ -473,6 +473,24 @@ async def of_many_appends_at_once_one_wins(store: CheckpointStore) -> None:
     assert len(won) == 1
 
 
+@_check
+async def a_cancelled_append_has_happened_by_the_next_claim_or_never_will(
+    store: CheckpointStore,
+) -> None:
+    owner = str(Owner.new())
+    lease = await store.claim("r", owner=owner, seconds=60)
+    await store.append(lease, [b"first"], after=0, summary=_summary())
+    for number in range(40):
+        length = len(await store.read("r"))
+        with anyio.move_on_after(number * 0.0001):
+            await store.append(lease, [b"%d" % number], after=length)
+        lease = await store.claim("r", owner=owner, seconds=60)
+        settled = await _bodies(store)
+        await anyio.sleep(0.002)
+        assert await _bodies(store) == settled
+        assert settled[length:] in ([], [b"%d" % number])
+
+
 @_check_reopening
 async def what_was_appended_is_there_after_reopening(make: MakeStore) -> None:
     async with make() as first:
