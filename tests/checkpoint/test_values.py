@@ -17,6 +17,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import attrs
+import cbor2
 import msgspec
 import pydantic
 import pytest
@@ -53,6 +54,10 @@ class Color(Enum):
 
 class Level(IntEnum):
     LOW = 1
+
+
+class Undeclared(IntEnum):
+    ONE = 1
 
 
 class Point(NamedTuple):
@@ -202,6 +207,8 @@ def cyclic() -> list[Any]:
         ({(1, 2): object()}, "$[(1, 2)]"),
         (Celsius(3), "$"),
         ({"n": OrderedDict(a=1)}, "$.n"),
+        ([Undeclared.ONE], "$[0]"),
+        ({"n": [True, {"x": Undeclared.ONE}]}, "$.n[1].x"),
         (Order(item="x", note=object()), "$.note"),
         ([datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1), "mine"))], "$[0]"),
     ],
@@ -536,6 +543,17 @@ def test_classes_of_every_sort_come_back_within_one_another(shipment: Shipment) 
         assert repr(back) == repr(shipment)
 
 
+def shared_doubling(levels: int) -> bytes:
+    """CBOR in which each list holds the one before twice: 60 of them would be 2**60 items."""
+    lists = [b"\xd8\x1c\x82\x00\x00"]
+    lists += [b"\xd8\x1c\x82" + 2 * (b"\xd8\x1d" + cbor2.dumps(n)) for n in range(levels - 1)]
+    return b"\x98%c" % levels + b"".join(lists)
+
+
+def test_text_that_looks_like_a_reference_is_text() -> None:
+    assert decode_cbor(cbor2.dumps([b"\xd8\x1d", [], {}, []])) == [b"\xd8\x1d", [], {}, []]
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -546,6 +564,8 @@ def test_classes_of_every_sort_come_back_within_one_another(shipment: Shipment) 
         b"\x5b\x00\x00\x00\xff\xff\xff\xff\xff",
         b"\x81" * 100_000 + b"\x00",
         b"\x82\x01",
+        shared_doubling(5),
+        shared_doubling(60),
     ],
     ids=lambda data: data[:6].hex(),
 )
@@ -580,6 +600,21 @@ def test_compact_data_cannot_fill_the_memory() -> None:
 
     with pytest.raises(MalformedValue, match="more than 67,108,864 bytes"):
         decode_compact(bomb)
+
+
+@pytest.mark.parametrize(
+    "value", [[1.5, math.nan], [(1,)], ["$"], {"$": 1}, {"a": "$tuple"}], ids=repr
+)
+def test_what_is_almost_plain_comes_back(value: Any) -> None:
+    assert same(from_tree(to_tree(value, types=NO_TYPES), types=NO_TYPES), value)
+
+
+def test_a_tree_is_no_part_of_the_value() -> None:
+    value = {"items": [1]}
+    tree = to_tree(value, types=NO_TYPES)
+    value["items"].append(2)
+
+    assert tree == {"items": [1]}
 
 
 @pytest.mark.parametrize("leaf", [math.nan, 2**70, b"", None, 1.5, "text"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from io import BytesIO
+from typing import Any
 
 import orjson
 
@@ -55,7 +56,29 @@ def decode_cbor(data: bytes) -> Tree:
         raise MalformedValue("$", f"it is no CBOR: {error}") from error
     if source.read(1):
         raise MalformedValue("$", "something follows the CBOR data")
+    if any(reference in data for reference in _REFERENCES):
+        _check_is_tree(tree)
     return tree
+
+
+_REFERENCES = tuple(
+    head + b"\x1d" for head in (b"\xd8", b"\xd9\0", b"\xda\0\0\0", b"\xdb" + bytes(7))
+)
+"""How CBOR may write the tag of a reference to an earlier value. Text may hold the same bytes."""
+
+
+def _check_is_tree(tree: Any) -> None:
+    """Refuse values that refer to one another: a few bytes of them take for ever to be written out."""
+    seen: set[int] = set()
+    todo = [tree]
+    while todo:
+        part = todo.pop()
+        if part.__class__ is not list and part.__class__ is not dict:
+            continue
+        if id(part) in seen:
+            raise MalformedValue("$", "one of its values is referred to from two places")
+        seen.add(id(part))
+        todo += part.values() if part.__class__ is dict else part
 
 
 def encode_compact(tree: Tree) -> bytes:

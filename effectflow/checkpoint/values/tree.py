@@ -26,6 +26,7 @@ from returns.result import Failure, Success
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.known_types import KnownTypes, MalformedValue, is_record
 from effectflow.checkpoint.values.model import Tree
+from effectflow.checkpoint.values.plain import is_plain, plain_copy
 
 __all__ = ["MAX_DEPTH", "MAX_ITEMS", "from_tree", "to_tree"]
 
@@ -41,6 +42,10 @@ def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
 
     Raises NotSerializable, with the path of the part, for what could not be read back exactly.
     """
+    if value.__class__ in _CONTAINERS:
+        copy = plain_copy(value, depth=MAX_DEPTH, items=MAX_ITEMS)
+        if copy is not None:
+            return copy
     try:
         return _write(value, types, MAX_DEPTH)
     except _At as found:
@@ -48,15 +53,20 @@ def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
 
 
 def from_tree(tree: Tree, *, path: str = "$", types: KnownTypes) -> Any:
-    """The value of a tree: the inverse of `to_tree`.
+    """The value of a tree: the inverse of `to_tree`. Plain data may be the tree itself.
 
     Raises MalformedValue, with the path of the part, for a tree that `to_tree` did not make or that
     has a class that is not declared.
     """
+    if tree.__class__ in _CONTAINERS and is_plain(tree, depth=MAX_DEPTH, items=MAX_ITEMS):
+        return tree
     try:
         return _read(tree, types, MAX_DEPTH)
     except _At as found:
         raise MalformedValue(path + found.path, found.reason) from None
+
+
+_CONTAINERS = (dict, list)
 
 
 class _At(Exception):
@@ -85,7 +95,7 @@ def _write(value: Any, types: KnownTypes, depth: int) -> Any:
         return _write_text(value)
     if kind is bool or value is None:
         return value
-    if kind is int and -(2**63) <= value < 2**63:
+    if kind is int and -(2**63) <= value < 2**64:
         return value
     if kind is float and math.isfinite(value):
         return value
