@@ -24,7 +24,7 @@ import anyio
 import psycopg
 
 from effectflow import Checkpoints, Do, Effect, pure, step, workflow
-from effectflow.stores.postgres import PostgresStore
+from effectflow.stores import PostgresStore
 
 ROUNDS = 5
 STEPS = 500

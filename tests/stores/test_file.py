@@ -27,7 +27,7 @@ from effectflow.checkpoint import (
     StoreUnavailable,
     read_entries,
 )
-from effectflow.stores.file import FileStore
+from effectflow.stores import FileStore
 from effectflow.testing.store_conformance import HOSTILE_RUN_IDS
 
 pytestmark = pytest.mark.anyio
@@ -237,7 +237,7 @@ async def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     script = """
         import anyio, resource, signal, sys
         from effectflow.checkpoint import Owner, RunStatus, RunSummary, SaveFailed
-        from effectflow.stores.file import FileStore
+        from effectflow.stores import FileStore
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
         async def main():
@@ -269,7 +269,7 @@ async def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
 CRASHING = """
     import anyio, os, sys
     from effectflow.checkpoint import Owner, RunStatus, RunSummary
-    from effectflow.stores.file import FileStore
+    from effectflow.stores import FileStore
 
     folder, crash_at = sys.argv[1], int(sys.argv[2])
     changing = {"open", "os.rename", "os.remove", "os.link", "os.symlink", "os.mkdir"}

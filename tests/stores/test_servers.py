@@ -28,9 +28,7 @@ from effectflow.checkpoint import (
     StoreUnavailable,
     UnsupportedVersion,
 )
-from effectflow.stores import open_store
-from effectflow.stores.postgres import PostgresStore
-from effectflow.stores.redis import RedisStore
+from effectflow.stores import PostgresStore, RedisStore, open_store
 from tests.stores.conftest import start_postgres, wait_for
 from tests.stores.proxy import LossyProxy
 

@@ -1,0 +1,20 @@
+"""Drivers that are installed only where they are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+__all__ = ["needs"]
+
+
+@contextmanager
+def needs(extra: str) -> Generator[None]:
+    """Says what to install when the driver of a store is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            f"this store needs the package {missing.name}: pip install 'effectflow[{extra}]'",
+            name=missing.name,
+        ) from missing
