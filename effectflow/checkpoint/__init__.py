@@ -1,15 +1,7 @@
 """What is saved of a run and how it is read back; `with_checkpointing`, which makes an effect durable."""
 
 from effectflow.checkpoint.checkpoint import Checkpoint, CompletedStep, HistoryItem, Metadata
-from effectflow.checkpoint.checkpoints import (
-    CheckpointEvent,
-    CheckpointPolicy,
-    Checkpoints,
-    EntryAppended,
-    HasCheckpoints,
-    Observer,
-    StepSkipped,
-)
+from effectflow.checkpoint.checkpoints import CheckpointPolicy, Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.durable_step import StepInfo, step_info, with_checkpointing
 from effectflow.checkpoint.encryption import Encryption
@@ -41,6 +33,19 @@ from effectflow.checkpoint.errors import (
     StepInputChanged,
     StoreUnavailable,
     UnsupportedVersion,
+)
+from effectflow.checkpoint.events import (
+    CheckpointEvent,
+    CheckpointLoaded,
+    CheckpointSaved,
+    CycleDetected,
+    EdgeEvaluated,
+    EntryAppended,
+    NodeEnded,
+    NodeStarted,
+    Observer,
+    RunResumed,
+    StepSkipped,
 )
 from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.lease import Lease, Owner
@@ -76,14 +81,18 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "CheckpointEvent",
+    "CheckpointLoaded",
     "CheckpointPolicy",
+    "CheckpointSaved",
     "CheckpointStore",
     "Checkpoints",
     "Completed",
     "CompletedStep",
     "CorruptCheckpoint",
+    "CycleDetected",
     "Definition",
     "DefinitionChanged",
+    "EdgeEvaluated",
     "Encryption",
     "Entry",
     "EntryAppended",
@@ -99,6 +108,8 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "Metadata",
+    "NodeEnded",
+    "NodeStarted",
     "NotSerializable",
     "Observer",
     "OutcomeUnknown",
@@ -112,6 +123,7 @@ __all__ = [
     "RunInfo",
     "RunNotFound",
     "RunQuery",
+    "RunResumed",
     "RunStatus",
     "RunSummary",
     "SaveFailed",

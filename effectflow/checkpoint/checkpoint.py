@@ -151,6 +151,7 @@ def _write(checkpoint: Checkpoint) -> dict[str, Tree]:
             "version": definition.version,
             "fingerprint": definition.fingerprint,
             "steps": list(definition.steps),
+            **({"structure": list(definition.structure)} if definition.structure else {}),
         },
         "initial_state": checkpoint.initial_state,
         "current_state": checkpoint.current_state,
@@ -190,15 +191,14 @@ def _read_with(decode: Callable[[bytes], Tree], data: bytes) -> Checkpoint:
 
 
 def _read(tree: dict[str, Any]) -> Checkpoint:
-    definition = tree["definition"]
-    steps = tuple(definition["steps"])
-    kind = tree["kind"]
+    kind, definition = tree["kind"], tree["definition"]
+    steps, structure = tuple(definition["steps"]), tuple(definition.get("structure", ()))
     return Checkpoint(
         version=tree["version"],
         run_id=tree["run_id"],
         workflow=tree["workflow"],
         kind=kind,
-        definition=Definition(tree["workflow"], definition["version"], kind, steps),
+        definition=Definition(tree["workflow"], definition["version"], kind, steps, structure),
         initial_state=tree["initial_state"],
         current_state=tree["current_state"],
         state=_read_entry_of(HeadState, tree["state"]),

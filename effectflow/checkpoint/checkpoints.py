@@ -1,79 +1,50 @@
-"""The storage environment that a user injects, and what it promises to an observer."""
+"""The storage environment that a user injects."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol
 
 from effectflow.checkpoint.encryption import Encryption
-from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.entry_format import Format
+from effectflow.checkpoint.events import Observer
 from effectflow.checkpoint.seal import Seal
 from effectflow.checkpoint.store import CheckpointStore
-from effectflow.checkpoint.values import Tree
 
-__all__ = [
-    "CheckpointEvent",
-    "CheckpointPolicy",
-    "Checkpoints",
-    "EntryAppended",
-    "HasCheckpoints",
-    "Observer",
-    "StepSkipped",
-]
+__all__ = ["CheckpointPolicy", "Checkpoints", "HasCheckpoints"]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPolicy:
     """When entries are made durable.
 
-    Always on interruption, at the end of a run, and before a step that runs at most once. Besides:
+    Always when a run begins, on interruption, before a step that runs at most once, and at the end.
+    Besides, whichever comes first:
 
     Attributes:
         every_steps: before a step starts, once so many have completed since the last time. With 1,
-            the default, whatever completed is durable before the next step starts.
-        every_seconds: at the latest so many seconds after a step has completed.
+            the default, whatever completed is durable before the next step starts. With None, steps
+            are not counted.
+        every_seconds: at the latest so many seconds after an entry was added.
         on_error: as soon as a step fails.
     """
 
-    every_steps: int = 1
+    every_steps: int | None = 1
     every_seconds: float | None = None
     on_error: bool = True
 
     def __post_init__(self) -> None:
-        if self.every_steps < 1:
-            raise ValueError(f"every_steps must be 1 or more, not {self.every_steps}")
+        if self.every_steps is not None and self.every_steps < 1:
+            raise ValueError(f"every_steps must be 1 or more, or None, not {self.every_steps}")
         if self.every_seconds is not None and self.every_seconds <= 0:
             raise ValueError(f"every_seconds must be more than 0, not {self.every_seconds}")
 
-
-@dataclass(frozen=True, slots=True)
-class EntryAppended:
-    """An entry was added to a run's journal."""
-
-    run_id: str
-    entry: Entry
-
-
-@dataclass(frozen=True, slots=True)
-class StepSkipped:
-    """A step was reached whose end is recorded; it was not run. `output` is as it was saved."""
-
-    run_id: str
-    step: str
-    output: Tree
-
-
-CheckpointEvent: TypeAlias = EntryAppended | StepSkipped
-
-
-class Observer(Protocol):
-    """Is told what happens to runs. An exception that it raises is logged and goes no further."""
-
-    def notify(self, event: CheckpointEvent) -> None:
-        """Called in the run's own task, so it must be quick."""
-        ...
+    def is_due(self, completed: int) -> bool:
+        """Whether to save before a step, so many having completed since the last time."""
+        return self.every_steps is not None and (
+            self.every_steps == 1 or completed >= self.every_steps
+        )
 
 
 @dataclass(frozen=True)

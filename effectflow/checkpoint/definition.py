@@ -14,21 +14,27 @@ __all__ = ["Definition"]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A workflow's name, version, kind, and the names of its steps in order.
+    """A workflow's name, version, kind, the names of its steps, and how these hang together.
 
-    `steps` is complete for a list of steps; for a workflow written as code it holds the steps that
-    its function names.
+    Attributes:
+        steps: in order. They are complete for a list of steps; for a workflow written as code they are
+            those that its function names.
+        structure: lines for people that say which step may follow which, as in `draft -> review`. Empty
+            for a workflow whose steps follow one another as they come, or as its code says.
     """
 
     name: str
     version: str
     kind: str
     steps: tuple[str, ...] = ()
+    structure: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
         """Sixteen hex digits that change when anything of the definition does."""
         text = "\x00".join((self.name, self.version, self.kind, *self.steps))
+        if self.structure:
+            text = "\x00\x00".join((text, *self.structure))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def changed_since(self, started: Definition, run_id: str) -> DefinitionChanged | None:
@@ -40,10 +46,19 @@ class Definition:
         if self.version != started.version:
             detail = f"its version was {started.version!r} and is {self.version!r}"
         elif not (added or removed or renamed):
-            detail = "its steps come in another order"
+            detail = _restructured(started, self)
         return DefinitionChanged(
             run_id, self.name, added=added, removed=removed, renamed=renamed, detail=detail
         )
+
+
+def _restructured(old: Definition, new: Definition) -> str:
+    """What is different between two definitions that have the same steps."""
+    if set(old.structure) == set(new.structure):
+        return f"its {'edges' if old.steps == new.steps else 'steps'} come in another order"
+    changes = [f"{line!r} was added" for line in new.structure if line not in old.structure]
+    changes += [f"{line!r} was removed" for line in old.structure if line not in new.structure]
+    return "; ".join(changes)
 
 
 def _compare(

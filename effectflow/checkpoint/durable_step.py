@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from secrets import token_hex
 from typing import Any, Never, TypeVar
-from uuid import uuid4
 
 from returns.result import Failure, Result
 
-from effectflow.checkpoint.checkpoints import StepSkipped
 from effectflow.checkpoint.entries import (
     Arguments,
     BeforeStep,
@@ -27,6 +26,7 @@ from effectflow.checkpoint.errors import (
     OutcomeUnknown,
     StepInputChanged,
 )
+from effectflow.checkpoint.events import StepSkipped
 from effectflow.checkpoint.failures import error_classes, is_exact, read_error, write_error
 from effectflow.checkpoint.interruption import interruption_reason
 from effectflow.checkpoint.live_run import LiveRun
@@ -172,8 +172,8 @@ def durable(
         run = scope.recorder
         path = scope.next_path(definition.name)
         if not isinstance(run, LiveRun):
-            info = StepInfo(f"unrecorded-{uuid4().hex}", path, 1)
-            return InScope(effect, scope.inside_step(path, info))
+            info = StepInfo(f"unrecorded-{token_hex(16)}", path, 1)
+            return InScope(Named(effect, path, f"in step {path!r}"), scope.inside_step(path, info))
         run.check()
         try:
             arguments = describe_arguments() if describe_arguments else None

@@ -35,7 +35,7 @@ class Started:
     Attributes:
         run_id: the run, so that an entry that strayed into another journal is noticed.
         workflow, kind, version: which workflow it is a run of.
-        fingerprint, steps: the workflow's definition when the run was started.
+        fingerprint, steps, structure: the workflow's definition when the run was started.
         input: what the workflow was started with.
         context: what the caller attached to the run (tenant, user, trace id).
         format: the version of the entry format.
@@ -51,6 +51,7 @@ class Started:
     context: Tree
     format: int
     at: float
+    structure: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,15 @@ class Resumed:
 
     Attributes:
         owner: which process.
-        version, steps: the workflow's definition from here on, if it is not what it was; `version` is
-            None if it is.
+        version, steps, structure: the workflow's definition from here on, if it is not what it was;
+            `version` is None if it is.
     """
 
     owner: str
     at: float
     version: str | None = None
     steps: tuple[str, ...] = ()
+    structure: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ The names on disk are part of the format and never change their meaning: see `FO
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
 from effectflow.checkpoint.entries import (
@@ -107,10 +107,10 @@ def write_entry(entry: Entry) -> Tree:
                 "entry": "interrupted", "step": step, "in_progress": in_progress,
                 "reason": reason, "at": at,
             }  # fmt: skip
-        case Resumed(owner, at, version, steps):
+        case Resumed(owner, at, version, steps, structure):
             tree = {"entry": "resumed", "owner": owner, "at": at}
             if version is not None:
-                tree |= {"version": version, "steps": list(steps)}
+                tree |= {"version": version, "steps": list(steps), **_structure(structure)}
             return tree
         case Finished(status, output, error, at):
             return {
@@ -123,7 +123,12 @@ def write_entry(entry: Entry) -> Tree:
                 "workflow": entry.workflow, "kind": entry.kind, "version": entry.version,
                 "fingerprint": entry.fingerprint, "steps": list(entry.steps),
                 "input": entry.input, "context": entry.context, "at": entry.at,
+                **_structure(entry.structure),
             }  # fmt: skip
+
+
+def _structure(lines: Sequence[str]) -> dict[str, Tree]:
+    return {"structure": list(lines)} if lines else {}
 
 
 def _write_error(error: ErrorRecord) -> Tree:
@@ -151,6 +156,7 @@ def _read_started(tree: Mapping[str, Any]) -> Started:
         context=tree["context"],
         format=tree["format"],
         at=tree["at"],
+        structure=tuple(tree.get("structure", ())),
     )
 
 
@@ -168,7 +174,11 @@ def _read_finished(tree: Mapping[str, Any]) -> Finished:
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Entry]] = {
     "started": _read_started,
     "resumed": lambda tree: Resumed(
-        tree["owner"], tree["at"], tree.get("version"), tuple(tree.get("steps", ()))
+        tree["owner"],
+        tree["at"],
+        tree.get("version"),
+        tuple(tree.get("steps", ())),
+        tuple(tree.get("structure", ())),
     ),
     "before_step": _read_before_step,
     "completed": lambda tree: Completed(tree["step"], tree["output"], tree["duration"], tree["at"]),

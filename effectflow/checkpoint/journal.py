@@ -52,7 +52,9 @@ class _Reading:
 
     def __init__(self, started: Started) -> None:
         self.started = started
-        self.definition = Definition(started.workflow, started.version, started.kind, started.steps)
+        self.definition = Definition(
+            started.workflow, started.version, started.kind, started.steps, started.structure
+        )
         self.order: dict[str, HistoryItem | None] = {}
         self.completed: dict[str, CompletedStep] = {}
         self.attempts: dict[str, int] = {}
@@ -79,11 +81,13 @@ class _Reading:
                 self.state = entry
             case Interrupted():
                 self.state = entry
-            case Resumed(version=version, steps=steps):
+            case Resumed(_, _, version, steps, structure):
                 self.resumes += 1
                 self.finished = None
                 if version is not None:
-                    self.definition = replace(self.definition, version=version, steps=steps)
+                    self.definition = replace(
+                        self.definition, version=version, steps=steps, structure=structure
+                    )
             case Finished():
                 self.finished = entry
             case Recorded() | Started():

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import anyio
 from returns.maybe import Maybe, Nothing, Some
 
-from effectflow.checkpoint.checkpoints import CheckpointEvent, Checkpoints, EntryAppended
+from effectflow.checkpoint.checkpoints import CheckpointPolicy, Checkpoints
 from effectflow.checkpoint.entries import (
     BeforeStep,
     Completed,
@@ -28,6 +30,7 @@ from effectflow.checkpoint.errors import (
     RunBusy,
     SaveFailed,
 )
+from effectflow.checkpoint.events import CheckpointEvent, CheckpointSaved, EntryAppended, tell
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.past import Past, Unsettled
 from effectflow.checkpoint.store import RunStatus, RunSummary
@@ -61,6 +64,7 @@ class LiveRun:
         length: int,
         digest: bytes,
         summary: RunSummary,
+        context: Mapping[str, object] = MappingProxyType({}),
         force: bool = False,
     ) -> None:
         self.run_id = run_id
@@ -68,6 +72,7 @@ class LiveRun:
         self.lease = lease
         self.past = past
         self.summary = summary
+        self.context = MappingProxyType(dict(context))
         self.force = force
         self.halted: CheckpointError | None = None
         self.is_complete = False
@@ -88,8 +93,8 @@ class LiveRun:
         self._is_summary_due = True
         self._is_released = False
         self._resting: anyio.Event | None = None
-        policy = checkpoints.policy
-        self._linger = _LINGER if policy.every_steps == 1 else policy.every_seconds
+        self._due: float | None = None
+        self._linger = _linger_of(checkpoints.policy)
 
     # What steps say.
 
@@ -101,6 +106,8 @@ class LiveRun:
             raise self.halt(error) from error
         self._buffer.append(body)
         self._added += 1
+        if self._due is None:
+            self._linger_from_now()
         self.notify(EntryAppended(self.run_id, entry))
 
     async def before_step(self, entry: BeforeStep, *, at_once: bool) -> None:
@@ -109,8 +116,7 @@ class LiveRun:
         self.has_interrupted_step = False
         self._beginning = entry.step
         self.add(entry)
-        policy = self.checkpoints.policy
-        if at_once or policy.every_steps == 1 or self._completed_since_save >= policy.every_steps:
+        if at_once or self.checkpoints.policy.is_due(self._completed_since_save):
             await self.save()
         self._beginning = None
 
@@ -120,7 +126,6 @@ class LiveRun:
         self._completed_since_save += 1
         self.last_completed = entry.step
         self.add(entry)
-        self._wake()
 
     async def failed(self, entry: Failed, unreadable: NotSerializable | None = None) -> None:
         """Add the entry, and make it durable if the policy says so.
@@ -162,7 +167,6 @@ class LiveRun:
         self._unsettled.go_on(path)
         tree = to_tree(value, path=path, types=_NO_TYPES)
         self.add(Recorded(path, tree, time.time(), is_failure))
-        self._wake()
 
     def _refuse(self, error: CheckpointError) -> None:
         raise self.halt(error)
@@ -173,10 +177,6 @@ class LiveRun:
             return to_tree(value, path=f"{path}: $", types=types)
         except NotSerializable as error:
             raise self.halt(error) from error
-
-    def _wake(self) -> None:
-        if self._resting is not None:
-            self._resting.set()
 
     # What becomes durable, and when.
 
@@ -245,6 +245,7 @@ class LiveRun:
 
     async def _append(self, *, release: bool) -> None:
         batch, self._buffer = self._buffer, []
+        self._due = None
         try:
             await self.checkpoints.store.append(
                 self.lease,
@@ -255,6 +256,7 @@ class LiveRun:
             )
         except SaveFailed:
             self._buffer = batch + self._buffer
+            self._linger_from_now()
             raise
         except CheckpointError:
             raise
@@ -266,6 +268,7 @@ class LiveRun:
         self._is_summary_due = False
         self._is_released = release
         self.is_complete = self.summary.status is RunStatus.COMPLETED
+        self.notify(CheckpointSaved(self.run_id, self._durable))
 
     async def _settle(self) -> None:
         """Find out what became of an append that was cut off by a cancellation, and go on from there.
@@ -308,19 +311,27 @@ class LiveRun:
             except CheckpointError as error:
                 logger.warning("the lease of run %r was not renewed: %s", self.run_id, error)
 
-    async def save_what_lingers(self) -> None:
-        """Make what has completed durable although no later step asks, for ever."""
+    def _linger_from_now(self) -> None:
+        """What is buffered is to be durable a certain time from now, whether or not a step asks."""
         if self._linger is None:
             return
+        self._due = time.monotonic() + self._linger
+        if self._resting is not None:
+            self._resting.set()
+
+    async def save_what_lingers(self) -> None:
+        """Make durable in time what no later step makes durable, for ever."""
         while True:
-            if not self._buffer:
+            if self._due is None:
                 self._resting = anyio.Event()
                 await self._resting.wait()
                 self._resting = None
-            durable = self._durable
-            await anyio.sleep(self._linger)
-            # A run whose steps follow one another makes them durable without our help.
-            if self._buffer and self._durable == durable:
+            elif (left := self._due - time.monotonic()) > 0:
+                # Steps that follow one another make entries durable without our help.
+                await anyio.sleep(left)
+            else:
+                # Should that fail with a warning only, it is tried again then.
+                self._linger_from_now()
                 await self.save()
 
     # How it ends early.
@@ -338,8 +349,11 @@ class LiveRun:
 
     def notify(self, event: CheckpointEvent) -> None:
         """Tell the observers."""
-        for observer in self.checkpoints.observers:
-            try:
-                observer.notify(event)
-            except Exception:
-                logger.exception("an observer failed on %r", event)
+        tell(self.checkpoints.observers, event)
+
+
+def _linger_of(policy: CheckpointPolicy) -> float | None:
+    """Seconds that an entry waits at most to become durable; None for no bound."""
+    if policy.every_steps != 1:
+        return policy.every_seconds
+    return min(_LINGER, policy.every_seconds or _LINGER)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.definition import Definition
@@ -21,14 +23,22 @@ class ResumePlan:
             workflow's own code knows what comes next.
         retry_current: whether that step was begun before and is run again.
         skip: the steps whose recorded output is used instead of running them.
+        is_complete: whether the run has ended well, so that a resume yields its recorded output. Two
+            plans are equal if they say the same of steps.
     """
 
     start: str | None
     retry_current: bool
     skip: tuple[str, ...]
+    is_complete: bool = field(default=False, compare=False)
 
 
-def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) -> ResumePlan:
+def plan_resume(
+    checkpoint: Checkpoint,
+    definition: Definition | None = None,
+    *,
+    following: Callable[[Checkpoint], str | None] | None = None,
+) -> ResumePlan:
     """What a resume of this checkpoint does. Pure: nothing is read and nothing is run.
 
     ==================================  =================  =============
@@ -44,7 +54,8 @@ def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) ->
     Parameters:
         checkpoint: where the run stands.
         definition: the workflow as it is now; that of the checkpoint if not given. It says which step
-            comes after another.
+            comes after another, if they follow one another as they are listed.
+        following: what says it for any other workflow: the path of the step to come, or None.
 
     Fails (raises) with DefinitionChanged if `definition` is not what the run was started with.
     """
@@ -54,20 +65,24 @@ def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) ->
         if changed is not None:
             raise changed
     if checkpoint.status is RunStatus.COMPLETED:
-        return ResumePlan(None, False, skip)
-    steps = (definition or checkpoint.definition).steps
+        return ResumePlan(None, False, skip, is_complete=True)
     match checkpoint.state:
-        case None:
-            return ResumePlan(_after(None, steps), False, skip)
-        case BeforeStep(step):
+        case BeforeStep(step) | Interrupted(step, in_progress=True):
             return ResumePlan(step, True, skip)
-        case Completed(step):
-            return ResumePlan(_after(step, steps), False, skip)
         case Failed(step, _, retryable):
             return ResumePlan(step, retryable, skip)
-        case Interrupted(step, in_progress):
-            start = step if in_progress else _after(step, steps)
-            return ResumePlan(start, in_progress, skip)
+        case None | Completed() | Interrupted():
+            if following is None:
+                following = partial(_listed_next, definition or checkpoint.definition)
+            start = following(checkpoint)
+            return ResumePlan(start, start in checkpoint.metadata.attempts, skip)
+
+
+def _listed_next(definition: Definition, checkpoint: Checkpoint) -> str | None:
+    """The step that the definition lists after the one that the run stands at."""
+    if definition.structure:
+        return None
+    return _after(checkpoint.state.step if checkpoint.state else None, definition.steps)
 
 
 def _after(step: str | None, steps: tuple[str, ...]) -> str | None:

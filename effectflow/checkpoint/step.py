@@ -24,7 +24,7 @@ from effectflow.checkpoint.failures import error_classes
 from effectflow.checkpoint.values import KnownTypes, digest_of
 from effectflow.effects import Effect, do
 
-__all__ = ["Step", "effect_types", "step"]
+__all__ = ["Step", "arguments_of", "effect_types", "step"]
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -73,10 +73,18 @@ class Step(Generic[P, Env, E, A]):
             bound = dict(zip(self.parameters, args, strict=False))
             if len(args) > len(bound):
                 bound["*"] = args[len(bound) :]
-        shown = ", ".join(f"{name}={value!r}" for name, value in bound.items())
-        if len(shown) > _SHOWN:
-            shown = f"{shown[:_SHOWN]}..."
-        return Arguments(digest_of(bound, path=self.name), f"({shown})")
+        return arguments_of(self.name, bound)
+
+
+def arguments_of(step: str, bound: Mapping[str, Any]) -> Arguments:
+    """What a step was called with, as its entry keeps it.
+
+    Raises NotSerializable for what is neither plain data nor a data class.
+    """
+    shown = ", ".join(f"{name}={value!r}" for name, value in bound.items())
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN]}..."
+    return Arguments(digest_of(bound, path=step), f"({shown})")
 
 
 @overload

@@ -61,7 +61,7 @@ class RunProgress:
             case StepSkipped(_, step, output):
                 self.skipped += 1
                 self._take_size(step, output)
-            case EntryAppended():
+            case _:
                 return
         self._show()
 

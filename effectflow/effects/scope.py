@@ -14,7 +14,7 @@ from returns.maybe import Maybe
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.observer import EffectObserver
 
-__all__ = ["Recorder", "Scope", "Sink", "observe", "root_scope"]
+__all__ = ["Recorder", "Scope", "Sink", "observe", "root_scope", "step_path"]
 
 A = TypeVar("A")
 
@@ -93,8 +93,7 @@ class Scope:
         """The path of the next occurrence of `name` here: `name`, then `name#2`, `name#3`, ..."""
         count = self._occurrences.get(name, 0) + 1
         self._occurrences[name] = count
-        segment = name if count == 1 else f"{name}#{count}"
-        return f"{self.path}/{segment}" if self.path else segment
+        return step_path(self.path, name, count)
 
     def child(self, path: str, key: object) -> Scope:
         """The scope of one child of the parallel operator at `path`.
@@ -119,6 +118,12 @@ class Scope:
         scope.recorder = recorder
         return scope
 
+    def between_steps(self) -> Scope:
+        """The same flow, made of steps of its own: its operators record what they decide."""
+        scope = self._derived(self.path, None)
+        scope._occurrences = self._occurrences
+        return scope
+
     def with_sink(self, sink: Sink | None) -> Scope:
         """The same flow, with another listener."""
         scope = self._derived(self.path, self.step)
@@ -136,6 +141,17 @@ class Scope:
             observer=self.observer,
             finalizer_deadline=self.finalizer_deadline,
         )
+
+
+def step_path(flow: str, name: str, occurrence: int) -> str:
+    """The path of the so many-th occurrence of `name` in a flow, from 1.
+
+    Example:
+        >>> step_path("", "review", 1), step_path("par[0]", "review", 2)
+        ('review', 'par[0]/review#2')
+    """
+    segment = name if occurrence == 1 else f"{name}#{occurrence}"
+    return f"{flow}/{segment}" if flow else segment
 
 
 def root_scope(

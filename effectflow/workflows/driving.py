@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import anyio
 
@@ -17,12 +17,14 @@ from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started
 from effectflow.checkpoint.entry_format import FORMAT_VERSION
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, LeaseLost, RunConflict
+from effectflow.checkpoint.events import CheckpointLoaded, RunResumed, tell
 from effectflow.checkpoint.failures import write_error
 from effectflow.checkpoint.interruption import interruption_reason
 from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.live_run import LiveRun
 from effectflow.checkpoint.past import read_past
+from effectflow.checkpoint.plan import ResumePlan, plan_resume
 from effectflow.checkpoint.reading import Journal, read_journal, run_not_found
 from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary
 from effectflow.checkpoint.values import KnownTypes, MalformedValue, Tree, from_tree, to_tree
@@ -33,6 +35,8 @@ from effectflow.effects.scope import Scope
 from effectflow.workflows.migrating import Migration, upgrade
 
 __all__ = ["Blueprint", "resume_run", "start_run"]
+
+_NO_TYPES = KnownTypes.of()
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Blueprint:
         input_types, output_types: the classes that inputs and outputs may be made of.
         errors: the exception classes that it may fail with.
         migrations: from what each earlier version saved to what the next one saves.
+        following: the path of the step that comes after where a run stands, for a workflow whose steps
+            do not follow one another as its definition lists them.
     """
 
     define: Callable[[], Definition]
@@ -56,6 +62,7 @@ class Blueprint:
     output_types: KnownTypes
     errors: Mapping[str, type[Exception]]
     migrations: Mapping[int, Migration] = field(default_factory=dict[int, Migration])
+    following: Callable[[Checkpoint], str | None] | None = None
 
     @cached_property
     def definition(self) -> Definition:
@@ -65,6 +72,11 @@ class Blueprint:
     def upgraded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """A journal as the workflow would have written it as it is now."""
         return upgrade(entries, self.definition, self.migrations) if self.migrations else entries
+
+    def plan(self, checkpoint: Checkpoint, *, force: bool = False) -> ResumePlan:
+        """What a resume of this checkpoint does; see `plan_resume`."""
+        definition = None if force else self.definition
+        return plan_resume(checkpoint, definition, following=self.following)
 
 
 async def start_run(
@@ -80,12 +92,12 @@ async def start_run(
 ) -> Any:
     """The output or `Failed` of a new run, or of the run that has this id and input already."""
     input_tree = to_tree(input, path="input: $", types=blueprint.input_types)
-    context_tree = to_tree(dict(context), path="context: $", types=KnownTypes.of())
+    context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES)
     journal = Journal.empty(run_id)
     if not is_new:
         journal = await read_journal(checkpoints.store, run_id, checkpoints.seal)
         if journal.entries:
-            known = fold(blueprint.upgraded(journal.entries), run_id)
+            known = _load(journal, blueprint, checkpoints, run_id)
             _check_same(known, blueprint, input_tree)
             if known.status is RunStatus.COMPLETED:
                 return _output(known, blueprint)
@@ -108,6 +120,7 @@ async def start_run(
             context=context_tree,
             format=FORMAT_VERSION,
             at=time.time(),
+            structure=definition.structure,
         )
         run = claim.live_run(fold([started], run_id), journal)
         run.add(started)
@@ -129,7 +142,7 @@ async def resume_run(
     if not journal.entries:
         raise await run_not_found(store, run_id)
     _check_workflow(fold(journal.entries, run_id), blueprint)
-    known = fold(blueprint.upgraded(journal.entries), run_id)
+    known = _load(journal, blueprint, checkpoints, run_id)
     if known.status is RunStatus.COMPLETED:
         return _output(known, blueprint)
     async with _Claim(checkpoints, run_id) as claim:
@@ -199,6 +212,7 @@ class _Claim:
             length=len(journal.entries),
             digest=journal.digest,
             summary=summary,
+            context=_context(known),
             force=force,
         )
         return self._run
@@ -227,13 +241,15 @@ async def _continue(
     run = claim.live_run(known, replace(journal, entries=entries), force=force)
     written = known if entries is journal.entries else fold(journal.entries, run_id)
     run.add(_resumed(claim.lease.owner, written.definition, definition))
+    if run.checkpoints.observers:
+        run.notify(RunResumed(run_id, blueprint.plan(known, force=force).start))
     return await _drive(run, blueprint, input, env, scope)
 
 
 def _resumed(owner: str, written: Definition, now: Definition) -> Resumed:
     if written.fingerprint == now.fingerprint:
         return Resumed(owner, time.time())
-    return Resumed(owner, time.time(), now.version, now.steps)
+    return Resumed(owner, time.time(), now.version, now.steps, now.structure)
 
 
 async def _drive(run: LiveRun, blueprint: Blueprint, input: Any, env: Any, scope: Scope) -> Any:
@@ -304,6 +320,16 @@ async def _write_interruption(run: LiveRun) -> None:
             await run.finish(entry, RunStatus.INTERRUPTED)
 
 
+def _load(
+    journal: Journal, blueprint: Blueprint, checkpoints: Checkpoints, run_id: str
+) -> Checkpoint:
+    """The checkpoint of a run that was found in the store."""
+    known = fold(blueprint.upgraded(journal.entries), run_id)
+    step = known.state.step if known.state is not None else None
+    tell(checkpoints.observers, CheckpointLoaded(run_id, len(journal.entries), step))
+    return known
+
+
 def _check_workflow(known: Checkpoint, blueprint: Blueprint) -> None:
     if known.workflow != blueprint.definition.name:
         raise RunConflict(
@@ -321,6 +347,13 @@ def _check_same(known: Checkpoint, blueprint: Blueprint, input: Tree) -> None:
 def _output(known: Checkpoint, blueprint: Blueprint) -> Any:
     assert known.finished is not None
     return _decode(known.finished.output, blueprint.output_types, known.run_id, "output")
+
+
+def _context(known: Checkpoint) -> Mapping[str, object]:
+    context = _decode(known.context, _NO_TYPES, known.run_id, "context")
+    if not isinstance(context, dict):
+        raise CorruptCheckpoint(known.run_id, "its context is no mapping")
+    return cast("dict[str, object]", context)
 
 
 def _decode(tree: Tree, types: KnownTypes, run_id: str, what: str) -> Any:

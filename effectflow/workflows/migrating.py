@@ -58,7 +58,12 @@ def upgrade(
             case Resumed(version=str(version)):
                 chain = _chain(version, migrations)
                 if chain:
-                    entry = replace(entry, version=definition.version, steps=definition.steps)
+                    entry = replace(
+                        entry,
+                        version=definition.version,
+                        steps=definition.steps,
+                        structure=definition.structure,
+                    )
             case BeforeStep() if chain:
                 # The digest is of arguments as they were.
                 entry = replace(entry, arguments=None)
@@ -82,6 +87,7 @@ def _upgrade_beginning(
         version=definition.version,
         fingerprint=definition.fingerprint,
         steps=definition.steps,
+        structure=definition.structure,
         input=_migrate(started.input, chain, f"the input of run {started.run_id!r}"),
     )
 

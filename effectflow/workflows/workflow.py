@@ -6,17 +6,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
+from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.journal import fold
-from effectflow.checkpoint.plan import ResumePlan, plan_resume
+from effectflow.checkpoint.plan import ResumePlan
 from effectflow.checkpoint.reading import read_entries, run_not_found
+from effectflow.checkpoint.run_context import context_of
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope, observe
 from effectflow.workflows.driving import Blueprint, resume_run, start_run
+from effectflow.workflows.flow import flow
 from effectflow.workflows.linear import chain, input_type, step_of
 from effectflow.workflows.migrating import Migration, check_migrations
 from effectflow.workflows.structuring import structure_as
@@ -110,12 +113,18 @@ class Workflow(Generic[Env, E, Input, Out]):
         """Sixteen hex digits that change when the definition does."""
         return self.definition.fingerprint
 
+    @property
+    def blueprint(self) -> Blueprint:
+        """All that is needed to run it, for builders that make it part of another workflow."""
+        return self._blueprint
+
     def body(self, input: Input) -> Effect[Env, E, Out]:
         """The work itself, as an effect: durable within the run of another workflow, plain outside.
 
-        This is how a workflow becomes part of another one, and how it is run without any store.
+        This is how a workflow becomes part of another one, and how it is run without any store. Within
+        a step of another workflow its own steps are recorded, at paths within that step's.
         """
-        return self._blueprint.body(input)
+        return flow(self._blueprint.body(input), ("body", self.name))
 
     def start(
         self,
@@ -132,7 +141,9 @@ class Workflow(Generic[Env, E, Input, Out]):
         Parameters:
             input: what the body gets. It is saved before the body runs.
             run_id: names the run; made up if not given.
-            context: plain data to keep with the run (tenant, user, trace id).
+            context: plain data to keep with the run (tenant, user, trace id), for `run_context`; that
+                of the run around this effect, if there is one, by default. A run that is continued
+                keeps the context that it was started with.
 
         Fails with the workflow's own errors; with RunConflict if the id belongs to another workflow
         or input, RunBusy if another process drives the run, and the other CheckpointErrors.
@@ -147,7 +158,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 input,
                 run_id=chosen,
                 is_new=run_id is None and scope.recorder is None,
-                context=dict(context or {}),
+                context=context_of(scope) if context is None else context,
                 checkpoints=checkpoints,
                 env=env,
                 scope=scope,
@@ -195,6 +206,13 @@ class Workflow(Generic[Env, E, Input, Out]):
             return plan_resume(fold(upgraded, run_id), self.definition)
 
         return _durably(perform)
+
+    def plan_for(self, checkpoint: Checkpoint) -> ResumePlan:
+        """What a resume of this checkpoint would do. Pure: see `plan_resume`.
+
+        Fails (raises) with DefinitionChanged.
+        """
+        return self._blueprint.plan(checkpoint)
 
     def structure_input(self, data: object) -> Any:
         """The input that plain data, such as parsed JSON, stands for: of the type that the body declares.
