@@ -10,6 +10,7 @@ from effectflow.checkpoint import (
     Checkpoints,
     HasCheckpoints,
     StepInfo,
+    run_context,
     step,
     step_info,
     with_checkpointing,
@@ -54,7 +55,15 @@ from effectflow.effects import (
     traverse,
     uuid,
 )
-from effectflow.workflows import Workflow, workflow
+from effectflow.workflows import (
+    GraphError,
+    InvalidGraph,
+    MaxIterationsExceeded,
+    NoEdge,
+    StateGraph,
+    Workflow,
+    workflow,
+)
 
 __all__ = [
     "CheckpointError",
@@ -64,10 +73,15 @@ __all__ = [
     "Effect",
     "EffectError",
     "EmptyRace",
+    "GraphError",
     "HasCheckpoints",
     "Invalid",
+    "InvalidGraph",
+    "MaxIterationsExceeded",
+    "NoEdge",
     "RetryExhausted",
     "RetryPolicy",
+    "StateGraph",
     "StepInfo",
     "TimedOut",
     "Valid",
@@ -97,6 +111,7 @@ __all__ = [
     "pure",
     "race",
     "random",
+    "run_context",
     "sleep",
     "step",
     "step_info",

@@ -56,6 +56,7 @@ from effectflow.checkpoint.reading import (
     read_entries,
     verify_run,
 )
+from effectflow.checkpoint.run_context import run_context
 from effectflow.checkpoint.seal import Seal
 from effectflow.checkpoint.step import Step, step
 from effectflow.checkpoint.store import (
@@ -143,6 +144,7 @@ __all__ = [
     "read_checkpoint",
     "read_entries",
     "read_exported",
+    "run_context",
     "step",
     "step_info",
     "verify_run",

@@ -14,7 +14,7 @@ from returns.maybe import Maybe
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.observer import EffectObserver
 
-__all__ = ["Recorder", "Scope", "Sink", "observe", "root_scope", "step_path"]
+__all__ = ["Recorder", "Scope", "Sink", "child_path", "observe", "root_scope", "step_path"]
 
 A = TypeVar("A")
 
@@ -102,7 +102,7 @@ class Scope:
         """
         if self.recorder is None:
             return self
-        return self._derived(f"{path}[{str(key).translate(_ESCAPES)}]", self.step)
+        return self._derived(child_path(path, key), self.step)
 
     def within(self, path: str) -> Scope:
         """The scope of what the operator at `path` may leave out in a resumed run."""
@@ -152,6 +152,16 @@ def step_path(flow: str, name: str, occurrence: int) -> str:
     """
     segment = name if occurrence == 1 else f"{name}#{occurrence}"
     return f"{flow}/{segment}" if flow else segment
+
+
+def child_path(path: str, key: object) -> str:
+    """The path of the flow of one child of the parallel operator at `path`.
+
+    Example:
+        >>> child_path("par_traverse", "cap")
+        'par_traverse[cap]'
+    """
+    return f"{path}[{str(key).translate(_ESCAPES)}]"
 
 
 def root_scope(

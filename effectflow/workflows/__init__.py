@@ -1,6 +1,25 @@
-"""What users compose: workflows written as code, and lists of steps."""
+"""What users compose: workflows written as code, lists of steps, and graphs."""
 
 from effectflow.workflows.code import workflow
+from effectflow.workflows.graph import (
+    Graph,
+    GraphError,
+    GraphProgress,
+    InvalidGraph,
+    MaxIterationsExceeded,
+    NoEdge,
+    StateGraph,
+)
 from effectflow.workflows.workflow import Workflow
 
-__all__ = ["Workflow", "workflow"]
+__all__ = [
+    "Graph",
+    "GraphError",
+    "GraphProgress",
+    "InvalidGraph",
+    "MaxIterationsExceeded",
+    "NoEdge",
+    "StateGraph",
+    "Workflow",
+    "workflow",
+]

@@ -1,0 +1,196 @@
+"""Drawings as text: boxes and arrows as a Mermaid flowchart, or as DOT for Graphviz. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Literal, TypeAlias
+
+__all__ = ["Arrow", "Box", "Drawing", "Mark", "to_dot", "to_mermaid"]
+
+Mark: TypeAlias = Literal["plain", "visited", "current"]
+"""Whether a run has been at a box, or stands there."""
+
+_COLORS: dict[Mark, tuple[str, str]] = {
+    "visited": ("#e3f2e1", "#5b9a57"),
+    "current": ("#ffe08a", "#c77700"),
+}
+"""Of a marked box: what it is filled with, and its line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One thing of a drawing.
+
+    Attributes:
+        key: what arrows call it; different for each box, also for those inside of others.
+        label: what is written in it; a line break begins a new line.
+        shape: "box", or "start" and "end" for the dots at which everything begins and ends.
+        mark: how it is coloured.
+        inside: boxes that it is drawn around.
+    """
+
+    key: str
+    label: str = ""
+    shape: Literal["box", "start", "end"] = "box"
+    mark: Mark = "plain"
+    inside: tuple[Box, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """An arrow from one box to another, by their keys."""
+
+    source: str
+    target: str
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Boxes and arrows."""
+
+    title: str
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+
+
+def to_mermaid(drawing: Drawing) -> str:
+    """The drawing as a Mermaid flowchart, which many readers of Markdown show as a picture.
+
+    Example:
+        >>> boxes = (Box("a", "draft", mark="visited"), Box("b", 'say "yes"', mark="current"))
+        >>> print(to_mermaid(Drawing("letter", boxes, (Arrow("a", "b", "done"),))))
+        flowchart TD
+            n0["draft"]
+            n1["say #34;yes#34;"]
+            n0 -->|"done"| n1
+            classDef visited fill:#e3f2e1,stroke:#5b9a57,color:#000
+            classDef current fill:#ffe08a,stroke:#c77700,color:#000
+            class n0 visited
+            class n1 current
+        <BLANKLINE>
+    """
+    names = _names(drawing)
+    lines = [line for box in drawing.boxes for line in _mermaid_box(box, names)]
+    for arrow in drawing.arrows:
+        label = f'|"{_mermaid_text(arrow.label)}"|' if arrow.label else ""
+        lines.append(f"{names[arrow.source]} -->{label} {names[arrow.target]}")
+    marked = [box for box in _all_boxes(drawing.boxes) if box.mark != "plain"]
+    if marked:
+        lines += [
+            f"classDef {mark} fill:{fill},stroke:{line},color:#000"
+            for mark, (fill, line) in _COLORS.items()
+        ]
+    lines += [f"class {names[box.key]} {box.mark}" for box in marked]
+    return "\n".join(["flowchart TD", *(f"    {line}" for line in lines), ""])
+
+
+def _mermaid_box(box: Box, names: dict[str, str]) -> Iterator[str]:
+    name, text = names[box.key], _mermaid_text(box.label)
+    if box.inside:
+        yield f'subgraph {name}["{text}"]'
+        for inner in box.inside:
+            yield from (f"    {line}" for line in _mermaid_box(inner, names))
+        yield "end"
+        return
+    opening, closing = {"box": ("[", "]"), "start": ("((", "))"), "end": ("(((", ")))")}[box.shape]
+    yield f'{name}{opening}"{text or " "}"{closing}'
+
+
+_PLAIN = re.compile(r"[^\w \-.,:!?+=/()'→]")
+
+
+def _mermaid_text(text: str) -> str:
+    """Text within quotes. Whatever could mean something to Mermaid or HTML is given by its number."""
+    lines = text.split("\n")
+    return "<br/>".join(_PLAIN.sub(lambda found: f"#{ord(found[0])};", line) for line in lines)
+
+
+def to_dot(drawing: Drawing) -> str:
+    """The drawing in DOT, the language of Graphviz: `dot -Tsvg` makes a picture of it.
+
+    Example:
+        >>> print(to_dot(Drawing("letter", (Box("a", "draft"), Box("b", "sign")), (Arrow("a", "b"),))))
+        digraph "letter" {
+            compound=true;
+            node [shape=box, style="rounded,filled", fillcolor="white"];
+            n0 [label="draft"];
+            n1 [label="sign"];
+            n0 -> n1;
+        }
+        <BLANKLINE>
+    """
+    names = _names(drawing)
+    boxes = {box.key: box for box in _all_boxes(drawing.boxes)}
+    lines = [
+        "compound=true;",
+        'node [shape=box, style="rounded,filled", fillcolor="white"];',
+        *(line for box in drawing.boxes for line in _dot_box(box, names)),
+        *(_dot_arrow(arrow, boxes, names) for arrow in drawing.arrows),
+    ]
+    head = f"digraph {_dot_text(drawing.title)} {{"
+    return "\n".join([head, *(f"    {line}" for line in lines), "}", ""])
+
+
+def _dot_box(box: Box, names: dict[str, str]) -> Iterator[str]:
+    name, label = names[box.key], _dot_text(box.label)
+    if not box.inside:
+        shape = {
+            "box": f"label={label}",
+            "start": 'shape=point, width=0.2, label=""',
+            "end": 'shape=doublecircle, width=0.15, fillcolor="black", label=""',
+        }[box.shape]
+        yield f"{name} [{shape}{_dot_mark(box)}];"
+        return
+    yield f"subgraph cluster_{name} {{"
+    marked = _dot_mark(box) or ', fillcolor="white"'
+    yield f'    graph [label={label}, style="rounded,filled"{marked}];'
+    for inner in box.inside:
+        yield from (f"    {line}" for line in _dot_box(inner, names))
+    yield "}"
+
+
+def _dot_mark(box: Box) -> str:
+    if box.mark == "plain":
+        return ""
+    fill, line = _COLORS[box.mark]
+    return f', fillcolor="{fill}", color="{line}"'
+
+
+def _dot_arrow(arrow: Arrow, boxes: dict[str, Box], names: dict[str, str]) -> str:
+    # Graphviz draws arrows between plain boxes only, and cuts them off at the border of others.
+    source, target = boxes[arrow.source], boxes[arrow.target]
+    options = [f"label={_dot_text(arrow.label)}"] if arrow.label else []
+    if source.inside:
+        options.append(f"ltail=cluster_{names[source.key]}")
+    if target.inside:
+        options.append(f"lhead=cluster_{names[target.key]}")
+    ends = f"{names[_innermost(source, -1).key]} -> {names[_innermost(target, 0).key]}"
+    return f"{ends} [{', '.join(options)}];" if options else f"{ends};"
+
+
+def _innermost(box: Box, position: int) -> Box:
+    while box.inside:
+        box = box.inside[position]
+    return box
+
+
+def _dot_text(text: str) -> str:
+    """Text as a quoted string. Backslashes and entities would mean something to Graphviz."""
+    text = text.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;")
+    return '"' + text.replace("\r", " ").replace("\n", "\\n").replace("\0", " ") + '"'
+
+
+def _names(drawing: Drawing) -> dict[str, str]:
+    """A name for each box that no language can take for a word of its own."""
+    numbers = count()
+    return {box.key: f"n{next(numbers)}" for box in _all_boxes(drawing.boxes)}
+
+
+def _all_boxes(boxes: Iterable[Box]) -> Iterator[Box]:
+    for box in boxes:
+        yield box
+        yield from _all_boxes(box.inside)

@@ -1,0 +1,84 @@
+"""Make nodes of what authors give for them: functions, steps, workflows, branches."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from effectflow.checkpoint.durable_step import StepDefinition
+from effectflow.checkpoint.failures import error_classes
+from effectflow.checkpoint.step import Step, effect_types
+from effectflow.checkpoint.values import KnownTypes
+from effectflow.effects import Effect
+from effectflow.workflows.graph.graph import Graph
+from effectflow.workflows.graph.structure import Call, Nested, Node, Parallel
+from effectflow.workflows.linear import input_type
+from effectflow.workflows.workflow import Workflow
+
+__all__ = ["errors_of", "known_to", "node_of", "parallel_node", "sharing"]
+
+
+def node_of(name: str, body: object) -> Node:
+    """A node that calls a function, or runs a workflow.
+
+    Raises ValueError if it is neither, or the name cannot name a step.
+    """
+    if isinstance(body, Workflow):
+        return _workflow_node(name, cast("Workflow[Any, Any, Any, Any]", body))
+    if isinstance(body, Step):
+        step = cast("Step[[Any], Any, Any, Any]", body)
+        types = KnownTypes.of(input_type(step.function), *step.definition.types.classes.values())
+        return Node(replace(step.definition, name=name, types=types), Call(step.function))
+    if not callable(body):
+        raise ValueError(
+            f"node {name!r} is given {body!r}: it takes a function from a state to an effect, or a "
+            "workflow that is built"
+        )
+    if inspect.isgeneratorfunction(body):
+        raise ValueError(f"node {name!r} is given a generator function: put @do above it")
+    function = cast("Callable[[Any], Effect[Any, Any, Any]]", body)
+    output, error = effect_types(function)
+    types = KnownTypes.of(output, error, input_type(function))
+    return Node(StepDefinition(name, types, error_classes(error)), Call(function))
+
+
+def _workflow_node(name: str, workflow: Workflow[Any, Any, Any, Any]) -> Node:
+    blueprint = workflow.blueprint
+    structure = workflow.structure if isinstance(workflow, Graph) else None
+    definition = StepDefinition(name, blueprint.output_types, blueprint.errors)
+    return Node(definition, Nested(workflow.body, workflow.definition, structure))
+
+
+def parallel_node(
+    name: str, branches: Mapping[str, object], merge: Callable[[Any, Mapping[str, Any]], Any]
+) -> Node:
+    """A node that runs branches side by side. Raises ValueError as `node_of` does."""
+    if not branches:
+        raise ValueError(f"node {name!r} has no branches to run side by side")
+    made = tuple(node_of(branch, body) for branch, body in branches.items())
+    return Node(StepDefinition(name, known_to(made), errors_of(made)), Parallel(made, merge))
+
+
+def known_to(nodes: Iterable[Node], *annotations: object) -> KnownTypes:
+    """The classes that any of these nodes knows, and those of the annotations.
+
+    Raises ValueError if two different ones have one name.
+    """
+    classes = (kind for node in nodes for kind in node.definition.types.classes.values())
+    return KnownTypes.of(*annotations, *classes)
+
+
+def errors_of(nodes: Iterable[Node]) -> dict[str, type[Exception]]:
+    """The exception classes that any of these nodes may fail with."""
+    return {name: kind for node in nodes for name, kind in node.definition.errors.items()}
+
+
+def sharing(node: Node, types: KnownTypes, errors: Mapping[str, type[Exception]]) -> Node:
+    """The node, and its branches, as part of a graph in which these classes are known."""
+    definition = replace(node.definition, types=types, errors=errors)
+    if not isinstance(node.work, Parallel):
+        return replace(node, definition=definition)
+    branches = tuple(sharing(branch, types, errors) for branch in node.work.branches)
+    return replace(node, definition=definition, work=replace(node.work, branches=branches))
