@@ -14,6 +14,9 @@ from effectflow.checkpoint.store import CheckpointStore
 
 __all__ = ["CheckpointPolicy", "Checkpoints", "HasCheckpoints"]
 
+_LINGER = 0.05
+"""Seconds that a completed step waits for a later one to share its commit with."""
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPolicy:
@@ -39,6 +42,13 @@ class CheckpointPolicy:
             raise ValueError(f"every_steps must be 1 or more, or None, not {self.every_steps}")
         if self.every_seconds is not None and self.every_seconds <= 0:
             raise ValueError(f"every_seconds must be more than 0, not {self.every_seconds}")
+
+    @property
+    def longest_wait(self) -> float | None:
+        """Seconds that an entry waits at most until it is made durable; None for no bound."""
+        if self.every_steps != 1:
+            return self.every_seconds
+        return min(_LINGER, self.every_seconds or _LINGER)
 
     def is_due(self, completed: int) -> bool:
         """Whether to save before a step, so many having completed since the last time."""

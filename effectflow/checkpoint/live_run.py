@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 from returns.maybe import Maybe, Nothing, Some
 
-from effectflow.checkpoint.checkpoints import CheckpointPolicy, Checkpoints
+from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import (
     BeforeStep,
     Completed,
@@ -40,9 +40,6 @@ from effectflow.effects.errors import Halt
 __all__ = ["LiveRun"]
 
 logger = logging.getLogger(__name__)
-
-_LINGER = 0.05
-"""Seconds that a completed step waits for a later one to share its commit with."""
 
 _NO_TYPES = KnownTypes.of()
 
@@ -94,7 +91,7 @@ class LiveRun:
         self._is_released = False
         self._resting: anyio.Event | None = None
         self._due: float | None = None
-        self._linger = _linger_of(checkpoints.policy)
+        self._linger = checkpoints.policy.longest_wait
 
     # What steps say.
 
@@ -350,10 +347,3 @@ class LiveRun:
     def notify(self, event: CheckpointEvent) -> None:
         """Tell the observers."""
         tell(self.checkpoints.observers, event)
-
-
-def _linger_of(policy: CheckpointPolicy) -> float | None:
-    """Seconds that an entry waits at most to become durable; None for no bound."""
-    if policy.every_steps != 1:
-        return policy.every_seconds
-    return min(_LINGER, policy.every_seconds or _LINGER)

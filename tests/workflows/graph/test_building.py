@@ -1,0 +1,345 @@
+"""What a description must be to become a graph, and what counts as the same graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Never
+
+import pytest
+from returns.result import Success
+
+from effectflow import (
+    Checkpoints,
+    Do,
+    Effect,
+    HasCheckpoints,
+    InvalidGraph,
+    StateGraph,
+    fail,
+    pure,
+    workflow,
+)
+from effectflow.checkpoint import DefinitionChanged
+from effectflow.stores import MemoryStore
+from effectflow.workflows import Graph
+
+AnyGraph = StateGraph[HasCheckpoints, Any, int]
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(MemoryStore()))
+
+
+def described(*nodes: str, edges: str = "", entry: str = "", exits: str = "") -> AnyGraph:
+    """A graph of nodes that do nothing; its edges are written `ab bc`."""
+    graph = AnyGraph("g")
+    for name in nodes:
+        graph.node(name, pure)
+    for source, target in edges.split():
+        graph.edge(source, target)
+    for name in entry:
+        graph.entry(name)
+    for name in exits:
+        graph.exit(name)
+    return graph
+
+
+def problems(graph: AnyGraph) -> tuple[str, ...]:
+    with pytest.raises(InvalidGraph) as caught:
+        graph.build()
+    return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("graph", "said"),
+    [
+        pytest.param(
+            described("a", "b", edges="ab ac", entry="a", exits="b"),
+            [
+                "the edge 'a' -> 'c' names the unknown node 'c'",
+                "the edge 'a' -> 'c' is never tried: 'a' -> 'b' before it always holds",
+            ],
+            id="unknown-target",
+        ),
+        pytest.param(
+            described("review", entry="", exits="").entry("reveiw").exit("review"),
+            ["the entry 'reveiw' names the unknown node 'reveiw'; did you mean 'review'?"],
+            id="unknown-entry",
+        ),
+        pytest.param(
+            described("a", edges="", entry="a", exits="ab"),
+            ["the exit 'b' names the unknown node 'b'"],
+            id="unknown-exit",
+        ),
+        pytest.param(
+            described("a", exits="a"),
+            ["it has no entry: say where it begins with .entry(name)"],
+            id="no-entry",
+        ),
+        pytest.param(
+            described("a", "b", edges="ab", entry="ab", exits="b"),
+            ["it has several entries, 'a' and 'b': it can begin in one place only"],
+            id="two-entries",
+        ),
+        pytest.param(
+            described("a", edges="aa", entry="a"),
+            ["it has no exit: say where it ends with .exit(name)"],
+            id="no-exit",
+        ),
+        pytest.param(
+            described("a", "b", "c", edges="ab ba", entry="a", exits="c"),
+            [
+                "'c' cannot be reached from the entry 'a'",
+                "no exit can be reached from the entry 'a'",
+            ],
+            id="no-exit-in-reach",
+        ),
+        pytest.param(
+            described("a", "b", entry="a", exits="a"),
+            [
+                "'b' is a dead end: add an edge out of it, or make it an exit",
+                "'b' cannot be reached from the entry 'a'",
+            ],
+            id="unreachable-and-dead-end",
+        ),
+        pytest.param(
+            described("a", "b", "c", entry="a", exits="b")
+            .edge("a", "c", when=lambda _: True)
+            .edge("a", "b")
+            .edge("c", "c"),
+            ["no exit can be reached from 'c': once there, it would go round for ever"],
+            id="trap",
+        ),
+        pytest.param(
+            described("a", "b", edges="ab ba", entry="a", exits="b"),
+            ["the edge 'b' -> 'a' is never taken: 'b' is an exit, where the graph ends"],
+            id="edge-out-of-an-exit",
+        ),
+        pytest.param(
+            described("a", "a", entry="a", exits="a"),
+            ["two nodes are named 'a': give each a name of its own"],
+            id="duplicate",
+        ),
+        pytest.param(
+            described(),
+            [
+                "it has no nodes: add some with .node(name, function)",
+                "it has no entry: say where it begins with .entry(name)",
+                "it has no exit: say where it ends with .exit(name)",
+            ],
+            id="empty",
+        ),
+        pytest.param(
+            AnyGraph("g", max_iterations=0).node("a", pure).entry("a").exit("a"),
+            ["max_iterations must be 1 or more, not 0"],
+            id="no-iterations",
+        ),
+    ],
+)
+def test_a_problem_is_named(graph: AnyGraph, said: list[str]) -> None:
+    assert problems(graph) == tuple(said)
+
+
+def generator(number: int) -> Do[HasCheckpoints, str, int]:
+    return (yield from pure(number))
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "said"),
+    [
+        ("a/b", pure, "cannot name a step"),
+        ("", pure, "cannot name a step"),
+        ("a", 3, "node 'a' is given 3"),
+        ("a", described("x", entry="x", exits="x"), "a workflow that is built"),
+        ("a", generator, "put @do above it"),
+    ],
+)
+def test_what_is_no_node_is_named(name: str, body: Any, said: str) -> None:
+    [problem] = problems(AnyGraph("g").node(name, body).entry(name).exit(name))
+
+    assert said in problem
+
+
+def test_branches_are_checked_as_nodes_are() -> None:
+    none = AnyGraph("g").parallel("a", {}, lambda number, _: number)
+    bad: Any = {"x": pure, "y": 3}
+    wrong = AnyGraph("g").parallel("a", bad, lambda number, _: number)
+
+    assert "no branches" in problems(none.entry("a").exit("a"))[0]
+    assert "node 'y' is given 3" in problems(wrong.entry("a").exit("a"))[0]
+
+
+def test_two_classes_of_one_name_are_refused() -> None:
+    def of_a_class() -> Callable[[int], Effect[object, Never, int]]:
+        @dataclass
+        class Order:
+            number: int
+
+        def act(order: Order) -> Effect[object, Never, Order]:
+            return pure(order)
+
+        # As from a module in which annotations are not text.
+        act.__annotations__ = {"order": Order, "return": Effect[object, Never, Order]}
+        return act  # type: ignore[return-value]
+
+    graph = AnyGraph("g").node("a", of_a_class()).node("b", of_a_class()).edge("a", "b")
+
+    [problem] = problems(graph.entry("a").exit("b"))
+    assert "named Order" in problem
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    body: Any = None
+    graph = (
+        StateGraph[HasCheckpoints, Any, int]("g", max_iterations=0)
+        .node("twice", pure)
+        .node("twice", pure)
+        .node("x", body)
+        .edge("twice", "nowhere")
+        .exit("nobody")
+    )
+
+    with pytest.raises(InvalidGraph) as caught:
+        graph.build()
+
+    said = str(caught.value)
+    for part in (
+        "graph 'g' cannot be built",
+        "two nodes are named 'twice'",
+        "node 'x' is given None",
+        "unknown node 'nowhere'",
+        "unknown node 'nobody'",
+        "no entry",
+        "'x' is a dead end",
+        "max_iterations",
+    ):
+        assert part in said
+    assert said.count("\n- ") == len(caught.value.problems) == 7
+
+
+def test_an_edge_may_be_described_before_its_nodes() -> None:
+    graph = AnyGraph("g").exit("b").edge("a", "b").entry("a").node("b", pure).node("a", pure)
+
+    assert graph.build().body(1).run_sync(App()) == Success(1)
+
+
+def test_what_is_described_later_changes_nothing_that_was_built() -> None:
+    description = described("a", "b", edges="ab", entry="a", exits="b")
+    built = description.build()
+    description.node("c", pure)
+
+    assert built.definition.steps == ("a", "b")
+    assert problems(description)
+    assert built.body(1).run_sync(App()) == Success(1)
+
+
+def test_a_graph_is_a_workflow_of_its_own_kind() -> None:
+    graph = AnyGraph("g", version="3").node("a", pure).entry("a").exit("a").build()
+
+    assert (graph.name, graph.version, graph.kind) == ("g", "3", "graph")
+    assert repr(graph) == "<Graph 'g' version '3'>"
+
+
+def base() -> AnyGraph:
+    return AnyGraph("g").node("a", fail).node("b", pure).node("c", pure).entry("a").exit("c")
+
+
+def is_even(number: int) -> bool:
+    return number % 2 == 0
+
+
+def is_small(number: int) -> bool:
+    return number < 10
+
+
+def built(*edges: tuple[str, str, Any]) -> Graph[HasCheckpoints, Any, int]:
+    graph = base()
+    for edge in edges:
+        graph.edge(*edge)
+    return graph.build()
+
+
+USUAL = (("a", "c", is_even), ("a", "b", None), ("b", "c", None))
+
+
+@pytest.mark.parametrize(
+    ("edges", "said"),
+    [
+        pytest.param(
+            (("a", "c", is_even), ("a", "b", None), ("b", "a", None)),
+            ["'b -> a' was added", "'b -> c' was removed"],
+            id="another-target",
+        ),
+        pytest.param(
+            (("a", "b", is_even), ("a", "c", None), ("b", "c", None)),
+            ["'a -> b if' was added", "'a -> b' was removed"],
+            id="another-condition",
+        ),
+        pytest.param(
+            (*USUAL[:1], ("b", "c", is_even), *USUAL[1:]),
+            ["'b -> c if' was added"],
+            id="one-more",
+        ),
+    ],
+)
+@pytest.mark.anyio
+async def test_a_run_is_not_resumed_by_a_graph_with_other_edges(
+    edges: tuple[tuple[str, str, Any], ...], said: list[str]
+) -> None:
+    app = App()
+    await built(*USUAL).start(1, run_id="r").run(app)
+
+    error = (await built(*edges).resume("r").run(app)).failure()
+
+    assert isinstance(error, DefinitionChanged)
+    for part in said:
+        assert part in str(error)
+
+
+def test_the_order_of_edges_counts_and_the_names_of_conditions_do_not() -> None:
+    first = (("a", "c", is_even), ("a", "b", is_small), ("b", "c", None))
+    other_order = (first[1], first[0], first[2])
+    other_names = (("a", "c", is_small), ("a", "b", is_even), first[2])
+
+    assert built(*first).fingerprint == built(*other_names).fingerprint
+    changed = built(*other_order).definition.changed_since(built(*first).definition, "r")
+    assert changed is not None
+    assert "its edges come in another order" in str(changed)
+
+
+def within(inner: Any) -> Graph[HasCheckpoints, Any, int]:
+    return AnyGraph("outer").node("inner", inner).entry("inner").exit("inner").build()
+
+
+def test_a_change_of_a_nested_workflow_is_a_change() -> None:
+    def coded(version: str) -> Any:
+        @workflow(version=version)
+        def body(number: int) -> Effect[HasCheckpoints, str, int]:
+            return pure(number)
+
+        return body
+
+    graphs = [
+        within(built(*USUAL)),
+        within(built(("a", "b", None), ("b", "c", None))),
+        within(coded("1")),
+        within(coded("2")),
+    ]
+
+    assert len({graph.fingerprint for graph in graphs}) == 4
+    assert graphs[0].fingerprint == within(built(*USUAL)).fingerprint
+    assert graphs[0].definition.steps == ("inner", "inner/a", "inner/b", "inner/c")
+
+
+def test_the_input_is_structured_as_the_state_that_the_graph_declares() -> None:
+    @dataclass(frozen=True)
+    class Draft:
+        text: str
+
+    graph = StateGraph[HasCheckpoints, Never, Draft]("g").node("a", pure).entry("a").exit("a")
+
+    assert graph.build().structure_input({"text": "hello"}) == Draft("hello")
+    with pytest.raises(ValueError, match="does not fit"):
+        graph.build().structure_input({"words": 1})

@@ -1,0 +1,213 @@
+"""What observers are told of a graph, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import pytest
+from returns.result import Failure, Success
+
+from effectflow import Checkpoints, Effect, StateGraph, fail, from_async, from_fn, pure
+from effectflow.checkpoint import (
+    CheckpointEvent,
+    CheckpointLoaded,
+    CheckpointSaved,
+    CycleDetected,
+    EdgeEvaluated,
+    EntryAppended,
+    NodeEnded,
+    NodeStarted,
+    RunResumed,
+    StepSkipped,
+)
+from effectflow.stores import MemoryStore
+from effectflow.testing import RecordingObserver
+from effectflow.workflows import Graph
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints
+    broken: set[int] = field(default_factory=set[int])
+
+
+def add_one(number: int) -> Effect[App, str, int]:
+    def perform(app: App) -> Effect[object, str, int]:
+        return fail(f"no {number}") if number in app.broken else pure(number + 1)
+
+    return from_fn(perform).and_then(lambda effect: effect)
+
+
+def is_two(number: int) -> bool:
+    return number == 2
+
+
+def counting() -> Graph[App, Any, int]:
+    return (
+        StateGraph[App, str, int]("counting")
+        .node("add", add_one)
+        .node("end", pure)
+        .edge("add", "end", when=is_two)
+        .edge("add", "add")
+        .entry("add")
+        .exit("end")
+        .build()
+    )
+
+
+def without_entries(observer: RecordingObserver) -> list[CheckpointEvent]:
+    return [event for event in observer.events if not isinstance(event, EntryAppended)]
+
+
+async def test_a_way_through_a_graph_is_told_node_by_node() -> None:
+    observer = RecordingObserver()
+    app = App(Checkpoints(MemoryStore(), observers=[observer]))
+
+    await counting().start(0, run_id="r").run(app)
+
+    first = ("r", "counting", "add", 1, "add")
+    second = ("r", "counting", "add", 2, "add#2")
+    end = ("r", "counting", "end", 1, "end")
+    assert without_entries(observer) == [
+        CheckpointSaved("r", 1),
+        CheckpointSaved("r", 2),
+        NodeStarted(*first),
+        NodeEnded(*first, "completed"),
+        EdgeEvaluated("r", "counting", "add", "end", is_taken=False),
+        EdgeEvaluated("r", "counting", "add", "add", is_taken=True),
+        CheckpointSaved("r", 4),
+        CycleDetected(*second),
+        NodeStarted(*second),
+        NodeEnded(*second, "completed"),
+        EdgeEvaluated("r", "counting", "add", "end", is_taken=True),
+        CheckpointSaved("r", 6),
+        NodeStarted(*end),
+        NodeEnded(*end, "completed"),
+        CheckpointSaved("r", 8),
+    ]
+
+
+async def test_a_resume_tells_where_it_goes_on_and_not_again_what_it_skips() -> None:
+    observer = RecordingObserver()
+    store = MemoryStore()
+    app = App(Checkpoints(store), broken={1})
+    assert await counting().start(0, run_id="r").run(app) == Failure("no 1")
+
+    await counting().resume("r").run(App(Checkpoints(store, observers=[observer])))
+
+    second = ("r", "counting", "add", 2, "add#2")
+    end = ("r", "counting", "end", 1, "end")
+    assert without_entries(observer) == [
+        CheckpointLoaded("r", 6, "add#2"),
+        RunResumed("r", "add#2"),
+        CheckpointSaved("r", 7),
+        StepSkipped("r", "add", 1),
+        CheckpointSaved("r", 8),
+        CycleDetected(*second),
+        NodeStarted(*second),
+        NodeEnded(*second, "completed"),
+        EdgeEvaluated("r", "counting", "add", "end", is_taken=True),
+        CheckpointSaved("r", 10),
+        NodeStarted(*end),
+        NodeEnded(*end, "completed"),
+        CheckpointSaved("r", 12),
+    ]
+
+
+async def test_a_complete_run_is_loaded_and_not_resumed() -> None:
+    observer = RecordingObserver()
+    store = MemoryStore()
+    await counting().start(0, run_id="r").run(App(Checkpoints(store)))
+
+    app = App(Checkpoints(store, observers=[observer]))
+    assert await counting().resume("r").run(app) == Success(2)
+    assert await counting().start(0, run_id="r").run(app) == Success(2)
+
+    assert observer.events == [CheckpointLoaded("r", 8, "end")] * 2
+
+
+def raise_a_bug(_: int) -> Effect[App, str, int]:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("node", "outcome"), [(lambda _: fail("no"), "failed"), (raise_a_bug, "failed")]
+)
+async def test_how_a_node_ended_is_told(
+    node: Callable[[int], Effect[App, str, int]], outcome: str
+) -> None:
+    observer = RecordingObserver()
+    graph = StateGraph[App, str, int]("g").node("a", node).entry("a").exit("a").build()
+    with suppress(ZeroDivisionError):
+        await graph.start(0).run(App(Checkpoints(MemoryStore(), observers=[observer])))
+
+    [ended] = [event for event in observer.events if isinstance(event, NodeEnded)]
+    assert (ended.node, ended.outcome) == ("a", outcome)
+
+
+async def test_a_node_that_was_cut_off_is_told_as_interrupted() -> None:
+    observer = RecordingObserver()
+    began = anyio.Event()
+
+    async def wait(_: object) -> int:
+        began.set()
+        await anyio.sleep_forever()
+        return 0
+
+    node: Callable[[int], Effect[App, str, int]] = lambda _: from_async(wait)  # noqa: E731
+    graph = StateGraph[App, str, int]("g").node("a", node).entry("a").exit("a").build()
+    app = App(Checkpoints(MemoryStore(), observers=[observer]))
+    async with anyio.create_task_group() as group:
+        group.start_soon(graph.start(0).run, app)
+        await began.wait()
+        group.cancel_scope.cancel()
+
+    [ended] = [event for event in observer.events if isinstance(event, NodeEnded)]
+    assert ended.outcome == "interrupted"
+
+
+async def test_branches_and_sub_graphs_are_told_with_their_place() -> None:
+    observer = RecordingObserver()
+    graph = (
+        StateGraph[App, str, int]("outer")
+        .parallel("both", {"plus": add_one, "count": counting()}, lambda _, found: found["count"])
+        .entry("both")
+        .exit("both")
+        .build()
+    )
+    await graph.start(0, run_id="r").run(App(Checkpoints(MemoryStore(), observers=[observer])))
+
+    told = {
+        (event.graph, event.step) for event in observer.events if isinstance(event, NodeStarted)
+    }
+    assert told == {
+        ("outer", "both"),
+        ("outer", "both/par_traverse[plus]/plus"),
+        ("outer", "both/par_traverse[count]/count"),
+        ("counting", "both/par_traverse[count]/count/add"),
+        ("counting", "both/par_traverse[count]/count/add#2"),
+        ("counting", "both/par_traverse[count]/count/end"),
+    }
+
+
+async def test_a_plain_run_shows_its_nodes_to_the_observer_of_effects() -> None:
+    class Told:
+        def __init__(self) -> None:
+            self.log: list[str] = []
+
+        def began(self, name: str) -> None:
+            self.log.append(f"{name} began")
+
+        def ended(self, name: str, ended: object) -> None:
+            self.log.append(f"{name} ended: {type(ended).__name__}")
+
+    told = Told()
+    await counting().body(1).run(App(Checkpoints(MemoryStore())), observer=told)
+
+    assert told.log == ["add began", "add ended: Success", "end began", "end ended: Success"]

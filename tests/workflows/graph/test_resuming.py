@@ -1,0 +1,454 @@
+"""A graph that was stopped goes on at the node after the last durable one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import anyio
+import pytest
+from returns.result import Success
+
+from effectflow import (
+    CheckpointPolicy,
+    Checkpoints,
+    Do,
+    Effect,
+    RetryExhausted,
+    RetryPolicy,
+    StateGraph,
+    fail,
+    from_async,
+    from_fn,
+    now,
+    pure,
+    step,
+    workflow,
+)
+from effectflow.checkpoint import (
+    BeforeStep,
+    CheckpointStore,
+    Completed,
+    Lease,
+    OutcomeUnknown,
+    RunStatus,
+    RunSummary,
+    SaveFailed,
+    read_checkpoint,
+    read_entries,
+)
+from effectflow.stores import MemoryStore
+from effectflow.testing import crash_everywhere
+from effectflow.workflows import Graph
+
+pytestmark = pytest.mark.anyio
+
+
+class Torn(Exception):
+    """A typed failure of the tests."""
+
+
+@dataclass
+class World:
+    """What was done, and at which visit something is to go wrong."""
+
+    done: list[str] = field(default_factory=list[str])
+    broken: set[str] = field(default_factory=set[str])
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints
+    world: World = field(default_factory=World)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A text that is reviewed until it is long enough."""
+
+    text: str
+    remarks: tuple[str, ...] = ()
+
+
+def done(name: str) -> Effect[App, Torn, None]:
+    """Note that this was done; the so many-th time as `name#n`."""
+
+    def perform(app: App) -> Effect[object, Torn, None]:
+        app.world.done.append(name)
+        visit = f"{name}#{app.world.done.count(name)}"
+        return fail(Torn(visit)) if visit in app.world.broken else pure(None)
+
+    return from_fn(perform).and_then(lambda effect: effect)
+
+
+def write(draft: Draft) -> Effect[App, Torn, Draft]:
+    return done("write").map(lambda _: replace(draft, text=f"{draft.text}w"))
+
+
+def review(draft: Draft) -> Effect[App, Torn, Draft]:
+    return done("review").map(lambda _: replace(draft, remarks=(*draft.remarks, draft.text)))
+
+
+def publish(draft: Draft) -> Effect[App, Torn, Draft]:
+    return done("publish").map(lambda _: replace(draft, text=f"{draft.text}!"))
+
+
+def is_long(draft: Draft) -> bool:
+    return len(draft.text) >= 3
+
+
+def looping() -> Graph[App, Any, Draft]:
+    """write, review, write, review, write, review, publish."""
+    return (
+        StateGraph[App, Torn, Draft]("looping")
+        .node("write", write)
+        .node("review", review)
+        .node("publish", publish)
+        .edge("write", "review")
+        .edge("review", "publish", when=is_long)
+        .edge("review", "write")
+        .entry("write")
+        .exit("publish")
+        .build()
+    )
+
+
+WHOLE = Draft("www!", ("w", "ww", "www"))
+VISITS = ["write", "review", "write", "review", "write", "review", "publish"]
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    async with MemoryStore() as store:
+        yield store
+
+
+@pytest.mark.parametrize("visit", ["write#1", "review#2", "write#3", "publish#1"])
+async def test_a_resume_runs_the_node_that_failed_and_none_before_it(
+    store: MemoryStore, visit: str
+) -> None:
+    app = App(Checkpoints(store), World(broken={visit}))
+    failed = (await looping().start(Draft(""), run_id="r").run(app)).failure()
+    assert isinstance(failed, Torn)
+    before = list(app.world.done)
+
+    app.world.broken.clear()
+    again = App(app.checkpoints)
+    assert await looping().resume("r").run(again) == Success(WHOLE)
+
+    # The visit that failed is the last before and the first again.
+    assert [*before[:-1], *again.world.done] == VISITS
+    steps = [done.step for done in (await read_checkpoint(store, "r")).completed_steps]
+    assert steps == ["write", "review", "write#2", "review#2", "write#3", "review#3", "publish"]
+
+
+async def test_not_even_the_function_of_a_node_that_is_skipped_is_called(
+    store: MemoryStore,
+) -> None:
+    called: list[str] = []
+
+    def counted(name: str) -> Any:
+        def function(number: int) -> Effect[object, Torn, int]:
+            called.append(name)
+            return pure(number + 1) if called.count("b") != 1 else fail(Torn("b"))
+
+        return function
+
+    graph = StateGraph[App, Torn, int]("counted").node("a", counted("a")).node("b", counted("b"))
+    built = graph.edge("a", "b").entry("a").exit("b").build()
+    app = App(Checkpoints(store))
+    await built.start(0, run_id="r").run(app)
+
+    assert await built.resume("r").run(app) == Success(2)
+    assert called == ["a", "b", "b"]
+
+
+async def test_a_run_at_its_exit_says_so_and_gives_its_recorded_state(store: MemoryStore) -> None:
+    app = App(Checkpoints(store))
+    await looping().start(Draft(""), run_id="r").run(app)
+    app.world.done.clear()
+
+    plan = (await looping().plan("r").run(app)).unwrap()
+    assert (plan.is_complete, plan.start, len(plan.skip)) == (True, None, 7)
+    assert await looping().resume("r").run(app) == Success(WHOLE)
+    assert await looping().start(Draft(""), run_id="r").run(app) == Success(WHOLE)
+    assert app.world.done == []
+
+
+async def test_a_plan_names_the_node_that_a_resume_runs_next_whatever_entry_is_the_last(
+    store: MemoryStore,
+) -> None:
+    app = App(Checkpoints(store))
+    await looping().start(Draft(""), run_id="r").run(app)
+    entries = await read_entries(store, "r")
+
+    for length in range(1, len(entries) + 1):
+        checkpoint = await read_checkpoint(store, "r", at=length)
+        plan = looping().plan_for(checkpoint)
+        assert looping().plan_for(checkpoint) == plan
+        is_begun = isinstance(entries[length - 1], BeforeStep)
+        to_come = entries[length - 1 if is_begun else length :]
+        expected = next((entry.step for entry in to_come if isinstance(entry, BeforeStep)), None)
+        assert (plan.start, plan.retry_current) == (expected, is_begun)
+        assert plan.is_complete is (length == len(entries))
+
+
+def nested() -> Graph[App, Any, Draft]:
+    """A cycle around a sub-graph, with branches, one of which is a graph as well."""
+
+    def measure(draft: Draft) -> Effect[App, Torn, str]:
+        return done("measure").map(lambda _: f"length {len(draft.text)}")
+
+    def merge(draft: Draft, results: Mapping[str, object]) -> Draft:
+        return replace(draft, remarks=(*draft.remarks, *map(str, results.values())))
+
+    shortened = (
+        StateGraph[App, Torn, Draft]("shortened")
+        .node("review", review)
+        .node("cut", lambda draft: done("cut").map(lambda _: replace(draft, text=draft.text[:1])))
+        .edge("review", "cut")
+        .entry("review")
+        .exit("cut")
+        .build()
+    )
+    return (
+        StateGraph[App, Torn, Draft]("nested")
+        .node("polish", looping())
+        .parallel("checks", {"measure": measure, "shortened": shortened}, merge)
+        .node("publish", publish)
+        .edge("polish", "checks")
+        .edge("checks", "publish", when=lambda draft: len(draft.text) > 8)
+        .edge("checks", "polish")
+        .entry("polish")
+        .exit("publish")
+        .build()
+    )
+
+
+async def test_a_crash_at_every_append_changes_nothing_in_a_cycle() -> None:
+    points = await crash_everywhere(looping(), Draft(""), lambda store: App(Checkpoints(store)))
+
+    assert len(points) == 2 * 9
+
+
+@pytest.mark.parametrize(
+    "policy", [CheckpointPolicy(), CheckpointPolicy(every_steps=4), CheckpointPolicy(None)]
+)
+async def test_a_crash_at_every_append_changes_nothing_in_sub_graphs_and_branches(
+    policy: CheckpointPolicy,
+) -> None:
+    def environment(store: CheckpointStore) -> App:
+        return App(Checkpoints(store, policy=policy))
+
+    points = await crash_everywhere(nested(), Draft(""), environment)
+
+    assert len(points) >= (2 * 25 if policy.every_steps == 1 else 2)
+
+
+async def test_a_plan_looks_into_sub_graphs_and_names_what_is_under_way(
+    store: MemoryStore,
+) -> None:
+    app = App(Checkpoints(store))
+    await nested().start(Draft(""), run_id="r").run(app)
+    entries = await read_entries(store, "r")
+
+    async def planned_after(step: str) -> tuple[str | None, bool]:
+        ends = [isinstance(entry, Completed) and entry.step == step for entry in entries]
+        checkpoint = await read_checkpoint(store, "r", at=ends.index(True) + 1)
+        plan = nested().plan_for(checkpoint)
+        return plan.start, plan.retry_current
+
+    assert await planned_after("polish/review") == ("polish/write#2", False)
+    assert await planned_after("polish/review#3") == ("polish/publish", False)
+    # The sub-graph is at its exit, and its own step is still to be completed.
+    assert await planned_after("polish/publish") == ("polish", True)
+    assert await planned_after("polish") == ("checks", False)
+    # One branch has completed, and the other one is under way: the node is taken up again.
+    assert await planned_after("checks/par_traverse[measure]/measure") == ("checks", True)
+    assert await planned_after("checks") == ("polish#2", False)
+
+
+async def test_branches_that_completed_are_not_run_again(store: MemoryStore) -> None:
+    app = App(Checkpoints(store), World(broken={"cut#1"}))
+    assert isinstance((await nested().start(Draft(""), run_id="r").run(app)).failure(), Torn)
+    assert app.world.done.count("measure") == 1
+
+    app.world.broken.clear()
+    assert (await nested().resume("r").run(app)).unwrap().text.endswith("!")
+    assert app.world.done.count("measure") == app.world.done.count("cut") - 1
+
+
+async def test_what_a_nested_workflow_saw_between_its_steps_is_seen_again(
+    store: MemoryStore,
+) -> None:
+    """A node is run again as a whole, and the steps within it are skipped: they must still fit."""
+    seen: list[datetime] = []
+
+    @step
+    def stamp(text: str, moment: datetime) -> Effect[App, Torn, str]:
+        return pure(f"{text} at {moment}")
+
+    @workflow
+    def stamped(text: str) -> Do[App, Torn, str]:
+        moment = yield from now()
+        seen.append(moment)
+        text = yield from stamp(text, moment)
+        yield from done("stamped")
+        return text
+
+    graph = StateGraph[App, Torn, str]("outer").node("stamp", stamped).entry("stamp").exit("stamp")
+    built = graph.build()
+    app = App(Checkpoints(store), World(broken={"stamped#1"}))
+    await built.start("a", run_id="r").run(app)
+
+    # A resume with another time would be refused with StepInputChanged.
+    assert await built.resume("r").run(app) == Success(f"a at {seen[0]}")
+    assert seen == [seen[0]] * 2
+
+
+async def test_a_sub_graph_that_is_retried_within_a_node_begins_anew(store: MemoryStore) -> None:
+    policy = RetryPolicy.constant(0).with_max_retries(3)
+
+    def patient(draft: Draft) -> Effect[App, RetryExhausted[Any], Draft]:
+        return looping().body(draft).retry(policy)
+
+    graph = StateGraph[App, RetryExhausted[Any], Draft]("outer").node("patient", patient)
+    built = graph.entry("patient").exit("patient").build()
+    app = App(Checkpoints(store), World(broken={"review#2", "review#3"}))
+
+    assert await built.start(Draft(""), run_id="r").run(app) == Success(WHOLE)
+    assert app.world.done.count("write") == 6
+
+
+async def test_a_node_that_may_run_only_once_is_not_run_again_silently(store: MemoryStore) -> None:
+    @step(at_most_once=True)
+    def pay(number: int) -> Effect[App, Torn, int]:
+        return from_async(sleep_long).map(lambda _: number + 1)
+
+    async def sleep_long(app: App) -> None:
+        app.world.done.append("paid")
+        if app.world.done == ["paid"]:
+            began.set()
+            await anyio.sleep_forever()
+
+    began = anyio.Event()
+    graph = StateGraph[App, Torn, int]("paying").node("charge", pay).entry("charge").exit("charge")
+    built = graph.build()
+    app = App(Checkpoints(store))
+    async with anyio.create_task_group() as group:
+        group.start_soon(built.start(0, run_id="r").run, app)
+        await began.wait()
+        group.cancel_scope.cancel()
+
+    error = (await built.resume("r").run(app)).failure()
+    assert isinstance(error, OutcomeUnknown)
+    assert error.step == "charge"
+    assert await built.resume("r", force=True).run(app) == Success(1)
+
+
+async def test_an_interrupted_graph_goes_on_with_the_node_that_was_cut_off(
+    store: MemoryStore,
+) -> None:
+    began = anyio.Event()
+
+    async def wait(app: App) -> None:
+        app.world.done.append("wait")
+        if app.world.done == ["wait"]:
+            began.set()
+            await anyio.sleep_forever()
+
+    graph = (
+        StateGraph[App, Torn, Draft]("waiting")
+        .node("first", pure)
+        .node("wait", lambda draft: from_async(wait).map(lambda _: draft))
+        .edge("first", "wait")
+        .entry("first")
+        .exit("wait")
+        .build()
+    )
+    app = App(Checkpoints(store))
+    async with anyio.create_task_group() as group:
+        group.start_soon(graph.start(Draft("a"), run_id="r").run, app)
+        await began.wait()
+        group.cancel_scope.cancel()
+
+    assert (await read_checkpoint(store, "r")).status is RunStatus.INTERRUPTED
+    plan = (await graph.plan("r").run(app)).unwrap()
+    assert (plan.start, plan.retry_current) == ("wait", True)
+    assert await graph.resume("r").run(app) == Success(Draft("a"))
+
+
+# How often a graph is saved, and what happens if it cannot be.
+
+
+class LosingStore(MemoryStore):
+    """Remembers the entries of each append, and refuses those that it is told to."""
+
+    def __init__(self, *lost: int) -> None:
+        super().__init__()
+        self.appends: list[int] = []
+        self.lost = lost
+
+    async def append(
+        self,
+        lease: Lease,
+        bodies: Any,
+        *,
+        after: int,
+        summary: RunSummary | None = None,
+        release: bool = False,
+    ) -> None:
+        self.appends.append(len(bodies))
+        if len(self.appends) in self.lost:
+            raise SaveFailed(lease.run_id, "the disk is full")
+        await super().append(lease, bodies, after=after, summary=summary, release=release)
+
+
+async def test_every_so_many_nodes_is_a_commit() -> None:
+    async with LosingStore() as store:
+        app = App(Checkpoints(store, policy=CheckpointPolicy(every_steps=3)))
+        assert await looping().start(Draft(""), run_id="r").run(app) == Success(WHOLE)
+
+    # Started; then three nodes and the beginning of the next, twice; then the rest.
+    assert store.appends == [1, 7, 6, 2]
+
+
+async def test_a_save_that_fails_stops_the_graph_and_only_unsaved_nodes_are_run_again() -> None:
+    async with LosingStore(3) as store:
+        app = App(Checkpoints(store, policy=CheckpointPolicy(every_steps=3)))
+        error = (await looping().start(Draft(""), run_id="r").run(app)).failure()
+
+        assert isinstance(error, SaveFailed)
+        assert app.world.done == VISITS[:6]
+        assert await looping().resume("r").run(app) == Success(WHOLE)
+
+    # Three nodes and the beginning of the fourth were durable.
+    assert app.world.done[6:] == VISITS[3:]
+
+
+async def test_a_save_that_fails_is_only_warned_of_if_the_user_wants_it_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with LosingStore(3) as store:
+        policy = CheckpointPolicy(every_steps=3)
+        app = App(Checkpoints(store, policy=policy, on_save_error="warn"))
+
+        assert await looping().start(Draft(""), run_id="r").run(app) == Success(WHOLE)
+        assert len((await read_checkpoint(store, "r")).completed_steps) == 7
+
+    assert app.world.done == VISITS
+    assert "the disk is full" in caplog.text
+
+
+async def test_a_run_that_is_not_to_be_preserved_is_gone_once_it_is_at_its_exit(
+    store: MemoryStore,
+) -> None:
+    app = App(Checkpoints(store, preserve=False), World(broken={"publish#1"}))
+    await looping().start(Draft(""), run_id="r").run(app)
+    assert [info.run_id for info in await store.find()] == ["r"]
+
+    app.world.broken.clear()
+    assert await looping().resume("r").run(app) == Success(WHOLE)
+    assert await store.find() == []

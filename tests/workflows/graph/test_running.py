@@ -1,0 +1,438 @@
+"""Where a state goes in a graph, and what stops it."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Never
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from returns.result import Failure, Success
+
+from effectflow import (
+    Checkpoints,
+    Do,
+    Effect,
+    HasCheckpoints,
+    MaxIterationsExceeded,
+    NoEdge,
+    StateGraph,
+    Workflow,
+    do,
+    fail,
+    from_async,
+    from_fn,
+    pure,
+    sleep,
+    step,
+    step_info,
+    workflow,
+)
+from effectflow.stores import MemoryStore
+from effectflow.testing import TestClock
+from effectflow.workflows import Graph
+
+pytestmark = pytest.mark.anyio
+
+Trail = tuple[str, ...]
+"""The state of most graphs here: the nodes that it has been to."""
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(MemoryStore()))
+
+
+def visiting(name: str) -> Callable[[Trail], Effect[object, Never, Trail]]:
+    """A node that leaves its name in the trail."""
+    return lambda trail: pure((*trail, name))
+
+
+def trails(name: str = "trails", *, max_iterations: int = 1000) -> StateGraph[App, str, Trail]:
+    return StateGraph[App, str, Trail](name, max_iterations=max_iterations)
+
+
+async def test_edges_are_tried_in_order_and_the_first_that_holds_is_taken() -> None:
+    asked: list[str] = []
+
+    def says(answer: bool, name: str) -> Callable[[Trail], bool]:
+        def condition(_: Trail) -> bool:
+            asked.append(name)
+            return answer
+
+        return condition
+
+    graph = trails().node("a", visiting("a")).entry("a").edge("a", "b", says(False, "b"))
+    graph.edge("a", "c", says(True, "c")).edge("a", "d", says(True, "d")).edge("a", "e")
+    for name in "bcde":
+        graph.node(name, visiting(name)).exit(name)
+
+    assert await graph.build().body(()).run(App()) == Success(("a", "c"))
+    assert asked == ["b", "c"]
+
+
+class Verdict(Enum):
+    GOOD = 1
+    BAD = 2
+
+
+async def test_a_route_leads_where_the_choice_says() -> None:
+    def judge(trail: Trail) -> Verdict:
+        return Verdict.GOOD if len(trail) > 2 else Verdict.BAD
+
+    graph = (
+        trails()
+        .node("write", visiting("write"))
+        .node("publish", visiting("publish"))
+        .route("write", judge, {Verdict.GOOD: "publish", Verdict.BAD: "write"})
+        .entry("write")
+        .exit("publish")
+        .build()
+    )
+
+    assert await graph.body(()).run(App()) == Success(("write", "write", "write", "publish"))
+
+
+def routed(choice: str) -> StateGraph[App, str, Trail]:
+    graph = trails("routed").node("a", visiting("a")).entry("a")
+    for name in ("b", "c"):
+        graph.node(name, visiting(name)).exit(name)
+    return graph.route("a", lambda _: choice, {"to b": "b"})
+
+
+async def test_a_choice_without_a_way_is_stuck_unless_an_edge_without_condition_follows() -> None:
+    stuck = await routed("to d").edge("a", "c", lambda _: False).build().body(()).run(App())
+
+    error = stuck.failure()
+    assert isinstance(error, NoEdge)
+    assert (error.graph, error.node) == ("routed", "a")
+    assert error.edges == ("'a' -> 'b' if to b", "'a' -> 'c'")
+    assert "stuck after node 'a'" in str(error)
+    assert await routed("to d").edge("a", "c").build().body(()).run(App()) == Success(("a", "c"))
+
+
+def circle(max_iterations: int) -> Graph[App, Any, Trail]:
+    """Goes round twice and leaves: five visits."""
+    return (
+        trails("circle", max_iterations=max_iterations)
+        .node("a", visiting("a"))
+        .node("b", visiting("b"))
+        .node("end", visiting("end"))
+        .edge("a", "b")
+        .edge("b", "end", when=lambda trail: len(trail) == 4)
+        .edge("b", "a")
+        .entry("a")
+        .exit("end")
+        .build()
+    )
+
+
+async def test_a_run_may_visit_exactly_as_many_nodes_as_max_iterations_says() -> None:
+    assert await circle(5).body(()).run(App()) == Success(("a", "b", "a", "b", "end"))
+
+    error = (await circle(4).body(()).run(App())).failure()
+    assert isinstance(error, MaxIterationsExceeded)
+    assert (error.graph, error.node, error.max_iterations) == ("circle", "end", 4)
+    assert error.visits == {"a": 2, "b": 2}
+    assert "4 visits" in str(error)
+    assert "a 2, b 2" in str(error)
+
+
+async def test_a_run_that_was_stopped_by_max_iterations_goes_on_once_they_are_raised() -> None:
+    app = App()
+    assert isinstance(
+        (await circle(4).start((), run_id="r").run(app)).failure(), MaxIterationsExceeded
+    )
+
+    assert await circle(5).resume("r").run(app) == Success(("a", "b", "a", "b", "end"))
+
+
+async def test_the_first_of_several_exits_that_is_reached_ends_the_graph() -> None:
+    graph = (
+        trails()
+        .node("a", visiting("a"))
+        .node("b", visiting("b"))
+        .node("c", visiting("c"))
+        .edge("a", "b", when=lambda trail: trail[0] == "to b")
+        .edge("a", "c")
+        .entry("a")
+        .exit("b")
+        .exit("c")
+        .build()
+    )
+
+    assert await graph.body(("to b",)).run(App()) == Success(("to b", "a", "b"))
+    assert await graph.body(("to c",)).run(App()) == Success(("to c", "a", "c"))
+
+
+async def test_a_failure_of_a_node_is_that_of_the_graph() -> None:
+    graph = trails().node("a", lambda _: fail("no ink")).entry("a").exit("a").build()
+
+    assert await graph.body(()).run(App()) == Failure("no ink")
+
+
+@dataclass(frozen=True)
+class Model:
+    checkpoints: Checkpoints
+    answer: str
+
+
+@do
+def ask_model(trail: Trail) -> Do[Model, str, Trail]:
+    info = yield from step_info()
+    answer = yield from from_fn(lambda model: model.answer)
+    return (*trail, f"{answer} in {info.step}")
+
+
+async def test_a_node_has_the_environment_and_is_a_step() -> None:
+    graph = StateGraph[Model, str, Trail]("asking").node("ask", ask_model)
+    built = graph.entry("ask").exit("ask").build()
+    model = Model(Checkpoints(MemoryStore()), "yes")
+
+    assert await built.body(()).run(model) == Success(("yes in ask",))
+    assert await built.start(()).run(model) == Success(("yes in ask",))
+
+
+@step(name="another name")
+def signed(trail: Trail) -> Effect[object, Never, Trail]:
+    return step_info().map(lambda info: (*trail, info.step))
+
+
+@workflow
+def in_two_steps(trail: Trail) -> Do[App, str, Trail]:
+    once = yield from signed(trail)
+    return (yield from signed(once))
+
+
+def nested() -> Graph[App, Any, Trail]:
+    inner = trails("inner").node("first", signed).node("second", signed).edge("first", "second")
+    lists = Workflow.of_steps("lists", [signed])
+    return (
+        trails("outer")
+        .node("step", signed)
+        .node("graph", inner.entry("first").exit("second").build())
+        .node("workflow", in_two_steps)
+        .node("list", lists)
+        .edge("step", "graph")
+        .edge("graph", "workflow")
+        .edge("workflow", "list")
+        .entry("step")
+        .exit("list")
+        .build()
+    )
+
+
+async def test_steps_and_workflows_of_every_kind_are_nodes() -> None:
+    paths = (
+        "step",
+        "graph/first",
+        "graph/second",
+        "workflow/another name",
+        "workflow/another name#2",
+        "list/another name",
+    )
+
+    assert await nested().start(()).run(App()) == Success(paths)
+    assert await nested().body(()).run(App()) == Success(paths)
+
+
+def compared(*names: str) -> Graph[App, Any, Trail]:
+    """Branches that take longer the earlier they are named."""
+
+    def branch(name: str, seconds: float) -> Callable[[Trail], Effect[object, Never, str]]:
+        return lambda trail: sleep(seconds).map(lambda _: f"{name} of {len(trail)}")
+
+    def merge(trail: Trail, results: Mapping[str, str]) -> Trail:
+        return (*trail, *(f"{name}: {result}" for name, result in results.items()))
+
+    branches = {name: branch(name, len(names) - i) for i, name in enumerate(names)}
+    return trails("compared").parallel("all", branches, merge).entry("all").exit("all").build()
+
+
+async def test_branches_run_side_by_side_and_merge_in_the_order_in_which_they_are_named() -> None:
+    clock = TestClock()
+
+    result = await clock.run(compared("x", "y", "z").body(("before",)), App())
+
+    assert result == Success(("before", "x: x of 1", "y: y of 1", "z: z of 1"))
+    assert clock.monotonic() == 3
+
+
+async def test_the_first_branch_that_fails_cancels_the_others() -> None:
+    ended: list[str] = []
+    waiting = sleep(60).on_exit(from_fn(lambda _: ended.append("waiting")))
+    branches: dict[str, Callable[[Trail], Effect[object, str, None]]] = {
+        "waiting": lambda _: waiting,
+        "failing": lambda _: fail("torn"),
+    }
+    graph = trails().parallel("all", branches, lambda trail, _: trail).entry("all").exit("all")
+
+    clock = TestClock()
+    assert await clock.run(graph.build().start(()), App()) == Failure("torn")
+    assert (ended, clock.monotonic()) == (["waiting"], 0)
+
+
+async def test_a_branch_may_be_a_graph() -> None:
+    graph = trails().parallel(
+        "both",
+        {"nested": nested(), "circle": circle(5)},
+        lambda trail, results: (*trail, *(str(len(result)) for result in results.values())),
+    )
+
+    assert await graph.entry("both").exit("both").build().start(()).run(App()) == Success(
+        ("6", "5")
+    )
+
+
+def raising(_: object) -> Never:
+    raise ZeroDivisionError("a bug")
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_a_bug_says_where_it_was_met(is_durable: bool) -> None:
+    def fails_at(graph: StateGraph[App, str, Trail]) -> Graph[App, Any, Trail]:
+        return graph.entry("a").exit("end").node("end", visiting("end")).build()
+
+    in_node = fails_at(trails().node("a", raising).edge("a", "end"))
+    in_condition = fails_at(trails().node("a", visiting("a")).edge("a", "end", when=raising))
+    in_merge = fails_at(
+        trails().parallel("a", {"x": visiting("x")}, raising_merge).edge("a", "end")
+    )
+    said = {in_node: "in step 'a'", in_condition: "edge 'a' -> 'end' if raising", in_merge: "'a'"}
+
+    for graph, note in said.items():
+        work = graph.start(()) if is_durable else graph.body(())
+        with pytest.raises(ZeroDivisionError) as caught:
+            await work.run(App())
+        assert any(note in line for line in caught.value.__notes__)
+
+
+def raising_merge(_: Trail, __: Mapping[str, Trail]) -> Never:
+    raise ZeroDivisionError("a bug")
+
+
+async def test_a_node_that_gives_no_effect_is_told_so() -> None:
+    graph: Any = trails().node("a", lambda trail: (*trail, "a"))  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError, match="expected an effect"):
+        await graph.entry("a").exit("a").build().body(()).run(App())
+
+
+async def test_a_cancelled_graph_is_cancelled_within_its_node() -> None:
+    began = anyio.Event()
+
+    async def wait(_: object) -> Trail:
+        began.set()
+        await anyio.sleep_forever()
+        raise AssertionError("never reached")
+
+    graph = trails().node("a", lambda _: from_async(wait)).entry("a").exit("a").build()
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(graph.body(()).run, App())
+            await began.wait()
+            group.cancel_scope.cancel()
+
+
+def counting(to: int) -> Graph[HasCheckpoints, Any, int]:
+    return (
+        StateGraph[HasCheckpoints, Never, int]("counting", max_iterations=to + 1)
+        .node("add one", lambda number: pure(number + 1))
+        .node("end", pure)
+        .edge("add one", "end", when=lambda number: number == to)
+        .edge("add one", "add one")
+        .entry("add one")
+        .exit("end")
+        .build()
+    )
+
+
+async def test_a_hundred_thousand_rounds_need_no_recursion() -> None:
+    app, limit = App(), sys.getrecursionlimit()
+    sys.setrecursionlimit(300)
+    try:
+        assert await counting(100_000).body(0).run(app) == Success(100_000)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+async def test_memory_does_not_grow_with_the_rounds() -> None:
+    async def peak(rounds: int) -> int:
+        graph, app = counting(rounds), App()
+        tracemalloc.start()
+        await graph.body(0).run(app)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    await peak(10)
+    assert await peak(20_000) < await peak(200) + 20_000
+
+
+async def test_one_graph_may_be_run_many_times_at_once() -> None:
+    graph, app = circle(5), App()
+    results: list[object] = []
+
+    async def run() -> None:
+        results.append(await graph.start(()).run(app))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(10):
+            group.start_soon(run)
+
+    assert results == [Success(("a", "b", "a", "b", "end"))] * 10
+
+
+@st.composite
+def ways(draw: st.DrawFn) -> list[list[int]]:
+    """For each node but the last, its targets in order; all but the last of them have conditions."""
+    count = draw(st.integers(2, 6))
+    target = st.integers(0, count - 1)
+    inner = [draw(st.lists(target, max_size=3)) for _ in range(count - 2)]
+    # The ring at the end of each list keeps every node reachable and the exit in reach.
+    return [[*targets, i + 1] for i, targets in enumerate(inner)] + [[count - 1]]
+
+
+def holds(source: int, position: int, length: int) -> bool:
+    """A condition that says now this and now that, and no for ever in the end."""
+    return (source * 7 + position * 3 + length) % 3 == 0 and length < 40
+
+
+def by_hand(targets: list[list[int]]) -> Trail:
+    """The way that a state takes, followed without a graph."""
+    trail: Trail = ()
+    node = 0
+    while True:
+        trail = (*trail, str(node))
+        if node == len(targets):
+            return trail
+        *conditional, last = targets[node]
+        open_ways = (to for i, to in enumerate(conditional) if holds(node, i, len(trail)))
+        node = next(open_ways, last)
+
+
+def as_graph(targets: list[list[int]]) -> Graph[App, Any, Trail]:
+    graph = trails("generated").entry("0").exit(str(len(targets)))
+    for node in range(len(targets) + 1):
+        graph.node(str(node), visiting(str(node)))
+    for node, (*conditional, last) in enumerate(targets):
+        for position, to in enumerate(conditional):
+            graph.edge(
+                str(node), str(to), lambda trail, n=node, i=position: holds(n, i, len(trail))
+            )
+        graph.edge(str(node), str(last))
+    return graph.build()
+
+
+@given(ways())
+def test_any_graph_leads_where_its_edges_say(targets: list[list[int]]) -> None:
+    graph = as_graph(targets)
+
+    assert graph.body(()).run_sync(App()) == Success(by_hand(targets))
+    assert graph.start(()).run_sync(App()) == Success(by_hand(targets))
