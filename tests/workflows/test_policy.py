@@ -10,8 +10,23 @@ from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from returns.result import Success
 
-from effectflow import Checkpoints, Do, Effect, fail, from_fn, pure, sleep, step, workflow
+from effectflow import (
+    Checkpoints,
+    Do,
+    Effect,
+    fail,
+    from_async,
+    from_fn,
+    pure,
+    sleep,
+    step,
+    with_checkpointing,
+    workflow,
+)
 from effectflow.checkpoint import CheckpointPolicy, Lease, RunSummary, SaveFailed
 from effectflow.stores import MemoryStore
 
@@ -169,8 +184,196 @@ async def test_a_store_that_breaks_ends_the_run_past_every_handler() -> None:
     assert "on fire" in str(error)
 
 
+# Every combination, against what the documentation says of it.
+
+
+@dataclass
+class Expected:
+    """How much is durable, worked out by hand."""
+
+    policy: CheckpointPolicy
+    durable: int = 1
+    added: int = 1
+    completed: int = 0
+
+    def save(self) -> None:
+        self.durable, self.completed = self.added, 0
+
+    def begin(self) -> int:
+        """A step begins. Gives how much it finds durable."""
+        self.added += 1
+        every = self.policy.every_steps
+        if every is not None and (every == 1 or self.completed >= every):
+            self.save()
+        return self.durable
+
+    def end(self, *, well: bool) -> None:
+        self.added += 1
+        self.completed += well
+        if not well and self.policy.on_error:
+            self.save()
+
+
+@step
+def look_and(end_well: bool) -> Effect[App, str, None]:
+    def look(app: App) -> Effect[object, str, None]:
+        store = app.checkpoints.store
+        assert isinstance(store, CountingStore)
+        app.durable.append(sum(store.appends))
+        return pure(None) if end_well else fail("no")
+
+    return from_fn(look).and_then(lambda effect: effect)
+
+
+@workflow
+def steps_that_end(well: list[bool]) -> Do[App, str, None]:
+    for one in well:
+        yield from look_and(one).or_else(lambda _: pure(None))
+
+
+POLICIES = st.builds(
+    CheckpointPolicy,
+    every_steps=st.sampled_from([None, 1, 2, 3, 100]),
+    every_seconds=st.sampled_from([None, 3600.0]),
+    on_error=st.booleans(),
+)
+
+
+@given(policy=POLICIES, well=st.lists(st.booleans(), max_size=12))
+def test_every_combination_of_steps_seconds_and_errors_saves_when_it_says(
+    policy: CheckpointPolicy, well: list[bool]
+) -> None:
+    expected = Expected(policy)
+    durable: list[int] = []
+    for one in well:
+        durable.append(expected.begin())
+        expected.end(well=one)
+
+    store = CountingStore()
+    app = App(Checkpoints(store, policy=policy))
+    steps_that_end.start(well).run_sync(app).unwrap()
+
+    assert app.durable == durable
+    # At the end everything is, with the `Finished` entry.
+    assert sum(store.appends) == expected.added + 1
+
+
+async def wait_until_durable(app: App, entries: int) -> None:
+    store = app.checkpoints.store
+    assert isinstance(store, CountingStore)
+    with anyio.fail_after(5):
+        while sum(store.appends) < entries:
+            await anyio.sleep(0.001)
+
+
+@pytest.mark.parametrize("every_steps", [None, 1, 2, 100])
+@pytest.mark.parametrize("on_error", [True, False])
+async def test_seconds_count_whatever_else_does(every_steps: int | None, on_error: bool) -> None:
+    """Neither a step nor an error makes durable what is waited for here; time does."""
+
+    @workflow
+    def waiting(_: None) -> Do[App, str, None]:
+        yield from observe(1)
+        yield from from_async(lambda app: wait_until_durable(app, 3))
+        yield from observe(2)
+        yield from from_async(lambda app: wait_until_durable(app, 5))
+
+    async with CountingStore() as store:
+        policy = CheckpointPolicy(every_steps, every_seconds=0.01, on_error=on_error)
+        app = App(Checkpoints(store, policy=policy))
+        assert (await waiting.start(None).run(app)) == Success(None)
+
+
+async def test_a_failure_that_is_not_saved_at_once_is_saved_in_time() -> None:
+    @workflow
+    def failing(_: None) -> Do[App, str, None]:
+        yield from refuse().or_else(lambda _: pure(None))
+        yield from from_async(lambda app: wait_until_durable(app, 3))
+
+    async with CountingStore() as store:
+        policy = CheckpointPolicy(None, every_seconds=0.01, on_error=False)
+        assert (await failing.start(None).run(App(Checkpoints(store, policy=policy)))) == Success(
+            None
+        )
+
+
+async def test_without_any_reason_a_run_is_saved_when_it_begins_and_when_it_ends() -> None:
+    async with CountingStore() as store:
+        policy = CheckpointPolicy(every_steps=None, every_seconds=None, on_error=False)
+        await four_steps.start(None).run_or_raise(App(Checkpoints(store, policy=policy)))
+
+    assert store.appends == [1, 9]
+
+
+async def test_an_interruption_and_a_step_that_runs_once_are_saved_under_every_policy() -> None:
+    began = anyio.Event()
+
+    async def wait(_: object) -> None:
+        began.set()
+        await anyio.sleep_forever()
+
+    @workflow
+    def interrupted(_: None) -> Do[App, str, None]:
+        yield from observe(1)
+        yield from with_checkpointing("once", pure(None), at_most_once=True)
+        yield from observe(2)
+        yield from with_checkpointing("wait", from_async(wait))
+
+    async with CountingStore() as store:
+        policy = CheckpointPolicy(every_steps=None, on_error=False)
+        async with anyio.create_task_group() as group:
+            group.start_soon(interrupted.start(None).run, App(Checkpoints(store, policy=policy)))
+            await began.wait()
+            group.cancel_scope.cancel()
+
+    # Started; the first step with the beginning of the one that runs once; the rest.
+    assert store.appends[:2] == [1, 3]
+    assert sum(store.appends) == 1 + 6 + 2
+
+
 @pytest.mark.parametrize(
-    "options", [{"every_steps": 0}, {"every_seconds": 0.0}, {"every_seconds": -1.0}]
+    ("policy", "seconds"),
+    [
+        (CheckpointPolicy(), 0.05),
+        (CheckpointPolicy(every_seconds=0.01), 0.01),
+        (CheckpointPolicy(every_seconds=60), 0.05),
+        (CheckpointPolicy(every_steps=2), None),
+        (CheckpointPolicy(every_steps=2, every_seconds=60), 60),
+        (CheckpointPolicy(every_steps=None, every_seconds=60), 60),
+    ],
+)
+def test_how_long_an_entry_waits_at_most(policy: CheckpointPolicy, seconds: float | None) -> None:
+    assert policy.longest_wait == seconds
+
+
+async def test_a_save_that_is_due_and_fails_with_a_warning_is_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Forgetful(CountingStore):
+        refusals = 2
+
+        async def append(self, *args: Any, **options: Any) -> None:
+            if self.appends and self.refusals:
+                self.refusals -= 1
+                raise SaveFailed("r", "not now")
+            await super().append(*args, **options)
+
+    @workflow
+    def waiting(_: None) -> Do[App, str, None]:
+        yield from observe(1)
+        yield from from_async(lambda app: wait_until_durable(app, 3))
+
+    async with Forgetful() as store:
+        policy = CheckpointPolicy(None, every_seconds=0.01)
+        app = App(Checkpoints(store, policy=policy, on_save_error="warn"))
+        assert await waiting.start(None, run_id="r").run(app) == Success(None)
+
+    assert caplog.text.count("not now") == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"every_steps": 0}, {"every_steps": -1}, {"every_seconds": 0.0}, {"every_seconds": -1.0}],
 )
 def test_a_policy_that_means_nothing_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="every_"):

@@ -1,0 +1,199 @@
+"""What a caller attaches to a run is known wherever the run is, and whenever it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from returns.result import Success
+
+from effectflow import (
+    Checkpoints,
+    Do,
+    Effect,
+    StateGraph,
+    Workflow,
+    fail,
+    from_fn,
+    par_traverse,
+    pure,
+    run_context,
+    step,
+    workflow,
+)
+from effectflow.checkpoint import NotSerializable, RunConflict, read_checkpoint
+from effectflow.stores import MemoryStore, SqliteStore
+
+pytestmark = pytest.mark.anyio
+
+CONTEXT: dict[str, object] = {"tenant": "acme", "user": 7, "trace": {"id": "4bf9", "flags": [1]}}
+
+
+@dataclass
+class World:
+    is_broken: bool = True
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(MemoryStore()))
+    world: World = field(default_factory=World)
+
+
+def tenant() -> Effect[App, str, str]:
+    return run_context().map(lambda context: str(context.get("tenant")))
+
+
+@step
+def tenant_in_step(name: str) -> Effect[App, str, str]:
+    return tenant().map(lambda found: f"{name}: {found}")
+
+
+@step
+def breaking(_: None) -> Effect[App, str, None]:
+    return from_fn(lambda app: app.world.is_broken).and_then(
+        lambda is_broken: fail("broken") if is_broken else pure(None)
+    )
+
+
+@workflow
+def everywhere(_: None) -> Do[App, str, list[str]]:
+    before = yield from tenant_in_step("before")
+    yield from breaking(None)
+    between = yield from tenant()
+    branches = yield from par_traverse(["a", "b"], tenant_in_step, key=str)
+    return [before, between, *branches]
+
+
+EVERYWHERE = ["before: acme", "acme", "a: acme", "b: acme"]
+
+
+async def test_the_context_is_restored_by_a_resume_without_being_passed_again(
+    tmp_path: Path,
+) -> None:
+    async with SqliteStore(tmp_path / "runs.db") as store:
+        failed = everywhere.start(None, run_id="r", context=CONTEXT)
+        assert (await failed.run(App(Checkpoints(store)))).failure() == "broken"
+
+    async with SqliteStore(tmp_path / "runs.db") as store:
+        app = App(Checkpoints(store), World(is_broken=False))
+        assert (await read_checkpoint(store, "r")).context == CONTEXT
+        assert await everywhere.resume("r").run(app) == Success(EVERYWHERE)
+
+
+async def test_starting_a_run_again_goes_on_with_the_context_that_it_has() -> None:
+    app = App()
+    await everywhere.start(None, run_id="r", context=CONTEXT).run(app)
+    app.world.is_broken = False
+
+    again = everywhere.start(None, run_id="r", context={"tenant": "somebody else"})
+    assert await again.run(app) == Success(EVERYWHERE)
+
+
+async def test_nodes_branches_and_workflows_within_read_the_context_of_the_run() -> None:
+    def node(_: list[str]) -> Effect[App, str, list[str]]:
+        return tenant().map(lambda found: [f"node: {found}"])
+
+    def merge(before: list[str], found: Mapping[str, str]) -> list[str]:
+        return [*before, *found.values()]
+
+    graph = (
+        StateGraph[App, str, list[str]]("graph")
+        .node("read", node)
+        .parallel("branches", {"x": lambda _: tenant_in_step("x")}, merge)
+        .node("within", Workflow.of_steps("within", [append_tenant]))
+        .edge("read", "branches")
+        .edge("branches", "within")
+        .entry("read")
+        .exit("within")
+        .build()
+    )
+
+    found = await graph.start([], context=CONTEXT).run(App())
+    assert found == Success(["node: acme", "x: acme", "list: acme"])
+
+
+def append_tenant(found: list[str]) -> Effect[App, str, list[str]]:
+    return tenant_in_step("list").map(lambda more: [*found, more])
+
+
+@workflow
+def seen(_: None) -> Do[App, str, dict[str, object]]:
+    return dict((yield from run_context()))
+
+
+async def test_what_the_caller_changes_later_is_not_changed_in_the_run() -> None:
+    context: dict[str, Any] = {"tags": ["a"]}
+
+    @workflow
+    def changed_meanwhile(_: None) -> Do[App, str, object]:
+        context["tags"].append("b")
+        context["more"] = 1
+        return dict((yield from run_context()))
+
+    assert await changed_meanwhile.start(None, context=context).run(App()) == Success(
+        {"tags": ["a"]}
+    )
+
+
+async def test_the_context_cannot_be_changed_by_a_step() -> None:
+    @workflow
+    def writing(_: None) -> Do[App, str, None]:
+        found: Any = yield from run_context()
+        found["tenant"] = "somebody else"
+
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        await writing.start(None, context=CONTEXT).run(App())
+
+
+async def test_values_come_back_type_for_type() -> None:
+    context = {"at": datetime(2026, 1, 2, tzinfo=UTC), "limit": Decimal("1.10"), "ids": (1, 2)}
+
+    assert await seen.start(None, context=context).run(App()) == Success(context)
+
+
+async def test_what_is_no_plain_data_is_refused_and_nothing_is_started() -> None:
+    app = App()
+
+    error = (await seen.start(None, context={"app": app}).run(app)).failure()
+
+    assert isinstance(error, NotSerializable)
+    assert error.path.startswith("context: $")
+    assert await app.checkpoints.store.find() == []
+
+
+async def test_without_a_context_and_outside_a_run_it_is_empty() -> None:
+    assert await seen.start(None).run(App()) == Success({})
+    assert await run_context().map(dict).run(None) == Success({})
+    assert await seen.body(None).run(App()) == Success({})
+
+
+async def test_a_run_that_is_started_within_another_has_its_context_unless_it_is_given_one() -> (
+    None
+):
+    @workflow
+    def starting(_: None) -> Do[App, Any, list[dict[str, object]]]:
+        inherited = yield from seen.start(None, run_id="child")
+        own = yield from seen.start(None, context={"tenant": "another"})
+        none = yield from seen.start(None, context={})
+        return [inherited, own, none]
+
+    app = App()
+    assert await starting.start(None, context=CONTEXT).run(app) == Success(
+        [CONTEXT, {"tenant": "another"}, {}]
+    )
+    assert (await read_checkpoint(app.checkpoints.store, "child")).context == CONTEXT
+
+
+async def test_another_context_does_not_make_it_another_run_and_another_input_does() -> None:
+    app = App(world=World(is_broken=False))
+    await everywhere.start(None, run_id="r", context=CONTEXT).run(app)
+
+    other: Any = "another input"
+    assert await everywhere.start(None, run_id="r").run(app) == Success(EVERYWHERE)
+    assert isinstance((await everywhere.start(other, run_id="r").run(app)).failure(), RunConflict)
