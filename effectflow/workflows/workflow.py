@@ -203,7 +203,7 @@ class Workflow(Generic[Env, E, Input, Out]):
             if not entries:
                 raise await run_not_found(checkpoints.store, run_id)
             upgraded = self._blueprint.upgraded(tuple(entries))
-            return plan_resume(fold(upgraded, run_id), self.definition)
+            return self.plan_for(fold(upgraded, run_id))
 
         return _durably(perform)
 

@@ -56,9 +56,10 @@ def tenant_in_step(name: str) -> Effect[App, str, str]:
 
 @step
 def breaking(_: None) -> Effect[App, str, None]:
-    return from_fn(lambda app: app.world.is_broken).and_then(
-        lambda is_broken: fail("broken") if is_broken else pure(None)
-    )
+    def perform(app: App) -> Effect[object, str, None]:
+        return fail("broken") if app.world.is_broken else pure(None)
+
+    return from_fn(perform).and_then(lambda effect: effect)
 
 
 @workflow

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import time
-from typing import Any
+from typing import Any, Never
 
 import anyio
 import pytest
@@ -258,12 +258,17 @@ def test_every_combination_of_steps_seconds_and_errors_saves_when_it_says(
     assert sum(store.appends) == expected.added + 1
 
 
-async def wait_until_durable(app: App, entries: int) -> None:
-    store = app.checkpoints.store
-    assert isinstance(store, CountingStore)
-    with anyio.fail_after(5):
-        while sum(store.appends) < entries:
-            await anyio.sleep(0.001)
+def until_durable(entries: int) -> Effect[App, Never, None]:
+    """Waits, between steps, until so many entries are durable."""
+
+    async def wait(app: App) -> None:
+        store = app.checkpoints.store
+        assert isinstance(store, CountingStore)
+        with anyio.fail_after(5):
+            while sum(store.appends) < entries:
+                await anyio.sleep(0.001)
+
+    return from_async(wait)
 
 
 @pytest.mark.parametrize("every_steps", [None, 1, 2, 100])
@@ -274,9 +279,9 @@ async def test_seconds_count_whatever_else_does(every_steps: int | None, on_erro
     @workflow
     def waiting(_: None) -> Do[App, str, None]:
         yield from observe(1)
-        yield from from_async(lambda app: wait_until_durable(app, 3))
+        yield from until_durable(3)
         yield from observe(2)
-        yield from from_async(lambda app: wait_until_durable(app, 5))
+        yield from until_durable(5)
 
     async with CountingStore() as store:
         policy = CheckpointPolicy(every_steps, every_seconds=0.01, on_error=on_error)
@@ -288,7 +293,7 @@ async def test_a_failure_that_is_not_saved_at_once_is_saved_in_time() -> None:
     @workflow
     def failing(_: None) -> Do[App, str, None]:
         yield from refuse().or_else(lambda _: pure(None))
-        yield from from_async(lambda app: wait_until_durable(app, 3))
+        yield from until_durable(3)
 
     async with CountingStore() as store:
         policy = CheckpointPolicy(None, every_seconds=0.01, on_error=False)
@@ -361,7 +366,7 @@ async def test_a_save_that_is_due_and_fails_with_a_warning_is_tried_again(
     @workflow
     def waiting(_: None) -> Do[App, str, None]:
         yield from observe(1)
-        yield from from_async(lambda app: wait_until_durable(app, 3))
+        yield from until_durable(3)
 
     async with Forgetful() as store:
         policy = CheckpointPolicy(None, every_seconds=0.01)

@@ -24,6 +24,7 @@ from effectflow.workflows.graph.nodes import (
 from effectflow.workflows.graph.structure import Call, Edge, Node, Structure
 from effectflow.workflows.graph.validation import Draft, problems_of
 from effectflow.workflows.linear import input_type
+from effectflow.workflows.migrating import Migration, check_migrations
 from effectflow.workflows.workflow import Workflow
 
 __all__ = ["StateGraph"]
@@ -51,6 +52,8 @@ class StateGraph(Generic[Env, E, S]):
         version: change it when a change of the code matters to runs that are under way.
         max_iterations: how many nodes one run may visit, sub-graphs counted as one node, before it
             fails with MaxIterationsExceeded.
+        migrations: for each earlier version, a pure function from a state that it saved, as plain data,
+            to that of the next version; as for `@workflow`.
 
     Example:
         >>> from typing import Never
@@ -69,10 +72,18 @@ class StateGraph(Generic[Env, E, S]):
         <Success: 6>
     """
 
-    def __init__(self, name: str, *, version: str = "1", max_iterations: int = 1000) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        version: str = "1",
+        max_iterations: int = 1000,
+        migrations: Mapping[int, Migration] | None = None,
+    ) -> None:
         self._name = name
         self._version = version
         self._max_iterations = max_iterations
+        self._migrations = migrations or {}
         self._names: list[str] = []
         self._nodes: dict[str, Node] = {}
         self._edges: list[Edge] = []
@@ -161,30 +172,41 @@ class StateGraph(Generic[Env, E, S]):
 
         Raises InvalidGraph, with every problem that the description has.
         """
-        draft = Draft(self._names, self._edges, self._entries, self._exits, self._max_iterations)
-        problems = [*self._problems, *problems_of(draft)]
+        nodes = self._nodes.values()
         _, error, state = get_args(getattr(self, "__orig_class__", None)) or (None, None, None)
-        types = KnownTypes.of()
-        try:
-            types = known_to(self._nodes.values(), state, error)
-        except ValueError as problem:
-            problems.append(str(problem))
+        problems = [
+            *self._problems,
+            *problems_of(self._draft()),
+            *_refusal(lambda: check_migrations(self._name, self._version, self._migrations)),
+            *_refusal(lambda: known_to(nodes, state, error)),
+        ]
         if problems:
             raise InvalidGraph(self._name, problems)
-        errors = {
-            **errors_of(self._nodes.values()),
-            **error_classes(error),
-            **error_classes(GraphError),
-        }
-        nodes = {name: self._built(node, types, errors) for name, node in self._nodes.items()}
-        entry = self._entries[0]
+        types = known_to(nodes, state, error)
+        errors = errors_of(nodes) | error_classes(error) | error_classes(GraphError)
+        structure = self._structure(types, errors)
         return Graph(
-            Structure(self._name, nodes, entry, self._max_iterations),
+            structure,
             version=self._version,
-            input_type=state or _input_of(nodes[entry]),
+            input_type=state or _input_of(structure.nodes[structure.entry]),
             types=types,
             errors=errors,
+            migrations=self._migrations,
         )
+
+    def _draft(self) -> Draft:
+        return Draft(self._names, self._edges, self._entries, self._exits, self._max_iterations)
+
+    def _structure(self, types: KnownTypes, errors: Mapping[str, type[Exception]]) -> Structure:
+        nodes = {
+            name: replace(
+                sharing(node, types, errors),
+                edges=tuple(edge for edge in self._edges if edge.source == name),
+                is_exit=name in self._exits,
+            )
+            for name, node in self._nodes.items()
+        }
+        return Structure(self._name, nodes, self._entries[0], self._max_iterations)
 
     def _add(self, name: str, make: Callable[[], Node]) -> Self:
         self._names.append(name)
@@ -194,9 +216,14 @@ class StateGraph(Generic[Env, E, S]):
             self._problems.append(str(problem))
         return self
 
-    def _built(self, node: Node, types: KnownTypes, errors: Mapping[str, type[Exception]]) -> Node:
-        edges = tuple(edge for edge in self._edges if edge.source == node.name)
-        return replace(sharing(node, types, errors), edges=edges, is_exit=node.name in self._exits)
+
+def _refusal(check: Callable[[], object]) -> list[str]:
+    """What a check raises, as a problem of the description."""
+    try:
+        check()
+    except ValueError as problem:
+        return [str(problem)]
+    return []
 
 
 def _name_of(condition: Callable[..., bool] | None) -> str:

@@ -15,6 +15,7 @@ from effectflow.workflows.graph.picture import picture
 from effectflow.workflows.graph.progress import GraphProgress, next_step, progress_of
 from effectflow.workflows.graph.running import walk
 from effectflow.workflows.graph.structure import Structure, definition_of
+from effectflow.workflows.migrating import Migration
 from effectflow.workflows.workflow import Workflow
 
 __all__ = ["Graph"]
@@ -39,6 +40,7 @@ class Graph(Workflow[Env, E, S, S], Generic[Env, E, S]):
         input_type: object,
         types: KnownTypes,
         errors: Mapping[str, type[Exception]],
+        migrations: Mapping[int, Migration],
     ) -> None:
         self.structure = structure
         definition = definition_of(structure, version)
@@ -50,6 +52,7 @@ class Graph(Workflow[Env, E, S, S], Generic[Env, E, S]):
                 input_types=types,
                 output_types=types,
                 errors=errors,
+                migrations=migrations,
                 following=partial(next_step, structure),
             )
         )

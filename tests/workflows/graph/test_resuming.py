@@ -452,3 +452,32 @@ async def test_a_run_that_is_not_to_be_preserved_is_gone_once_it_is_at_its_exit(
     app.world.broken.clear()
     assert await looping().resume("r").run(app) == Success(WHOLE)
     assert await store.find() == []
+
+
+async def test_a_run_of_an_earlier_version_goes_on_in_the_new_one_with_its_state_upgraded(
+    store: MemoryStore,
+) -> None:
+    def doubling(version: str, **options: Any) -> Graph[App, Any, dict[str, int]]:
+        key = "number" if version == "1" else "total"
+
+        def double(state: dict[str, int]) -> Effect[App, Torn, dict[str, int]]:
+            return done("double").map(lambda _: {key: state[key] * 2})
+
+        return (
+            StateGraph[App, Torn, dict[str, int]]("doubling", version=version, **options)
+            .node("double", double)
+            .node("end", pure)
+            .edge("double", "end", when=lambda state: state[key] > 10)
+            .edge("double", "double")
+            .entry("double")
+            .exit("end")
+            .build()
+        )
+
+    app = App(Checkpoints(store), World(broken={"double#3"}))
+    await doubling("1").start({"number": 2}, run_id="r").run(app)
+    upgraded = doubling("2", migrations={1: lambda state: {"total": state["number"]}})
+
+    assert (await upgraded.plan("r").run(app)).unwrap().start == "double#3"
+    assert await upgraded.resume("r").run(app) == Success({"total": 16})
+    assert app.world.done == ["double"] * 4

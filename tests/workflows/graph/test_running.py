@@ -183,10 +183,14 @@ class Model:
     answer: str
 
 
+def answer_of(model: Model) -> str:
+    return model.answer
+
+
 @do
 def ask_model(trail: Trail) -> Do[Model, str, Trail]:
     info = yield from step_info()
-    answer = yield from from_fn(lambda model: model.answer)
+    answer = yield from from_fn(answer_of)
     return (*trail, f"{answer} in {info.step}")
 
 
