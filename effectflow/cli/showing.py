@@ -132,8 +132,10 @@ def show_verifications(console: Console, verifications: Sequence[Verification]) 
 def show_plan(console: Console, plan: ResumePlan, workflow_name: str) -> None:
     """What a resume would do."""
     console.print(f"skip: {len(plan.skip)} completed steps", highlight=False)
-    if plan.start is None:
-        start = f"whatever {workflow_name} does next; nothing, if the run is complete"
+    if plan.is_complete:
+        start = "nothing: the run is complete, and a resume gives its recorded output"
+    elif plan.start is None:
+        start = f"whatever {workflow_name} does next"
     else:
         start = f"{plan.start}{' (again)' if plan.retry_current else ''}"
     console.print(Text(f"start: {start}"), soft_wrap=True)
