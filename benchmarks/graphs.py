@@ -78,11 +78,11 @@ async def pydantic_graph_in_memory(to: int) -> int:
 
     builder = GraphBuilder(input_type=int, output_type=int)
 
-    async def add(context: StepContext[None, None, int]) -> int:
-        return context.inputs + 1
+    async def add(ctx: StepContext[None, None, int]) -> int:
+        return ctx.inputs + 1
 
-    async def end(context: StepContext[None, None, int]) -> int:
-        return context.inputs
+    async def end(ctx: StepContext[None, None, int]) -> int:
+        return ctx.inputs
 
     add_node, end_node = builder.step(add), builder.step(end)
     ways = (

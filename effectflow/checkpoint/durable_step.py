@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from secrets import token_hex
+from os import urandom
 from typing import Any, Never, TypeVar
 
 from returns.result import Failure, Result
@@ -172,7 +172,7 @@ def durable(
         run = scope.recorder
         path = scope.next_path(definition.name)
         if not isinstance(run, LiveRun):
-            info = StepInfo(f"unrecorded-{token_hex(16)}", path, 1)
+            info = StepInfo(f"unrecorded-{urandom(16).hex()}", path, 1)
             return InScope(Named(effect, path, f"in step {path!r}"), scope.inside_step(path, info))
         run.check()
         try:
