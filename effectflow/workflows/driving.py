@@ -242,8 +242,15 @@ async def _continue(
     written = known if entries is journal.entries else fold(journal.entries, run_id)
     run.add(_resumed(claim.lease.owner, written.definition, definition))
     if run.checkpoints.observers:
-        run.notify(RunResumed(run_id, blueprint.plan(known, force=force).start))
+        run.notify(RunResumed(run_id, _next_step(blueprint, known)))
     return await _drive(run, blueprint, input, env, scope)
+
+
+def _next_step(blueprint: Blueprint, known: Checkpoint) -> str | None:
+    # What keeps it from being told keeps the run from going on as well, and is said there.
+    with suppress(Exception):
+        return blueprint.plan(known, force=True).start
+    return None
 
 
 def _resumed(owner: str, written: Definition, now: Definition) -> Resumed:

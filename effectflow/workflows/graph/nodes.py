@@ -57,6 +57,11 @@ def parallel_node(
     """A node that runs branches side by side. Raises ValueError as `node_of` does."""
     if not branches:
         raise ValueError(f"node {name!r} has no branches to run side by side")
+    if not callable(merge):
+        raise ValueError(
+            f"node {name!r} is given {merge!r} to merge with: it takes a function of the state and of "
+            "what the branches gave"
+        )
     made = tuple(node_of(branch, body) for branch, body in branches.items())
     return Node(StepDefinition(name, known_to(made), errors_of(made)), Parallel(made, merge))
 

@@ -39,7 +39,7 @@ class Edge:
             raise
 
     def __str__(self) -> str:
-        condition = f" if {self.label}" if self.label else ""
+        condition = "" if self.when is None else f" if {self.label or '...'}"
         return f"{self.source!r} -> {self.target!r}{condition}"
 
 
@@ -88,6 +88,7 @@ class Node:
 
     @property
     def name(self) -> str:
+        """What edges and paths call it."""
         return self.definition.name
 
     def next_edge(

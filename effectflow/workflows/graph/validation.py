@@ -58,6 +58,8 @@ def _problems_of_entry(draft: Draft) -> Iterator[str]:
 def _problems_of_edges(draft: Draft) -> Iterator[str]:
     always: dict[str, Edge] = {}
     for edge in draft.edges:
+        if edge.when is not None and not callable(edge.when):
+            yield f"the condition of the edge {edge} is {edge.when!r}: it takes a function of the state"
         if edge.source in draft.exits:
             yield f"the edge {edge} is never taken: {edge.source!r} is an exit, where the graph ends"
         elif edge.source in always:

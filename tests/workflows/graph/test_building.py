@@ -163,12 +163,24 @@ def test_what_is_no_node_is_named(name: str, body: Any, said: str) -> None:
 
 
 def test_branches_are_checked_as_nodes_are() -> None:
-    none = AnyGraph("g").parallel("a", {}, lambda number, _: number)
-    bad: Any = {"x": pure, "y": 3}
-    wrong = AnyGraph("g").parallel("a", bad, lambda number, _: number)
+    def problem(branches: Any, merge: Any) -> str:
+        [found] = problems(AnyGraph("g").parallel("a", branches, merge).entry("a").exit("a"))
+        return found
 
-    assert "no branches" in problems(none.entry("a").exit("a"))[0]
-    assert "node 'y' is given 3" in problems(wrong.entry("a").exit("a"))[0]
+    def first(number: int, _: object) -> int:
+        return number
+
+    assert "no branches" in problem({}, first)
+    assert "node 'y' is given 3" in problem({"x": pure, "y": 3}, first)
+    assert "given None to merge with" in problem({"x": pure}, None)
+
+
+def test_a_condition_that_is_none_is_named() -> None:
+    condition: Any = "is_even"
+    graph = described("a", "b", edges="", entry="a", exits="b").edge("a", "b", when=condition)
+
+    [problem] = problems(graph)
+    assert "the condition of the edge 'a' -> 'b' if ... is 'is_even'" in problem
 
 
 def test_two_classes_of_one_name_are_refused() -> None:
@@ -296,6 +308,8 @@ async def test_a_run_is_not_resumed_by_a_graph_with_other_edges(
     assert isinstance(error, DefinitionChanged)
     for part in said:
         assert part in str(error)
+    plan = (await built(*edges).plan("r").run(app)).failure()
+    assert isinstance(plan, DefinitionChanged)
 
 
 def test_the_order_of_edges_counts_and_the_names_of_conditions_do_not() -> None:

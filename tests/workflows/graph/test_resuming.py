@@ -380,6 +380,61 @@ async def test_an_interrupted_graph_goes_on_with_the_node_that_was_cut_off(
     assert await graph.resume("r").run(app) == Success(Draft("a"))
 
 
+async def test_a_graph_that_is_interrupted_in_its_branches_ends_as_an_uninterrupted_one(
+    store: MemoryStore,
+) -> None:
+    began = anyio.Event()
+
+    async def wait(app: App) -> None:
+        app.world.done.append("wait")
+        if app.world.done.count("wait") == 1:
+            began.set()
+            await anyio.sleep_forever()
+
+    branches: dict[str, Any] = {
+        "quick": lambda text: done("quick").map(lambda _: f"quick {text}"),
+        "slow": lambda text: from_async(wait).map(lambda _: f"slow {text}"),
+    }
+
+    def merge(text: str, results: Mapping[str, str]) -> str:
+        return f"{text}: {', '.join(results.values())}"
+
+    graph = StateGraph[App, Torn, str]("g").parallel("both", branches, merge)
+    built = graph.entry("both").exit("both").build()
+    app = App(Checkpoints(store))
+    async with anyio.create_task_group() as group:
+        group.start_soon(built.start("a", run_id="r").run, app)
+        await began.wait()
+        group.cancel_scope.cancel()
+
+    assert await built.resume("r").run(app) == Success("a: quick a, slow a")
+    checkpoint = await read_checkpoint(store, "r")
+    assert {item.outcome for item in checkpoint.history} == {"completed"}
+
+
+async def test_a_changed_graph_goes_on_if_it_is_forced_to(store: MemoryStore) -> None:
+    app = App(Checkpoints(store), World(broken={"publish#1"}))
+    await looping().start(Draft(""), run_id="r").run(app)
+    longer = (
+        StateGraph[App, Torn, Draft]("looping")
+        .node("write", write)
+        .node("review", review)
+        .node("sign", lambda draft: pure(replace(draft, text=f"{draft.text} signed")))
+        .node("publish", publish)
+        .edge("write", "review")
+        .edge("review", "sign", when=is_long)
+        .edge("review", "write")
+        .edge("sign", "publish")
+        .entry("write")
+        .exit("publish")
+        .build()
+    )
+
+    app.world.broken.clear()
+    assert (await longer.resume("r", force=True).run(app)).unwrap().text == "www signed!"
+    assert (await longer.plan("r").run(app)).unwrap().is_complete
+
+
 # How often a graph is saved, and what happens if it cannot be.
 
 
