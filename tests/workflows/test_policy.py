@@ -27,7 +27,13 @@ from effectflow import (
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import CheckpointPolicy, Lease, RunSummary, SaveFailed
+from effectflow.checkpoint import (
+    CheckpointPolicy,
+    Lease,
+    RunSummary,
+    SaveFailed,
+    StoreUnavailable,
+)
 from effectflow.stores import MemoryStore
 
 pytestmark = pytest.mark.anyio
@@ -374,6 +380,34 @@ async def test_a_save_that_is_due_and_fails_with_a_warning_is_tried_again(
         assert await waiting.start(None, run_id="r").run(app) == Success(None)
 
     assert caplog.text.count("not now") == 2
+
+
+async def test_a_store_that_stays_away_is_asked_no_more_often_than_entries_are_due() -> None:
+    class Away(CountingStore):
+        claims = 0
+
+        async def append(self, *args: Any, **options: Any) -> None:
+            if self.appends:
+                raise OSError("no route")
+            await super().append(*args, **options)
+
+        async def claim(self, *args: Any, **options: Any) -> Lease:
+            self.claims += 1
+            if self.claims > 1:
+                raise StoreUnavailable("elsewhere", "no route")
+            return await super().claim(*args, **options)
+
+    @workflow
+    def long(_: None) -> Do[App, str, None]:
+        yield from observe(1)
+        yield from from_async(lambda _: anyio.sleep(0.3))
+
+    async with Away() as store:
+        policy = CheckpointPolicy(None, every_seconds=0.05)
+        app = App(Checkpoints(store, policy=policy, on_save_error="warn"))
+        await long.start(None).run(app)
+
+    assert 2 <= store.claims <= 20
 
 
 @pytest.mark.parametrize(

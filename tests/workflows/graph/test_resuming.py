@@ -16,6 +16,7 @@ from effectflow import (
     Checkpoints,
     Do,
     Effect,
+    GraphError,
     RetryExhausted,
     RetryPolicy,
     StateGraph,
@@ -320,6 +321,33 @@ async def test_a_sub_graph_that_is_retried_within_a_node_begins_anew(store: Memo
 
     assert await built.start(Draft(""), run_id="r").run(app) == Success(WHOLE)
     assert app.world.done.count("write") == 6
+    begun = [
+        entry.step for entry in await read_entries(store, "r") if isinstance(entry, BeforeStep)
+    ]
+    assert len(begun) == len(set(begun)) == 1 + len(app.world.done)
+
+
+async def test_a_workflow_may_handle_the_failure_of_a_graph_that_is_stuck(
+    store: MemoryStore,
+) -> None:
+    stuck = StateGraph[App, Torn, Draft]("stuck").node("write", write).node("end", pure)
+    stuck.edge("write", "end", when=lambda _: False).entry("write").exit("end")
+    outer = StateGraph[App, Torn, Draft]("outer").node("inner", stuck.build())
+    graph = outer.entry("inner").exit("inner").build()
+
+    @workflow
+    def handling(draft: Draft) -> Do[App, Torn | GraphError, str]:
+        error = (yield from graph.body(draft).result()).failure()
+        yield from done("after")
+        assert isinstance(error, GraphError)
+        return f"{type(error).__name__}: {error.node}"
+
+    app = App(Checkpoints(store), World(broken={"after#1"}))
+    await handling.start(Draft("a"), run_id="r").run(app)
+
+    # The failure was handled, so it is settled: a resume meets it again, and writes nothing again.
+    assert await handling.resume("r").run(app) == Success("NoEdge: write")
+    assert app.world.done == ["write", "after", "after"]
 
 
 async def test_a_node_that_may_run_only_once_is_not_run_again_silently(store: MemoryStore) -> None:
