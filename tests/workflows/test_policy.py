@@ -400,7 +400,9 @@ async def test_a_store_that_stays_away_is_asked_no_more_often_than_entries_are_d
     @workflow
     def long(_: None) -> Do[App, str, None]:
         yield from observe(1)
-        yield from from_async(lambda _: anyio.sleep(0.3))
+        yield from from_async(lambda _: anyio.sleep(0.1))
+        yield from observe(2)
+        yield from from_async(lambda _: anyio.sleep(0.2))
 
     async with Away() as store:
         policy = CheckpointPolicy(None, every_seconds=0.05)

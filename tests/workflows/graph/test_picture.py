@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from effectflow import Checkpoints, Effect, StateGraph, fail, pure, workflow
-from effectflow.checkpoint import Checkpoint, read_checkpoint
+from effectflow.checkpoint import Checkpoint, Completed, read_checkpoint, read_entries
 from effectflow.stores import MemoryStore
 from effectflow.workflows import Graph, GraphProgress
 
@@ -98,6 +98,16 @@ async def test_a_complete_run_stands_at_its_exit_and_one_that_began_nothing_nowh
     assert rounds().progress(begun) == GraphProgress({}, ())
     assert rounds().progress(ended).current == ("end",)
     assert rounds().progress(ended).visits["both"] == 4
+
+
+async def test_a_run_between_two_nodes_stands_at_the_one_that_has_completed() -> None:
+    app = App(Checkpoints(MemoryStore()))
+    await rounds().start(1, run_id="r").run(app)
+    entries = await read_entries(app.checkpoints.store, "r")
+    completed = [isinstance(entry, Completed) and entry.step == "twice" for entry in entries]
+    checkpoint = await read_checkpoint(app.checkpoints.store, "r", at=completed.index(True) + 1)
+
+    assert rounds().progress(checkpoint).current == ("twice",)
 
 
 async def test_a_checkpoint_that_was_written_down_says_the_same() -> None:

@@ -26,6 +26,7 @@ from effectflow import (
     now,
     pure,
     step,
+    with_checkpointing,
     workflow,
 )
 from effectflow.checkpoint import (
@@ -338,7 +339,7 @@ async def test_a_workflow_may_handle_the_failure_of_a_graph_that_is_stuck(
     @workflow
     def handling(draft: Draft) -> Do[App, Torn | GraphError, str]:
         error = (yield from graph.body(draft).result()).failure()
-        yield from done("after")
+        yield from with_checkpointing("after", done("after"))
         assert isinstance(error, GraphError)
         return f"{type(error).__name__}: {error.node}"
 
