@@ -24,7 +24,7 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
 from effectflow.stores.file_run import RunFolder
-from effectflow.stores.file_writing import folder_name, replace_link
+from effectflow.stores.file_writing import folder_name, make_folder, replace_link
 
 __all__ = ["FileStore"]
 
@@ -67,7 +67,7 @@ class FileStore:
 
     def _open(self) -> None:
         try:
-            self._sessions.mkdir(parents=True, exist_ok=True)
+            make_folder(self._sessions)
         except OSError as error:
             raise StoreUnavailable(str(self.directory), f"it cannot be made: {error}") from error
         self._is_open = True
