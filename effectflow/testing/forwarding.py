@@ -8,6 +8,7 @@ from typing import Self
 
 from effectflow.checkpoint import (
     CheckpointStore,
+    KeepsHistory,
     Lease,
     Record,
     RunInfo,
@@ -32,6 +33,10 @@ class ForwardingStore:
     @property
     def durability(self) -> str:
         return self.store.durability
+
+    def keep_history(self, run_id: str, copies: int) -> None:
+        if isinstance(self.store, KeepsHistory):
+            self.store.keep_history(run_id, copies)
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         return await self.store.claim(run_id, owner=owner, seconds=seconds)

@@ -14,7 +14,7 @@ from effectflow.stores.file import FileStore
 from effectflow.testing.forwarding import ForwardingStore
 
 STORES: dict[str, Callable[[Path], CheckpointStore]] = {
-    "file": lambda folder: FileStore(folder / "runs", history=2),
+    "file": lambda folder: FileStore(folder / "runs"),
     "sqlite full": lambda folder: SqliteStore(folder / "new" / "runs.db"),
     "sqlite process": lambda folder: SqliteStore(folder / "runs.db", durability="process"),
 }
