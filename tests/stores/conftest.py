@@ -18,6 +18,9 @@ from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore,
 from tests.stores.faults.lives import Lives
 from tests.stores.faults.preload import built
 
+# Its assertions are to show what they compared, as those of a test do.
+pytest.register_assert_rewrite("tests.stores.faults.survivor")
+
 
 def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
     """Wait until something is so."""

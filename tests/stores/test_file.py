@@ -191,6 +191,17 @@ async def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
             pass
 
 
+async def test_a_file_that_cannot_be_read_is_told(store: FileStore, tmp_path: Path) -> None:
+    await written(store, 1)
+    checkpoint = tmp_path / "sessions" / "r" / "checkpoint.json"
+    checkpoint.unlink()
+    checkpoint.mkdir()
+
+    for reading in (store.read("r"), store.info("r"), store.find()):
+        with pytest.raises(StoreUnavailable, match="cannot be read"):
+            await reading
+
+
 async def test_a_resume_from_files(store: FileStore) -> None:
     words = [f"word {number}" for number in range(150)]
     await story.start(words, run_id="r").run_or_raise(App(store))

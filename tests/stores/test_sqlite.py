@@ -82,6 +82,20 @@ async def test_a_newer_database_is_refused(tmp_path: Path) -> None:
     assert caught.value.found == 99
 
 
+async def test_a_store_whose_log_was_taken_by_another_program_has_it_back(tmp_path: Path) -> None:
+    """Without a write-ahead log the last commit might not survive a loss of power."""
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path) as store:
+        await append_many(store, "r", 3)
+    with sqlite3.connect(path) as other:
+        other.execute("PRAGMA journal_mode = DELETE")
+    other.close()
+
+    async with SqliteStore(path) as store:
+        assert Path(f"{path}-wal").exists()
+        assert len(await store.read("r")) == 3
+
+
 async def test_a_folder_and_a_missing_parent(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable):
         async with SqliteStore(tmp_path):

@@ -27,7 +27,7 @@ enum { WRITES = 1, SYNCS = 2, NAMES = 4 };
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
 static char folder[PATH_MAX]; /* empty: not armed */
-static int struck_calls;      /* the kinds that are counted */
+static int counted_kinds;     /* of calls */
 static long strike_at;        /* which of them is struck, from 1; 0 for none */
 static int error_given;       /* what the struck call fails with; 0: the process is killed */
 static int is_lasting;        /* whether those after it fail as well */
@@ -39,7 +39,7 @@ void faults_arm(const char *path, int kinds, long at, int error, int lasts, int 
 {
     pthread_mutex_lock(&turn);
     snprintf(folder, sizeof folder, "%s/", path);
-    struck_calls = kinds, strike_at = at, error_given = error;
+    counted_kinds = kinds, strike_at = at, error_given = error;
     is_lasting = lasts, is_half = half, record_to = record, calls = 0;
     pthread_mutex_unlock(&turn);
 }
@@ -107,7 +107,7 @@ static uint64_t inode_of(int fd)
 /* Whether this call is the one, or one of those after it. */
 static int is_struck(int kind)
 {
-    if (!(kind & struck_calls))
+    if (!(kind & counted_kinds))
         return 0;
     calls++;
     return strike_at && (calls == strike_at || (is_lasting && calls > strike_at));
