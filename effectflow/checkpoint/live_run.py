@@ -200,11 +200,13 @@ class LiveRun:
         self.check()
         try:
             await self._save_batch(status, release=True)
-        finally:
-            if self._unsure:
-                # Cut off by a cancellation; the last word of a run is worth a second attempt.
-                with anyio.move_on_after(5, shield=True), suppress(Halt):
-                    await self._save_batch(status, release=True)
+        except Halt:
+            raise
+        except BaseException:
+            # Cut off by a cancellation; the last word of a run is worth a second attempt.
+            with anyio.move_on_after(5, shield=True), suppress(Halt):
+                await self._save_batch(status, release=True)
+            raise
 
     async def _next_save(self) -> None:
         """Wait for the end of the append that is under way."""
@@ -251,14 +253,12 @@ class LiveRun:
                 summary=self.summary if self._is_summary_due else None,
                 release=release,
             )
-        except SaveFailed:
-            self._buffer = batch + self._buffer
-            self._linger_from_now()
-            raise
-        except CheckpointError:
+        except LeaseLost:
             raise
         except BaseException:
+            # It may have taken effect all the same.
             self._unsure = batch
+            self._linger_from_now()
             raise
         self._durable += len(batch)
         self._completed_since_save = 0
@@ -268,7 +268,7 @@ class LiveRun:
         self.notify(CheckpointSaved(self.run_id, self._durable))
 
     async def _settle(self) -> None:
-        """Find out what became of an append that was cut off by a cancellation, and go on from there.
+        """Find out what became of an append that failed or was cancelled, and go on from there.
 
         The run is claimed once more, for its new fence: an append under the old one has happened by
         then, or never will.

@@ -24,7 +24,7 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
 from effectflow.stores.file_run import RunFolder
-from effectflow.stores.file_writing import folder_name, replace_link
+from effectflow.stores.file_writing import folder_name, make_folder, replace_link
 
 __all__ = ["FileStore"]
 
@@ -67,7 +67,7 @@ class FileStore:
 
     def _open(self) -> None:
         try:
-            self._sessions.mkdir(parents=True, exist_ok=True)
+            make_folder(self._sessions)
         except OSError as error:
             raise StoreUnavailable(str(self.directory), f"it cannot be made: {error}") from error
         self._is_open = True
@@ -141,10 +141,12 @@ class FileStore:
         await self._locked(lease.run_id, append)
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
-        return await self._reading(run_id, lambda folder: folder.records(after))
+        folder = self._folder(run_id)
+        return await self._reading(lambda: folder.records(after))
 
     async def info(self, run_id: str) -> RunInfo | None:
-        return await self._reading(run_id, _info)
+        folder = self._folder(run_id)
+        return await self._reading(lambda: _info(folder))
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         def find() -> list[RunInfo]:
@@ -154,8 +156,7 @@ class FileStore:
             found.sort(key=lambda info: (-info.summary.created_at, info.run_id))
             return found[query.offset : query.offset + query.limit]
 
-        self._check_open()
-        return await to_thread.run_sync(find)
+        return await self._reading(find)
 
     async def delete(self, run_id: str) -> None:
         def delete(folder: RunFolder) -> None:
@@ -193,10 +194,19 @@ class FileStore:
                 found.append(self._folder(run_id))
         return found
 
-    async def _reading(self, run_id: str, read: Callable[[RunFolder], A]) -> A:
-        """Files are replaced whole, so reading needs no lock."""
+    async def _reading(self, read: Callable[[], A]) -> A:
+        """What `read` gives. Files are replaced whole, so it needs no lock."""
+
+        def perform() -> A:
+            try:
+                return read()
+            except OSError as error:
+                raise StoreUnavailable(
+                    str(self.directory), f"it cannot be read: {error}"
+                ) from error
+
         self._check_open()
-        return await to_thread.run_sync(read, self._folder(run_id))
+        return await to_thread.run_sync(perform)
 
     async def _locked(self, run_id: str, work: Callable[[RunFolder], A]) -> A:
         """What `work` gives, while nobody else changes the files of the run."""

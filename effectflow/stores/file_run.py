@@ -168,6 +168,7 @@ class RunFolder:
         (self.path / "history").mkdir(parents=True, exist_ok=True)
         (self.path / "entries").mkdir(exist_ok=True)
         sync_folder(self.path)
+        sync_folder(self.path.parent)
         return RunState(self.run_id, summary, summary.created_at, 1, ())
 
     def delete(self) -> None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["TEMPORARY", "folder_name", "replace_link", "sync_folder", "write_whole"]
+__all__ = [
+    "TEMPORARY",
+    "folder_name",
+    "make_folder",
+    "replace_link",
+    "sync_folder",
+    "write_whole",
+]
 
 TEMPORARY = ".tmp"
 """What the name of a file ends with that is being written."""
@@ -46,6 +54,15 @@ def write_whole(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, durably."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+    # Also if it was there: whoever made it may have been stopped before this.
+    sync_folder(folder.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make durable which files a folder has. Systems that cannot do that need not."""
     try:
@@ -54,6 +71,9 @@ def sync_folder(folder: Path) -> None:
         return
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(descriptor)
 

@@ -39,6 +39,8 @@ class SqliteStore:
         durability: "full" syncs every commit to disk and survives power loss; "process" survives the
             death of the process, and may lose the last commits on power loss.
 
+    The file must be on a local file system, as its write-ahead log is shared through memory.
+
     Opening fails with StoreUnavailable for a file that is no effectflow database or cannot be used,
     and with UnsupportedVersion for one that a newer effectflow made; neither is changed.
 

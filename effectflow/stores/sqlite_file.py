@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from effectflow.checkpoint.errors import StoreUnavailable, UnsupportedVersion
+from effectflow.stores.file_writing import make_folder, sync_folder
 
 __all__ = ["BUSY_SECONDS", "open_database"]
 
@@ -57,7 +58,7 @@ def open_database(path: Path, durability: str) -> sqlite3.Connection:
     is from a newer effectflow. A file that is refused is not changed.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         connection = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -69,7 +70,9 @@ def open_database(path: Path, durability: str) -> sqlite3.Connection:
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
-    except sqlite3.Error as error:
+        # The names of the file and of its log. SQLite does it as well, but takes no notice of a failure.
+        sync_folder(path.parent)
+    except (OSError, sqlite3.Error) as error:
         connection.close()
         raise StoreUnavailable(str(path), _explain(error)) from error
     except BaseException:
@@ -82,8 +85,9 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            if not _is_ours(connection, path):
-                connection.execute("PRAGMA journal_mode = WAL")
+            is_new = not _is_ours(connection, path)
+            _keep_log(connection, path)
+            if is_new:
                 _create(connection)
             return
         except sqlite3.OperationalError as error:
@@ -110,6 +114,20 @@ def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
     return True
 
 
+def _keep_log(connection: sqlite3.Connection, path: Path) -> None:
+    """Have it keep a write-ahead log, without which the last commit does not survive power loss.
+
+    SQLite does not fail if it cannot: it says which mode it has instead.
+    """
+    [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StoreUnavailable(
+            str(path),
+            f"it cannot have a write-ahead log (its journal mode is {mode}). If the disk is sound, "
+            "the file may be on a network file system; choose a local one",
+        )
+
+
 def _create(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -127,7 +145,7 @@ def _create(connection: sqlite3.Connection) -> None:
         raise
 
 
-def _explain(error: sqlite3.Error) -> str:
+def _explain(error: Exception) -> str:
     text = str(error)
     if "not a database" in text:
         return "it is no SQLite database, and was left as it is. Choose another file"

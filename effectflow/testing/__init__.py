@@ -1,8 +1,38 @@
-"""For tests of code that uses effectflow: virtual time, recorded events, crashes at every entry."""
+"""For tests of code that uses effectflow: virtual time, recorded events, stores that fail, crashes.
+
+With pytest there are fixtures and a marker besides, in `effectflow.testing.pytest_plugin`.
+"""
 
 from effectflow.testing import store_conformance
 from effectflow.testing.clock import TestClock
-from effectflow.testing.crash import CrashPoint, crash_everywhere
+from effectflow.testing.crash import crash_everywhere
+from effectflow.testing.faulty_store import (
+    Busy,
+    Call,
+    Crashed,
+    CrashPoint,
+    Fault,
+    FaultyStore,
+    SaveFails,
+    Slow,
+    TakenOver,
+    Unavailable,
+)
 from effectflow.testing.recording import RecordingObserver
 
-__all__ = ["CrashPoint", "RecordingObserver", "TestClock", "crash_everywhere", "store_conformance"]
+__all__ = [
+    "Busy",
+    "Call",
+    "CrashPoint",
+    "Crashed",
+    "Fault",
+    "FaultyStore",
+    "RecordingObserver",
+    "SaveFails",
+    "Slow",
+    "TakenOver",
+    "TestClock",
+    "Unavailable",
+    "crash_everywhere",
+    "store_conformance",
+]

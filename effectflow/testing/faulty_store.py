@@ -1,0 +1,298 @@
+"""A store that fails where it is told to, as disks, servers and processes do.
+
+::
+
+    Fault
+    ├── SaveFails     an append fails with SaveFailed, without effect or with it
+    ├── TakenOver     another owner takes the run over, and an append fails with LeaseLost
+    ├── Busy          a claim fails with RunBusy
+    ├── Unavailable   a call fails with StoreUnavailable
+    ├── Slow          calls take longer
+    └── CrashPoint    the process is dead, just before or just after an append
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Literal, NoReturn, TypeAlias
+
+from effectflow.checkpoint import (
+    CheckpointError,
+    CheckpointStore,
+    Lease,
+    Record,
+    RunBusy,
+    RunInfo,
+    RunQuery,
+    RunSummary,
+    SaveFailed,
+    StoreUnavailable,
+)
+from effectflow.effects import Clock, SystemClock
+from effectflow.testing.forwarding import ForwardingStore
+
+__all__ = [
+    "Busy",
+    "Call",
+    "CrashPoint",
+    "Crashed",
+    "Fault",
+    "FaultyStore",
+    "Operation",
+    "SaveFails",
+    "Slow",
+    "TakenOver",
+    "Unavailable",
+]
+
+Operation: TypeAlias = Literal[
+    "claim", "renew", "release", "append", "read", "info", "find", "delete"
+]
+"""What a store can be asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFails:
+    """The `append`-th append (from 1) fails with SaveFailed.
+
+    It has written nothing; or, with `is_durable`, everything, as when the answer of a server was lost.
+    """
+
+    append: int
+    is_durable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """Another owner claims the run just before the `append`-th append, which fails with LeaseLost.
+
+    The other owner gives the run free at once, so that it can be resumed.
+    """
+
+    append: int
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The `claim`-th claim (from 1) fails with RunBusy, as if another owner held the run."""
+
+    claim: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """The `call`-th call (from 1) of an operation fails with StoreUnavailable, without effect."""
+
+    operation: Operation
+    call: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """The `call`-th call of an operation, or each if that is None, takes so many seconds longer."""
+
+    operation: Operation
+    seconds: float
+    call: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CrashPoint:
+    """The process dies at the `append`-th append, just before or just after it became durable.
+
+    From then on nothing gets through: each call raises `Crashed`. Its leases are free at once, as those
+    of a process that was found dead.
+    """
+
+    append: int
+    is_durable: bool
+
+    def __str__(self) -> str:
+        return f"{'after' if self.is_durable else 'before'} append {self.append}"
+
+
+Fault: TypeAlias = SaveFails | TakenOver | Busy | Unavailable | Slow | CrashPoint
+
+
+class Crashed(BaseException):
+    """The process is dead. See `FaultyStore.life`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a store was asked for; `run_id` is None of what concerns no run in particular."""
+
+    operation: Operation
+    run_id: str | None
+
+
+class FaultyStore(ForwardingStore):
+    """Does what another store does, but for the faults that it is given.
+
+    Parameters:
+        store: the other store; entered and left with this one.
+        faults: what is to go wrong, and when. Calls are counted from the making of this store.
+        clock: what `Slow` calls wait by; give the test's `TestClock` to wait in no time.
+
+    Attributes:
+        calls: what it was asked for, in order.
+        met: the faults that were met, in order. Those that were not are `unmet`.
+
+    Example:
+        >>> import anyio
+        >>> from effectflow.stores import MemoryStore
+        >>> async def main() -> None:
+        ...     async with FaultyStore(MemoryStore(), [Busy(claim=2)]) as store:
+        ...         await store.claim("order-17", owner="me", seconds=30)
+        ...         try:
+        ...             await store.claim("order-17", owner="me", seconds=30)
+        ...         except RunBusy as error:
+        ...             print("refused:", error.run_id)
+        ...         assert not store.unmet
+        >>> anyio.run(main)
+        refused: order-17
+    """
+
+    def __init__(
+        self, store: CheckpointStore, faults: Iterable[Fault] = (), *, clock: Clock | None = None
+    ) -> None:
+        super().__init__(store)
+        self.calls: list[Call] = []
+        self.met: list[Fault] = []
+        self._faults = tuple(faults)
+        self._clock = clock or SystemClock()
+        self._counts: Counter[Operation] = Counter()
+        self._is_dead = False
+        self._leases: dict[str, Lease] = {}
+
+    @property
+    def unmet(self) -> tuple[Fault, ...]:
+        """The faults that nothing has met yet. A test that is done should find none."""
+        return tuple(fault for fault in self._faults if fault not in self.met)
+
+    @contextmanager
+    def life(self) -> Generator[None]:
+        """One life of the process. A `CrashPoint` ends it, and what it raises goes no further.
+
+        What comes after the `with` block is the next life, which finds the store as it was left::
+
+            with store.life():
+                await checkout.start(cart, run_id="r").run(app)  # crashes
+            await checkout.start(cart, run_id="r").run(app)  # goes on
+        """
+        try:
+            yield
+        except (Exception, Crashed, BaseExceptionGroup):
+            if not self._is_dead:
+                raise
+        self._is_dead = False
+
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+        for fault in await self._meet("claim", run_id):
+            if isinstance(fault, Busy):
+                raise RunBusy(run_id, f"another owner, by {fault}", seconds)
+        self._leases[run_id] = await super().claim(run_id, owner=owner, seconds=seconds)
+        return self._leases[run_id]
+
+    async def renew(self, lease: Lease, *, seconds: float) -> Lease:
+        await self._meet("renew", lease.run_id)
+        return await super().renew(lease, seconds=seconds)
+
+    async def release(self, lease: Lease) -> None:
+        await self._meet("release", lease.run_id)
+        await super().release(lease)
+
+    async def append(
+        self,
+        lease: Lease,
+        bodies: Sequence[bytes],
+        *,
+        after: int,
+        summary: RunSummary | None = None,
+        release: bool = False,
+    ) -> None:
+        faults = await self._meet("append", lease.run_id)
+        for fault in faults:
+            match fault:
+                case TakenOver():
+                    await self._take_over(lease)
+                case SaveFails(is_durable=False):
+                    raise SaveFailed(lease.run_id, str(fault))
+                case CrashPoint(is_durable=False):
+                    await self._die()
+                case _:
+                    pass
+        await super().append(lease, bodies, after=after, summary=summary, release=release)
+        self._check()
+        for fault in faults:
+            match fault:
+                case SaveFails():
+                    raise SaveFailed(lease.run_id, str(fault))
+                case CrashPoint():
+                    await self._die()
+                case _:
+                    pass
+
+    async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
+        await self._meet("read", run_id)
+        return await super().read(run_id, after=after)
+
+    async def info(self, run_id: str) -> RunInfo | None:
+        await self._meet("info", run_id)
+        return await super().info(run_id)
+
+    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
+        await self._meet("find", None)
+        return await super().find(query)
+
+    async def delete(self, run_id: str) -> None:
+        await self._meet("delete", run_id)
+        await super().delete(run_id)
+
+    async def _meet(self, operation: Operation, run_id: str | None) -> list[Fault]:
+        """Note a call. Gives the faults that it meets and that are its own to deal with."""
+        self._check()
+        self.calls.append(Call(operation, run_id))
+        self._counts[operation] += 1
+        number = self._counts[operation]
+        faults = [fault for fault in self._faults if _is_met(fault, operation, number)]
+        self.met += [fault for fault in faults if fault not in self.met]
+        for fault in faults:
+            match fault:
+                case Slow(_, seconds):
+                    await self._clock.sleep(seconds)
+                case Unavailable():
+                    raise StoreUnavailable(f"{type(self.store).__name__}", str(fault))
+                case _:
+                    pass
+        return faults
+
+    def _check(self) -> None:
+        if self._is_dead:
+            raise Crashed
+
+    async def _take_over(self, lease: Lease) -> None:
+        await self.store.release(lease)
+        await self.store.claim(lease.run_id, owner="who took it over", seconds=0)
+
+    async def _die(self) -> NoReturn:
+        self._is_dead = True
+        for lease in list(self._leases.values()):
+            with suppress(CheckpointError):
+                await self.store.renew(lease, seconds=0)
+        self._leases.clear()
+        raise Crashed
+
+
+def _is_met(fault: Fault, operation: Operation, number: int) -> bool:
+    """Whether this is the call, the `number`-th of its operation, that a fault is for."""
+    match fault:
+        case SaveFails(append) | TakenOver(append) | CrashPoint(append):
+            return operation == "append" and number == append
+        case Busy(claim):
+            return operation == "claim" and number == claim
+        case Unavailable(of, call) | Slow(of, call=call):
+            return operation == of and call in (None, number)

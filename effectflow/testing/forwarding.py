@@ -1,0 +1,83 @@
+"""A store that hands everything on to another one: for those that change one thing about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from effectflow.checkpoint import (
+    CheckpointStore,
+    KeepsHistory,
+    Lease,
+    Record,
+    RunInfo,
+    RunQuery,
+    RunSummary,
+)
+
+__all__ = ["ForwardingStore"]
+
+
+class ForwardingStore:
+    """Does what the store does that it is given. Override what is to be otherwise.
+
+    Parameters:
+        store: the other store. Entering and leaving are handed on as well, so one that is open
+            already needs no `async with` of this one.
+    """
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self.store = store
+
+    @property
+    def durability(self) -> str:
+        return self.store.durability
+
+    def keep_history(self, run_id: str, copies: int) -> None:
+        if isinstance(self.store, KeepsHistory):
+            self.store.keep_history(run_id, copies)
+
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+        return await self.store.claim(run_id, owner=owner, seconds=seconds)
+
+    async def renew(self, lease: Lease, *, seconds: float) -> Lease:
+        return await self.store.renew(lease, seconds=seconds)
+
+    async def release(self, lease: Lease) -> None:
+        await self.store.release(lease)
+
+    async def append(
+        self,
+        lease: Lease,
+        bodies: Sequence[bytes],
+        *,
+        after: int,
+        summary: RunSummary | None = None,
+        release: bool = False,
+    ) -> None:
+        await self.store.append(lease, bodies, after=after, summary=summary, release=release)
+
+    async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
+        return await self.store.read(run_id, after=after)
+
+    async def info(self, run_id: str) -> RunInfo | None:
+        return await self.store.info(run_id)
+
+    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
+        return await self.store.find(query)
+
+    async def delete(self, run_id: str) -> None:
+        await self.store.delete(run_id)
+
+    async def __aenter__(self) -> Self:
+        await self.store.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.store.__aexit__(exc_type, exc, traceback)

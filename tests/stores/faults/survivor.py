@@ -1,0 +1,41 @@
+"""Whoever comes after a fault: finds what was durable, and goes on with the run."""
+
+from __future__ import annotations
+
+from returns.result import Success
+
+from effectflow import Checkpoints
+from effectflow.checkpoint import Record, read_checkpoint, verify_run
+from tests.stores.faults.lives import Life, Lived
+from tests.stores.faults.tale import RUN, STORES, WORDS, App, digest, tale
+
+__all__ = ["take_up"]
+
+
+async def take_up(life: Life, lived: Lived, *, may_be_late: bool = False) -> int:
+    """Check that nothing is missing or false; run what was not done, and nothing twice.
+
+    Gives how many entries were found. `may_be_late` allows for the newest to be missing.
+    """
+    async with STORES[life.store](life.data) as store:
+        records = await store.read(RUN)
+        check(records, lived.said("durable"), may_be_late=may_be_late)
+        done = 0
+        if records:
+            assert (await verify_run(store, RUN)).problem is None
+            done = len((await read_checkpoint(store, RUN)).completed_steps)
+        said: list[str] = []
+        app = App(Checkpoints(store), said.append)
+        assert await tale.start(WORDS, run_id=RUN).run(app) == Success(WORDS)
+        assert said == WORDS[done:]
+        assert (await verify_run(store, RUN)).problem is None
+    return len(records)
+
+
+def check(records: list[Record], durable: list[str], *, may_be_late: bool) -> None:
+    """Every entry that was said to be durable is there: once, in its place, as it was."""
+    found = [f"{RUN} {record.sequence} {digest(record.body)}" for record in records]
+    assert [record.sequence for record in records] == list(range(1, len(records) + 1))
+    if may_be_late:
+        durable = [line for line in durable if int(line.split()[1]) <= len(records)]
+    assert set(durable) <= set(found)

@@ -1,0 +1,70 @@
+"""A durable run that says which of its entries are durable, for processes that are to be hurt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from effectflow import Checkpoints, Do, Effect, from_fn, step, traverse, workflow
+from effectflow.checkpoint import CheckpointStore, Lease, RunSummary
+from effectflow.stores import SqliteStore
+from effectflow.stores.file import FileStore
+from effectflow.testing.forwarding import ForwardingStore
+
+STORES: dict[str, Callable[[Path], CheckpointStore]] = {
+    "file": lambda folder: FileStore(folder / "runs"),
+    "sqlite full": lambda folder: SqliteStore(folder / "new" / "runs.db"),
+    "sqlite process": lambda folder: SqliteStore(folder / "runs.db", durability="process"),
+}
+"""Of a name, what makes a store within a folder."""
+
+RUN = "tale"
+WORDS = ["once", "upon", "a time"]
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints
+    say: Callable[[str], object]
+
+
+@step
+def say(word: str) -> Effect[App, str, str]:
+    def perform(app: App) -> str:
+        app.say(word)
+        return word
+
+    return from_fn(perform)
+
+
+@workflow
+def tale(words: list[str]) -> Do[App, str, list[str]]:
+    return (yield from traverse(words, say))
+
+
+class TellingStore(ForwardingStore):
+    """Tells of each entry once it is durable: `durable RUN SEQUENCE DIGEST`."""
+
+    def __init__(self, store: CheckpointStore, tell: Callable[[str], object]) -> None:
+        super().__init__(store)
+        self._tell = tell
+
+    async def append(
+        self,
+        lease: Lease,
+        bodies: Sequence[bytes],
+        *,
+        after: int,
+        summary: RunSummary | None = None,
+        release: bool = False,
+    ) -> None:
+        await super().append(lease, bodies, after=after, summary=summary, release=release)
+        for sequence, body in enumerate(bodies, after + 1):
+            self._tell(f"durable {lease.run_id} {sequence} {digest(body)}")
+
+
+def digest(body: bytes) -> str:
+    """What a body is told by."""
+    return sha256(body).hexdigest()

@@ -1,0 +1,183 @@
+"""Kill processes that drive runs on one store, at random moments, for as long as you like.
+
+    python -m tests.stores.soak "sqlite full" --seconds 180
+
+Two workers take up whatever run is free, as processes that recover runs do. One of them or both are
+killed (SIGKILL), again and again, and each time another process looks at every run: nothing that was
+said to be durable may be missing, nothing may be unreadable, no completed step may have run again. In
+the end every run must come to its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random, randrange
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+import anyio
+from returns.result import Failure, Success
+
+from effectflow import Checkpoints
+from effectflow.checkpoint import (
+    BeforeStep,
+    CheckpointStore,
+    Completed,
+    RunBusy,
+    RunQuery,
+    RunStatus,
+    read_entries,
+    verify_run,
+)
+from tests.stores.faults.forking import ending_of, forked, get_ready
+from tests.stores.faults.tale import STORES, App, TellingStore, digest, tale
+
+WORKERS = 2
+LONGEST_LIFE = 0.15
+"""Seconds. A worker needs some milliseconds to be at work."""
+
+STEPS = 40
+"""Of a run, so that it outlives several workers."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where it all happens: a store, and for each of its runs a file of what is durable of it."""
+
+    store: str
+    folder: Path
+
+    def open(self) -> CheckpointStore:
+        return STORES[self.store](self.folder / "data")
+
+    def told(self, run_id: str) -> Path:
+        return self.folder / "told" / run_id
+
+    @property
+    def completed(self) -> Path:
+        """Has a line for each run that was completed: how many entries it had."""
+        return self.folder / "completed"
+
+    def tell(self, line: str) -> None:
+        _, run_id, entry = line.split(" ", 2)
+        with self.told(run_id).open("a") as told:
+            print(entry, file=told)
+
+
+async def work(place: Place, *, until_done: bool = False) -> None:
+    """Take up what is unfinished; if nothing is, start another run, or end if told to."""
+    async with place.open() as store:
+        app = App(Checkpoints(TellingStore(store, place.tell)), len)
+        while True:
+            free = await store.find(RunQuery(resumable=True, limit=1))
+            if until_done and not free:
+                return
+            run_id = free[0].run_id if free else uuid4().hex
+            match await tale.start(words_of(run_id), run_id=run_id).run(app):
+                case Success(words):
+                    assert words == words_of(run_id)
+                case Failure(RunBusy()):
+                    pass
+                case result:
+                    raise AssertionError(result)
+
+
+def words_of(run_id: str) -> list[str]:
+    """Of a few bytes or of some pages; the same for a run each time."""
+    chance = Random(run_id)
+    return [f"{number} " + "x" * chance.choice([1, 100, 9000]) for number in range(STEPS)]
+
+
+async def check(place: Place, *, is_alone: bool) -> None:
+    """Every run is as it was said to be. Those that are complete make room for others."""
+    # What was told is read first: meanwhile a worker may go on.
+    told = {path.name: path.read_text().splitlines() for path in place.told("").iterdir()}
+    async with place.open() as store:
+        for run_id, lines in told.items():
+            records = await store.read(run_id)
+            missing = set(lines) - {f"{r.sequence} {digest(r.body)}" for r in records}
+            assert not missing, f"run {run_id} has lost {sorted(missing)}"
+            assert (await verify_run(store, run_id)).problem is None
+            await check_steps(store, run_id)
+            info = await store.info(run_id)
+            assert info is not None
+            if info.summary.status is RunStatus.COMPLETED and is_alone:
+                await store.delete(run_id)
+                place.told(run_id).unlink()
+                with place.completed.open("a") as completed:
+                    print(len(records), file=completed)
+
+
+async def check_steps(store: CheckpointStore, run_id: str) -> None:
+    """No step began again once it was completed."""
+    completed = set[str]()
+    for entry in await read_entries(store, run_id):
+        match entry:
+            case BeforeStep(step):
+                assert step not in completed, f"{step} of run {run_id} ran again"
+            case Completed(step):
+                completed.add(step)
+            case _:
+                pass
+
+
+def soak(place: Place, *, seconds: float, chance: Random) -> int:
+    """Kill workers for so many seconds, and have the last ones finish. Gives how many were killed."""
+    workers: list[int] = []
+    kills = 0
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        while len(workers) < WORKERS:
+            workers.append(forked(lambda: anyio.run(work, place)))
+        time.sleep(chance.uniform(0, LONGEST_LIFE))
+        victims = chance.choice([workers[:1], workers[1:], workers[:]])
+        kill(victims)
+        kills += len(victims)
+        workers = [worker for worker in workers if worker not in victims]
+        wait_for(partial(check, place, is_alone=not workers))
+    kill(workers)
+    wait_for(partial(work, place, until_done=True))
+    wait_for(partial(check, place, is_alone=True))
+    return kills + len(workers)
+
+
+def kill(victims: list[int]) -> None:
+    for victim in victims:
+        os.kill(victim, signal.SIGKILL)
+    for victim in victims:
+        if ending_of(victim) != -signal.SIGKILL:
+            raise SystemExit("a worker has failed; its traceback is above")
+
+
+def wait_for(work: Callable[[], Awaitable[None]]) -> None:
+    """Do this in a process of its own, so that this one stays without threads and can fork."""
+    if ending_of(forked(lambda: anyio.run(work))) != 0:
+        raise SystemExit("what is wrong is above")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("store", choices=STORES)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=randrange(10**6))
+    arguments = parser.parse_args()
+    print(f"{arguments.store}, seed {arguments.seed}:", end=" ", flush=True)
+    get_ready()
+    with TemporaryDirectory() as folder:
+        place = Place(arguments.store, Path(folder))
+        (place.folder / "data").mkdir()
+        (place.folder / "told").mkdir()
+        kills = soak(place, seconds=arguments.seconds, chance=Random(arguments.seed))
+        lengths = [int(line) for line in place.completed.read_text().split()]
+    print(f"{kills} kills, {len(lengths)} runs, {sum(lengths)} entries, nothing lost")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""What a FaultyStore does at each fault, and how a run ends that meets it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from returns.result import Success
+
+from effectflow import Checkpoints, Do, Effect, from_fn, step, traverse, workflow
+from effectflow.checkpoint import (
+    Lease,
+    LeaseLost,
+    RunBusy,
+    RunStatus,
+    RunSummary,
+    SaveFailed,
+    StoreUnavailable,
+)
+from effectflow.stores import MemoryStore
+from effectflow.testing import (
+    Busy,
+    Call,
+    Crashed,
+    CrashPoint,
+    Fault,
+    FaultyStore,
+    SaveFails,
+    Slow,
+    TakenOver,
+    TestClock,
+    Unavailable,
+    store_conformance,
+)
+
+pytestmark = pytest.mark.anyio
+
+SUMMARY = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints
+    said: list[str] = field(default_factory=list[str])
+
+
+@step
+def say(word: str) -> Effect[App, str, str]:
+    def perform(app: App) -> str:
+        app.said.append(word)
+        return word
+
+    return from_fn(perform)
+
+
+@workflow
+def tale(words: list[str]) -> Do[App, str, list[str]]:
+    return (yield from traverse(words, say))
+
+
+@pytest.fixture
+def disk() -> MemoryStore:
+    return MemoryStore()
+
+
+async def claimed(store: FaultyStore) -> Lease:
+    return await store.claim("r", owner="me", seconds=60)
+
+
+async def length(disk: MemoryStore) -> int:
+    return len(await disk.read("r"))
+
+
+@pytest.mark.parametrize("check", store_conformance.CHECKS, ids=lambda check: check.__name__)
+async def test_without_faults_it_is_as_good_as_the_store_within(
+    check: store_conformance.Check,
+) -> None:
+    await check(lambda: FaultyStore(MemoryStore()))
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_a_save_fails_without_effect_or_with_it(disk: MemoryStore, is_durable: bool) -> None:
+    store = FaultyStore(disk, [SaveFails(append=2, is_durable=is_durable)])
+    lease = await claimed(store)
+    await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+
+    with pytest.raises(SaveFailed, match=r"SaveFails\(append=2"):
+        await store.append(lease, [b"2"], after=1)
+    assert await length(disk) == 1 + is_durable
+    await store.append(lease, [b"next"], after=1 + is_durable)
+
+
+async def test_a_run_that_is_taken_over_loses_its_lease_and_can_be_resumed(
+    disk: MemoryStore,
+) -> None:
+    app = App(Checkpoints(FaultyStore(disk, [TakenOver(append=3)])))
+
+    error = (await tale.start(["once", "upon"], run_id="r").run(app)).failure()
+    assert isinstance(error, LeaseLost)
+    assert await length(disk) == 2
+    assert await tale.resume("r").run(App(Checkpoints(disk))) == Success(["once", "upon"])
+
+
+async def test_a_claim_is_refused(disk: MemoryStore) -> None:
+    store = FaultyStore(disk, [Busy(claim=2)])
+    await store.claim("a", owner="me", seconds=60)
+
+    with pytest.raises(RunBusy, match="'b'"):
+        await store.claim("b", owner="me", seconds=60)
+    await store.claim("b", owner="me", seconds=60)
+
+
+async def test_any_operation_may_be_unavailable(disk: MemoryStore) -> None:
+    store = FaultyStore(disk, [Unavailable("append"), Unavailable("read", call=2)])
+    lease = await claimed(store)
+
+    with pytest.raises(StoreUnavailable, match="MemoryStore"):
+        await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+    assert await store.read("r") == []
+    with pytest.raises(StoreUnavailable):
+        await store.read("r")
+
+
+async def test_slow_calls_take_the_time_of_the_clock(disk: MemoryStore) -> None:
+    clock = TestClock()
+    faults = [Slow("append", seconds=10), Slow("append", seconds=5, call=1)]
+    app = App(Checkpoints(FaultyStore(disk, faults, clock=clock)))
+
+    assert await clock.run(tale.start(["once"]), app) == Success(["once"])
+    # Started, the step's beginning, and its end with that of the run.
+    assert clock.monotonic() == pytest.approx(3 * 10 + 5)
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_after_a_crash_nothing_gets_through_in_that_life(
+    disk: MemoryStore, is_durable: bool
+) -> None:
+    store = FaultyStore(disk, [CrashPoint(append=2, is_durable=is_durable)])
+    with store.life():
+        lease = await claimed(store)
+        await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+        with pytest.raises(Crashed):
+            await store.append(lease, [b"2"], after=1)
+        with pytest.raises(Crashed):
+            await store.read("r")
+        await store.release(lease)
+        pytest.fail("it is dead")
+
+    assert len(await store.read("r")) == 1 + is_durable
+    # Another owner finds the run free at once.
+    await store.claim("r", owner="another", seconds=0)
+
+
+async def test_a_crash_ends_a_run_and_the_next_life_goes_on_with_it(disk: MemoryStore) -> None:
+    store = FaultyStore(disk, [CrashPoint(append=3, is_durable=True)])
+    app = App(Checkpoints(store))
+    with store.life():
+        await tale.start(["once", "upon"], run_id="r").run(app)
+        pytest.fail("it is dead")
+
+    assert await tale.start(["once", "upon"], run_id="r").run(app) == Success(["once", "upon"])
+    assert app.said == ["once", "upon"]
+
+
+async def test_what_a_living_process_raises_is_heard_of(disk: MemoryStore) -> None:
+    store = FaultyStore(disk, [CrashPoint(append=2, is_durable=True)])
+    with pytest.raises(ZeroDivisionError), store.life():
+        raise ZeroDivisionError
+
+
+async def test_it_says_which_faults_were_met(disk: MemoryStore) -> None:
+    faults: list[Fault] = [SaveFails(append=1), Busy(claim=7), Slow("renew", 0), Slow("claim", 0)]
+    store = FaultyStore(disk, faults)
+    lease = await claimed(store)
+    with pytest.raises(SaveFailed):
+        await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+    await claimed(store)
+
+    assert store.met == [Slow("claim", 0), SaveFails(append=1)]
+    assert store.unmet == (Busy(claim=7), Slow("renew", 0))
+    assert store.calls == [Call("claim", "r"), Call("append", "r"), Call("claim", "r")]
