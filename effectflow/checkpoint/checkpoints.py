@@ -92,6 +92,14 @@ class Checkpoints:
     def __post_init__(self) -> None:
         if self.history < 0:
             raise ValueError(f"history must be 0 or more, not {self.history}")
+        if self.lease_seconds <= 0:
+            raise ValueError(f"lease_seconds must be more than 0, not {self.lease_seconds}")
+        if self.format not in ("json", "cbor"):
+            raise ValueError(f'format must be "json" or "cbor", not {self.format!r}')
+        if self.on_save_error not in ("fail", "warn"):
+            raise ValueError(f'on_save_error must be "fail" or "warn", not {self.on_save_error!r}')
+        # Checks the key, here rather than in the middle of a run.
+        _ = self.seal
 
     @property
     def seal(self) -> Seal:

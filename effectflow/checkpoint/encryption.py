@@ -27,9 +27,11 @@ class Encryption:
         keys: the keys by id, 16, 24 or 32 bytes each. To exchange a key, add a new one, make it the
             current one, and keep the old one as long as there are runs that were written with it.
 
+    An entry can be decrypted only at its place: after the digest that it was written after.
+
     Example:
         >>> keys = Encryption("2026", {"2026": bytes(32)})
-        >>> keys.decrypt(keys.encrypt(b"secret"))
+        >>> keys.decrypt(keys.encrypt(b"secret", after=b"digest"), after=b"digest")
         b'secret'
     """
 
@@ -50,18 +52,18 @@ class Encryption:
             if len(name.encode()) > 255:
                 raise ValueError(f"the id of key {name[:20]!r}... is longer than 255 bytes")
 
-    def encrypt(self, payload: bytes) -> bytes:
-        """The payload, readable with the current key alone."""
+    def encrypt(self, payload: bytes, *, after: bytes) -> bytes:
+        """The payload, readable with the current key alone, and only after this digest."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         name, nonce = self.current.encode(), os.urandom(_NONCE)
         header = MARK + bytes([len(name)]) + name
         # The header is authenticated as well: no other key is to be tried on it.
-        sealed = AESGCM(self.keys[self.current]).encrypt(nonce, payload, header)
+        sealed = AESGCM(self.keys[self.current]).encrypt(nonce, payload, header + after)
         return header + nonce + sealed
 
-    def decrypt(self, data: bytes) -> bytes:
-        """The inverse of `encrypt`. Raises ValueError if a key is missing or does not fit."""
+    def decrypt(self, data: bytes, *, after: bytes) -> bytes:
+        """The inverse of `encrypt`. Raises ValueError if a key is missing, or does not fit."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -75,6 +77,8 @@ class Encryption:
             ) from None
         nonce, sealed = data[len(header) :][:_NONCE], data[len(header) + _NONCE :]
         try:
-            return AESGCM(key).decrypt(nonce, sealed, header)
+            return AESGCM(key).decrypt(nonce, sealed, header + after)
         except (InvalidTag, ValueError):
-            raise ValueError(f"it cannot be decrypted with key {name!r}") from None
+            raise ValueError(
+                f"it cannot be decrypted with key {name!r}, or was not written at this place"
+            ) from None

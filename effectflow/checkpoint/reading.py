@@ -10,13 +10,15 @@ from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, RunNotFound
 from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.seal import Seal, first_digest
-from effectflow.checkpoint.store import CheckpointStore, Record, RunQuery
+from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunStatus
 
 __all__ = [
     "Journal",
     "Verification",
     "all_run_ids",
+    "check_against",
     "read_checkpoint",
+    "read_consistently",
     "read_entries",
     "read_journal",
     "run_not_found",
@@ -26,6 +28,9 @@ __all__ = [
 
 _UNSIGNED = Seal()
 _PAGE = 500
+
+_ATTEMPTS = 3
+"""How often a run that somebody drives is read until its parts fit; a damaged one never does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +104,47 @@ class Verification:
 
 async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED) -> Verification:
     """Check every entry of a run, without running anything. Raises RunNotFound."""
-    records = await store.read(run_id)
-    if not records:
-        raise await run_not_found(store, run_id)
+    info, records = await read_consistently(store, run_id)
     journal, problem = _open_all(records, run_id, seal, Journal.empty(run_id))
     if problem is None:
         try:
-            fold(journal.entries, run_id)
+            check_against(info, fold(journal.entries, run_id))
         except CheckpointError as error:
             problem = error
     return Verification(run_id, len(records), len(journal.entries), problem)
+
+
+async def read_consistently(store: CheckpointStore, run_id: str) -> tuple[RunInfo, list[Record]]:
+    """What the store has of a run at one moment, although somebody may be driving it."""
+    attempt = 1
+    while True:
+        records = await store.read(run_id)
+        info = await store.info(run_id)
+        if info is None:
+            raise await run_not_found(store, run_id)
+        if info.length == len(records) or attempt == _ATTEMPTS:
+            return info, records
+        attempt += 1
+
+
+def check_against(info: RunInfo, checkpoint: Checkpoint) -> None:
+    """Raise CorruptCheckpoint if a journal does not end as the store's summary of the run says.
+
+    The digests cannot tell that entries are missing at the end.
+    """
+    status, found = info.summary.status, checkpoint.status
+    if info.summary.workflow != checkpoint.workflow:
+        raise CorruptCheckpoint(
+            checkpoint.run_id,
+            f"the store calls it a run of {info.summary.workflow!r}, its journal is of "
+            f"{checkpoint.workflow!r}",
+        )
+    if status is not found and status is not RunStatus.RUNNING:
+        raise CorruptCheckpoint(
+            checkpoint.run_id,
+            f"the store calls it {status}, and its journal ends as that of a run which is {found}: "
+            f"what came after entry {checkpoint.metadata.entries} is missing",
+        )
 
 
 def _open_all(

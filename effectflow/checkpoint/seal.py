@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass, field
+from typing import cast
 
 from effectflow.checkpoint.encryption import MARK, Encryption
 from effectflow.checkpoint.entries import Entry
@@ -46,7 +47,8 @@ class Seal:
         format: "json" or "cbor". Either is read, whatever this says.
         key: the secret of the HMAC, at best 32 random bytes; None for a plain digest, which finds
             damage and mistakes but no forger. With a key, entries without an HMAC are refused.
-        encryption: keeps what is in entries from being read; None to write them as they are.
+        encryption: keeps what is in entries from being read; None to write them as they are. With it,
+            entries that are not encrypted are refused.
     """
 
     format: Format = "json"
@@ -54,7 +56,8 @@ class Seal:
     encryption: Encryption | None = None
 
     def __post_init__(self) -> None:
-        if self.key is not None and len(self.key) < 16:
+        key = cast(object, self.key)
+        if key is not None and (not isinstance(key, bytes) or len(key) < 16):
             raise ValueError("a key needs 16 bytes at least; secrets.token_bytes(32) makes one")
 
     def close(self, entry: Entry, previous: bytes) -> tuple[bytes, bytes]:
@@ -66,7 +69,7 @@ class Seal:
                 f"is larger than {MAX_ENTRY_BYTES:,}: keep large data elsewhere, and save where it is",
             )
         if self.encryption is not None:
-            payload = self.encryption.encrypt(payload)
+            payload = self.encryption.encrypt(payload, after=previous)
         digest = self._digest(payload, previous)
         kind = _PLAIN if self.key is None else _KEYED
         if payload[:1] == b"{":
@@ -80,7 +83,8 @@ class Seal:
         """
         payload, kind, found = _take_apart(record, run_id)
         if kind == _KEYED and self.key is None:
-            raise _refused(record, run_id, "it is signed: give its key, Checkpoints(key=...)")
+            reason = "it is signed: give its key, Checkpoints(key=...) or --key-file"
+            raise _refused(record, run_id, reason)
         if kind == _PLAIN and self.key is not None:
             raise _refused(record, run_id, "it is not signed, although a key is given")
         digest = self._digest(payload, previous)
@@ -89,14 +93,25 @@ class Seal:
             if self.key is not None:
                 reason += ", or was signed with another key"
             raise _refused(record, run_id, reason)
-        if payload[:1] == MARK:
-            if self.encryption is None:
-                raise _refused(record, run_id, "it is encrypted: give Checkpoints(encryption=...)")
-            try:
-                payload = self.encryption.decrypt(payload)
-            except ValueError as error:
-                raise _refused(record, run_id, str(error)) from error
+        payload = self._decrypted(payload, record, run_id, previous)
         return decode_entry(Record(record.sequence, record.written_at, payload), run_id), digest
+
+    def _decrypted(self, payload: bytes, record: Record, run_id: str, previous: bytes) -> bytes:
+        is_encrypted = payload[:1] == MARK
+        if self.encryption is None:
+            if is_encrypted:
+                raise _refused(
+                    record,
+                    run_id,
+                    "it is encrypted: give its key, Checkpoints(encryption=...) or --encryption-keys",
+                )
+            return payload
+        if not is_encrypted:
+            raise _refused(record, run_id, "it is not encrypted, although encryption is asked for")
+        try:
+            return self.encryption.decrypt(payload, after=previous)
+        except ValueError as error:
+            raise _refused(record, run_id, str(error)) from error
 
     def _digest(self, payload: bytes, previous: bytes) -> bytes:
         if self.key is None:

@@ -10,15 +10,14 @@ from typing import Any
 
 import orjson
 
-from effectflow.checkpoint.errors import CorruptCheckpoint, RunConflict
+from effectflow.checkpoint.errors import CorruptCheckpoint, RunConflict, UnsupportedVersion
 from effectflow.checkpoint.lease import Owner
-from effectflow.checkpoint.reading import run_not_found
+from effectflow.checkpoint.reading import read_consistently
 from effectflow.checkpoint.store import CheckpointStore, RunStatus, RunSummary
 
 __all__ = ["ExportedRun", "export_run", "import_run", "read_exported", "write_exported"]
 
 _VERSION = 1
-_RECORDS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,28 +31,26 @@ class ExportedRun:
 
 async def export_run(store: CheckpointStore, run_id: str) -> ExportedRun:
     """Take a run out of a store, which keeps it. Raises RunNotFound."""
-    info = await store.info(run_id)
-    if info is None:
-        raise await run_not_found(store, run_id)
-    records = await store.read(run_id)
+    info, records = await read_consistently(store, run_id)
     return ExportedRun(run_id, info.summary, tuple(record.body for record in records))
 
 
 async def import_run(store: CheckpointStore, run: ExportedRun) -> bool:
-    """Put a run into a store. Gives False if it is there already, just as it is.
+    """Put a run into a store, whole or not at all. Gives False if it is there already, just as it is.
 
-    An import that was cut off is gone on with. Raises RunConflict if the store has another run of
-    this id, and RunBusy if that is under way.
+    When the store wrote the entries is told anew; when they happened is in the entries themselves.
+
+    Raises RunConflict if the store has another run of this id, and RunBusy if that is under way.
     """
     lease = await store.claim(run.run_id, owner=str(Owner.new()), seconds=60)
     try:
         there = [record.body for record in await store.read(run.run_id)]
-        if there != list(run.bodies[: len(there)]):
+        if there == list(run.bodies):
+            return False
+        if there:
             raise RunConflict(run.run_id, "its entries are others than those to be imported")
-        for start in range(len(there), len(run.bodies), _RECORDS_AT_ONCE):
-            bodies = run.bodies[start : start + _RECORDS_AT_ONCE]
-            await store.append(lease, bodies, after=start, summary=run.summary)
-        return len(there) < len(run.bodies)
+        await store.append(lease, run.bodies, after=0, summary=run.summary)
+        return True
     finally:
         await store.release(lease)
 
@@ -84,9 +81,10 @@ def read_exported(lines: Iterable[bytes]) -> Iterator[ExportedRun]:
         run_id = "to be imported"
         try:
             head = orjson.loads(line)
-            run_id = head["run_id"]
-            if head["effectflow_export"] != _VERSION:
-                raise ValueError(f"it is of version {head['effectflow_export']}")
+            run_id = _text(head["run_id"])
+            version = head["effectflow_export"]
+            if version > _VERSION:
+                raise UnsupportedVersion(f"the export of run {run_id!r}", version, _VERSION)
             bodies = [_as_bytes(orjson.loads(row)) for row in islice(remaining, head["entries"])]
             summary = RunSummary(
                 head["workflow"],
@@ -116,5 +114,11 @@ def _as_text(body: bytes) -> dict[str, Any]:
 
 def _as_bytes(row: dict[str, Any]) -> bytes:
     if "text" in row:
-        return row["text"].encode()
+        return _text(row["text"]).encode()
     return base64.b64decode(row["base64"], validate=True)
+
+
+def _text(part: Any) -> str:
+    if not isinstance(part, str):
+        raise TypeError(f"{part!r} is no text")
+    return part

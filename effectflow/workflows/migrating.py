@@ -13,15 +13,15 @@ from typing import Any, TypeAlias
 
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import BeforeStep, Completed, Entry, Finished, Resumed, Started
-from effectflow.checkpoint.values import Tree
+from effectflow.checkpoint.values import Tree, decode_json, encode_json
 
 __all__ = ["Migration", "check_migrations", "upgrade"]
 
 Migration: TypeAlias = Callable[[Any], Any]
 """From a state that one version saved, as plain data, to that of the next version.
 
-It is given the input and every output of a step that is not None, in the form in which they are saved:
-an instance of a class `Order` is `{"$object": ["Order", {...}]}`.
+It is given the input and every output of a step, but for those that are None, in the form in which they
+are saved: an instance of a class `Order` is `{"$object": ["Order", {...}]}`.
 """
 
 
@@ -107,6 +107,8 @@ def _migrate(state: Tree, chain: tuple[Migration, ...], what: str) -> Tree:
     try:
         for migration in chain:
             migrated = migration(migrated)
+        if decode_json(encode_json(migrated)) != migrated:
+            raise TypeError(f"a migration has to give plain data, as it is saved, not {migrated!r}")
     except Exception as error:
         error.add_note(f"in a migration of {what}; nothing was changed in the store")
         raise

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import anyio
@@ -17,17 +18,24 @@ from effectflow.checkpoint import (
     CheckpointStore,
     CorruptCheckpoint,
     Encryption,
+    Entry,
     NotSerializable,
+    Owner,
     Record,
+    RunInfo,
     RunNotFound,
+    RunStatus,
+    RunSummary,
     Seal,
     read_checkpoint,
     read_entries,
     verify_run,
 )
+from effectflow.checkpoint.seal import first_digest
 from effectflow.stores import MemoryStore
 
 KEY = bytes(range(32))
+SUMMARY = RunSummary("story", "standard", "1", RunStatus.RUNNING, 0.0)
 SECRETS = Encryption("new", {"old": b"o" * 16, "new": b"n" * 32})
 
 SEALS = {
@@ -83,6 +91,10 @@ class Tampered(MemoryStore):
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         return [record for record in self._records if record.sequence > after]
+
+    async def info(self, run_id: str) -> RunInfo | None:
+        summary = replace(SUMMARY, status=RunStatus.COMPLETED)
+        return RunInfo(run_id, summary, 0.0, len(self._records), None)
 
 
 def verified(records: list[Record], seal: Seal) -> Any:
@@ -166,6 +178,15 @@ def assert_found(records: list[Record], seal: Seal, at: int) -> None:
         assert f"1 to {at}" in found.problem.__notes__[0]
 
 
+@pytest.mark.parametrize("left", [1, 5, 9])
+@pytest.mark.parametrize("name", SEALS)
+def test_entries_that_are_missing_at_the_end_are_found(name: str, left: int) -> None:
+    found = verified(WRITTEN[name][:left], SEALS[name])
+
+    assert (found.good, found.length) == (left, left)
+    assert f"what came after entry {left} is missing" in str(found.problem)
+
+
 @pytest.mark.parametrize(
     ("written_with", "read_with", "reason"),
     [
@@ -193,6 +214,36 @@ def test_a_forger_without_the_key_is_refused() -> None:
     forged = written(Seal())
 
     assert "not signed" in str(verified(forged, Seal(key=KEY)).problem)
+
+
+async def read_spliced(*bodies: bytes) -> list[Entry]:
+    """The entries of a run into which somebody without any key has put bytes, digests and all."""
+    digest = first_digest("r")
+    async with MemoryStore() as store:
+        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        chained: list[bytes] = []
+        for body in bodies:
+            payload = body[:-33] if body[:1] == b"\x01" else body.rpartition(b"\n")[0]
+            digest = hashlib.sha256(digest + payload).digest()
+            is_binary = payload[:1] == b"\x01"
+            chained.append(
+                payload + digest + b"S"
+                if is_binary
+                else payload + b"\nsha256:" + digest.hex().encode()
+            )
+        await store.append(lease, chained, after=0, summary=SUMMARY)
+        return await read_entries(store, "r", Seal(encryption=SECRETS))
+
+
+def test_an_encrypted_entry_cannot_be_moved_nor_a_plain_one_be_put_beside_it() -> None:
+    first, second, third, *_ = (record.body for record in WRITTEN["encrypted"])
+    plain = WRITTEN["json"][1].body
+
+    assert len(anyio.run(read_spliced, first, second, third)) == 3
+    with pytest.raises(CorruptCheckpoint, match="not written at this place"):
+        anyio.run(read_spliced, first, third)
+    with pytest.raises(CorruptCheckpoint, match="not encrypted"):
+        anyio.run(read_spliced, first, plain)
 
 
 def test_nothing_of_an_encrypted_run_can_be_read() -> None:
