@@ -23,6 +23,7 @@ from effectflow import (
     NoTransition,
     Retry,
     RetryPolicy,
+    StateGraph,
     StateMachine,
     Transition,
     fail,
@@ -526,6 +527,17 @@ async def test_a_machine_is_part_of_another_workflow_by_its_body(store: MemorySt
     assert (await both.start([Order.PAID], run_id="r").run(app)).unwrap() == [Order.SHIPPED] * 2
     steps = [done.step for done in (await read_checkpoint(store, "r")).completed_steps]
     assert steps == ["charge", "ship", "par_traverse[PAID]/ship"]
+
+
+async def test_a_machine_is_a_node_of_a_graph() -> None:
+    def deliver(order: Order) -> Effect[App, Any, Order]:
+        return orders.body(order).map(lambda machine: machine.current)
+
+    graph = StateGraph("shop").node("deliver", deliver).entry("deliver").exit("deliver").build()
+
+    points = await crash_everywhere(graph, Order.NEW, lambda disk: app_on(disk, busy=2))
+
+    assert len(points) > 10
 
 
 def renamed(name: str, **options: Any) -> StateMachine[App, Any, Order]:
