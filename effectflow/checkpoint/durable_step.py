@@ -46,7 +46,15 @@ from effectflow.effects.nodes import (
 )
 from effectflow.effects.scope import Scope
 
-__all__ = ["StepDefinition", "StepInfo", "durable", "step_info", "with_checkpointing"]
+__all__ = [
+    "StepDefinition",
+    "StepInfo",
+    "durable",
+    "info_of",
+    "reach_step",
+    "step_info",
+    "with_checkpointing",
+]
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -85,11 +93,39 @@ def step_info() -> Effect[object, Never, StepInfo]:
     """
 
     def look(scope: Scope) -> Effect[object, Never, StepInfo]:
-        if isinstance(scope.step, StepInfo):
-            return Pure(scope.step)
+        info = info_of(scope)
+        if info is not None:
+            return Pure(info)
         return Die(LookupError("step_info() is known only inside a step: wrap this effect in one"))
 
     return Suspend(look, ("step_info",))
+
+
+def info_of(scope: Scope) -> StepInfo | None:
+    """What the step around a flow may know of itself; None between steps."""
+    return scope.step.info if isinstance(scope.step, _CurrentStep) else None
+
+
+class _CurrentStep:
+    """The step that is running. What it may know of itself is made when it asks, as few steps do."""
+
+    __slots__ = ("_attempt", "_info", "_make", "_path", "_run_id")
+
+    def __init__(
+        self, run_id: str | None, path: str, attempt: int, make: Callable[[str, str, int], StepInfo]
+    ) -> None:
+        self._run_id = run_id
+        self._path = path
+        self._attempt = attempt
+        self._make = make
+        self._info: StepInfo | None = None
+
+    @property
+    def info(self) -> StepInfo:
+        if self._info is None:
+            run_id = self._run_id or f"unrecorded-{urandom(16).hex()}"
+            self._info = self._make(run_id, self._path, self._attempt)
+        return self._info
 
 
 @dataclass(frozen=True)
@@ -169,26 +205,40 @@ def durable(
     """`effect` as the step of this definition, called with these arguments."""
 
     def reach(scope: Scope) -> AnyEffect:
-        run = scope.recorder
-        path = scope.next_path(definition.name)
-        if not isinstance(run, LiveRun):
-            info = StepInfo(f"unrecorded-{urandom(16).hex()}", path, 1)
-            return InScope(Named(effect, path, f"in step {path!r}"), scope.inside_step(path, info))
-        run.check()
-        try:
-            arguments = describe_arguments() if describe_arguments else None
-        except NotSerializable as error:
-            raise run.halt(error) from error
-        past = run.past.steps.get(path)
-        if past is not None:
-            settled = _settled(run, definition, path, past, arguments)
-            if settled is not None:
-                return settled
-        attempt = past.attempts + 1 if past else 1
-        inside = scope.inside_step(path, StepInfo(run.run_id, path, attempt))
-        return _attempt(run, definition, InScope(effect, inside), path, attempt, arguments)
+        return reach_step(scope, definition, effect, describe_arguments)
 
     return Suspend(reach, ("step", definition.name))
+
+
+def reach_step(
+    scope: Scope,
+    definition: StepDefinition,
+    effect: AnyEffect,
+    describe_arguments: Callable[[], Arguments] | None = None,
+    make_info: Callable[[str, str, int], StepInfo] = StepInfo,
+) -> AnyEffect:
+    """What a flow that has come to a durable step is to do.
+
+    `make_info` makes what the step may know of itself: of the run's id, the step's path, the attempt.
+    """
+    run = scope.recorder
+    path = scope.next_path(definition.name)
+    if not isinstance(run, LiveRun):
+        inside = scope.inside_step(path, _CurrentStep(None, path, 1, make_info))
+        return InScope(Named(effect, path, f"in step {path!r}"), inside)
+    run.check()
+    try:
+        arguments = describe_arguments() if describe_arguments else None
+    except NotSerializable as error:
+        raise run.halt(error) from error
+    past = run.past.steps.get(path)
+    if past is not None:
+        settled = _settled(run, definition, path, past, arguments)
+        if settled is not None:
+            return settled
+    attempt = past.attempts + 1 if past else 1
+    inside = scope.inside_step(path, _CurrentStep(run.run_id, path, attempt, make_info))
+    return _attempt(run, definition, InScope(effect, inside), path, attempt, arguments)
 
 
 def _settled(

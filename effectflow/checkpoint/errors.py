@@ -100,7 +100,10 @@ class LeaseLost(CheckpointError):
 
 
 class DefinitionChanged(CheckpointError):
-    """The workflow's definition differs from the one that the run was started with."""
+    """The workflow's definition differs from the one that the run was started with.
+
+    `what` names saved data that belongs to no run in a store.
+    """
 
     def __init__(
         self,
@@ -111,6 +114,7 @@ class DefinitionChanged(CheckpointError):
         removed: Sequence[str] = (),
         renamed: Sequence[tuple[str, str]] = (),
         detail: str = "",
+        what: str | None = None,
     ) -> None:
         self.run_id = run_id
         self.workflow = workflow
@@ -123,10 +127,10 @@ class DefinitionChanged(CheckpointError):
         if detail:
             changes.append(detail)
         super().__init__(
-            f"workflow {workflow!r} has changed since run {run_id!r} was started: "
+            f"workflow {workflow!r} has changed since {what or f'run {run_id!r}'} was started: "
             f"{'; '.join(changes) or 'its fingerprint differs'}. "
             "Resume it with the code that it was started with, or go on with force=True "
-            "(--force) if the change does not matter to this run."
+            "(--force) if the change does not matter to it."
         )
 
 
@@ -158,14 +162,19 @@ class OutcomeUnknown(CheckpointError):
 
 
 class CorruptCheckpoint(CheckpointError):
-    """What the store holds for a run cannot be read back. Nothing of it was used."""
+    """What is saved of a run cannot be read back. Nothing of it was used.
 
-    def __init__(self, run_id: str, reason: str, *, sequence: int | None = None) -> None:
+    `what` names saved data that belongs to no run in a store.
+    """
+
+    def __init__(
+        self, run_id: str, reason: str, *, sequence: int | None = None, what: str | None = None
+    ) -> None:
         self.run_id = run_id
         self.reason = reason
         self.sequence = sequence
         where = f"entry {sequence} of run {run_id!r}" if sequence else f"run {run_id!r}"
-        super().__init__(f"{where} cannot be read: {reason}")
+        super().__init__(f"{what or where} cannot be read: {reason}")
 
 
 class UnsupportedVersion(CheckpointError):

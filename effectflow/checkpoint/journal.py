@@ -20,6 +20,7 @@ from effectflow.checkpoint.entries import (
     Started,
 )
 from effectflow.checkpoint.errors import CorruptCheckpoint
+from effectflow.checkpoint.past import flow_of
 from effectflow.checkpoint.values import Tree
 
 __all__ = ["fold"]
@@ -60,7 +61,7 @@ class _Reading:
         self.attempts: dict[str, int] = {}
         self.resumes = 0
         self.state: HeadState | None = None
-        self.current: Tree = None
+        self.current = _state_in(started.kind, started.input, started.input)
         self.finished: Finished | None = None
         self.updated_at = 0.0
 
@@ -75,7 +76,7 @@ class _Reading:
                 attempt = self.attempts.get(step, 1)
                 self.completed[step] = CompletedStep(step, output, attempt, duration, at)
                 self.order[step] = HistoryItem(step, "completed")
-                self.state, self.current = entry, output
+                self.state, self.current = entry, self._state_after(step, output)
             case Failed(step, error):
                 self.order[step] = HistoryItem(step, "failed", f"{error.type}: {error.message}")
                 self.state = entry
@@ -93,6 +94,13 @@ class _Reading:
             case Recorded() | Started():
                 pass
 
+    def _state_after(self, step: str, output: Tree) -> Tree:
+        """Where a completed step leaves the run: at its output, or at the state that this says."""
+        if self.started.kind != "machine":
+            return output
+        # What goes on within an attempt moves the machine nowhere.
+        return self.current if flow_of(step) else _state_in("machine", output, self.current)
+
     def checkpoint(self, count: int) -> Checkpoint:
         started = self.started
         return Checkpoint(
@@ -102,7 +110,7 @@ class _Reading:
             kind=started.kind,
             definition=self.definition,
             initial_state=started.input,
-            current_state=self.current if self.completed else started.input,
+            current_state=self.current,
             state=self.state,
             completed_steps=tuple(self.completed.values()),
             history=tuple(item for item in self.order.values() if item is not None),
@@ -112,3 +120,10 @@ class _Reading:
             updated_at=max(started.at, self.updated_at),
             finished=self.finished,
         )
+
+
+def _state_in(kind: str, tree: Tree, otherwise: Tree) -> Tree:
+    """The state in what a machine takes or its attempts give, which have other parts besides."""
+    if kind == "machine" and isinstance(tree, dict):
+        return tree.get("current_state", tree.get("state", otherwise))
+    return tree

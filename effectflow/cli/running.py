@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import orjson
@@ -20,6 +20,7 @@ from effectflow.cli.progress import RunProgress
 from effectflow.effects import Effect
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.stores import open_store
+from effectflow.workflows import Machine
 
 __all__ = ["Drive", "drive"]
 
@@ -137,6 +138,8 @@ def _print(console: Console, text: str) -> None:
 
 def _shown(output: object) -> Any:
     """An output for `--json`: as it is saved where it is plain data, as text where it is not."""
+    if isinstance(output, Machine):
+        return orjson.loads(cast("Machine[Any]", output).to_json())
     try:
         return to_tree(output, types=KnownTypes.of(type(output)))
     except CheckpointError:

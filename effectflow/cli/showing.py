@@ -84,6 +84,7 @@ def show_checkpoint(console: Console, checkpoint: Checkpoint, durability: str) -
         "stands at": "before its first step"
         if head is None
         else f"{type(head).__name__}: {head.step}",
+        "state": _state(checkpoint),
         "completed steps": str(len(checkpoint.completed_steps)),
         "begun steps": str(len(checkpoint.metadata.attempts)),
         "resumes": str(checkpoint.metadata.resumes),
@@ -99,7 +100,8 @@ def show_checkpoint(console: Console, checkpoint: Checkpoint, durability: str) -
         "digest": checkpoint.digest,
     }
     for name, value in rows.items():
-        table.add_row(name, Text(value))
+        if value is not None:
+            table.add_row(name, Text(value))
     console.print(table)
     finished = checkpoint.finished
     if finished is not None and finished.error is not None:
@@ -108,6 +110,17 @@ def show_checkpoint(console: Console, checkpoint: Checkpoint, durability: str) -
         console.print(Text(f"\n{text.rstrip()}"))
     elif finished is not None:
         console.print(Text(f"\noutput: {_bounded(finished.output, 2000)}"))
+
+
+def _state(checkpoint: Checkpoint) -> str | None:
+    """Where a workflow that goes from state to state stands; None for any other."""
+    match checkpoint.kind, checkpoint.current_state:
+        case "machine", {"$enum": [_, str(member)]}:
+            return member
+        case "machine", state:
+            return _bounded(state)
+        case _:
+            return None
 
 
 def show_history(console: Console, entries: Sequence[Entry]) -> None:

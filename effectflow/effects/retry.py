@@ -144,6 +144,25 @@ class RetryPolicy:
             delay = self._jittered(self._plain_delay(attempt), delay, chance)
             yield delay
 
+    def next_delay(self, attempt: int, elapsed: float) -> float | None:
+        """Seconds to wait after the attempt of this number, from 0; None if there is to be no other.
+
+        For those who count the attempts themselves, since they may go on in another process.
+
+        Parameters:
+            attempt: the number of the attempt that is over.
+            elapsed: seconds since the first one began.
+        """
+        return _in_time(self, self._drawn_delay(attempt), elapsed)
+
+    def _drawn_delay(self, attempt: int) -> float | None:
+        if self.jitter == "decorrelated":
+            return next(islice(self.delays(), attempt, None), None)
+        delay = self.delay_for_attempt(attempt)
+        if delay is None or self.seed is not None:
+            return delay
+        return self._jittered(delay, self.base, Random())
+
     def _plain_delay(self, attempt: int) -> float:
         match self.shape:
             case "constant":
@@ -211,7 +230,7 @@ def retry(
                 return outcome
             # Recorded, as a resumed run has spent another time up to here.
             elapsed = observe(scope, "elapsed", lambda: scope.clock.monotonic() - began)
-            delay = _next_delay(policy, delays, elapsed)
+            delay = _in_time(policy, next(delays, None), elapsed)
             if on_retry is not None:
                 hooked = on_retry(FailedAttempt(outcome.error, attempt, delay, elapsed))
                 await interpret(hooked or _NOTHING, env, scope)
@@ -227,9 +246,8 @@ def retry(
 _NOTHING = nodes.Pure(None)
 
 
-def _next_delay(policy: RetryPolicy, delays: Iterator[float], elapsed: float) -> float | None:
-    """How long to wait now; None if there is to be no further attempt."""
-    delay = next(delays, None)
+def _in_time(policy: RetryPolicy, delay: float | None, elapsed: float) -> float | None:
+    """A delay, unless there is none or the attempt after it would begin too late."""
     if delay is None or policy.max_elapsed is None:
         return delay
     return delay if elapsed + delay <= policy.max_elapsed else None

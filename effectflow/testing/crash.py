@@ -7,12 +7,14 @@ died at, what comes after the resume must be what would have come without the cr
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from returns.result import Result
 
 from effectflow.checkpoint import Checkpoint, CheckpointStore, HasCheckpoints, read_checkpoint
 from effectflow.stores import MemoryStore
+from effectflow.testing.clock import TestClock
 from effectflow.testing.faulty_store import CrashPoint, FaultyStore
 from effectflow.workflows import Workflow
 
@@ -35,6 +37,8 @@ async def crash_everywhere(
 
     Compared are the result, the completed steps with their outputs, and the history. Steps that run
     side by side may end in any order, so order counts only within one flow: both are compared by step.
+    The clock of all these runs tells one time for ever, as what a run does again it does later; delays
+    pass at once, and timeouts strike.
 
     Parameters:
         workflow: what to run. Its steps must give the same outputs each time.
@@ -76,7 +80,7 @@ async def _live(
     workflow: Workflow[Env, E, Input, Out], input: Input, env: Env
 ) -> Result[Out, object]:
     """One life of the process: starting again with the same id and input takes up the run."""
-    return await workflow.start(input, run_id=_RUN).run(env)
+    return await _StoppedClock().run(workflow.start(input, run_id=_RUN), env)
 
 
 async def _end_of(store: CheckpointStore) -> Checkpoint:
@@ -89,3 +93,13 @@ def _shown(result: Result[Any, Any], checkpoint: Checkpoint) -> dict[str, object
         "completed steps": {step.step: step.output for step in checkpoint.completed_steps},
         "history": {item.step: (item.outcome, item.detail) for item in checkpoint.history},
     }
+
+
+class _StoppedClock(TestClock):
+    """Wakes whoever waits, and tells the same time ever after."""
+
+    def now(self) -> datetime:
+        return datetime(2000, 1, 1, tzinfo=UTC)
+
+    def monotonic(self) -> float:
+        return 0.0

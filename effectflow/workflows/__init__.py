@@ -1,4 +1,4 @@
-"""What users compose: workflows written as code, lists of steps, and graphs."""
+"""What users compose: workflows written as code, lists of steps, state machines, and graphs."""
 
 from effectflow.workflows.code import workflow
 from effectflow.workflows.graph import (
@@ -10,16 +10,54 @@ from effectflow.workflows.graph import (
     NoEdge,
     StateGraph,
 )
+from effectflow.workflows.machine import (
+    DEFAULT_RETRY,
+    Abort,
+    History,
+    HistoryEntry,
+    InvalidMachine,
+    Machine,
+    MachineMetadata,
+    Moved,
+    NoTransition,
+    Outcome,
+    PendingRetry,
+    Retry,
+    StateMachine,
+    Transition,
+    TransitionExhausted,
+    TransitionInfo,
+    UndeclaredState,
+    transition_info,
+)
 from effectflow.workflows.workflow import Workflow
 
 __all__ = [
+    "DEFAULT_RETRY",
+    "Abort",
     "Graph",
     "GraphError",
     "GraphProgress",
+    "History",
+    "HistoryEntry",
     "InvalidGraph",
+    "InvalidMachine",
+    "Machine",
+    "MachineMetadata",
     "MaxIterationsExceeded",
+    "Moved",
     "NoEdge",
+    "NoTransition",
+    "Outcome",
+    "PendingRetry",
+    "Retry",
     "StateGraph",
+    "StateMachine",
+    "Transition",
+    "TransitionExhausted",
+    "TransitionInfo",
+    "UndeclaredState",
     "Workflow",
+    "transition_info",
     "workflow",
 ]

@@ -41,11 +41,12 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """An arrow from one box to another, by their keys."""
+    """An arrow from one box to another, by their keys; dashed for a way out of the ordinary."""
 
     source: str
     target: str
     label: str = ""
+    is_dashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ def to_mermaid(drawing: Drawing) -> str:
     lines = [line for box in drawing.boxes for line in _mermaid_box(box, names)]
     for arrow in drawing.arrows:
         label = f'|"{_mermaid_text(arrow.label)}"|' if arrow.label else ""
-        lines.append(f"{names[arrow.source]} -->{label} {names[arrow.target]}")
+        line = "-.->" if arrow.is_dashed else "-->"
+        lines.append(f"{names[arrow.source]} {line}{label} {names[arrow.target]}")
     marked = [box for box in _all_boxes(drawing.boxes) if box.mark != "plain"]
     if marked:
         lines += [
@@ -164,6 +166,8 @@ def _dot_arrow(arrow: Arrow, boxes: dict[str, Box], names: dict[str, str]) -> st
     # Graphviz draws arrows between plain boxes only, and cuts them off at the border of others.
     source, target = boxes[arrow.source], boxes[arrow.target]
     options = [f"label={_dot_text(arrow.label)}"] if arrow.label else []
+    if arrow.is_dashed:
+        options.append("style=dashed")
     if source.inside:
         options.append(f"ltail=cluster_{names[source.key]}")
     if target.inside:

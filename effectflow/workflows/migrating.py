@@ -15,7 +15,7 @@ from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import BeforeStep, Completed, Entry, Finished, Resumed, Started
 from effectflow.checkpoint.values import Tree, decode_json, encode_json
 
-__all__ = ["Migration", "check_migrations", "upgrade"]
+__all__ = ["Migration", "check_migrations", "migrated", "upgrade"]
 
 Migration: TypeAlias = Callable[[Any], Any]
 """From a state that one version saved, as plain data, to that of the next version.
@@ -75,6 +75,17 @@ def upgrade(
                 pass
         upgraded.append(entry)
     return tuple(upgraded)
+
+
+def migrated(
+    state: Tree, version: str, migrations: Mapping[int, Migration], what: str
+) -> tuple[Tree, str]:
+    """A state that a version saved, as the newest one that migrations lead to would have saved it.
+
+    Gives that version as well; `what` says what it is the state of, for notes on what a migration raises.
+    """
+    chain = _chain(version, migrations)
+    return (_migrate(state, chain, what), str(max(migrations) + 1)) if chain else (state, version)
 
 
 def _upgrade_beginning(

@@ -26,21 +26,23 @@ from effectflow.workflows.structuring import structure_as
 
 __all__ = ["Workflow"]
 
-Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
+Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
 Input = TypeVar("Input", contravariant=True)
 Out = TypeVar("Out", covariant=True)
 
 Env2 = TypeVar("Env2", bound=HasCheckpoints)
 E2 = TypeVar("E2")
+Input2 = TypeVar("Input2")
+Out2 = TypeVar("Out2")
 S = TypeVar("S")
 
 
 class Workflow(Generic[Env, E, Input, Out]):
     """Durable work: started once, resumed as often as it takes, with one journal for each run.
 
-    Make one with `@workflow` or `Workflow.of_steps`. Its methods are effects, which need an
-    environment with `checkpoints`.
+    Make one with `@workflow`, `Workflow.of_steps` or `StateMachine`. Its methods are effects; those that
+    start, resume or plan runs need an environment with `checkpoints`.
     """
 
     def __init__(self, blueprint: Blueprint) -> None:
@@ -100,7 +102,7 @@ class Workflow(Generic[Env, E, Input, Out]):
 
     @property
     def kind(self) -> str:
-        """Which builder made it: "standard" for code and for lists of steps."""
+        """Which builder made it: "standard" for code and lists of steps, "machine" or "graph"."""
         return self._blueprint.definition.kind
 
     @property
@@ -127,12 +129,12 @@ class Workflow(Generic[Env, E, Input, Out]):
         return flow(self._blueprint.body(input), ("body", self.name))
 
     def start(
-        self,
-        input: Input,
+        self: Workflow[Env2, E2, Input2, Out2],
+        input: Input2,
         *,
         run_id: str | None = None,
         context: Mapping[str, object] | None = None,
-    ) -> Effect[Env, E | CheckpointError, Out]:
+    ) -> Effect[Env2, E2 | CheckpointError, Out2]:
         """Run the workflow on an input, durably, and yield its output.
 
         With the id of a run that exists and has the same input, that run is continued; if it is
@@ -166,7 +168,9 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         return _durably(perform)
 
-    def resume(self, run_id: str, *, force: bool = False) -> Effect[Env, E | CheckpointError, Out]:
+    def resume(
+        self: Workflow[Env2, E2, Any, Out2], run_id: str, *, force: bool = False
+    ) -> Effect[Env2, E2 | CheckpointError, Out2]:
         """Take up a run where it stood, and yield its output.
 
         Completed steps are not run again; of a complete run the recorded output is yielded.
@@ -192,7 +196,9 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         return _durably(perform)
 
-    def plan(self, run_id: str) -> Effect[Env, CheckpointError, ResumePlan]:
+    def plan(
+        self: Workflow[Env2, Any, Any, Any], run_id: str
+    ) -> Effect[Env2, CheckpointError, ResumePlan]:
         """What `resume(run_id)` would do. Changes nothing.
 
         Fails with RunNotFound, DefinitionChanged, or CorruptCheckpoint.

@@ -108,6 +108,31 @@ def test_jitter_keeps_to_its_bounds_and_to_its_seed(
         assert by_number == [*seeded.delays(), None]
 
 
+@given(policies, st.integers())
+def test_who_counts_the_attempts_is_told_the_same_delays(policy: RetryPolicy, seed: int) -> None:
+    jittered = (
+        policy,
+        policy.with_jitter(),
+        policy.with_full_jitter(),
+        policy.with_decorrelated_jitter(),
+    )
+    for seeded in (one.with_seed(seed) for one in jittered):
+        delays = list(seeded.delays())
+        told = [seeded.next_delay(attempt, 0.0) for attempt in range(len(delays) + 1)]
+        assert told == [*delays, None]
+    for drawn in jittered:
+        assert [drawn.next_delay(attempt, 0.0) is None for attempt in (0, 29, 30)] == [
+            attempt >= len(list(policy.delays())) for attempt in (0, 29, 30)
+        ]
+
+
+def test_who_counts_the_attempts_is_told_when_time_is_up() -> None:
+    policy = RetryPolicy.constant(2.0).with_max_elapsed(10.0)
+
+    assert policy.next_delay(0, 8.0) == 2.0
+    assert policy.next_delay(0, 8.5) is None
+
+
 @given(st.sampled_from(CONSTRUCTORS), st.floats(0, 1e308), st.integers(0, 10**12))
 def test_delays_are_capped_and_never_overflow(make: Any, base: float, attempt: int) -> None:
     delay = make(base).without_bound().delay_for_attempt(attempt)

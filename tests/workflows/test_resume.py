@@ -26,6 +26,7 @@ from effectflow import (
     par_traverse,
     pure,
     random,
+    sleep,
     step,
     step_info,
     uuid,
@@ -713,6 +714,22 @@ async def test_a_crash_at_every_entry_changes_nothing() -> None:
     points = await crash_everywhere(sequence_and_more, ["x", "y", "z"], environment)
 
     assert len(points) >= 2 * 12
+
+
+async def test_a_crash_at_every_entry_changes_nothing_about_time() -> None:
+    """The clock of these runs stands still, so what workflows ask of it can be compared."""
+
+    @workflow
+    def timed(_: None) -> Do[App, OutOfStock, list[str]]:
+        began = yield from now()
+        yield from act("first")
+        yield from sleep(3600)
+        ended = yield from now()
+        return [str(began), str(ended), (yield from act("second"))]
+
+    points = await crash_everywhere(timed, None, lambda store: App(Checkpoints(store)))
+
+    assert len(points) >= 2 * 3
 
 
 @workflow

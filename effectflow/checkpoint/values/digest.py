@@ -22,7 +22,7 @@ class _AnyTypes(KnownTypes):
 
         from effectflow.checkpoint.values.known_types import is_record
 
-        return kind.__name__ if is_record(kind) or issubclass(kind, Enum) else None
+        return kind.__name__ if issubclass(kind, Enum) or is_record(kind) else None
 
 
 _ANY = _AnyTypes()

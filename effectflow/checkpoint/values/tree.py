@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
 from fractions import Fraction
@@ -191,10 +191,11 @@ def _write_moment(tag: str) -> Callable[[Any, KnownTypes, int], Any]:
     """Writes a datetime or a time of day: as text, or as text, name of its zone, and fold."""
 
     def write(value: datetime | time, _types: KnownTypes, _depth: int) -> Any:
-        zone = value.tzinfo
+        zone, text = value.tzinfo, value.isoformat()
+        if (zone is UTC or zone is None) and not value.fold:
+            return {tag: text}
         if isinstance(zone, ZoneInfo) and zone.key:
             return {tag: [value.replace(tzinfo=None).isoformat(), zone.key, value.fold]}
-        text = value.isoformat()
         if zone is not None and repr(type(value).fromisoformat(text).tzinfo) != repr(zone):
             raise _At(
                 f"its time zone {zone!r} is neither a plain offset nor a ZoneInfo with a name"

@@ -1,0 +1,81 @@
+"""The commands, on runs of a state machine."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Ran
+
+DOOR = textwrap.dedent("""
+    from enum import Enum
+    from pathlib import Path
+    from effectflow import Abort, Moved, StateMachine, Transition, attempt
+
+    class Door(Enum):
+        CLOSED = "closed"
+        OPEN = "open"
+        BROKEN = "broken"
+
+    def unlock(door):
+        return attempt(lambda _: Moved(Door[Path("key").read_text()]), OSError)
+
+    def is_closed(door):
+        return door is Door.CLOSED
+
+    door = StateMachine(
+        "door",
+        initial=Door.CLOSED,
+        transitions=[
+            Transition("knock", Door.CLOSED, Door.CLOSED, unlock, lambda _: False),
+            Transition("unlock", Door.CLOSED, {Door.OPEN, Door.BROKEN}, unlock, is_closed),
+            Transition("repair", Door.BROKEN, Door.CLOSED),
+        ],
+        final={Door.OPEN},
+    )
+""")
+
+
+@pytest.fixture(autouse=True)
+def door(folder: Path) -> Path:
+    """The module of the machine; what is in the file `key` is the state that unlocking leads to."""
+    (folder / "doors.py").write_text(DOOR)
+    return folder / "key"
+
+
+def test_a_machine_is_run_shown_planned_and_resumed(
+    effectflow: Callable[..., Ran], door: Path
+) -> None:
+    failed = effectflow("run", "doors:door", "--run-id", "front")
+    assert failed.code == 1
+    assert "FileNotFoundError" in failed.out
+
+    shown = effectflow("show", "front").out.splitlines()
+    assert ["state", "CLOSED"] in [line.split() for line in shown]
+    plan = effectflow("plan", "front", "--app", "doors", "--json").json
+    assert (plan["start"], plan["retry_current"]) == ("unlock", True)
+
+    door.write_text("OPEN")
+    resumed = effectflow("resume", "front", "--app", "doors")
+    assert resumed.code == 0
+    assert "at OPEN; transitions: 1, attempts: 1" in resumed.out
+    assert ["state", "OPEN"] in [
+        line.split() for line in effectflow("show", "front").out.splitlines()
+    ]
+
+
+def test_a_run_may_begin_in_another_state_and_its_output_is_the_machine(
+    effectflow: Callable[..., Ran], door: Path
+) -> None:
+    door.write_text("OPEN")
+
+    answer = effectflow("run", "doors:door", "--input", '"broken"', "--json").json
+
+    assert answer["output"]["initial_state"] == {"$enum": ["Door", "BROKEN"]}
+    assert [entry["transition"] for entry in answer["output"]["history"]] == ["repair", "unlock"]
+    refused = effectflow("run", "doors:door", "--input", '"ajar"')
+    assert refused.code == 2
+    assert "does not fit" in refused.err

@@ -1,0 +1,89 @@
+"""An order that is charged, after some attempts perhaps, and then shipped or lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from effectflow import (
+    Abort,
+    Checkpoints,
+    Do,
+    Effect,
+    Moved,
+    Retry,
+    RetryPolicy,
+    StateMachine,
+    Transition,
+    ask,
+    do,
+    fail,
+    from_fn,
+)
+from effectflow.stores import MemoryStore
+from effectflow.workflows import Outcome, transition_info
+
+
+class Order(Enum):
+    NEW = "new"
+    PAID = "paid"
+    SHIPPED = "shipped"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+
+
+class Declined(Exception):
+    """A typed failure of the tests."""
+
+
+@dataclass
+class World:
+    """The outside world: how often the bank is busy, what else goes wrong, and what was done."""
+
+    busy: int = 0
+    is_declined: bool = False
+    has_truck: bool = True
+    done: list[str] = field(default_factory=list[str])
+
+
+@dataclass(frozen=True)
+class App:
+    world: World = field(default_factory=World)
+    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(MemoryStore()))
+
+
+@do
+def charge(order: Order) -> Do[App, Declined, Outcome[Order]]:
+    attempt = yield from transition_info()
+    app = yield from ask(App)
+    app.world.done.append(f"charge ({attempt.feedback})")
+    if app.world.is_declined:
+        yield from fail(Declined("no funds"))
+    if attempt.retries < app.world.busy:
+        return Retry(f"busy {attempt.retries + 1}")
+    return Moved(Order.PAID)
+
+
+def ship(order: Order) -> Effect[App, Declined, Outcome[Order]]:
+    def act(app: App) -> Outcome[Order]:
+        app.world.done.append("ship")
+        return Moved(Order.SHIPPED) if app.world.has_truck else Abort("no truck", Order.LOST)
+
+    return from_fn(act)
+
+
+def is_never(order: Order) -> bool:
+    return False
+
+
+orders = StateMachine(
+    "orders",
+    initial=Order.NEW,
+    transitions=[
+        Transition("cancel", {Order.NEW, Order.PAID}, Order.CANCELLED, guard=is_never),
+        Transition("charge", Order.NEW, Order.PAID, charge),
+        Transition("ship", Order.PAID, Order.SHIPPED, ship, abort_to=Order.LOST),
+    ],
+    final={Order.SHIPPED, Order.LOST, Order.CANCELLED},
+    retry=RetryPolicy.exponential(1.0).with_max_retries(3),
+)

@@ -1,0 +1,308 @@
+"""What is wrong with a definition is said when it is built: all of it, and nothing that may be right."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from effectflow import Abort, Effect, Moved, Retry, RetryPolicy, StateMachine, Transition, pure
+from effectflow.workflows import InvalidMachine
+
+
+class Step(Enum):
+    A = "a"
+    B = "b"
+    C = "c"
+    D = "d"
+
+
+def act(state: object) -> Effect[object, str, Moved[Any] | Retry | Abort[Any]]:
+    return pure(Retry("later"))
+
+
+def no(state: object) -> bool:
+    return False
+
+
+def problems(
+    *transitions: Transition[Any, Any, Any],
+    initial: Any = Step.A,
+    final: Any = (Step.D,),
+    **options: Any,
+) -> tuple[str, ...]:
+    """What is wrong with a machine of these transitions."""
+    try:
+        StateMachine("checked", initial=initial, transitions=transitions, final=final, **options)
+    except InvalidMachine as invalid:
+        return invalid.problems
+    return ()
+
+
+A_TO_D = Transition("go", Step.A, Step.D)
+
+
+def test_a_good_definition_has_no_problems() -> None:
+    assert problems(A_TO_D) == ()
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    found = problems(
+        Transition("twice", Step.A, Step.B),
+        Transition("twice", Step.C, Step.D),
+        Transition("a/b", Step.A, Step.D),
+        Transition("back", Step.D, Step.A),
+        retry=RetryPolicy.constant(1),
+    )
+
+    policy, repeated, unnamed, *others = found
+    assert policy.startswith("the retry policy of the machine has no bound: add with_max_retries")
+    assert repeated == "2 transitions are named 'twice'"
+    assert unnamed.startswith("'a/b' cannot name a step")
+    assert others == [
+        "transition 'a/b' is never attempted: 'twice' comes first, and has no guard",
+        "transition 'back' leaves D, which is final",
+        "state B is dead: it is not final, and no transition leaves it",
+        "state C is unreachable: nothing leads to it from the initial state",
+    ]
+
+
+def test_the_error_lists_the_problems_and_names_the_machine() -> None:
+    with pytest.raises(InvalidMachine) as caught:
+        StateMachine("empty", initial=None, transitions=[], final=[])
+
+    assert str(caught.value) == (
+        "state machine 'empty' is not well defined:\n"
+        "  - it has no transitions\n"
+        "  - it has no initial state: `initial` must be one state, from which it begins"
+    )
+
+
+def test_a_machine_needs_an_initial_state_and_transitions() -> None:
+    no_initial = "it has no initial state: `initial` must be one state, from which it begins"
+
+    assert problems(initial=None) == ("it has no transitions", no_initial)
+    assert problems(A_TO_D, initial=Step) == (no_initial,)
+    assert problems(Transition("go", None, Step.D), initial=None) == ()
+
+
+def test_without_transitions_the_states_have_nothing_to_lead_anywhere() -> None:
+    assert problems() == (
+        "it has no transitions",
+        "state A is dead: it is not final, and no transition leaves it",
+        "state D is unreachable: nothing leads to it from the initial state",
+    )
+
+
+def test_a_state_from_which_no_final_one_can_be_reached_is_dead() -> None:
+    circle = [Transition("in", Step.B, Step.C), Transition("out", Step.C, Step.B)]
+
+    assert problems(A_TO_D, Transition("fall", Step.A, Step.B, guard=no), *circle) == (
+        "transition 'fall' is never attempted: 'go' comes first, and has no guard",
+        "state B is dead: no final state can be reached from it",
+        "state C is dead: no final state can be reached from it",
+    )
+
+
+def test_a_machine_without_final_states_may_go_on_for_ever() -> None:
+    circle = [Transition("there", Step.A, Step.B), Transition("back", Step.B, Step.A)]
+
+    assert problems(*circle, final=()) == ()
+
+
+def test_a_final_state_may_be_one_that_actions_abort_to() -> None:
+    assert problems(Transition("go", Step.A, Step.D, act), final={Step.C, Step.D}) == ()
+    assert problems(A_TO_D, final={Step.C, Step.D}) == (
+        "state C is unreachable: nothing leads to it from the initial state",
+    )
+    assert problems(
+        Transition("go", Step.A, Step.D, act, abort_to=Step.D), final={Step.C, Step.D}
+    ) == ("state C is unreachable: nothing leads to it from the initial state",)
+
+
+def test_a_state_that_is_only_aborted_to_must_lead_on() -> None:
+    assert problems(Transition("go", Step.A, Step.D, act, abort_to=Step.B)) == (
+        "state B is dead: it is not final, and no transition leaves it",
+    )
+
+
+def test_a_transition_without_an_action_needs_one_state_to_go_to() -> None:
+    assert problems(Transition("go", Step.A, {Step.C, Step.D}), final={Step.C, Step.D}) == (
+        "transition 'go' has no action, so it must lead to one state, and it leads to C or D",
+    )
+    assert problems(Transition("go", Step.A, set[Step](), act), final=()) == (
+        "transition 'go' leads to no state",
+        "state A is dead: it is not final, and no transition leaves it",
+    )
+    assert "transition 'go' leaves no state" in problems(Transition("go", set[Step](), Step.D))
+
+
+def test_a_policy_without_a_bound_is_named() -> None:
+    unbounded = RetryPolicy.constant(1)
+
+    [problem] = problems(Transition("go", Step.A, Step.D, act, retry=unbounded))
+    assert problem.startswith("the retry policy of transition 'go' has no bound")
+    assert problems(Transition("go", Step.A, Step.D, act, retry=unbounded.without_bound())) == ()
+
+
+def test_an_enum_stands_for_each_of_its_members() -> None:
+    anywhere = Transition("quit", Step, Step.D, guard=no)
+
+    # A class that is left from says nothing of which states there are, nor does it count a final one.
+    assert problems(anywhere, Transition("go", Step.A, Step.B)) == ()
+    # One that is moved to says that there are all of them.
+    assert problems(Transition("go", Step.A, Step, act)) == (
+        "state B is dead: it is not final, and no transition leaves it",
+        "state C is dead: it is not final, and no transition leaves it",
+    )
+
+
+@dataclass(frozen=True)
+class Page:
+    text: str
+
+
+@dataclass(frozen=True)
+class Draft(Page): ...
+
+
+@dataclass(frozen=True)
+class Review(Page): ...
+
+
+@dataclass(frozen=True)
+class Public(Page): ...
+
+
+DRAFT = Draft("text")
+
+
+def test_a_class_is_one_place_for_all_of_its_instances() -> None:
+    submit = Transition("submit", Draft, Review, act)
+    decide = Transition("decide", Review, {Draft, Public}, act)
+
+    assert problems(submit, decide, initial=DRAFT, final=[Public]) == ()
+    assert problems(submit, initial=DRAFT, final=[Public]) == (
+        "state Review is dead: it is not final, and no transition leaves it",
+    )
+    assert problems(
+        decide, Transition("fix", Draft, Draft, act), initial=DRAFT, final=[Public]
+    ) == ("transition 'decide' leaves Review, which nothing leads to",)
+
+
+def test_a_base_class_stands_for_those_that_derive_from_it() -> None:
+    submit = Transition("submit", Draft, Review, act, guard=no)
+    finish = Transition("finish", Page, Public, act)
+
+    assert problems(submit, finish, initial=DRAFT, final=[Public]) == ()
+    assert problems(finish, submit, initial=DRAFT, final=[Public]) == (
+        "transition 'submit' is never attempted: 'finish' comes first, and has no guard",
+    )
+
+
+def test_a_union_stands_for_its_classes() -> None:
+    finish: Transition[Any, Any, Any] = Transition("finish", Draft | Review, Public, act)
+
+    assert str(finish.source) == "Draft or Review"
+    assert (
+        problems(
+            Transition("submit", Draft, Review, act, guard=no),
+            finish,
+            initial=DRAFT,
+            final=[Public],
+        )
+        == ()
+    )
+
+
+def test_a_final_state_may_be_one_of_a_class_that_is_moved_to() -> None:
+    end = Public("the end")
+    write = Transition("write", Draft, Public, act)
+
+    # Any other page leads nowhere; but whether there are others nobody knows.
+    assert problems(write, initial=DRAFT, final={end}) == ()
+
+
+def test_two_classes_of_one_name_are_refused() -> None:
+    other = type("Draft", (Page,), {"__module__": __name__})
+
+    [problem] = problems(Transition("go", Draft, other, act), initial=DRAFT, final=[other])
+
+    assert "two classes" in problem
+    assert "named Draft" in problem
+
+
+def test_what_is_not_hashable_is_no_state_and_a_set_names_several() -> None:
+    with pytest.raises(TypeError, match="several states are named by a set"):
+        Transition("go", [Step.A, Step.B], Step.D)
+
+
+def test_a_data_class_that_can_be_changed_is_no_state() -> None:
+    @dataclass
+    class Loose:
+        text: str
+
+    with pytest.raises(TypeError, match="needs frozen=True"):
+        problems(Transition("go", Loose, "end", act), initial=Loose("text"), final={"end"})
+
+
+def test_a_single_final_state_and_one_of_text_are_understood() -> None:
+    assert problems(Transition("go", "ab", "cd"), initial="ab", final="cd") == ()
+    assert problems(A_TO_D, final=Step.D) == ()
+
+
+@pytest.mark.parametrize("final", [{Step.C, Step.D}, [Step.C, Step.D], frozenset({Step.C, Step.D})])
+def test_final_states_may_be_any_collection(final: Any) -> None:
+    split = [Transition("left", Step.A, Step.C, guard=no), Transition("right", Step.A, Step.D)]
+
+    assert problems(*split, final=final) == ()
+
+
+def test_messages_are_the_same_in_every_process() -> None:
+    script = (
+        "from effectflow import Transition\n"
+        "print(Transition('go', {'x', 'b', 'long', 'a'}, {'u', 'v', 'w'}).source)"
+    )
+
+    def output(seed: str) -> str:
+        environment = {"PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", script]
+        return subprocess.check_output(command, text=True, env=environment)
+
+    assert output("1") == output("2") == "a or b or long or x\n"
+
+
+def test_a_machine_is_a_workflow_with_a_definition() -> None:
+    machine = StateMachine(
+        "defined", initial=Step.A, transitions=[A_TO_D], final={Step.D}, version="3"
+    )
+
+    assert (machine.name, machine.kind, machine.version) == ("defined", "machine", "3")
+    assert machine.definition.steps == ("go",)
+    assert machine.initial is Step.A
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_migrations_must_lead_to_the_version(version: str) -> None:
+    migrations: dict[int, Callable[[Any], Any]] = {1: lambda state: state}
+
+    def build() -> StateMachine[object, Any, Step]:
+        return StateMachine(
+            "moved",
+            initial=Step.A,
+            transitions=[A_TO_D],
+            final={Step.D},
+            version=version,
+            migrations=migrations,
+        )
+
+    if version == "2":
+        assert build().version == "2"
+    else:
+        with pytest.raises(ValueError, match="migrations"):
+            build()

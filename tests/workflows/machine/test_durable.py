@@ -1,0 +1,719 @@
+"""A machine that is run durably, and what a resume makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+from returns.result import Success
+
+from effectflow import (
+    Abort,
+    Checkpoints,
+    Do,
+    Effect,
+    Machine,
+    Moved,
+    NoTransition,
+    Retry,
+    RetryPolicy,
+    StateGraph,
+    StateMachine,
+    Transition,
+    fail,
+    from_async,
+    par_traverse,
+    pure,
+    step,
+    step_info,
+    with_checkpointing,
+    workflow,
+)
+from effectflow.checkpoint import (
+    BeforeStep,
+    CheckpointStore,
+    Completed,
+    CorruptCheckpoint,
+    DefinitionChanged,
+    Interrupted,
+    OutcomeUnknown,
+    RunConflict,
+    RunStatus,
+    StepInputChanged,
+    fold,
+    plan_resume,
+    read_checkpoint,
+    read_entries,
+)
+from effectflow.stores import MemoryStore
+from effectflow.testing import CrashPoint, crash_everywhere
+from effectflow.workflows import Outcome, TransitionExhausted, UndeclaredState, transition_info
+from tests.workflows.machine.orders import App, Declined, Order, World, orders
+from tests.workflows.machine.timeline import Timeline
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    async with MemoryStore() as store:
+        yield store
+
+
+def app_on(store: CheckpointStore, **world: Any) -> App:
+    return App(World(**world), Checkpoints(store))
+
+
+async def test_a_run_ends_in_the_machine_that_stepping_by_hand_gives(store: MemoryStore) -> None:
+    by_hand = await orders.run_until_final().run(App(World(busy=2)), clock=Timeline())
+
+    run = await orders.start().run(app_on(store, busy=2), clock=Timeline())
+
+    assert run == by_hand
+    assert run.unwrap().current is Order.SHIPPED
+
+
+async def test_each_attempt_is_a_step_that_is_named_after_its_transition(
+    store: MemoryStore,
+) -> None:
+    await orders.start(run_id="r").run(app_on(store, busy=1), clock=Timeline())
+
+    checkpoint = await read_checkpoint(store, "r")
+    assert [done.step for done in checkpoint.completed_steps] == ["charge", "charge#2", "ship"]
+    first, second, third = (done.output for done in checkpoint.completed_steps)
+    assert isinstance(first, dict)
+    assert (first["outcome"], first["feedback"], first["delay"]) == ("retry", "busy 1", 1.0)
+    assert isinstance(second, dict)
+    assert (second["outcome"], second["state"]) == ("moved", {"$enum": ["Order", "PAID"]})
+    begun = [entry for entry in await read_entries(store, "r") if isinstance(entry, BeforeStep)]
+    assert [entry.arguments and entry.arguments.shown for entry in begun] == [
+        "(NEW)",
+        "(NEW)",
+        "(PAID)",
+    ]
+    assert isinstance(third, dict)
+
+
+async def test_a_crash_at_any_entry_changes_nothing_about_a_machine() -> None:
+    points = await crash_everywhere(
+        orders, None, lambda store: app_on(store, busy=2, has_truck=False)
+    )
+
+    # Five appends: a step begins with the end of the one before it, and the last makes the end durable.
+    assert points[-1] == CrashPoint(6, is_durable=True)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A state that carries data."""
+
+    items: tuple[str, ...]
+    round: int = 1
+
+
+@step
+def fetch(item: str) -> Effect[object, str, str]:
+    return pure(item.upper())
+
+
+def build(job: Job) -> Effect[object, str, Outcome[Job]]:
+    """Steps of its own, side by side, a retry in the second round, and an abort after the third."""
+
+    def decide(items: list[str], retries: int) -> Outcome[Job]:
+        if job.round == 2 and retries == 0:
+            return Retry("once more")
+        again = Job(tuple(items), job.round + 1)
+        return Abort("enough", again) if job.round == 3 else Moved(again)
+
+    fetched = par_traverse(job.items, fetch, key=str)
+    return fetched.zip_with(transition_info(), lambda items, info: decide(items, info.retries))
+
+
+rounds = StateMachine(
+    "rounds",
+    initial=Job(("a", "b")),
+    transitions=[Transition("build", Job, Job, build, lambda job: job.round < 4, abort_to=Job)],
+    final={Job(("A", "B"), 4)},
+)
+
+
+async def test_a_crash_at_any_entry_changes_nothing_about_the_steps_within_actions() -> None:
+    points = await crash_everywhere(rounds, None, lambda store: app_on(store))
+
+    assert len(points) > 20
+
+
+def chaotic(seed: int) -> StateMachine[App, str, Any]:
+    """A machine that goes anywhere, retries and aborts, as the path of each attempt decides."""
+    states = ("a", "b", "c")
+
+    def act(state: str) -> Effect[object, str, Outcome[str]]:
+        return step_info().map(lambda info: outcome(info.step))
+
+    def outcome(path: str) -> Outcome[str]:
+        chance = Random(f"{seed} {path}")
+        target = chance.choice((*states, *states, "end"))
+        return chance.choice((Moved(target), Moved(target), Retry("again"), Abort("lost", target)))
+
+    return StateMachine(
+        "chaotic",
+        initial="a",
+        transitions=[
+            Transition(f"leave {state}", state, {*states, "end"}, act, abort_to={*states, "end"})
+            for state in states
+        ],
+        final={"end"},
+        retry=RetryPolicy.exponential(1).without_bound(),
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_crash_at_any_entry_changes_nothing_whatever_a_machine_goes_through(
+    seed: int,
+) -> None:
+    await crash_everywhere(chaotic(seed), None, lambda store: app_on(store))
+
+
+async def test_a_resumed_run_has_the_very_same_history_and_attempts(store: MemoryStore) -> None:
+    whole = await orders.start().run(
+        app_on(MemoryStore(), busy=2, has_truck=False), clock=Timeline()
+    )
+    expected = whole.unwrap()
+
+    app, clock = app_on(store, busy=2, has_truck=False), Timeline()
+    app.world.done = Full("ship")
+    with pytest.raises(BufferError):
+        await orders.start(run_id="r").run(app, clock=clock)
+    before = await read_entries(store, "r")
+    app.world.done = []
+    clock.at += timedelta(days=30)
+    resumed = (await orders.resume("r").run(app, clock=clock)).unwrap()
+
+    assert [entry._replace(at=clock.at) for entry in resumed.history] == [
+        entry._replace(at=clock.at) for entry in expected.history
+    ]
+    assert resumed.metadata.total_attempts == expected.metadata.total_attempts
+    # What was recorded before keeps the time that it was recorded with.
+    assert resumed.history[0] == expected.history[0]
+    assert resumed.metadata.created_at == expected.metadata.created_at
+    assert (await read_entries(store, "r"))[: len(before) - 1] == before[:-1]
+    assert app.world.done == ["ship"]
+
+
+class Full(list[str]):
+    """A list of what was done that has no room for one thing: a defect of the tests."""
+
+    def __init__(self, refused: str) -> None:
+        super().__init__()
+        self.refused = refused
+
+    def append(self, done: str) -> None:
+        if done == self.refused:
+            raise BufferError(done)
+        super().append(done)
+
+
+async def test_a_complete_run_gives_its_machine_and_runs_nothing(store: MemoryStore) -> None:
+    app = app_on(store, has_truck=False)
+    machine = await orders.start(run_id="r").run(app)
+    done = list(app.world.done)
+
+    assert await orders.resume("r").run(app) == machine
+    assert await orders.start(run_id="r").run(app) == machine
+    assert app.world.done == done
+    assert orders.from_binary(machine.unwrap().to_binary()) == machine.unwrap()
+
+
+async def test_a_run_may_begin_in_another_state_or_with_a_machine(store: MemoryStore) -> None:
+    app = app_on(store, busy=1)
+    by_hand = orders.begin()
+    for _ in range(2):
+        by_hand = (await orders.step(by_hand).run(app, clock=Timeline())).unwrap()
+
+    paid = (await orders.start(Order.PAID, run_id="state").run(app)).unwrap()
+    gone_on = (await orders.start(by_hand, run_id="machine").run(app)).unwrap()
+
+    assert (paid.initial, [entry.transition for entry in paid.history]) == (Order.PAID, ["ship"])
+    assert gone_on.history[:-1] == tuple(by_hand.history)
+    assert gone_on.metadata.total_attempts == {"charge": 2, "ship": 1}
+    assert (await read_checkpoint(store, "machine")).status is RunStatus.COMPLETED
+    assert (await orders.start(by_hand, run_id="machine").run(app)).unwrap() == gone_on
+    conflict = await orders.start(run_id="machine").run(app)
+    assert isinstance(conflict.failure(), RunConflict)
+    with pytest.raises(ValueError, match="no state of 'orders'"):
+        orders.start("paid")  # type: ignore[arg-type]
+
+
+async def test_a_pending_retry_of_a_machine_is_gone_on_with_by_a_run(store: MemoryStore) -> None:
+    app, clock = app_on(store, busy=2), Timeline()
+    once = (await orders.step(orders.begin()).run(app, clock=clock)).unwrap()
+
+    ended = (await orders.start(once).run(app, clock=clock)).unwrap()
+
+    assert [entry.attempt for entry in ended.history] == [3, 1]
+    assert clock.slept == [pytest.approx(1.0, abs=0.01), pytest.approx(2.0, abs=0.01)]
+
+
+async def test_a_failed_attempt_is_made_again_by_a_resume(store: MemoryStore) -> None:
+    app = app_on(store, is_declined=True)
+    failed = await orders.start(run_id="r").run(app)
+    assert isinstance(failed.failure(), Declined)
+    plan = (await orders.plan("r").run(app)).unwrap()
+    assert (plan.start, plan.retry_current) == ("charge", True)
+
+    app.world.is_declined = False
+    machine = (await orders.resume("r").run(app)).unwrap()
+
+    assert machine.current is Order.SHIPPED
+    assert machine.metadata.total_attempts == {"charge": 1, "ship": 1}
+
+
+async def test_after_the_last_retry_a_resume_makes_one_more_attempt(store: MemoryStore) -> None:
+    app, clock = app_on(store, busy=9), Timeline()
+
+    exhausted = (await orders.start(run_id="r").run(app, clock=clock)).failure()
+    assert isinstance(exhausted, TransitionExhausted)
+    again = (await orders.resume("r").run(app, clock=clock)).failure()
+    assert isinstance(again, TransitionExhausted)
+    assert (exhausted.attempts, again.attempts) == (4, 4)
+    app.world.busy = 3
+    machine = (await orders.resume("r").run(app, clock=clock)).unwrap()
+
+    assert [entry.attempt for entry in machine.history] == [4, 1]
+    assert app.world.done.count("charge (busy 3)") == 3
+
+
+async def test_an_undeclared_state_parks_the_run_until_the_code_is_mended(
+    store: MemoryStore,
+) -> None:
+    def machine(target: str) -> StateMachine[object, str, str]:
+        def act(_: str) -> Effect[object, str, Moved[str]]:
+            return pure(Moved(target))
+
+        transitions = [Transition("go", "start", "end", act)]
+        return StateMachine("mended", initial="start", transitions=transitions, final={"end"})
+
+    with pytest.raises(UndeclaredState, match="gave Moved to nowhere"):
+        await machine("nowhere").start(run_id="r").run(app_on(store))
+    assert (await read_checkpoint(store, "r")).status is RunStatus.FAILED
+
+    resumed = await machine("end").resume("r").run(app_on(store))
+    assert resumed.unwrap().current == "end"
+
+
+async def test_no_transition_fails_the_run_and_a_mended_guard_lets_it_go_on(
+    store: MemoryStore,
+) -> None:
+    def machine(is_open: bool) -> StateMachine[object, Any, str]:
+        return StateMachine(
+            "gate",
+            initial="out",
+            transitions=[
+                Transition("come", "out", "at the gate"),
+                Transition("enter", "at the gate", "in", guard=lambda _: is_open),
+            ],
+            final={"in"},
+        )
+
+    error = (await machine(False).start(run_id="r").run(app_on(store))).failure()
+    assert isinstance(error, NoTransition)
+    assert (error.state, error.refused) == ("at the gate", ("enter",))
+    closed = (await machine(False).plan("r").run(app_on(store))).unwrap()
+    opened = (await machine(True).plan("r").run(app_on(store))).unwrap()
+    assert (closed.start, opened.start) == (None, "enter")
+
+    assert (await machine(True).resume("r").run(app_on(store))).unwrap().current == "in"
+
+
+class Stopping(Timeline):
+    """A clock on which the first one to sleep is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scope: anyio.CancelScope | None = None
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        assert self.scope is not None
+        self.scope.cancel()
+        await anyio.sleep_forever()
+
+
+async def test_a_run_interrupted_while_it_waits_waits_only_for_the_rest(
+    store: MemoryStore,
+) -> None:
+    app, clock = app_on(store, busy=1), Stopping()
+    with anyio.CancelScope() as clock.scope:
+        await orders.start(run_id="r").run(app, clock=clock)
+
+    checkpoint = await read_checkpoint(store, "r")
+    assert isinstance(checkpoint.state, Interrupted)
+    assert (checkpoint.state.step, checkpoint.state.in_progress) == ("charge", False)
+    plan = (await orders.plan("r").run(app)).unwrap()
+    assert (plan.start, plan.retry_current, plan.skip) == ("charge#2", False, ("charge",))
+
+    later = Timeline(clock.at + timedelta(seconds=0.4))
+    machine = (await orders.resume("r").run(app, clock=later)).unwrap()
+    assert machine.metadata.total_attempts == {"charge": 2, "ship": 1}
+    assert later.slept == [pytest.approx(0.6, abs=0.01)]
+
+
+async def test_an_attempt_that_may_have_happened_is_not_made_again_silently(
+    store: MemoryStore,
+) -> None:
+    scope = anyio.CancelScope()
+
+    async def pay(app: App) -> Outcome[str]:
+        app.world.done.append("pay")
+        if len(app.world.done) == 1:
+            scope.cancel()
+            await anyio.sleep_forever()
+        return Moved("paid")
+
+    def act(_: str) -> Effect[App, str, Outcome[str]]:
+        return from_async(pay)
+
+    machine = StateMachine(
+        "paying",
+        initial="new",
+        transitions=[Transition("pay", "new", "paid", act, at_most_once=True)],
+        final={"paid"},
+    )
+    app = app_on(store)
+    with scope:
+        await machine.start(run_id="r").run(app)
+
+    error = (await machine.resume("r").run(app)).failure()
+    assert isinstance(error, OutcomeUnknown)
+    assert (await machine.resume("r", force=True).run(app)).unwrap().current == "paid"
+
+
+async def test_the_checkpoint_says_which_state_the_run_stands_at(store: MemoryStore) -> None:
+    await orders.start(run_id="r").run(app_on(store, busy=1), clock=Timeline())
+    entries = await read_entries(store, "r")
+
+    states: list[Any] = [
+        fold(entries[:length], "r").current_state for length in range(1, len(entries) + 1)
+    ]
+
+    # Started; charge begun, completed; charge#2 begun, completed; ship begun, completed; finished.
+    names = [state["$enum"][1] for state in states]
+    assert names == ["NEW"] * 4 + ["PAID"] * 2 + ["SHIPPED"] * 2
+
+
+async def test_what_steps_within_an_action_give_is_no_state(store: MemoryStore) -> None:
+    await rounds.start(run_id="r").run(app_on(store))
+    entries = await read_entries(store, "r")
+
+    states: list[Any] = [
+        fold(entries[:length], "r").current_state for length in range(1, len(entries) + 1)
+    ]
+
+    assert [state["$object"][1]["round"] for state in states] == sorted(
+        state["$object"][1]["round"] for state in states
+    )
+
+
+async def test_a_machine_given_as_input_stands_where_it_stood(store: MemoryStore) -> None:
+    paid = (await orders.step(orders.begin()).run(App())).unwrap()
+
+    await orders.start(paid, run_id="r").run(app_on(store))
+
+    [started, *_] = await read_entries(store, "r")
+    assert fold([started], "r").current_state == {"$enum": ["Order", "PAID"]}
+
+
+async def stood_at(store: MemoryStore, length: int) -> MemoryStore:
+    """A store in which a run has only so many of its entries."""
+    cut = MemoryStore()
+    info = await store.info("r")
+    assert info is not None
+    lease = await cut.claim("r", owner="test", seconds=60)
+    bodies = [record.body for record in (await store.read("r"))[:length]]
+    await cut.append(lease, bodies, after=0, summary=info.summary, release=True)
+    return cut
+
+
+@pytest.mark.parametrize("machine", [orders, rounds], ids=lambda machine: machine.name)
+async def test_a_plan_is_the_attempt_that_comes_next_at_every_entry(
+    store: MemoryStore, machine: StateMachine[App, Any, Any]
+) -> None:
+    await machine.start(run_id="r").run(app_on(store, busy=1), clock=Timeline())
+    entries = await read_entries(store, "r")
+
+    starts: list[str | None] = []
+    for length in range(1, len(entries) + 1):
+        cut = Checkpoints(await stood_at(store, length))
+        starts.append((await machine.plan("r").run(App(checkpoints=cut))).unwrap().start)
+
+    for number, start in enumerate(starts):
+        rest = entries[number if isinstance(entries[number], BeforeStep) else number + 1 :]
+        attempts = [entry.step for entry in rest if isinstance(entry, BeforeStep)]
+        under_way = {entry.step for entry in entries[: number + 1] if isinstance(entry, BeforeStep)}
+        under_way -= {entry.step for entry in entries[: number + 1] if isinstance(entry, Completed)}
+        if isinstance(entries[number], BeforeStep):
+            assert start == attempts[0]
+        elif under_way:
+            # In the middle of an action: the attempt is made again, and skips what it has done.
+            assert start in {path for path in under_way if "/" not in path}
+        else:
+            assert start == next((path for path in attempts if "/" not in path), None)
+
+
+async def test_without_the_code_nobody_knows_which_transition_comes_next(
+    store: MemoryStore,
+) -> None:
+    await orders.start(run_id="r").run(app_on(store))
+    entries = await read_entries(store, "r")
+
+    starts = [plan_resume(fold(entries[:length], "r")).start for length in (1, 2, 3, 4)]
+
+    assert starts == [None, "charge", None, "ship"]
+
+
+async def test_a_plan_in_the_middle_of_an_action_is_that_action(store: MemoryStore) -> None:
+    scope = anyio.CancelScope()
+
+    async def stop(_: object) -> None:
+        scope.cancel()
+        await anyio.sleep_forever()
+
+    def act(_: str) -> Effect[object, str, Outcome[str]]:
+        inner = with_checkpointing("inner", pure(None))
+        return inner.and_then(lambda _: from_async(stop)).map(lambda _: Moved("end"))
+
+    machine = StateMachine(
+        "nested",
+        initial="start",
+        transitions=[Transition("go", "start", "end", act)],
+        final={"end"},
+    )
+    with scope:
+        await machine.start(run_id="r").run(app_on(store))
+    entries = await read_entries(store, "r")
+    assert [type(entry).__name__ for entry in entries] == [
+        "Started",
+        "BeforeStep",
+        "BeforeStep",
+        "Completed",
+        "Interrupted",
+    ]
+
+    plan = (await machine.plan("r").run(app_on(store))).unwrap()
+    assert (plan.start, plan.retry_current) == ("go", True)
+
+
+async def test_a_machine_is_part_of_another_workflow_by_its_body(store: MemoryStore) -> None:
+    @workflow
+    def both(states: list[Order]) -> Do[App, Any, list[Order]]:
+        first = yield from orders.body()
+        others = yield from par_traverse(
+            states, lambda state: orders.body(state), key=lambda state: state.name
+        )
+        return [first.current, *(machine.current for machine in others)]
+
+    points = await crash_everywhere(
+        both, [Order.NEW, Order.PAID], lambda disk: app_on(disk, busy=1)
+    )
+    assert len(points) > 10
+
+    app = app_on(store)
+    assert (await both.start([Order.PAID], run_id="r").run(app)).unwrap() == [Order.SHIPPED] * 2
+    steps = [done.step for done in (await read_checkpoint(store, "r")).completed_steps]
+    assert steps == ["charge", "ship", "par_traverse[PAID]/ship"]
+
+
+async def test_a_machine_is_a_node_of_a_graph() -> None:
+    def deliver(order: Order) -> Effect[App, Any, Order]:
+        return orders.body(order).map(lambda machine: machine.current)
+
+    graph = StateGraph("shop").node("deliver", deliver).entry("deliver").exit("deliver").build()
+
+    points = await crash_everywhere(graph, Order.NEW, lambda disk: app_on(disk, busy=2))
+
+    assert len(points) > 10
+
+
+def renamed(name: str, **options: Any) -> StateMachine[App, Any, Order]:
+    """The machine of orders with its first transition called otherwise."""
+    return StateMachine(
+        "orders",
+        initial=Order.NEW,
+        transitions=[
+            Transition(name, Order.NEW, Order.PAID),
+            Transition("ship", Order.PAID, Order.SHIPPED),
+        ],
+        final={Order.SHIPPED},
+        **options,
+    )
+
+
+async def test_a_changed_definition_is_refused_unless_forced(store: MemoryStore) -> None:
+    app = app_on(store, is_declined=True)
+    await orders.start(run_id="r").run(app)
+
+    error = (await renamed("pay").resume("r").run(app)).failure()
+
+    assert isinstance(error, DefinitionChanged)
+    assert "charge" in str(error)
+    forced = (await renamed("pay").resume("r", force=True).run(app)).unwrap()
+    assert [entry.transition for entry in forced.history] == ["pay", "ship"]
+
+
+async def test_a_transition_that_leads_elsewhere_is_a_changed_definition(
+    store: MemoryStore,
+) -> None:
+    def machine(target: str) -> StateMachine[App, Any, str]:
+        def act(_: str) -> Effect[App, Declined, Outcome[str]]:
+            return fail(Declined("no funds"))
+
+        transitions = [Transition("go", "start", target, act)]
+        return StateMachine("moved", initial="start", transitions=transitions, final={target})
+
+    await machine("there").start(run_id="r").run(app_on(store))
+
+    error = (await machine("elsewhere").resume("r").run(app_on(store))).failure()
+    assert isinstance(error, DefinitionChanged)
+    assert "'go: start -> elsewhere' was added" in str(error)
+
+
+async def test_a_migration_brings_a_run_to_the_version_that_there_is_now(
+    store: MemoryStore,
+) -> None:
+    def machine(first: str, version: str, **options: Any) -> StateMachine[App, Any, str]:
+        def ship(_: str) -> Effect[App, Declined, Outcome[str]]:
+            return from_async(arrive)
+
+        async def arrive(app: App) -> Outcome[str]:
+            if not app.world.has_truck:
+                raise ConnectionError("no truck")
+            return Moved("shipped")
+
+        return StateMachine(
+            "migrated",
+            initial=first,
+            transitions=[
+                Transition("pay", first, f"{first}, paid"),
+                Transition("ship", f"{first}, paid", "shipped", ship),
+            ],
+            final={"shipped"},
+            version=version,
+            **options,
+        )
+
+    app = app_on(store, has_truck=False)
+    with pytest.raises(ConnectionError):
+        await machine("new", "1").start(run_id="r").run(app)
+    app.world.has_truck = True
+    later = machine("open", "2", migrations={1: lambda state: state.replace("new", "open")})
+
+    resumed = (await later.resume("r").run(app)).unwrap()
+
+    assert [(entry.source, entry.target) for entry in resumed.history] == [
+        ("open", "open, paid"),
+        ("open, paid", "shipped"),
+    ]
+    assert await later.resume("r").run(app) == Success(resumed)
+
+
+async def test_a_complete_run_of_an_earlier_version_is_migrated_as_well(store: MemoryStore) -> None:
+    await orders.start(run_id="r").run(app_on(store, has_truck=False))
+    names = {"NEW": "OPEN", "PAID": "OPEN", "LOST": "GONE"}
+
+    class Stage(Enum):
+        OPEN = "open"
+        GONE = "gone"
+
+    later = StateMachine(
+        "orders",
+        initial=Stage.OPEN,
+        transitions=[Transition("go", Stage.OPEN, Stage.GONE)],
+        final={Stage.GONE},
+        version="2",
+        migrations={1: lambda state: {"$enum": ["Stage", names[state["$enum"][1]]]}},
+    )
+
+    machine = (await later.resume("r").run(app_on(store))).unwrap()
+
+    assert [entry.target for entry in machine.history] == [Stage.OPEN, Stage.GONE]
+
+
+async def test_a_resume_that_comes_to_a_step_in_another_state_is_refused(
+    store: MemoryStore,
+) -> None:
+    def machine(first: str) -> StateMachine[App, Any, str]:
+        def stop(_: str) -> Effect[object, str, Outcome[str]]:
+            return from_async(fail)
+
+        async def fail(_: object) -> Outcome[str]:
+            raise ConnectionError
+
+        return StateMachine(
+            "fickle",
+            initial="start",
+            transitions=[
+                Transition("left", "start", "here", guard=lambda _: first == "left"),
+                Transition("right", "start", "there"),
+                Transition("on", {"here", "there"}, "half"),
+                Transition("stop", "half", "end", stop),
+            ],
+            final={"end"},
+        )
+
+    app = app_on(store)
+    with pytest.raises(ConnectionError):
+        await machine("left").start(run_id="r").run(app)
+
+    error = (await machine("right").resume("r").run(app)).failure()
+    assert isinstance(error, StepInputChanged)
+    assert (error.step, error.recorded, error.current) == ("on", "(here)", "(there)")
+
+
+async def test_a_damaged_run_is_never_gone_on_with(store: MemoryStore) -> None:
+    await orders.start(run_id="r").run(app_on(store))
+    [first, *_] = await store.read("r")
+    broken = MemoryStore()
+    info = await store.info("r")
+    assert info is not None
+    lease = await broken.claim("r", owner="test", seconds=60)
+    await broken.append(
+        lease, [first.body.replace(b"NEW", b"OLD")], after=0, summary=info.summary, release=True
+    )
+
+    error = (await orders.resume("r").run(App(checkpoints=Checkpoints(broken)))).failure()
+    assert isinstance(error, CorruptCheckpoint)
+
+
+async def test_a_policy_that_is_not_the_same_each_time_is_recorded(store: MemoryStore) -> None:
+    """Jitter is drawn once: a resumed run waits until the time that was drawn at first."""
+
+    def act(_: str) -> Effect[object, str, Outcome[str]]:
+        again: Outcome[str] = Retry("again")
+        done: Outcome[str] = Moved("end")
+        return transition_info().map(lambda info: again if info.retries < 3 else done)
+
+    jittery = StateMachine(
+        "jittery",
+        initial="start",
+        transitions=[Transition("try", "start", "end", act)],
+        final={"end"},
+        retry=RetryPolicy.constant(100).with_full_jitter().with_max_retries(5),
+    )
+    clock = Timeline()
+    machine: Machine[str] = (
+        await jittery.start(run_id="r").run(app_on(store), clock=clock)
+    ).unwrap()
+
+    outputs: list[Any] = [
+        done.output for done in (await read_checkpoint(store, "r")).completed_steps
+    ]
+    delays = [output["delay"] for output in outputs if output["outcome"] == "retry"]
+    assert clock.slept == [pytest.approx(delay, abs=0.01) for delay in delays]
+    assert len(set(delays)) == 3
+    assert machine.metadata.total_attempts == {"try": 4}

@@ -1,0 +1,419 @@
+"""What one step of a machine does, without any store."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import FrozenInstanceError, dataclass
+
+import pytest
+from returns.result import Success
+
+from effectflow import (
+    Abort,
+    Effect,
+    Machine,
+    Moved,
+    NoTransition,
+    Retry,
+    RetryExhausted,
+    RetryPolicy,
+    StateMachine,
+    Transition,
+    pure,
+    step_info,
+)
+from effectflow.workflows import (
+    HistoryEntry,
+    TransitionExhausted,
+    UndeclaredState,
+    transition_info,
+)
+from tests.workflows.machine.orders import App, Declined, Order, World, orders
+from tests.workflows.machine.timeline import Timeline
+
+pytestmark = pytest.mark.anyio
+
+
+async def stepped(machine: Machine[Order], app: App, clock: Timeline) -> Machine[Order]:
+    return (await orders.step(machine).run(app, clock=clock)).unwrap()
+
+
+async def test_a_step_takes_the_first_transition_whose_guard_agrees() -> None:
+    begun = orders.begin()
+    clock = Timeline()
+
+    machine = await stepped(begun, App(), clock)
+
+    assert (begun.current, machine.initial, machine.current) == (Order.NEW, Order.NEW, Order.PAID)
+    assert list(machine.history) == [
+        HistoryEntry("charge", Order.NEW, Order.PAID, machine.metadata.updated_at or clock.at, 1)
+    ]
+    assert machine.metadata.total_attempts == {"charge": 1}
+
+
+async def test_a_machine_never_changes() -> None:
+    begun = orders.begin()
+    copy = orders.from_json(begun.to_json())
+
+    await orders.step(begun).run(App())
+
+    assert begun == copy
+    with pytest.raises(FrozenInstanceError):
+        begun.current = Order.PAID  # type: ignore[misc]
+
+
+async def test_one_machine_may_be_stepped_twice_with_different_ends() -> None:
+    paid = await stepped(orders.begin(), App(), Timeline())
+
+    shipped = await stepped(paid, App(), Timeline())
+    lost = await stepped(paid, App(World(has_truck=False)), Timeline())
+
+    assert [entry.target for entry in shipped.history] == [Order.PAID, Order.SHIPPED]
+    assert [entry.target for entry in lost.history] == [Order.PAID, Order.LOST]
+
+
+async def test_a_retry_stays_counts_and_waits_before_the_next_attempt() -> None:
+    app, clock = App(World(busy=2)), Timeline()
+
+    once = await stepped(orders.begin(), app, clock)
+    assert (once.current, len(once.history)) == (Order.NEW, 0)
+    pending = once.metadata.pending
+    assert pending is not None
+    assert (pending.transition, pending.attempts, pending.feedback) == ("charge", 1, "busy 1")
+    assert once.metadata.current_attempt == 1
+    assert clock.slept == []
+
+    twice = await stepped(once, app, clock)
+    assert twice.metadata.pending is not None
+    assert twice.metadata.pending.since == pending.since == twice.metadata.created_at
+    paid = await stepped(twice, app, clock)
+    assert clock.slept == [pytest.approx(1.0, abs=0.01), pytest.approx(2.0, abs=0.01)]
+    assert paid.metadata.pending is None
+    assert paid.metadata.total_attempts == {"charge": 3}
+    assert [entry.attempt for entry in paid.history] == [3]
+
+
+async def test_the_next_attempt_knows_what_the_last_one_said() -> None:
+    app = App(World(busy=2))
+
+    await orders.run_until_final().run(app, clock=Timeline())
+
+    assert app.world.done == ["charge (None)", "charge (busy 1)", "charge (busy 2)", "ship"]
+
+
+async def test_retries_end_with_the_policy_and_the_machine_stays_where_it_was() -> None:
+    app, clock = App(World(busy=9)), Timeline()
+
+    result = await orders.run_until_final().run(app, clock=clock)
+
+    error = result.failure()
+    assert isinstance(error, TransitionExhausted)
+    assert isinstance(error, RetryExhausted)
+    assert (error.transition, error.state) == ("charge", Order.NEW)
+    assert (error.attempts, error.error) == (4, "busy 4")
+    assert "'charge' from state NEW was attempted 4 times" in str(error)
+    assert len(app.world.done) == 4
+    assert sum(clock.slept) == pytest.approx(1 + 2 + 4, abs=0.1)
+
+
+async def test_after_the_last_attempt_a_machine_can_be_stepped_once_more() -> None:
+    app, clock = App(World(busy=4)), Timeline()
+    machine = orders.begin()
+    for _ in range(3):
+        machine = await stepped(machine, app, clock)
+    assert isinstance((await orders.step(machine).run(app, clock=clock)).failure(), RetryExhausted)
+
+    app.world.busy = 0
+    paid = await stepped(machine, app, clock)
+
+    assert [entry.attempt for entry in paid.history] == [4]
+
+
+def counting(retry: RetryPolicy, own: RetryPolicy | None = None) -> StateMachine[object, str, str]:
+    """A machine that asks for another attempt for ever."""
+
+    def act(state: str) -> Effect[object, str, Moved[str] | Retry]:
+        return pure(Retry("again"))
+
+    transitions = [Transition("try", "start", "end", act, retry=own)]
+    return StateMachine(
+        "counting", initial="start", transitions=transitions, final={"end"}, retry=retry
+    )
+
+
+async def attempts_of(machine: StateMachine[object, str, str]) -> int:
+    error = (await machine.run_until_final().run(None, clock=Timeline())).failure()
+    assert isinstance(error, TransitionExhausted)
+    return error.attempts
+
+
+async def test_a_transition_may_have_a_policy_of_its_own() -> None:
+    many, few = (RetryPolicy.constant(1).with_max_retries(n) for n in (7, 2))
+
+    assert await attempts_of(counting(many)) == 8
+    assert await attempts_of(counting(many, few)) == 3
+    assert await attempts_of(counting(RetryPolicy.constant(1).with_max_elapsed(3.5))) == 4
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+async def test_jitter_keeps_to_its_bounds(seed: int | None) -> None:
+    plain = RetryPolicy.constant(1).with_max_retries(40)
+    seeded = plain if seed is None else plain.with_seed(seed)
+    for policy in (seeded.with_jitter(0.5), seeded.with_full_jitter()):
+        clock = Timeline()
+        await counting(policy).run_until_final().run(None, clock=clock)
+        assert len(clock.slept) == 40
+        assert all(0 <= delay <= 1.5 for delay in clock.slept)
+        assert len(set(clock.slept)) > 20
+
+
+async def test_an_abort_is_a_move_that_is_kept_with_its_reason() -> None:
+    result = await orders.run_until_final().run(App(World(has_truck=False)))
+
+    machine = result.unwrap()
+    assert machine.current is Order.LOST
+    assert [(entry.transition, entry.abort_reason) for entry in machine.history] == [
+        ("charge", None),
+        ("ship", "no truck"),
+    ]
+
+
+async def test_a_machine_may_go_on_from_where_an_action_aborted() -> None:
+    def build(state: str) -> Effect[object, str, Moved[str] | Abort[str]]:
+        return pure(Abort("no plan", "lost"))
+
+    machine = StateMachine(
+        "recovering",
+        initial="start",
+        transitions=[
+            Transition("build", "start", "built", build, abort_to="lost"),
+            Transition("recover", "lost", "built"),
+        ],
+        final={"built"},
+    )
+
+    ended = (await machine.run_until_final().run(None)).unwrap()
+
+    assert [entry.transition for entry in ended.history] == ["build", "recover"]
+
+
+async def test_a_final_state_ends_the_machine() -> None:
+    ended = (await orders.run_until_final().run(App())).unwrap()
+
+    assert orders.is_final(ended)
+    assert await orders.step(ended).run(App()) == Success(ended)
+    assert await orders.run_until_final(ended).run(App()) == Success(ended)
+
+
+async def test_no_transition_names_the_state_and_the_guards_that_said_no() -> None:
+    def is_dry(_: str) -> bool:
+        return False
+
+    machine = StateMachine(
+        "stuck",
+        initial="wet",
+        transitions=[
+            Transition("fold", "wet", "folded", guard=is_dry),
+            Transition("iron", "wet", "ironed", guard=lambda _: False),
+            Transition("wear", "folded", "worn"),
+        ],
+        final={"ironed", "worn"},
+    )
+
+    error = (await machine.run_until_final().run(None)).failure()
+
+    assert isinstance(error, NoTransition)
+    assert (error.state, error.refused) == ("wet", ("fold", "iron"))
+    assert str(error) == (
+        "no transition leads on from state wet: the guards of 'fold', 'iron' said no"
+    )
+
+
+async def test_a_guard_that_raises_is_a_defect_that_names_the_transition() -> None:
+    machine = StateMachine(
+        "dividing",
+        initial=0,
+        transitions=[Transition("divide", 0, 1, guard=lambda n: 1 / n > 0)],
+        final={1},
+    )
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        await machine.run_until_final().run(None)
+
+    assert caught.value.__notes__ == ["in the guard of transition 'divide'"]
+
+
+async def test_the_failure_of_an_action_is_that_of_the_step() -> None:
+    result = await orders.step(orders.begin()).run(App(World(is_declined=True)))
+
+    assert isinstance(result.failure(), Declined)
+
+
+def moving_to(state: object, *, outcome: str = "Moved") -> StateMachine[object, str, str]:
+    """A machine whose action goes to a state that may not be declared."""
+
+    def act(_: str) -> Effect[object, str, Moved[str] | Abort[str]]:
+        given: Moved[str] | Abort[str]
+        given = Moved(state) if outcome == "Moved" else Abort("why", state)  # type: ignore[arg-type]
+        return pure(given)
+
+    return StateMachine(
+        "moving",
+        initial="start",
+        transitions=[Transition("go", "start", {"end", "finish"}, act)],
+        final={"end", "finish", "ruin"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "declared"), [("Moved", "end or finish"), ("Abort", "end or finish or ruin")]
+)
+async def test_a_state_that_is_not_declared_is_refused(outcome: str, declared: str) -> None:
+    with pytest.raises(UndeclaredState) as caught:
+        await moving_to("elsewhere", outcome=outcome).run_until_final().run(None)
+
+    assert str(caught.value) == (
+        f"the action of transition 'go' gave {outcome} to elsewhere, "
+        f"and the transition declares {declared}"
+    )
+    assert caught.value.actual == "elsewhere"
+
+
+async def test_equal_states_of_different_classes_are_different() -> None:
+    def act(_: int) -> Effect[object, str, Moved[int]]:
+        return pure(Moved(True))
+
+    machine = StateMachine(
+        "counting", initial=0, transitions=[Transition("count", 0, 1, act)], final={1}
+    )
+
+    with pytest.raises(UndeclaredState):
+        await machine.run_until_final().run(None)
+
+
+@pytest.mark.parametrize("given", [None, "end", Retry(3), Abort(None, "end")])  # type: ignore[arg-type]
+async def test_an_action_that_gives_no_outcome_is_told_what_it_must_give(given: object) -> None:
+    def act(_: str) -> Effect[object, str, Moved[str]]:
+        return pure(given)  # type: ignore[return-value]
+
+    machine = StateMachine(
+        "odd", initial="start", transitions=[Transition("go", "start", "end", act)], final={"end"}
+    )
+
+    with pytest.raises(TypeError, match="transition 'go' gave"):
+        await machine.run_until_final().run(None)
+
+
+async def test_nothing_happens_until_a_step_is_run_and_it_may_be_run_again() -> None:
+    app = App()
+    step = orders.step(orders.begin())
+    assert app.world.done == []
+
+    for _ in range(2):
+        assert (await step.run(app)).unwrap().current is Order.PAID
+
+    assert len(app.world.done) == 2
+
+
+@dataclass(frozen=True)
+class Draft:
+    text: str
+
+
+@dataclass(frozen=True)
+class Review:
+    text: str
+    round: int
+
+
+@dataclass(frozen=True)
+class Public:
+    text: str
+
+
+def submit(draft: Draft) -> Effect[object, str, Moved[Review]]:
+    return pure(Moved(Review(draft.text, 1)))
+
+
+def revise(review: Review) -> Effect[object, str, Moved[Review] | Moved[Public]]:
+    if review.round < 3:
+        return pure(Moved(Review(review.text + "!", review.round + 1)))
+    return pure(Moved(Public(review.text)))
+
+
+articles = StateMachine(
+    "articles",
+    initial=Draft("news"),
+    transitions=[
+        Transition("submit", Draft, Review, submit),
+        Transition("revise", Review, {Review, Public}, revise),
+    ],
+    final=[Public],
+)
+
+
+async def test_states_may_be_data_classes_that_are_told_apart_by_class() -> None:
+    ended = (await articles.run_until_final().run(None)).unwrap()
+
+    assert ended.current == Public("news!!")
+    assert [entry.transition for entry in ended.history] == ["submit"] + ["revise"] * 3
+
+
+async def test_a_machine_may_begin_in_another_state() -> None:
+    ended = (await articles.run_until_final(articles.begin(Review("old", 3))).run(None)).unwrap()
+
+    assert (ended.initial, ended.current) == (Review("old", 3), Public("old"))
+    with pytest.raises(ValueError, match="CANCELLED is no state of 'articles'"):
+        articles.begin(Order.CANCELLED)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [((0, 0), (1, 1)), (frozenset({"a"}), frozenset({"b"})), (1, 2.5), (None, "done"), (b"x", "x")],
+)
+async def test_any_hashable_value_may_be_a_state(begin: Hashable, end: Hashable) -> None:
+    machine = StateMachine(
+        "any", initial=begin, transitions=[Transition("go", begin, end)], final={end}
+    )
+
+    ended = (await machine.run_until_final().run(None)).unwrap()
+
+    assert ended.current == end
+    assert machine.from_binary(ended.to_binary()) == ended
+
+
+async def test_transition_info_is_known_only_in_an_action() -> None:
+    with pytest.raises(LookupError):
+        await transition_info().run(None)
+
+
+async def test_an_action_is_a_step_outside_a_run_as_well() -> None:
+    seen: list[str] = []
+
+    def act(_: str) -> Effect[object, str, Moved[str]]:
+        return step_info().map(lambda info: seen.append(info.step)).map(lambda _: Moved("end"))
+
+    machine = StateMachine(
+        "seen", initial="start", transitions=[Transition("go", "start", "end", act)], final={"end"}
+    )
+    await machine.run_until_final().run(None)
+
+    assert seen == ["go"]
+
+
+async def test_a_machine_of_ten_thousand_steps_keeps_its_history() -> None:
+    def turn(n: int) -> Effect[object, str, Moved[int]]:
+        return pure(Moved(n + 1))
+
+    machine = StateMachine(
+        "long",
+        initial=0,
+        transitions=[Transition("turn", int, int, turn, guard=lambda n: n < 10_000)],
+        final={10_000},
+    )
+
+    ended = (await machine.run_until_final().run(None)).unwrap()
+
+    assert [entry.target for entry in ended.history] == list(range(1, 10_001))
+    assert ended.history[-1] is list(ended.history)[-1]
+    assert len(repr(ended)) < 10_000
