@@ -102,22 +102,28 @@ async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED
     records = await store.read(run_id)
     if not records:
         raise await run_not_found(store, run_id)
+    length = len(records)
     journal, problem = _open_all(records, run_id, seal, Journal.empty(run_id))
     if problem is None:
         try:
             fold(journal.entries, run_id)
         except CheckpointError as error:
             problem = error
-    return Verification(run_id, len(records), len(journal.entries), problem)
+    return Verification(run_id, length, len(journal.entries), problem)
 
 
 def _open_all(
     records: list[Record], run_id: str, seal: Seal, known: Journal
 ) -> tuple[Journal, CheckpointError | None]:
-    """The journal as far as it is good, and what is wrong with the entry after that."""
+    """The journal as far as it is good, and what is wrong with the entry after that.
+
+    It empties `records`: a long journal is not to be held twice.
+    """
     entries, digest = list(known.entries), known.digest
     problem: CheckpointError | None = None
-    for record in records:
+    records.reverse()
+    while records:
+        record = records.pop()
         try:
             if record.sequence != len(entries) + 1:
                 reason = "an entry is missing before it"
