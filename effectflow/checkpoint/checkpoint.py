@@ -106,7 +106,7 @@ class Checkpoint:
         """The SHA-256 of the checkpoint, in hex."""
         return _digest(_write(self))
 
-    def to_tree(self) -> Tree:
+    def to_tree(self) -> dict[str, Tree]:
         """The checkpoint as plain data, with its digest."""
         tree = _write(self)
         return {**tree, "digest": _digest(tree)}

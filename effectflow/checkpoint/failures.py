@@ -6,7 +6,6 @@ stored data is ever imported.
 
 from __future__ import annotations
 
-import builtins
 import traceback
 from collections.abc import Iterable, Mapping
 from typing import Any, cast, get_args
@@ -14,20 +13,20 @@ from typing import Any, cast, get_args
 from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values import KnownTypes, MalformedValue, Tree, from_tree, to_tree
+from effectflow.checkpoint.values.exceptions import (
+    error_named,
+    name_of_error,
+    put_together,
+    take_apart,
+)
 
 __all__ = ["error_classes", "is_exact", "read_error", "write_error"]
-
-_BUILTIN: Mapping[str, type[Exception]] = {
-    name: value
-    for name, value in vars(builtins).items()
-    if isinstance(value, type) and issubclass(value, Exception)
-}
 
 
 def error_classes(annotation: object) -> dict[str, type[Exception]]:
     """The exception classes in an annotation such as `PaymentError | Timeout`, by name."""
     if isinstance(annotation, type) and issubclass(annotation, Exception):
-        return {_name(annotation): annotation}
+        return {name_of_error(annotation): annotation}
     found: dict[str, type[Exception]] = {}
     for part in cast(Iterable[object], get_args(annotation)):
         found |= error_classes(part)
@@ -40,7 +39,7 @@ def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRe
         "".join(traceback.format_exception(error)) if isinstance(error, Exception) else repr(error)
     )
     return ErrorRecord(
-        type=_name(type(error)),
+        type=name_of_error(type(error)),
         message=_without_surrogates(str(error)),
         value=_write_value(error, types),
         traceback=_without_surrogates(text) if is_defect else None,
@@ -59,10 +58,10 @@ def read_error(
         if isinstance(value, dict) and "value" in value:
             return from_tree(value["value"], types=types)
         if isinstance(value, dict):
-            found = _class_named(record.type, classes)
+            found = error_named(record.type, classes)
             args = cast(list[Any], from_tree(value["args"], types=types))
             state = cast(dict[str, Any], from_tree(value["state"], types=types))
-            return _build(found, args, state)
+            return put_together(found, args, state)
     except (MalformedValue, LookupError, TypeError, ValueError, AttributeError):
         pass
     raise NotSerializable(
@@ -81,12 +80,6 @@ def is_exact(error: object, record: ErrorRecord, again: object) -> bool:
     return type(again) is type(error) and same_text
 
 
-def _name(kind: type) -> str:
-    return (
-        kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    )
-
-
 def _without_surrogates(text: str) -> str:
     """Text that every encoding can hold: what is no character is shown as an escape."""
     return text.encode("utf-8", "backslashreplace").decode()
@@ -96,38 +89,10 @@ def _write_value(error: object, types: KnownTypes) -> Tree:
     try:
         if not isinstance(error, Exception):
             return {"value": to_tree(error, types=types)}
-        # What pickle would keep: for an OSError the args in it have the file names too.
-        _, args, *rest = cast("tuple[Any, ...]", error.__reduce__())
-        kept = cast("dict[str, Any]", (rest[0] if rest else None) or {})
-        state = {name: part for name, part in kept.items() if name != "__notes__"}
+        args, state = take_apart(error)
         return {
-            "args": to_tree(list(args), types=types),
+            "args": to_tree(args, types=types),
             "state": to_tree(state, types=types),
         }
     except (NotSerializable, TypeError, ValueError):
         return None
-
-
-def _build(found: type[Exception], args: list[Any], state: dict[str, Any]) -> Exception:
-    if found.__init__ in _BUILTIN_INITS:
-        error = found(*args)
-    else:
-        # An __init__ of its own may take other arguments than those that it hands on.
-        error = found.__new__(found)
-        error.args = tuple(args)
-    vars(error).update(state)
-    return error
-
-
-_BUILTIN_INITS = {kind.__init__ for kind in _BUILTIN.values()}
-
-
-def _class_named(name: str, classes: Mapping[str, type[Exception]]) -> type[Exception]:
-    """A class that was declared, one that derives from it, or a built-in one. Raises LookupError."""
-    todo = list(classes.values())
-    while todo:
-        kind = todo.pop()
-        if _name(kind) == name:
-            return kind
-        todo += kind.__subclasses__()
-    return _BUILTIN[name]

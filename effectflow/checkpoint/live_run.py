@@ -33,13 +33,17 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.events import CheckpointEvent, CheckpointSaved, EntryAppended, tell
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.past import Past, Unsettled
+from effectflow.checkpoint.save_request import save_request
 from effectflow.checkpoint.store import RunStatus, RunSummary
 from effectflow.checkpoint.values import KnownTypes, Tree, from_tree, to_tree
 from effectflow.effects.errors import Halt
 
-__all__ = ["LiveRun"]
+__all__ = ["REOPENED", "LiveRun"]
 
 logger = logging.getLogger(__name__)
+
+REOPENED = "reopened"
+"""Where it is recorded how often a complete run was made to go on."""
 
 _NO_TYPES = KnownTypes.of()
 
@@ -164,6 +168,14 @@ class LiveRun:
         self._unsettled.go_on(path)
         tree = to_tree(value, path=path, types=_NO_TYPES)
         self.add(Recorded(path, tree, time.time(), is_failure))
+
+    def reopen(self) -> None:
+        """Record that a complete run goes on. How often that was is recalled as `REOPENED`."""
+        past = self.past.recorded
+        before = past.get(REOPENED, 0)
+        assert isinstance(before, int)
+        past[REOPENED] = before + 1
+        self.record(REOPENED, before + 1)
 
     def _refuse(self, error: CheckpointError) -> None:
         raise self.halt(error)
@@ -330,6 +342,16 @@ class LiveRun:
                 # Should that fail with a warning only, it is tried again then.
                 self._linger_from_now()
                 await self.save()
+
+    async def save_when_asked(self) -> None:
+        """Make everything durable whenever somebody asks for that, for ever."""
+        request = save_request.get()
+        if request is None:
+            return
+        number = request.number
+        while True:
+            number = await request.later_than(number)
+            await self.save()
 
     # How it ends early.
 

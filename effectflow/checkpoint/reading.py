@@ -105,13 +105,14 @@ class Verification:
 async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED) -> Verification:
     """Check every entry of a run, without running anything. Raises RunNotFound."""
     info, records = await read_consistently(store, run_id)
+    length = len(records)
     journal, problem = _open_all(records, run_id, seal, Journal.empty(run_id))
     if problem is None:
         try:
             check_against(info, fold(journal.entries, run_id))
         except CheckpointError as error:
             problem = error
-    return Verification(run_id, len(records), len(journal.entries), problem)
+    return Verification(run_id, length, len(journal.entries), problem)
 
 
 async def read_consistently(store: CheckpointStore, run_id: str) -> tuple[RunInfo, list[Record]]:
@@ -150,10 +151,15 @@ def check_against(info: RunInfo, checkpoint: Checkpoint) -> None:
 def _open_all(
     records: list[Record], run_id: str, seal: Seal, known: Journal
 ) -> tuple[Journal, CheckpointError | None]:
-    """The journal as far as it is good, and what is wrong with the entry after that."""
+    """The journal as far as it is good, and what is wrong with the entry after that.
+
+    It empties `records`: a long journal is not to be held twice.
+    """
     entries, digest = list(known.entries), known.digest
     problem: CheckpointError | None = None
-    for record in records:
+    records.reverse()
+    while records:
+        record = records.pop()
         try:
             if record.sequence != len(entries) + 1:
                 reason = "an entry is missing before it"

@@ -175,7 +175,8 @@ class CheckpointStore(Protocol):
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         """The records after number `after`, in order; empty when there are none or no such run.
 
-        No snapshot is held when this returns: a slow caller never blocks a writer.
+        No snapshot is held when this returns: a slow caller never blocks a writer. The list is the
+        caller's own, who may empty it.
         """
         ...
 

@@ -52,6 +52,7 @@ from effectflow.cli.loading import (
 )
 from effectflow.cli.running import Drive, drive
 from effectflow.cli.showing import (
+    checkpoint_tree,
     print_json,
     show_checkpoint,
     show_history,
@@ -225,7 +226,7 @@ def show(
 
     checkpoint, durability = _read(store, read)
     if as_json:
-        print_json(checkpoint.to_tree())
+        print_json(checkpoint_tree(checkpoint))
     else:
         show_checkpoint(Console(), checkpoint, durability)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -27,8 +28,10 @@ from effectflow.checkpoint import (
     Verification,
 )
 from effectflow.checkpoint.values import Tree, encode_json
+from effectflow.workflows.progress import JobProgress, job_progress
 
 __all__ = [
+    "checkpoint_tree",
     "print_json",
     "show_checkpoint",
     "show_history",
@@ -85,6 +88,7 @@ def show_checkpoint(console: Console, checkpoint: Checkpoint, durability: str) -
         if head is None
         else f"{type(head).__name__}: {head.step}",
         "state": _state(checkpoint),
+        **_progress_rows(job_progress(checkpoint)),
         "completed steps": str(len(checkpoint.completed_steps)),
         "begun steps": str(len(checkpoint.metadata.attempts)),
         "resumes": str(checkpoint.metadata.resumes),
@@ -121,6 +125,27 @@ def _state(checkpoint: Checkpoint) -> str | None:
             return _bounded(state)
         case _:
             return None
+
+
+def checkpoint_tree(checkpoint: Checkpoint) -> Tree:
+    """Where one run stands, as plain data; of a job, how far it has come as well."""
+    tree = checkpoint.to_tree()
+    progress = job_progress(checkpoint)
+    return tree if progress is None else {**tree, "progress": dataclasses.asdict(progress)}
+
+
+def _progress_rows(progress: JobProgress | None) -> dict[str, str]:
+    """How far a job has come; nothing for runs that are no jobs."""
+    if progress is None:
+        return {}
+    rows = {} if progress.iteration is None else {"round": str(progress.iteration)}
+    if progress.iteration is None or progress.items_done or progress.items_failed:
+        total = "" if progress.items_total is None else f" of {progress.items_total}"
+        failed = f", {progress.items_failed} failed" if progress.items_failed else ""
+        rows["phase"] = progress.phase
+        rows["items"] = f"{progress.items_done}{total} done{failed}"
+        rows["reduce"] = f"round {progress.reduce_round}, {progress.groups_done} groups done"
+    return rows
 
 
 def show_history(console: Console, entries: Sequence[Entry]) -> None:

@@ -217,14 +217,15 @@ def _until_failure(
         path = scope.next_path(name)
         # Which failure came first is chance: a resumed run that handled one handles it again.
         decided = scope.decisions.recall(path).value_or(None) if scope.decisions else None
-        traversal = Traversal(name, path, source.items(), f, env, scope, key=key, only=decided)
+        only = None if decided is None else range(decided, decided + 1)
+        traversal = Traversal(name, path, source.items(), f, env, scope, key=key, only=only)
         await traversal.run(limit)
         first = traversal.first_failure()
         if first is None:
             return gather(traversal.values_in_order())
-        position, failed = first
+        positions, failed = first
         if scope.decisions is not None and decided is None:
-            scope.decisions.record(path, position, is_failure=True)
+            scope.decisions.record(path, positions.start, is_failure=True)
         return failed
 
     return nodes.Perform(perform, (name, items) if f is _itself else (name, items, f))

@@ -20,7 +20,7 @@ from effectflow.effects.interpreter import interpret
 from effectflow.effects.scope import Scope, observe
 from effectflow.effects.sleeping import sleep_until_recorded
 
-__all__ = ["FailedAttempt", "RetryPolicy", "retry"]
+__all__ = ["FailedAttempt", "RetryPolicy", "check_bounded", "retry"]
 
 E = TypeVar("E")
 
@@ -212,11 +212,7 @@ def retry(
     on_retry: Callable[[FailedAttempt[Any]], Effect[Any, Any, object] | None] | None,
 ) -> Effect[Any, Any, Any]:
     """Runs an effect again while it fails; see `Effect.retry`."""
-    if not policy.is_bounded:
-        raise ValueError(
-            "a retry policy needs a bound: with_max_retries(n), with_max_elapsed(seconds), or "
-            "without_bound() to try for ever"
-        )
+    check_bounded(policy)
 
     async def perform(env: Any, scope: Scope) -> Any:
         began = scope.clock.monotonic()
@@ -244,6 +240,15 @@ def retry(
 
 
 _NOTHING = nodes.Pure(None)
+
+
+def check_bounded(policy: RetryPolicy) -> None:
+    """Refuse a policy that would go on for ever without having been told to."""
+    if not policy.is_bounded:
+        raise ValueError(
+            "a retry policy needs a bound: with_max_retries(n), with_max_elapsed(seconds), or "
+            "without_bound() to try for ever"
+        )
 
 
 def _in_time(policy: RetryPolicy, delay: float | None, elapsed: float) -> float | None:

@@ -31,10 +31,10 @@ __all__ = ["Source", "Traversal", "check_limit"]
 _ITEMS_IN_A_TURN = 256
 
 
-def check_limit(limit: int | None) -> None:
+def check_limit(limit: int | None, name: str = "limit") -> None:
     """Refuse a limit under which nothing would ever run."""
     if limit is not None and limit < 1:
-        raise ValueError(f"limit must be 1 or more, not {limit}")
+        raise ValueError(f"{name} must be 1 or more, not {limit}")
 
 
 class Source:
@@ -68,7 +68,8 @@ class Traversal:
         f: makes the effect of one item.
         key: names an item's flow within a durable run; its position does if None.
         stop_early: whether the first failure ends the rest. A defect always does.
-        only: the position of the one item to run; the others are passed by.
+        only: the positions of the items to run; the others are passed by. All of them if None.
+        take: is given each value and its position, in place of keeping them.
     """
 
     def __init__(
@@ -82,7 +83,8 @@ class Traversal:
         *,
         key: Callable[[Any], object] | None = None,
         stop_early: bool = True,
-        only: int | None = None,
+        only: range | None = None,
+        take: Callable[[int, Any], Awaitable[object]] | None = None,
     ) -> None:
         self.name = name
         self.items = items
@@ -92,10 +94,11 @@ class Traversal:
         self.key = key
         self.stop_early = stop_early
         self.only = only
+        self.take = take
         self.path = path
         self.keys: set[str] = set()
         self.values: dict[int, Any] = {}
-        self.failures: dict[int, nodes.Failed] = {}
+        self.failures: list[tuple[range, nodes.Failed]] = []
         self.raised: list[BaseException] = []
         self.is_over = False
         self.read = 0
@@ -130,11 +133,18 @@ class Traversal:
         return [self.values[position] for position in range(len(self.values))]
 
     def failures_in_order(self) -> list[nodes.Failed]:
-        return [self.failures[position] for position in sorted(self.failures)]
+        return [failed for _, failed in sorted(self.failures, key=lambda pair: pair[0].start)]
 
-    def first_failure(self) -> tuple[int, nodes.Failed] | None:
-        """The failure that came first in time, and the position of its item."""
-        return next(iter(self.failures.items()), None)
+    def first_failure(self) -> tuple[range, nodes.Failed] | None:
+        """The failure that came first in time, and the positions of the items that led to it."""
+        return self.failures[0] if self.failures else None
+
+    def fail(self, positions: range, failed: nodes.Failed) -> None:
+        """Take note of a failure to which the items at these positions led."""
+        self.failures.append((positions, failed))
+        if self.stop_early:
+            self.is_over = True
+            self.tasks.cancel_scope.cancel()
 
     async def _start_sync(self, items: Iterable[Any], limit: int | None) -> None:
         if not isinstance(items, Sized):
@@ -146,10 +156,9 @@ class Traversal:
 
     async def _start_async(self, items: AsyncIterator[Any], limit: int | None) -> None:
         if limit is None:
-            position = 0
             async for item in items:
-                self.tasks.start_soon(self._run_child, position, item)
-                position += 1
+                self.tasks.start_soon(self._run_child, self.read, item)
+                self.read += 1
             return
         turn = anyio.Lock()
         for _ in range(limit):
@@ -157,14 +166,15 @@ class Traversal:
 
     async def _work_through(self, numbered: Iterator[tuple[int, Any]]) -> None:
         # `_run_child` is written out here: the calls would double the price of an item.
-        f, env, scope, values = self.f, self.env, self.scope, self.values
-        is_plain = scope.recorder is None
+        f, env, scope, values, take = self.f, self.env, self.scope, self.values, self.take
+        is_plain = scope.recorder is None and self.key is None
         child: Any
         outcome: Any
         try:
             for position, item in numbered:
+                self.read = position + 1
                 if not is_plain:
-                    outcome = await self._recorded_child(position, item)
+                    outcome = await self._placed_child(position, item)
                 else:
                     child = f(item)
                     if child.__class__ is nodes.Pure:
@@ -172,9 +182,11 @@ class Traversal:
                     else:
                         outcome = await in_context(copy_context(), interpret(child, env, scope))
                 if outcome.__class__ is nodes.Failed:
-                    self._fail(position, outcome)
-                else:
+                    self.fail(range(position, position + 1), outcome)
+                elif take is None:
                     values[position] = outcome
+                else:
+                    await take(position, outcome)
                 if self.is_over:
                     return
                 if position % _ITEMS_IN_A_TURN == 0:
@@ -199,41 +211,34 @@ class Traversal:
 
     async def _run_child(self, position: int, item: Any) -> None:
         try:
-            if self.scope.recorder is None:
-                child = interpret(self.f(item), self.env, self.scope)
-                outcome = await in_context(copy_context(), child)
+            outcome = await self._placed_child(position, item)
+            if outcome.__class__ is nodes.Failed:
+                self.fail(range(position, position + 1), outcome)
+            elif self.take is None:
+                self.values[position] = outcome
             else:
-                outcome = await self._recorded_child(position, item)
+                await self.take(position, outcome)
         except (Exception, Halt) as raised:
             self._stop_for(raised)
-            return
-        if outcome.__class__ is nodes.Failed:
-            self._fail(position, outcome)
-        else:
-            self.values[position] = outcome
 
-    async def _recorded_child(self, position: int, item: Any) -> Any:
+    async def _placed_child(self, position: int, item: Any) -> Any:
         """The outcome of a child that has a place of its own in a durable run."""
-        if self.only is not None and position != self.only:
+        if self.only is not None and position not in self.only:
             return None
-        child = interpret(self.f(item), self.env, self._child_scope(position, item))
-        return await in_context(copy_context(), child)
-
-    def _fail(self, position: int, failed: nodes.Failed) -> None:
-        self.failures[position] = failed
-        if self.stop_early:
-            self.is_over = True
-            self.tasks.cancel_scope.cancel()
+        scope = self._child_scope(position, item)
+        return await in_context(copy_context(), interpret(self.f(item), self.env, scope))
 
     def _child_scope(self, position: int, item: Any) -> Scope:
-        child = self.scope.child(self.path, position if self.key is None else self.key(item))
-        if child.path in self.keys:
+        if self.key is None:
+            return self.scope.child(self.path, position)
+        key = str(self.key(item))
+        if key in self.keys:
             raise ValueError(
-                f"two items of one {self.name} have the key of {child.path!r}, so their steps "
-                "could not be told apart: give key= a function that is different for each item"
+                f"two items of one {self.name} have the key {key!r}, so their steps could not be "
+                "told apart: give key= a function that is different for each item"
             )
-        self.keys.add(child.path)
-        return child
+        self.keys.add(key)
+        return self.scope.child(self.path, key)
 
     def _stop_for(self, raised: BaseException) -> None:
         self.raised.append(raised)

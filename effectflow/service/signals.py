@@ -1,4 +1,7 @@
-"""SIGINT and SIGTERM as a wish to stop: runs leave `Interrupted` behind and can be resumed."""
+"""Signals as wishes: SIGINT and SIGTERM to stop, SIGUSR1 to make durable now what was done.
+
+Runs that are stopped leave `Interrupted` behind and can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,16 @@ from typing import TypeVar
 import anyio
 
 from effectflow.checkpoint.interruption import StopRequest, stop_request
+from effectflow.checkpoint.save_request import SaveRequest, save_request
 from effectflow.effects.event_loop import call_soon_from_threads
 
 __all__ = ["StoppedBySignal", "run_until_signal"]
 
 A = TypeVar("A")
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_STOP = (signal.SIGINT, signal.SIGTERM)
+# Windows has none.
+_SAVE = (signal.SIGUSR1,) if hasattr(signal, "SIGUSR1") else ()
 
 
 class StoppedBySignal(Exception):
@@ -32,8 +38,9 @@ async def run_until_signal(
 ) -> A:
     """Await `work()`, and interrupt it when the process gets SIGINT or SIGTERM.
 
-    The second signal ends the process at once, as if nobody had handled it. Must be called in the
-    main thread.
+    The second of these ends the process at once, as if nobody had handled it. SIGUSR1 interrupts
+    nothing: every run makes durable at once what it has done, whatever its policy says. Must be called
+    in the main thread.
 
     Parameters:
         work: what to do.
@@ -42,13 +49,13 @@ async def run_until_signal(
 
     Raises StoppedBySignal once the interrupted work has cleaned up after itself.
     """
-    request = StopRequest()
+    request, saving = StopRequest(), SaveRequest()
     received: list[str] = []
     call_soon = call_soon_from_threads()
-    outer = {number: signal.getsignal(number) for number in _SIGNALS}
+    outer = {number: signal.getsignal(number) for number in (*_STOP, *_SAVE)}
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        for other in _SIGNALS:
+        for other in _STOP:
             signal.signal(other, signal.SIG_DFL)
         received.append(signal.Signals(number).name)
         request.reason = received[0]
@@ -59,14 +66,18 @@ async def run_until_signal(
         if on_signal is not None:
             on_signal(received[0])
 
-    token = stop_request.set(request)
-    for number in _SIGNALS:
-        signal.signal(number, stop)
+    def save(_number: int, _frame: FrameType | None) -> None:
+        call_soon(saving.ask)
+
+    token, save_token = stop_request.set(request), save_request.set(saving)
+    for number in outer:
+        signal.signal(number, stop if number in _STOP else save)
     try:
         with anyio.CancelScope() as scope:
             return await work()
     finally:
         stop_request.reset(token)
-        for number in _SIGNALS:
-            signal.signal(number, outer[number])
+        save_request.reset(save_token)
+        for number, handler in outer.items():
+            signal.signal(number, handler)
     raise StoppedBySignal(received[0])

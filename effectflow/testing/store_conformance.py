@@ -128,6 +128,15 @@ async def _bodies(store: CheckpointStore, run_id: str = "r") -> list[bytes]:
 
 
 @_check
+async def what_was_read_is_the_readers_own(store: CheckpointStore) -> None:
+    await _written(store, "r", b"1", b"2")
+
+    (await store.read("r")).clear()
+
+    assert await _bodies(store) == [b"1", b"2"]
+
+
+@_check
 async def records_are_read_back_in_order(store: CheckpointStore) -> None:
     lease = await _claimed(store)
     await store.append(lease, [b"1", b"2"], after=0, summary=_summary())

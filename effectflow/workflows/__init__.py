@@ -1,4 +1,4 @@
-"""What users compose: workflows written as code, lists of steps, state machines, and graphs."""
+"""What users compose: code, lists of steps, machines, graphs, map-reduce jobs, iterations."""
 
 from effectflow.workflows.code import workflow
 from effectflow.workflows.graph import (
@@ -10,6 +10,7 @@ from effectflow.workflows.graph import (
     NoEdge,
     StateGraph,
 )
+from effectflow.workflows.iterative import Iterative, IterativeResult
 from effectflow.workflows.machine import (
     DEFAULT_RETRY,
     Abort,
@@ -30,11 +31,14 @@ from effectflow.workflows.machine import (
     UndeclaredState,
     transition_info,
 )
+from effectflow.workflows.mapreduce import DeadLetter, ItemFailed, JobResult, MapReduce
+from effectflow.workflows.progress import JobProgress, job_progress
 from effectflow.workflows.workflow import Workflow
 
 __all__ = [
     "DEFAULT_RETRY",
     "Abort",
+    "DeadLetter",
     "Graph",
     "GraphError",
     "GraphProgress",
@@ -42,8 +46,14 @@ __all__ = [
     "HistoryEntry",
     "InvalidGraph",
     "InvalidMachine",
+    "ItemFailed",
+    "Iterative",
+    "IterativeResult",
+    "JobProgress",
+    "JobResult",
     "Machine",
     "MachineMetadata",
+    "MapReduce",
     "MaxIterationsExceeded",
     "Moved",
     "NoEdge",
@@ -58,6 +68,7 @@ __all__ = [
     "TransitionInfo",
     "UndeclaredState",
     "Workflow",
+    "job_progress",
     "transition_info",
     "workflow",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self, cast
+from typing import Any, Self, TypeAlias, cast
 
 import anyio
 
@@ -34,7 +34,10 @@ from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
 from effectflow.workflows.migrating import Migration, upgrade
 
-__all__ = ["Blueprint", "resume_run", "start_run"]
+__all__ = ["Blueprint", "Reopen", "resume_run", "start_run"]
+
+Reopen: TypeAlias = Callable[[Any], bool]
+"""Whether a complete run is to go on all the same, given its output."""
 
 _NO_TYPES = KnownTypes.of()
 
@@ -93,21 +96,18 @@ async def start_run(
     """The output or `Failed` of a new run, or of the run that has this id and input already."""
     input_tree = to_tree(input, path="input: $", types=blueprint.input_types)
     context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES)
-    journal = Journal.empty(run_id)
-    if not is_new:
-        journal = await read_journal(checkpoints.store, run_id, checkpoints.seal)
-        if journal.entries:
-            known = _load(journal, blueprint, checkpoints, run_id)
-            _check_same(known, blueprint, input_tree)
-            if known.status is RunStatus.COMPLETED:
-                return _output(known, blueprint)
+    found = None if is_new else await _find(blueprint, checkpoints, run_id)
+    if found is not None:
+        _check_input(found.checkpoint, input_tree)
+        if found.checkpoint.status is RunStatus.COMPLETED:
+            return _output(found.checkpoint, blueprint)
     async with _Claim(checkpoints, run_id) as claim:
         if not is_new:
             # Another process may have driven the run until just now.
-            journal = await read_journal(checkpoints.store, run_id, checkpoints.seal, journal)
-        if journal.entries:
-            _check_same(fold(blueprint.upgraded(journal.entries), run_id), blueprint, input_tree)
-            return await _continue(blueprint, journal, claim, env, scope, force=False)
+            found = await _find(blueprint, checkpoints, run_id, found)
+        if found is not None:
+            _check_input(found.checkpoint, input_tree)
+            return await _continue(blueprint, found, claim, env, scope, force=False)
         definition = blueprint.definition
         started = Started(
             run_id=run_id,
@@ -122,7 +122,7 @@ async def start_run(
             at=time.time(),
             structure=definition.structure,
         )
-        run = claim.live_run(fold([started], run_id), journal)
+        run = claim.live_run(fold([started], run_id), Journal.empty(run_id))
         run.add(started)
         return await _drive(run, blueprint, input, env, scope)
 
@@ -135,20 +135,58 @@ async def resume_run(
     checkpoints: Checkpoints,
     env: Any,
     scope: Scope,
+    reopen: Reopen | None = None,
 ) -> Any:
-    """The output or `Failed` of a run taken up where it stood."""
-    store = checkpoints.store
-    journal = await read_journal(store, run_id, checkpoints.seal)
-    if not journal.entries:
-        raise await run_not_found(store, run_id)
-    _check_workflow(fold(journal.entries, run_id), blueprint)
-    known = _load(journal, blueprint, checkpoints, run_id)
-    if known.status is RunStatus.COMPLETED:
-        return _output(known, blueprint)
+    """The output or `Failed` of a run taken up where it stood; of a complete one, if it is reopened."""
+    found = await _find(blueprint, checkpoints, run_id)
+    if found is None:
+        raise await run_not_found(checkpoints.store, run_id)
+    if found.checkpoint.status is RunStatus.COMPLETED and reopen is None:
+        return _output(found.checkpoint, blueprint)
     async with _Claim(checkpoints, run_id) as claim:
         # Another process may have driven the run until just now.
-        journal = await read_journal(store, run_id, checkpoints.seal, journal)
-        return await _continue(blueprint, journal, claim, env, scope, force=force)
+        found = await _find(blueprint, checkpoints, run_id, found) or found
+        return await _continue(blueprint, found, claim, env, scope, force=force, reopen=reopen)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A run that a store has.
+
+    Attributes:
+        written: its journal as it is in the store.
+        journal: the same as the workflow would have written it as it is now.
+        was: the definition that the run had when it was last driven.
+        checkpoint: what the journal says.
+    """
+
+    written: Journal
+    journal: Journal
+    was: Definition
+    checkpoint: Checkpoint
+
+
+async def _find(
+    blueprint: Blueprint, checkpoints: Checkpoints, run_id: str, known: _Found | None = None
+) -> _Found | None:
+    """A run of this workflow, read on from what is known of it; None if there is no such run."""
+    before = None if known is None else known.written
+    written = await read_journal(checkpoints.store, run_id, checkpoints.seal, before)
+    if known is not None and len(written.entries) == len(known.written.entries):
+        return known
+    if not written.entries:
+        return None
+    checkpoint = fold(written.entries, run_id)
+    _check_workflow(checkpoint, blueprint)
+    found = _Found(written, written, checkpoint.definition, checkpoint)
+    entries = blueprint.upgraded(written.entries)
+    if entries is not written.entries:
+        journal, checkpoint = replace(written, entries=entries), fold(entries, run_id)
+        found = replace(found, journal=journal, checkpoint=checkpoint)
+    if known is None:
+        step = checkpoint.state.step if checkpoint.state is not None else None
+        tell(checkpoints.observers, CheckpointLoaded(run_id, len(entries), step))
+    return found
 
 
 class _Claim:
@@ -220,29 +258,32 @@ class _Claim:
 
 async def _continue(
     blueprint: Blueprint,
-    journal: Journal,
+    found: _Found,
     claim: _Claim,
     env: Any,
     scope: Scope,
     *,
     force: bool,
+    reopen: Reopen | None = None,
 ) -> Any:
     """Drive a run on from the end of its journal."""
-    run_id = claim.lease.run_id
-    entries = blueprint.upgraded(journal.entries)
-    known = fold(entries, run_id)
-    if known.status is RunStatus.COMPLETED:
-        return _output(known, blueprint)
+    known = found.checkpoint
+    is_complete = known.status is RunStatus.COMPLETED
+    if is_complete:
+        output = _output(known, blueprint)
+        if reopen is None or not reopen(output):
+            return output
     definition = blueprint.definition
     changed = definition.changed_since(known.definition, known.run_id)
     if changed is not None and not force:
         raise changed
     input = _decode(known.initial_state, blueprint.input_types, known.run_id, "input")
-    run = claim.live_run(known, replace(journal, entries=entries), force=force)
-    written = known if entries is journal.entries else fold(journal.entries, run_id)
-    run.add(_resumed(claim.lease.owner, written.definition, definition))
+    run = claim.live_run(known, found.journal, force=force)
+    run.add(_resumed(claim.lease.owner, found.was, definition))
+    if is_complete:
+        run.reopen()
     if run.checkpoints.observers:
-        run.notify(RunResumed(run_id, _next_step(blueprint, known)))
+        run.notify(RunResumed(known.run_id, _next_step(blueprint, known)))
     return await _drive(run, blueprint, input, env, scope)
 
 
@@ -266,7 +307,7 @@ async def _drive(run: LiveRun, blueprint: Blueprint, input: Any, env: Any, scope
     outcome: Any = None
     try:
         async with anyio.create_task_group() as group:
-            for attend in (run.keep_lease, run.save_what_lingers):
+            for attend in (run.keep_lease, run.save_what_lingers, run.save_when_asked):
                 group.start_soon(_attend, attend, group.cancel_scope)
             try:
                 # Nothing runs before the run itself, or its resumption, is durable.
@@ -327,16 +368,6 @@ async def _write_interruption(run: LiveRun) -> None:
             await run.finish(entry, RunStatus.INTERRUPTED)
 
 
-def _load(
-    journal: Journal, blueprint: Blueprint, checkpoints: Checkpoints, run_id: str
-) -> Checkpoint:
-    """The checkpoint of a run that was found in the store."""
-    known = fold(blueprint.upgraded(journal.entries), run_id)
-    step = known.state.step if known.state is not None else None
-    tell(checkpoints.observers, CheckpointLoaded(run_id, len(journal.entries), step))
-    return known
-
-
 def _check_workflow(known: Checkpoint, blueprint: Blueprint) -> None:
     if known.workflow != blueprint.definition.name:
         raise RunConflict(
@@ -345,8 +376,7 @@ def _check_workflow(known: Checkpoint, blueprint: Blueprint) -> None:
         )
 
 
-def _check_same(known: Checkpoint, blueprint: Blueprint, input: Tree) -> None:
-    _check_workflow(known, blueprint)
+def _check_input(known: Checkpoint, input: Tree) -> None:
     if known.initial_state != input:
         raise RunConflict(known.run_id, "it was started with another input")
 

@@ -18,7 +18,7 @@ from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope, observe
-from effectflow.workflows.driving import Blueprint, resume_run, start_run
+from effectflow.workflows.driving import Blueprint, Reopen, resume_run, start_run
 from effectflow.workflows.flow import flow
 from effectflow.workflows.linear import chain, input_type, step_of
 from effectflow.workflows.migrating import Migration, check_migrations
@@ -184,11 +184,17 @@ class Workflow(Generic[Env, E, Input, Out]):
         OutcomeUnknown, StepInputChanged, and the other CheckpointErrors.
         """
 
+        return self._take_up(run_id, force=force)
+
+    def _take_up(
+        self, run_id: str, *, force: bool, reopen: Reopen | None = None
+    ) -> Effect[Any, Any, Any]:
         async def perform(checkpoints: Checkpoints, env: Any, scope: Scope) -> Any:
             return await resume_run(
                 self._blueprint,
                 run_id=run_id,
                 force=force,
+                reopen=reopen,
                 checkpoints=checkpoints,
                 env=env,
                 scope=scope,

@@ -11,7 +11,7 @@ from decimal import Decimal
 from enum import Enum, Flag, IntEnum, IntFlag
 from fractions import Fraction
 from functools import cached_property
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -283,6 +283,10 @@ def test_an_int_of_any_size_comes_back(bits: int, sign: int) -> None:
         ({"$int": "1e9"}, "$"),
         ({"$float": "1.5"}, "$"),
         ({"$timedelta": [1]}, "$"),
+        ({"$error": ["os.system", ["true"], {}]}, "$"),
+        ({"$error": ["KeyError", "cap", {}]}, "$"),
+        ({"$error": ["KeyError", [], []]}, "$"),
+        ({"$error": ["UnicodeDecodeError", ["utf-8"], {}]}, "$"),
     ],
 )
 def test_a_tree_that_nobody_wrote_is_refused_with_its_path(tree: Tree, path: str) -> None:
@@ -493,6 +497,59 @@ def test_results_maybes_structs_and_models_come_back(value: object) -> None:
     for encode, decode in ((encode_json, decode_json), (encode_cbor, decode_cbor)):
         back = from_tree(decode(encode(to_tree(value, types=types))), types=types)
         assert (type(back), back) == (type(value), value)
+
+
+class NotFound(Exception):
+    """Takes other arguments than those that it hands on."""
+
+    def __init__(self, item: str, *, place: Path) -> None:
+        self.item = item
+        self.place = place
+        super().__init__(f"no {item} in {place}")
+
+
+class NotFoundToday(NotFound):
+    """Derives from what is declared."""
+
+
+class Picky(Exception):
+    """Would say something else when it is made again."""
+
+    def __str__(self) -> str:
+        return str(id(self))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotFound("cap", place=Path("a/b")),
+        NotFoundToday("cap", place=Path("c")),
+        KeyError("cap"),
+        FileNotFoundError(2, "No such file", "caps.txt"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+        ExceptionGroup("both", [ValueError(1), NotFound("cap", place=Path())]),
+    ],
+    ids=repr,
+)
+def test_declared_and_built_in_exceptions_come_back(error: Exception) -> None:
+    types = KnownTypes.of(Failure[NotFound])
+    for encode, decode in ((encode_json, decode_json), (encode_cbor, decode_cbor)):
+        [back] = from_tree(decode(encode(to_tree([error], types=types))), types=types)
+        assert (type(back), str(back), repr(back)) == (type(error), str(error), repr(error))
+        assert repr(vars(back)) == repr(vars(error))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (NotFound("cap", place=Path()), "NotFound is not declared"),
+        (Picky(), "made again of its args would be"),
+        (KeyError(object()), r"\.args\[0\]: a object cannot be saved"),
+    ],
+)
+def test_an_exception_that_would_not_come_back_is_refused(error: Exception, reason: str) -> None:
+    with pytest.raises(NotSerializable, match=reason):
+        to_tree(error, types=KnownTypes.of(Picky))
 
 
 @dataclass(frozen=True)

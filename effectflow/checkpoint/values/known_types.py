@@ -9,6 +9,8 @@ from enum import Enum
 from functools import cache, cached_property
 from typing import Any, cast
 
+from effectflow.checkpoint.values.exceptions import name_of_error
+
 __all__ = ["KnownTypes", "MalformedValue", "is_record"]
 
 
@@ -23,7 +25,7 @@ class MalformedValue(ValueError):
 
 @dataclass(frozen=True)
 class KnownTypes:
-    """Data classes, attrs classes, named tuples and enums, by their names.
+    """Data classes, attrs classes, named tuples and enums, and exceptions, by their names.
 
     Example:
         >>> from dataclasses import dataclass
@@ -35,6 +37,7 @@ class KnownTypes:
     """
 
     classes: Mapping[str, type] = field(default_factory=dict[str, type])
+    errors: Mapping[str, type[Exception]] = field(default_factory=dict[str, type[Exception]])
 
     @staticmethod
     def of(*annotations: object) -> KnownTypes:
@@ -43,9 +46,10 @@ class KnownTypes:
         Raises ValueError if two different ones have the same name.
         """
         found: dict[str, type] = {}
+        errors: dict[str, type[Exception]] = {}
         for annotation in annotations:
-            _collect(annotation, found)
-        return KnownTypes(found)
+            _collect(annotation, found, errors)
+        return KnownTypes(found, errors)
 
     def name_of(self, kind: type[Any]) -> str | None:
         """The name under which a class is known, or None."""
@@ -238,7 +242,9 @@ def is_record(kind: Any) -> bool:
     return tuple in bases and hasattr(kind, "_fields")
 
 
-def _collect(annotation: object, found: dict[str, type]) -> None:
+def _collect(
+    annotation: object, found: dict[str, type], errors: dict[str, type[Exception]]
+) -> None:
     """Add the classes of an annotation; each is looked into once."""
     todo = [annotation]
     seen: set[int] = set()
@@ -251,6 +257,9 @@ def _collect(annotation: object, found: dict[str, type]) -> None:
         origin = typing.get_origin(part) or part
         if not isinstance(origin, type) or found.get(origin.__name__) is origin:
             continue
+        kind: type = origin
+        if issubclass(kind, Exception):
+            errors[name_of_error(kind)] = kind
         if not (is_record(origin) or (issubclass(origin, Enum) and origin is not Enum)):
             continue
         other = found.get(origin.__name__)

@@ -24,6 +24,12 @@ from returns.maybe import Maybe, Nothing, Some
 from returns.result import Failure, Success
 
 from effectflow.checkpoint.errors import NotSerializable
+from effectflow.checkpoint.values.exceptions import (
+    error_named,
+    name_of_error,
+    put_together,
+    take_apart,
+)
 from effectflow.checkpoint.values.known_types import KnownTypes, MalformedValue, is_record
 from effectflow.checkpoint.values.model import Tree
 from effectflow.checkpoint.values.plain import is_plain, plain_copy
@@ -246,6 +252,8 @@ def _write_object(value: Any, types: KnownTypes, depth: int) -> Any:
     kind = value.__class__
     name = types.name_of(kind)
     if name is None:
+        if isinstance(value, Exception):
+            return _write_error(value, types, depth)
         if is_record(kind) or isinstance(value, Enum):
             raise _At(
                 f"{kind.__name__} is not declared: annotate the function that gives it, "
@@ -263,6 +271,25 @@ def _write_object(value: Any, types: KnownTypes, depth: int) -> Any:
         raise _At(str(error)) from None
     out = {part: _write_at(fields[part], f".{part}", types, depth) for part in fields}
     return {"$object": [name, out]}
+
+
+def _write_error(error: Exception, types: KnownTypes, depth: int) -> Any:
+    kind = type(error)
+    name = name_of_error(kind)
+    try:
+        args, state = take_apart(error)
+        again = put_together(error_named(name, types.errors), args, state)
+    except LookupError:
+        raise _At(
+            f"{kind.__name__} is not declared: annotate the function that fails with it, "
+            f"or pass error={kind.__name__}"
+        ) from None
+    except (TypeError, ValueError, AttributeError) as problem:
+        raise _At(f"a {kind.__name__} cannot be made again of its args: {problem}") from None
+    if type(again) is not kind or str(again) != str(error):
+        raise _At(f"a {kind.__name__} made again of its args would be {again!r}")
+    written = [_write_at(args, ".args", types, depth), _write_dict(state, types, depth)]
+    return {"$error": [name, *written]}
 
 
 def _read(tree: Any, types: KnownTypes, depth: int) -> Any:
@@ -393,6 +420,13 @@ def _read_object(content: Any, types: KnownTypes, depth: int) -> Any:
     return types.build(name, values)
 
 
+def _read_error(content: Any, types: KnownTypes, depth: int) -> Exception:
+    name, args, state = _expect(content, list)
+    kind = error_named(name, types.errors)
+    parts = _expect(_read(state, types, depth), dict)
+    return put_together(kind, _listed(args, types, depth - 1), parts)
+
+
 _READERS: Mapping[str, Callable[[Any, KnownTypes, int], Any]] = {
     "$int": lambda content, _types, _depth: _read_int(content),
     "$float": _read_float,
@@ -418,4 +452,5 @@ _READERS: Mapping[str, Callable[[Any, KnownTypes, int], Any]] = {
     "$enum": _read_enum,
     "$flag": _read_flag,
     "$object": _read_object,
+    "$error": _read_error,
 }

@@ -1,0 +1,76 @@
+"""What a job does: read its items, map each, and reduce what that gives, group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from effectflow.checkpoint.durable_step import StepDefinition, durable
+from effectflow.checkpoint.entries import Arguments
+from effectflow.checkpoint.values import digest_of
+from effectflow.effects import Effect, par_reduce, pure
+from effectflow.effects.nodes import Suspend
+from effectflow.effects.scope import Scope
+from effectflow.workflows.mapreduce.mapping import MapPhase
+from effectflow.workflows.mapreduce.reducing import ReducePhase
+from effectflow.workflows.mapreduce.retrying import retries_asked_for
+
+__all__ = ["JobBody"]
+
+AnyEffect = Effect[Any, Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class JobBody:
+    """The body of a job, from its input to the effect that yields its result.
+
+    Attributes:
+        items: gives the items for an input, or an effect that yields them.
+        key: names an item.
+        mapping, reducing: what is done with items, and with groups.
+        max_parallel: how many of both are worked on at once.
+        fan_in: how many values make a group.
+    """
+
+    items: Callable[[Any], Any]
+    key: Callable[[Any], object]
+    mapping: MapPhase
+    reducing: ReducePhase
+    max_parallel: int
+    fan_in: int
+
+    def __call__(self, input: Any) -> AnyEffect:
+        def begin(scope: Scope) -> AnyEffect:
+            retries = retries_asked_for(scope)
+            source = self.items(input)
+            if isinstance(source, Effect):
+                listing = cast(AnyEffect, source)
+                return listing.and_then(lambda found: self._work_through(found, retries))
+            return self._work_through(source, retries)
+
+        return Suspend(begin)
+
+    def _work_through(self, source: Any, retries: int) -> AnyEffect:
+        return par_reduce(
+            source,
+            lambda item: self.mapping.part_of(self._key_of(item), item, retries),
+            self.reducing.part_of,
+            limit=self.max_parallel,
+            fan_in=self.fan_in,
+            key=self._key_of,
+            on_mapped=_note_the_number_of_items,
+        ).and_then(self.reducing.result_of)
+
+    def _key_of(self, item: object) -> str:
+        """The key of an item, as text that every encoding can hold: names of files may be none."""
+        key = str(self.key(item))
+        return key if key.isascii() else key.encode("utf-8", "backslashreplace").decode()
+
+
+def _note_the_number_of_items(count: int) -> AnyEffect:
+    """A step that ends the map phase. A resume must find as many items."""
+    return durable(_MAPPED, pure(count), lambda: Arguments(digest_of(count), f"({count} items)"))
+
+
+_MAPPED = StepDefinition("mapped")

@@ -1,0 +1,147 @@
+"""Word statistics of a folder of text files: a map-reduce job that goes on after `kill -9`.
+
+    python examples/word_statistics.py [FOLDER] [--executor local] [--store sqlite:///words.db]
+
+Without a folder it reads the sources of Python's standard library. Each file is a durable step, and so
+is each group of files whose statistics become one. Kill it at any moment and start it again: files
+that were counted are not read again, and the report is that of a run that was never killed.
+
+A file that is no text goes to the dead letters, which the report names; with `--retry` they alone are
+tried again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Never, TypeAlias
+
+import anyio
+from returns.result import Failure
+
+from effectflow import Checkpoints, Effect, JobResult, MapReduce, effect, pure
+from effectflow.effects import Executor
+from effectflow.service import StoppedBySignal, run_until_signal
+from effectflow.stores import open_store
+
+EXECUTORS = ("local",)
+
+Unreadable: TypeAlias = OSError | UnicodeDecodeError
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What is known of some files: how many, and how often each word is in them."""
+
+    files: int
+    counts: dict[str, int]
+
+
+Job: TypeAlias = MapReduce[App, Never, str, JobResult[Statistics, Unreadable]]
+
+
+def text_files(folder: str) -> list[str]:
+    """The files in a folder, in an order that does not change from one life to the next."""
+    return sorted(str(path) for path in Path(folder).glob("*.*") if path.is_file())
+
+
+@effect(errors=(OSError, UnicodeDecodeError))
+def count_words(_: object, path: str) -> Statistics:
+    """The words of one file. All that it needs is its argument, so it may run anywhere."""
+    words = re.findall(r"[^\W\d_]+", Path(path).read_text(encoding="utf-8").lower())
+    return Statistics(1, dict(Counter(words)))
+
+
+def add_up(parts: list[Statistics]) -> Effect[App, Never, Statistics]:
+    """The statistics of all these files together."""
+    counts = Counter[str]()
+    for part in parts:
+        counts.update(part.counts)
+    return pure(Statistics(sum(part.files for part in parts), dict(counts)))
+
+
+def word_statistics(executor: Executor | None) -> Job:
+    return MapReduce(
+        "word statistics",
+        items=text_files,
+        map=count_words,
+        reduce=add_up,
+        key=lambda path: Path(path).name,
+        max_parallel=8,
+        on_item_failure="dead_letter",
+        executor=executor,
+    )
+
+
+@asynccontextmanager
+async def executor_named(name: str) -> AsyncGenerator[Executor | None]:
+    """Where the files are counted: the one place that knows which executors there are."""
+    match name:
+        case "local":
+            yield None
+        case _:
+            raise ValueError(f"no executor is named {name!r}; there are {', '.join(EXECUTORS)}")
+
+
+def report(result: JobResult[Statistics, Unreadable]) -> str:
+    counts = result.value.counts
+    # Words that are equally frequent in the order of the alphabet: dicts come in any.
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))[:20]
+    return "\n".join(
+        [
+            f"{result.value.files} files, {sum(counts.values())} words, {len(counts)} of them different",
+            *(f"{counts[word]:>8}  {word}" for word in frequent),
+            *(
+                f"not counted: {letter.key} ({type(letter.error).__name__})"
+                for letter in result.dead_letters
+            ),
+        ]
+    )
+
+
+async def run(options: argparse.Namespace) -> int:
+    async with open_store(options.store) as store, executor_named(options.executor) as executor:
+        job = word_statistics(executor)
+        app = App(Checkpoints(store))
+        if options.retry:
+            work = job.retry_dead_letters(options.run_id)
+        else:
+            work = job.start(str(options.folder.resolve()), run_id=options.run_id)
+        ended = await run_until_signal(lambda: work.run(app))
+    if isinstance(ended, Failure):
+        print(ended.failure(), file=sys.stderr)
+        return 1
+    print(report(ended.unwrap()))
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Word statistics of a folder of text files.")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(os.__file__).parent)
+    parser.add_argument("--executor", choices=EXECUTORS, default="local")
+    parser.add_argument("--store", default="sqlite:///words.db")
+    parser.add_argument("--run-id", default="words")
+    parser.add_argument(
+        "--retry", action="store_true", help="try the dead letters of the run again"
+    )
+    try:
+        return anyio.run(run, parser.parse_args())
+    except StoppedBySignal as stop:
+        print(f"{stop}; start it again to go on", file=sys.stderr)
+        return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

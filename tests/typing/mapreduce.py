@@ -1,0 +1,149 @@
+"""What the checkers infer for map-reduce and iterative jobs. Never run: checked by pyright and mypy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Never, assert_type
+
+from effectflow import (
+    CheckpointError,
+    Checkpoints,
+    DeadLetter,
+    Effect,
+    ItemFailed,
+    Iterative,
+    IterativeResult,
+    JobResult,
+    MapReduce,
+    RetryPolicy,
+    Workflow,
+    effect,
+    par_reduce,
+    pure,
+)
+from effectflow.effects import Executor
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints
+
+
+class FetchError(Exception): ...
+
+
+class ListError(Exception): ...
+
+
+class MergeError(Exception): ...
+
+
+def names(folder: str) -> list[str]:
+    return [folder]
+
+
+async def stream(folder: str) -> AsyncIterator[str]:
+    yield folder
+
+
+def listing(folder: str) -> Effect[App, ListError, list[str]]:
+    return pure([folder])
+
+
+@effect(errors=FetchError)
+async def fetch(app: App, name: str) -> int:
+    return len(name)
+
+
+def measure(name: str) -> Effect[App, Never, int]:
+    return pure(len(name))
+
+
+def total(values: Sequence[int]) -> Effect[object, Never, int]:
+    return pure(sum(values))
+
+
+def merge(values: list[int]) -> Effect[App, MergeError, int]:
+    return pure(sum(values))
+
+
+# A job that stops at the first item that fails has no dead letters, and fails with what names the item.
+strict = MapReduce("strict", items=names, map=fetch, reduce=total, key=str, max_parallel=2)
+assert_type(strict, MapReduce[App, ItemFailed[FetchError], str, JobResult[int, Never]])
+assert_type(
+    strict.start("folder"),
+    Effect[App, ItemFailed[FetchError] | CheckpointError, JobResult[int, Never]],
+)
+
+# One with dead letters has the errors of the items in its result, and not among its own.
+lenient = MapReduce(
+    "lenient",
+    items=stream,
+    map=fetch,
+    reduce=merge,
+    key=len,
+    max_parallel=2,
+    on_item_failure="dead_letter",
+    retry=RetryPolicy.constant(1).with_max_retries(2),
+)
+assert_type(lenient, MapReduce[App, MergeError, str, JobResult[int, FetchError]])
+assert_type(
+    lenient.retry_dead_letters("r"),
+    Effect[App, MergeError | CheckpointError, JobResult[int, FetchError]],
+)
+assert_type(lenient.body("folder"), Effect[App, MergeError, JobResult[int, FetchError]])
+
+
+def looked_at(result: JobResult[int, FetchError]) -> None:
+    assert_type(result.value, int)
+    assert_type(result.dead_letters, tuple[DeadLetter[FetchError], ...])
+
+
+# Items may come of an effect, whose failure is the job's.
+listed = MapReduce("listed", items=listing, map=fetch, reduce=total, key=str, max_parallel=2)
+assert_type(listed, MapReduce[App, ItemFailed[FetchError] | ListError, str, JobResult[int, Never]])
+listed_leniently = MapReduce(
+    "listed",
+    items=listing,
+    map=fetch,
+    reduce=merge,
+    key=str,
+    max_parallel=2,
+    on_item_failure="dead_letter",
+)
+assert_type(
+    listed_leniently, MapReduce[App, MergeError | ListError, str, JobResult[int, FetchError]]
+)
+sure = MapReduce("sure", items=names, map=measure, reduce=total, key=str, max_parallel=2)
+assert_type(sure, MapReduce[App, ItemFailed[Never], str, JobResult[int, Never]])
+
+
+def on(executor: Executor) -> Workflow[App, ItemFailed[FetchError], str, JobResult[int, Never]]:
+    return MapReduce(
+        "far", items=names, map=fetch, reduce=total, key=str, max_parallel=2, executor=executor
+    )
+
+
+def halved(number: int) -> Effect[App, MergeError, int]:
+    return pure(number // 2)
+
+
+halving = Iterative(
+    "halving", halved, converged=lambda before, after: before == after, max_rounds=9
+)
+assert_type(halving, Iterative[App, MergeError, int])
+assert_type(halving.start(9), Effect[App, MergeError | CheckpointError, IterativeResult[int]])
+
+assert_type(par_reduce(["a"], fetch, merge, limit=2), Effect[App, FetchError | MergeError, int])
+
+
+def shout(value: int) -> Effect[App, Never, str]:
+    return pure(str(value))
+
+
+# What must be refused.
+MapReduce("w", items=names, map=shout, reduce=total, key=str, max_parallel=2)  # type: ignore[arg-type, misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+MapReduce("w", items=names, map=fetch, reduce=total, key=str)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+Iterative("w", shout, converged=lambda before, after: True, max_rounds=2)  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
+strict.start(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,103 @@
+"""A job that is stopped dead at any entry of its journal ends as one that was never stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from effectflow import Effect, MapReduce, RetryPolicy, StepInfo, fail, pure, step_info
+from effectflow.checkpoint import CheckpointPolicy, CheckpointStore
+from effectflow.testing import crash_everywhere
+from tests.workflows.mapreduce.world import App, World, app_around, spelling
+
+pytestmark = pytest.mark.anyio
+
+
+def with_broken_items(*items: int, **options: Any) -> Any:
+    """The environment of each life: the same items are broken in all of them."""
+
+    def make(store: CheckpointStore) -> App:
+        world = World()
+        world.break_items(*items)
+        return app_around(store, world, **options)
+
+    return make
+
+
+async def test_several_rounds_and_dead_letters() -> None:
+    job = spelling(on_item_failure="dead_letter", fan_in=2)
+
+    points = await crash_everywhere(job, 9, with_broken_items(2, 7))
+
+    assert len(points) > 40
+
+
+async def test_dead_letters_after_retries() -> None:
+    policy = RetryPolicy.constant(0).with_max_retries(2)
+    job = spelling(on_item_failure="dead_letter", retry=policy)
+
+    assert await crash_everywhere(job, 7, with_broken_items(0, 6))
+
+
+async def test_a_job_that_fails() -> None:
+    assert await crash_everywhere(spelling(max_parallel=1), 7, with_broken_items(5))
+
+
+async def test_seldom_durable() -> None:
+    job = spelling(on_item_failure="dead_letter")
+    policy = CheckpointPolicy(every_steps=5, on_error=False)
+
+    assert await crash_everywhere(job, 10, with_broken_items(1, 4, policy=policy))
+
+
+class Retried(MapReduce[App, Any, Any, Any]):
+    """A job whose every start is followed by a retry of its dead letters."""
+
+    def start(
+        self, input: Any, *, run_id: str | None = None, context: Mapping[str, object] | None = None
+    ) -> Effect[App, Any, Any]:
+        assert run_id is not None
+        started = super().start(input, run_id=run_id, context=context)
+        return started.and_then(lambda _: self.retry_dead_letters(run_id))
+
+
+def spell_at_second_go(number: int) -> Effect[App, str, str]:
+    """Items 3 and 4 fail at first, in whichever life that is, and not when they are retried."""
+
+    def spell(info: StepInfo) -> Effect[object, str, str]:
+        is_first = not info.step.endswith("#2")
+        return fail("not yet") if number in (3, 4) and is_first else pure(str(number))
+
+    return step_info().and_then(spell)
+
+
+async def test_a_retry_of_dead_letters() -> None:
+    job = spelling(kind=Retried, map=spell_at_second_go, on_item_failure="dead_letter", fan_in=2)
+
+    points = await crash_everywhere(job, 8, app_around)
+
+    assert len(points) > 50
+
+
+@given(
+    count=st.integers(0, 12),
+    fan_in=st.integers(2, 4),
+    max_parallel=st.integers(1, 4),
+    every_steps=st.integers(1, 4),
+    broken=st.sets(st.integers(0, 11), max_size=3),
+)
+@settings(max_examples=8)
+def test_whatever_the_job_looks_like(
+    count: int, fan_in: int, max_parallel: int, every_steps: int, broken: set[int]
+) -> None:
+    job = spelling(on_item_failure="dead_letter", fan_in=fan_in, max_parallel=max_parallel)
+    policy = CheckpointPolicy(every_steps=every_steps)
+
+    points = anyio.run(crash_everywhere, job, count, with_broken_items(*broken, policy=policy))
+
+    assert points

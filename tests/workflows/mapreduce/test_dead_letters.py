@@ -1,0 +1,280 @@
+"""Items that fail are set aside, and tried again alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from returns.result import Success
+
+from effectflow import (
+    Checkpoints,
+    Effect,
+    JobResult,
+    MapReduce,
+    RetryPolicy,
+    effect,
+    fail,
+)
+from effectflow.checkpoint import (
+    DefinitionChanged,
+    Failed,
+    NotSerializable,
+    Recorded,
+    RunNotFound,
+    RunStatus,
+    read_checkpoint,
+    read_entries,
+)
+from effectflow.stores import MemoryStore
+from effectflow.testing import RecordingObserver
+from tests.workflows.mapreduce.world import App, Broken, World, app_around, spelled, spelling
+
+pytestmark = pytest.mark.anyio
+
+TWICE = RetryPolicy.constant(0).with_max_retries(1)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    async with MemoryStore() as store:
+        yield store
+
+
+def setting_aside(**options: Any) -> MapReduce[App, Any, Any, Any]:
+    return spelling(on_item_failure="dead_letter", **options)
+
+
+def letters(result: JobResult[Any, Any]) -> list[tuple[str, str, int]]:
+    return [(letter.key, repr(letter.error), letter.attempts) for letter in result.dead_letters]
+
+
+async def test_an_item_that_fails_is_set_aside_and_the_others_go_on(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(7, 3)
+
+    result = (await setting_aside().start(11, run_id="r").run(app)).unwrap()
+
+    assert result.value == spelled(11, without=(3, 7))
+    assert result.items == 11
+    assert letters(result) == [("3", "Broken('item 3')", 1), ("7", "Broken('item 7')", 1)]
+    assert (await read_checkpoint(store, "r")).status is RunStatus.COMPLETED
+
+
+async def test_the_journal_has_the_error_and_the_attempts(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(1)
+    await setting_aside(retry=TWICE).start(3, run_id="r").run(app)
+
+    entries = await read_entries(store, "r")
+    [failed] = [entry for entry in entries if isinstance(entry, Failed)]
+    [recorded] = [entry for entry in entries if isinstance(entry, Recorded)]
+    assert failed.step == "map[1]/spell"
+    assert "failed 2 times" in failed.error.message
+    assert "Broken('item 1')" in failed.error.message
+    assert (recorded.step, recorded.value) == ("map[1]/dead_letter", {"attempts": 2})
+
+
+async def test_errors_come_back_as_they_were(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(1)
+    job = setting_aside(retry=TWICE)
+    first = (await job.start(3, run_id="r").run(app)).unwrap()
+
+    again = (await job.resume("r").run(app)).unwrap()
+
+    for result in (first, again):
+        [letter] = result.dead_letters
+        assert letters(result) == [("1", "Broken('item 1')", 2)]
+        assert isinstance(letter.error, Broken)
+        assert letter.error.times == 2
+
+
+async def test_a_resume_does_not_try_dead_letters_again(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(1)
+    stuck = True
+
+    @effect
+    async def spell_or_hang(app: App, number: int) -> str:
+        if number == 9 and stuck:
+            await anyio.sleep_forever()
+        return str(number)
+
+    def mapped(number: int) -> Effect[App, Broken, str]:
+        app.world.mapped.append(number)
+        return fail(Broken(1, times=1)) if number == 1 else spell_or_hang(number)
+
+    job = setting_aside(map=mapped)
+    with anyio.move_on_after(0.05):
+        await job.start(12, run_id="r").run(app)
+    app.world.forget()
+    stuck = False
+
+    result = (await job.resume("r").run(app)).unwrap()
+
+    assert letters(result) == [("1", "Broken('item 1')", 1)]
+    assert result.value == spelled(12, without=(1,))
+    assert 1 not in app.world.mapped
+
+
+async def test_dead_letters_are_retried_alone_and_only_their_groups_are_reduced_again(
+    store: MemoryStore,
+) -> None:
+    app = app_around(store)
+    app.world.break_items(4, 13)
+    await setting_aside().start(18, run_id="r").run(app)
+    app.world.mend(4)
+    app.world.forget()
+
+    result = (await setting_aside().retry_dead_letters("r").run(app)).unwrap()
+
+    assert sorted(app.world.mapped) == [4, 13]
+    assert result.value == spelled(18, without=(13,))
+    assert letters(result) == [("13", "Broken('item 13')", 2)]
+    assert sorted(map(" ".join, app.world.reduced)) == sorted(
+        ["3 4 5", spelled(9), f"{spelled(9)} {' '.join(str(n) for n in range(9, 18) if n != 13)}"]
+    )
+
+
+async def test_a_retry_is_the_runs_new_result(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(1)
+    job = setting_aside()
+    await job.start(3, run_id="r").run(app)
+    app.world.mend()
+    retried = await job.retry_dead_letters("r").run(app)
+    app.world.forget()
+
+    assert retried == Success(JobResult("0 1 2", 3))
+    for again in (job.resume("r"), job.start(3, run_id="r"), job.retry_dead_letters("r")):
+        assert await again.run(app) == retried
+    assert app.world.mapped == []
+    assert (await read_checkpoint(store, "r")).status is RunStatus.COMPLETED
+
+
+async def test_attempts_add_up_over_all_retries(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(1)
+    job = setting_aside(retry=TWICE)
+    found = [await job.start(3, run_id="r").run(app)]
+    found += [await job.retry_dead_letters("r").run(app) for _ in range(2)]
+
+    attempts = [result.unwrap().dead_letters[0].attempts for result in found]
+    assert attempts == [2, 4, 6]
+
+
+async def test_a_job_of_which_every_item_failed_reduces_nothing(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(*range(10))
+    job = setting_aside()
+
+    result = (await job.start(10, run_id="r").run(app)).unwrap()
+    assert result.value == ""
+    assert len(result.dead_letters) == 10
+    assert app.world.reduced == [[]]
+
+    app.world.mend()
+    assert await job.retry_dead_letters("r").run(app) == Success(JobResult(spelled(10), 10))
+
+
+async def test_a_retry_that_was_cut_off_is_taken_up_by_a_resume(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(2, 5)
+    job = setting_aside()
+    await job.start(8, run_id="r").run(app)
+
+    async def cut_off() -> None:
+        observer = RecordingObserver()
+        watched = App(Checkpoints(store, observers=(observer,)), app.world)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(job.retry_dead_letters("r").run, watched)
+            while len(observer.entries) < 4:
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+
+    app.world.mend()
+    await cut_off()
+    assert (await read_checkpoint(store, "r")).status is RunStatus.INTERRUPTED
+
+    assert await job.resume("r").run(app) == Success(JobResult(spelled(8), 8))
+
+
+async def test_a_retry_of_a_run_that_is_not_complete_takes_it_up(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(4)
+    await spelling().start(6, run_id="r").run(app)
+    app.world.mend()
+
+    assert await spelling().retry_dead_letters("r").run(app) == Success(JobResult(spelled(6), 6))
+
+
+async def test_a_retry_fails_as_a_resume_does(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(1)
+    await setting_aside().start(3, run_id="r").run(app)
+    changed = setting_aside(version="2")
+
+    assert isinstance((await changed.retry_dead_letters("q").run(app)).failure(), RunNotFound)
+    assert isinstance((await changed.retry_dead_letters("r").run(app)).failure(), DefinitionChanged)
+    app.world.mend()
+    assert await changed.retry_dead_letters("r", force=True).run(app) == Success(
+        JobResult("0 1 2", 3)
+    )
+
+
+async def test_an_error_that_would_not_come_back_is_refused_at_the_first_item(
+    store: MemoryStore,
+) -> None:
+    class Undeclared(Exception):
+        pass
+
+    job = setting_aside(map=lambda number: fail(Undeclared("no")), max_parallel=1)
+
+    error = (await job.start(100, run_id="r").run(app_around(store))).failure()
+
+    assert isinstance(error, NotSerializable)
+    assert "map[0]/map" in str(error)
+    assert "Declare its class" in str(error)
+
+
+@given(
+    count=st.integers(0, 30),
+    broken=st.lists(st.sets(st.integers(0, 29)), min_size=1, max_size=3),
+    fan_in=st.integers(2, 5),
+    max_parallel=st.integers(1, 8),
+)
+@settings(max_examples=60)
+def test_after_any_retries_the_result_is_that_of_items_that_succeeded_at_once(
+    count: int, broken: list[set[int]], fan_in: int, max_parallel: int
+) -> None:
+    """Whichever items fail, and whichever of those again: every value is that of a run of its own."""
+
+    async def main() -> None:
+        async with MemoryStore() as store:
+            app = app_around(store)
+            job = setting_aside(fan_in=fan_in, max_parallel=max_parallel)
+            failing = set(range(count))
+            result: JobResult[Any, Any] = JobResult("", 0)
+            for number, items in enumerate([*broken, set[int]()]):
+                failing &= items
+                app.world.mend()
+                app.world.break_items(*failing)
+                life = job.retry_dead_letters("r") if number else job.start(count, run_id="r")
+                result = (await life.run(app)).unwrap()
+
+                fresh = app_around(store, World())
+                fresh.world.break_items(*failing)
+                at_once = (await job.start(count).run(fresh)).unwrap()
+                assert (result.value, result.items) == (at_once.value, at_once.items)
+                assert [letter.key for letter in result.dead_letters] == [
+                    letter.key for letter in at_once.dead_letters
+                ]
+            assert result == JobResult(spelled(count), count)
+
+    anyio.run(main)

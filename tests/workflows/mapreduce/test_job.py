@@ -1,0 +1,503 @@
+"""What a map-reduce job does, what it leaves behind, and what a resume makes of it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from returns.result import Failure, Success
+
+from effectflow import (
+    Checkpoints,
+    Do,
+    Effect,
+    ItemFailed,
+    JobResult,
+    RetryPolicy,
+    effect,
+    fail,
+    from_fn,
+    par_reduce,
+    pure,
+    step,
+    workflow,
+)
+from effectflow.checkpoint import (
+    Lease,
+    OutcomeUnknown,
+    RunStatus,
+    RunSummary,
+    StepInputChanged,
+    read_checkpoint,
+)
+from effectflow.stores import MemoryStore
+from effectflow.testing import RecordingObserver, TestClock
+from tests.workflows.mapreduce.world import (
+    App,
+    Broken,
+    World,
+    app_around,
+    join,
+    spell,
+    spelled,
+    spelling,
+    up_to,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    async with MemoryStore() as store:
+        yield store
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 9, 10, 28])
+async def test_the_value_is_made_of_all_items_in_their_order(
+    store: MemoryStore, count: int
+) -> None:
+    result = await spelling().start(count).run(app_around(store))
+
+    assert result == Success(JobResult(spelled(count), count))
+
+
+async def test_each_item_and_each_round_of_the_tree_is_a_durable_step(store: MemoryStore) -> None:
+    await spelling().start(5, run_id="r").run(app_around(store))
+
+    checkpoint = await read_checkpoint(store, "r")
+    assert checkpoint.kind == "mapreduce"
+    assert checkpoint.definition.steps == ("spell", "join_and_note")
+    assert {done.step: done.output for done in checkpoint.completed_steps} == {
+        **{f"map[{number}]/spell": str(number) for number in range(5)},
+        "mapped": 5,
+        "reduce[1.0]/join_and_note": "0 1 2",
+        "reduce[1.1]/join_and_note": "3 4",
+        "reduce[2.0]/join_and_note": "0 1 2 3 4",
+    }
+
+
+async def test_an_item_that_fails_stops_the_job_and_is_named(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(4)
+
+    error = (await spelling().start(100, run_id="r").run(app)).failure()
+
+    assert isinstance(error, ItemFailed)
+    assert (error.job, error.key, error.attempts) == ("spelling", "4", 1)
+    assert isinstance(error.error, Broken)
+    assert "item '4' of job 'spelling' failed with Broken('item 4')" in str(error)
+    assert len(app.world.mapped) < 50
+    assert (await read_checkpoint(store, "r")).status is RunStatus.FAILED
+
+
+async def test_a_resume_runs_what_was_not_done_and_nothing_else(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(7)
+    await spelling().start(12, run_id="r").run(app)
+    done = {step.step for step in (await read_checkpoint(store, "r")).completed_steps}
+    app.world.mend()
+    app.world.forget()
+
+    assert await spelling().resume("r").run(app) == Success(JobResult(spelled(12), 12))
+    assert {f"map[{number}]/spell" for number in app.world.mapped}.isdisjoint(done)
+    assert sorted(app.world.mapped) == sorted(set(app.world.mapped))
+    assert ["0", "1", "2"] not in app.world.reduced
+
+
+async def test_an_item_is_tried_again_as_its_policy_says(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(1, times=2)
+    clock = TestClock()
+    job = spelling(retry=RetryPolicy.exponential(60).with_max_retries(3))
+
+    assert await clock.run(job.start(3, run_id="r"), app) == Success(JobResult("0 1 2", 3))
+    assert app.world.mapped.count(1) == 3
+    assert clock.monotonic() == 60 + 120
+    checkpoint = await read_checkpoint(store, "r")
+    assert [item.outcome for item in checkpoint.history].count("failed") == 0
+
+
+async def test_an_item_that_fails_for_good_says_how_often_it_was_tried(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(1)
+    job = spelling(retry=RetryPolicy.constant(0).with_max_retries(2))
+
+    error = (await job.start(3, run_id="r").run(app)).failure()
+
+    assert isinstance(error, ItemFailed)
+    assert (error.key, error.attempts, error.error.times) == ("1", 3, 3)
+    app.world.break_items(1, times=2)
+    assert await job.resume("r").run(app) == Success(JobResult("0 1 2", 3))
+
+
+async def test_a_defect_is_no_failure_and_parks_the_run(store: MemoryStore) -> None:
+    is_broken = True
+
+    def buggy(number: int) -> Effect[App, str, str]:
+        return from_fn(lambda _: str(1 // (0 if is_broken and number == 2 else 1)))
+
+    job = spelling(map=buggy, on_item_failure="dead_letter")
+    with pytest.raises(ZeroDivisionError) as caught:
+        await job.start(3, run_id="r").run(app_around(store))
+
+    assert "in step 'map[2]/buggy' of run 'r', attempt 1" in caught.value.__notes__
+    is_broken = False
+    assert await job.resume("r").run(app_around(store)) == Success(JobResult("1 1 1", 3))
+
+
+async def test_two_items_with_one_key_are_refused_by_name(store: MemoryStore) -> None:
+    job = spelling(key=lambda number: number % 4)
+
+    with pytest.raises(ValueError, match="have the key '0'"):
+        await job.start(5).run(app_around(store))
+    with pytest.raises(ValueError, match="have the key '0'"):
+        await job.body(5).run(app_around(store))
+
+
+async def test_keys_may_be_any_text(store: MemoryStore) -> None:
+    """Names of files may hold bytes that are no text, and brackets, slashes, line ends."""
+    keys = ["\udcff", "ünï 🎈", "a/b", "[1]", "line\nend", "%5D", "", " "]
+    app = app_around(store)
+    app.world.break_items(0, 3)
+    job = spelling(key=keys.__getitem__, on_item_failure="dead_letter")
+
+    result = (await job.start(len(keys), run_id="r").run(app)).unwrap()
+    assert [letter.key for letter in result.dead_letters] == ["\\udcff", "[1]"]
+    app.world.mend()
+    assert await job.retry_dead_letters("r").run(app) == Success(JobResult(spelled(8), 8))
+
+
+async def counted(count: int) -> AsyncIterator[int]:
+    for number in range(count):
+        await anyio.lowlevel.checkpoint()
+        yield number
+
+
+def generated(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
+def from_the_environment(count: int) -> Effect[App, str, list[int]]:
+    return from_fn(
+        lambda app: [number for number in range(count) if number not in app.world.mapped]
+    )
+
+
+@pytest.mark.parametrize("items", [counted, generated, from_the_environment])
+async def test_items_come_from_any_source(store: MemoryStore, items: Callable[[int], Any]) -> None:
+    app = app_around(store)
+
+    assert await spelling(items=items).start(10).run(app) == Success(JobResult(spelled(10), 10))
+
+
+async def test_a_source_that_fails_is_a_failure_of_the_job(store: MemoryStore) -> None:
+    job = spelling(items=lambda _: fail("no such folder"))
+
+    assert await job.start(1).run(app_around(store)) == Failure("no such folder")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_source_that_breaks_is_read_again_by_a_resume(
+    store: MemoryStore, is_async: bool
+) -> None:
+    is_broken = True
+
+    def breaking(count: int) -> Iterator[int]:
+        for number in range(count):
+            if is_broken and number == 5:
+                raise OSError("the source went away")
+            yield number
+
+    async def breaking_async(count: int) -> AsyncIterator[int]:
+        for number in breaking(count):
+            yield number
+
+    app = app_around(store)
+    job = spelling(items=breaking_async if is_async else breaking)
+    with pytest.raises(OSError, match="went away"):
+        await job.start(8, run_id="r").run(app)
+    before = len(app.world.mapped)
+
+    is_broken = False
+    assert await job.resume("r").run(app) == Success(JobResult(spelled(8), 8))
+    assert before <= 5
+    assert len(app.world.mapped) <= 8 + 3
+
+
+async def test_a_listing_that_is_a_step_is_recorded(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(2)
+    listed = [3, 1, 2]
+
+    @step
+    def listing(_: None) -> Effect[App, str, list[int]]:
+        return from_fn(lambda _: list(listed))
+
+    job = spelling(items=listing)
+    await job.start(None, run_id="r").run(app)
+    app.world.mend()
+    listed.insert(0, 9)
+
+    assert await job.resume("r").run(app) == Success(JobResult("3 1 2", 3))
+
+
+@pytest.mark.parametrize(
+    ("after", "shown"),
+    [
+        ([1, 0, 2, 3, 4], "(3 items, '1' to '2')"),
+        ([0, 1, 3, 4], "(3 items, '0' to '3')"),
+        ([9, 0, 1, 2, 3, 4], "(3 items, '9' to '1')"),
+    ],
+    ids=["another order", "one is gone", "a new one"],
+)
+async def test_a_source_that_changed_is_refused_where_it_matters(
+    store: MemoryStore, after: list[int], shown: str
+) -> None:
+    source = [0, 1, 2, 3, 4]
+    job = spelling(items=lambda _: list(source), max_parallel=1)
+    app = app_around(store)
+    app.world.break_items(4)
+    await job.start(None, run_id="r").run(app)
+    source[:] = after
+
+    error = (await job.resume("r").run(app)).failure()
+
+    assert isinstance(error, StepInputChanged)
+    assert (error.recorded, error.current) == ("(3 items, '0' to '2')", shown)
+
+
+async def test_a_source_that_grew_is_refused_once_its_length_was_used(store: MemoryStore) -> None:
+    source = [0, 1, 2]
+    is_broken = True
+
+    def breaking(words: list[str]) -> Effect[App, str, str]:
+        return fail("no") if is_broken else pure(" ".join(words))
+
+    job = spelling(items=lambda _: list(source), reduce=breaking, fan_in=5)
+    await job.start(None, run_id="r").run(app_around(store))
+    source.append(3)
+
+    error = (await job.resume("r").run(app_around(store))).failure()
+
+    assert isinstance(error, StepInputChanged)
+    assert (error.recorded, error.current) == ("(3 items)", "(4 items)")
+
+
+async def test_an_interrupted_job_goes_on_where_it_stood(store: MemoryStore) -> None:
+    app = app_around(store)
+    stuck = anyio.Event()
+
+    async def spell_until_stuck(app: App, number: int) -> str:
+        app.world.mapped.append(number)
+        if number >= 6 and not stuck.is_set():
+            await anyio.sleep_forever()
+        return str(number)
+
+    job = spelling(map=effect(spell_until_stuck))
+    with anyio.move_on_after(0.05):
+        await job.start(9, run_id="r").run(app)
+    assert (await read_checkpoint(store, "r")).status is RunStatus.INTERRUPTED
+    app.world.forget()
+    stuck.set()
+
+    assert await job.resume("r").run(app) == Success(JobResult(spelled(9), 9))
+    assert sorted(app.world.mapped) == [6, 7, 8]
+
+
+async def test_many_items_at_once_share_their_commits() -> None:
+    class CountingStore(MemoryStore):
+        appends = 0
+
+        async def append(
+            self,
+            lease: Lease,
+            bodies: Sequence[bytes],
+            *,
+            after: int,
+            summary: RunSummary | None = None,
+            release: bool = False,
+        ) -> None:
+            await anyio.lowlevel.checkpoint()
+            await super().append(lease, bodies, after=after, summary=summary, release=release)
+            self.appends += 1
+
+    async with CountingStore() as store:
+        job = spelling(max_parallel=500, fan_in=32)
+        result = await job.start(3000).run(app_around(store))
+
+    assert result == Success(JobResult(spelled(3000), 3000))
+    assert store.appends < 3000 / 20
+
+
+async def test_the_users_own_function_and_the_item_travel_and_nothing_else(
+    store: MemoryStore,
+) -> None:
+    class Elsewhere:
+        """An executor that sends what it is given through bytes, as another process would have it."""
+
+        def apply(self, function: Callable[[Any], Any], item: Any) -> Any:
+            sent.append((function, item))
+            far_function, far_item = pickle.loads(pickle.dumps((function, item)))
+            return far_function(far_item)
+
+    sent: list[tuple[object, object]] = []
+    app = app_around(store)
+    app.world.break_items(1, times=1)
+    job = spelling(executor=Elsewhere(), retry=RetryPolicy.constant(0).with_max_retries(1))
+
+    assert await job.start(3).run(app) == Success(JobResult("0 1 2", 3))
+    # Retries are made here, and are sent again.
+    assert sorted(sent, key=str) == [(spell, 0), (spell, 1), (spell, 1), (spell, 2)]
+
+
+async def test_a_step_gives_its_name_and_its_promises(store: MemoryStore) -> None:
+    @step(name="spell it", at_most_once=True)
+    def spell_once(number: int) -> Effect[App, Broken, str]:
+        return from_fn(lambda _: cut_off.set()).and_then(lambda _: spell(number))
+
+    class DeadStore(MemoryStore):
+        async def append(self, *args: Any, **options: Any) -> None:
+            if cut_off.is_set():
+                raise OSError("dead")
+            await super().append(*args, **options)
+
+    cut_off = anyio.Event()
+    job = spelling(map=spell_once)
+    async with DeadStore() as store:
+        await job.start(1, run_id="r").run(app_around(store))
+        cut_off = anyio.Event()
+        error = (await job.resume("r").run(app_around(store))).failure()
+
+    assert isinstance(error, OutcomeUnknown)
+    assert error.step == "map[0]/spell it"
+
+
+@pytest.mark.parametrize("policy", [None, RetryPolicy.constant(0).with_max_retries(1)])
+async def test_a_step_says_itself_which_failures_a_resume_tries_again(
+    store: MemoryStore, policy: RetryPolicy | None
+) -> None:
+    @step(retryable=lambda error: "1" not in str(error))
+    def picky(number: int) -> Effect[App, Broken, str]:
+        return spell(number)
+
+    for item, is_final in ((0, False), (1, True)):
+        app = app_around(store)
+        app.world.break_items(item)
+        job = spelling(map=picky, retry=policy)
+        first = (await job.start(item + 1, run_id=f"r{item}").run(app)).failure()
+        app.world.mend()
+        again = await job.resume(f"r{item}").run(app)
+        assert isinstance(first, ItemFailed)
+        assert (str(again.failure()) == str(first)) if is_final else again.unwrap().value == "0"
+
+
+@pytest.mark.parametrize("where", ["item", "first group", "last group"])
+async def test_a_workflow_that_handled_a_failure_of_a_job_handles_the_same_again(
+    store: MemoryStore, where: str
+) -> None:
+    def mapped(number: int) -> Effect[App, str, str]:
+        return spell(number).map_err(str)
+
+    def reduced(words: list[str]) -> Effect[App, str, str]:
+        is_last = len(words) == 2
+        if (where == "first group" and words[0] == "0") or (where == "last group" and is_last):
+            return fail(f"reducing {' '.join(words)}")
+        return join(words)
+
+    inner = spelling(map=mapped, reduce=reduced)
+    broken = True
+
+    @workflow
+    def outer(count: int) -> Do[App, Any, str]:
+        ended = yield from inner.body(count).result()
+        yield from step(name="after")(lambda: fail("later") if broken else pure(None))()
+        error = ended.failure()
+        return error.key if isinstance(error, ItemFailed) else error
+
+    app = app_around(store)
+    if where == "item":
+        app.world.break_items(4)
+    assert await outer.start(11, run_id="r").run(app) == Failure("later")
+    app.world.mend()
+    app.world.forget()
+    broken = False
+
+    expected = {"item": "4", "first group": "reducing 0 1 2", "last group": "reducing 9 10"}
+    assert await outer.resume("r").run(app) == Success(expected[where])
+    assert app.world.mapped == []
+
+
+async def test_a_handled_failure_that_was_no_step_and_is_gone_is_told(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(1)
+
+    @workflow
+    def outer(count: int) -> Do[App, Any, bool]:
+        ended = yield from par_reduce(range(count), spell, join, limit=1).result()
+        yield from step(name="after")(lambda: fail("later"))()
+        return isinstance(ended, Success)
+
+    await outer.start(3, run_id="r").run(app)
+    app.world.mend()
+
+    with pytest.raises(RuntimeError, match="items 1 to 1 led to a failure"):
+        await outer.resume("r").run(app)
+
+
+async def test_a_job_without_a_run_is_a_plain_effect(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(2)
+
+    assert await spelling(on_item_failure="dead_letter").body(2).run(app) == Success(
+        JobResult("0 1", 2)
+    )
+    assert isinstance((await spelling().body(3).run(app)).failure(), ItemFailed)
+
+
+async def test_observers_hear_of_items_that_were_done_before(store: MemoryStore) -> None:
+    observer = RecordingObserver()
+    app = app_around(store)
+    app.world.break_items(3)
+    await spelling(max_parallel=1).start(4, run_id="r").run(app)
+    app.world.mend()
+
+    again = App(Checkpoints(store, observers=(observer,)), World())
+    await spelling(max_parallel=1).resume("r").run(again)
+
+    assert observer.skipped == [
+        *(f"map[{number}]/spell" for number in range(3)),
+        "reduce[1.0]/join_and_note",
+    ]
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"max_parallel": 0},
+        {"fan_in": 1},
+        {"retry": RetryPolicy.constant(1)},
+        {"on_item_failure": "shrug"},
+    ],
+    ids=str,
+)
+def test_a_job_that_means_nothing_is_refused_when_it_is_made(nonsense: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be|needs a bound"):
+        spelling(**nonsense)
+
+
+def test_functions_without_a_name_are_called_by_what_they_do() -> None:
+    job = spelling(map=lambda number: pure(str(number)), reduce=lambda words: pure(""))
+
+    assert job.definition.steps == ("map", "reduce")
+    assert job.kind == "mapreduce"
+
+
+def test_the_input_is_that_of_the_source() -> None:
+    assert spelling(items=up_to).structure_input(3) == 3
+    with pytest.raises(ValueError, match="does not fit <class 'int'>"):
+        spelling(items=up_to).structure_input("3")

@@ -1,0 +1,95 @@
+"""What the tests of map-reduce jobs share: an environment in which items can be broken, and a job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from anyio.lowlevel import checkpoint
+
+from effectflow import Checkpoints, Effect, MapReduce, effect, pure
+from effectflow.checkpoint import CheckpointStore
+
+
+class Broken(Exception):
+    """What an item fails with. `times` shows that attributes come back as well."""
+
+    def __init__(self, item: int, *, times: int) -> None:
+        self.times = times
+        super().__init__(f"item {item}")
+
+
+@dataclass
+class World:
+    """What was done, and which items fail how often: for ever if nothing else is said."""
+
+    mapped: list[int] = field(default_factory=list[int])
+    reduced: list[list[str]] = field(default_factory=list[list[str]])
+    failures_left: Counter[int] = field(default_factory=Counter[int])
+
+    def break_items(self, *items: int, times: int = 1_000_000) -> None:
+        for item in items:
+            self.failures_left[item] = times
+
+    def mend(self, *items: int) -> None:
+        for item in items or list(self.failures_left):
+            del self.failures_left[item]
+
+    def forget(self) -> None:
+        self.mapped.clear()
+        self.reduced.clear()
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints
+    world: World = field(default_factory=World)
+
+
+def app_around(store: CheckpointStore, world: World | None = None, **options: Any) -> App:
+    return App(Checkpoints(store, **options), world or World())
+
+
+@effect(errors=Broken)
+async def spell(app: App, number: int) -> str:
+    world = app.world
+    world.mapped.append(number)
+    await checkpoint()
+    if world.failures_left[number] > 0:
+        world.failures_left[number] -= 1
+        raise Broken(number, times=world.mapped.count(number))
+    return str(number)
+
+
+def join(words: list[str]) -> Effect[App, str, str]:
+    return pure(" ".join(words))
+
+
+@effect
+def join_and_note(app: App, words: list[str]) -> str:
+    app.world.reduced.append(words)
+    return " ".join(words)
+
+
+def up_to(count: int) -> range:
+    return range(count)
+
+
+def spelling(
+    *, kind: type[MapReduce[App, Any, Any, Any]] = MapReduce, **options: Any
+) -> MapReduce[App, Any, Any, Any]:
+    """A job whose value shows all items in their order: it spells the numbers below its input."""
+    given: dict[str, Any] = {
+        "items": up_to,
+        "map": spell,
+        "reduce": join_and_note,
+        "key": str,
+        "max_parallel": 3,
+        "fan_in": 3,
+    }
+    return kind("spelling", **(given | options))
+
+
+def spelled(count: int, *, without: tuple[int, ...] = ()) -> str:
+    return " ".join(str(number) for number in range(count) if number not in without)

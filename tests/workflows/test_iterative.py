@@ -1,0 +1,271 @@
+"""Rounds that make a better value of the one before, each durable, until it changes no more."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from returns.result import Failure, Success
+
+from effectflow import (
+    Checkpoints,
+    Do,
+    Effect,
+    ItemFailed,
+    Iterative,
+    IterativeResult,
+    MapReduce,
+    do,
+    effect,
+    fail,
+    from_fn,
+    pure,
+    random,
+    step,
+)
+from effectflow.checkpoint import CheckpointStore, RunStatus, read_checkpoint
+from effectflow.stores import MemoryStore
+from effectflow.testing import crash_everywhere
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class World:
+    mapped: list[float] = field(default_factory=list[float])
+    broken_at: float | None = None
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints
+    world: World = field(default_factory=World)
+
+
+@dataclass(frozen=True)
+class Centers:
+    """Where two clusters of numbers have their middle."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sum and count of the numbers next to each of the centers."""
+
+    low: tuple[float, int] = (0.0, 0)
+    high: tuple[float, int] = (0.0, 0)
+
+
+@dataclass(frozen=True)
+class Point:
+    position: float
+    centers: Centers
+
+
+NUMBERS = [1.0, 2.0, 3.0, 10.0, 11.0, 15.0]
+
+
+def points(centers: Centers) -> list[Point]:
+    return [Point(number, centers) for number in NUMBERS]
+
+
+@effect
+async def assign(app: App, point: Point) -> Sums:
+    app.world.mapped.append(point.position)
+    is_low = abs(point.position - point.centers.low) < abs(point.position - point.centers.high)
+    part = (point.position, 1)
+    return Sums(low=part) if is_low else Sums(high=part)
+
+
+def add(parts: list[Sums]) -> Effect[App, str, Sums]:
+    def added(sums: list[tuple[float, int]]) -> tuple[float, int]:
+        return sum(total for total, _ in sums), sum(count for _, count in sums)
+
+    return pure(Sums(added([part.low for part in parts]), added([part.high for part in parts])))
+
+
+assigning = MapReduce(
+    "assigning",
+    items=points,
+    map=assign,
+    reduce=add,
+    key=lambda point: point.position,
+    max_parallel=2,
+    fan_in=2,
+)
+
+
+@do
+def better(centers: Centers) -> Do[App, Any, Centers]:
+    """One round of k-means, as a map-reduce job."""
+    sums = (yield from assigning.body(centers)).value
+    return Centers(sums.low[0] / max(sums.low[1], 1), sums.high[0] / max(sums.high[1], 1))
+
+
+clustering = Iterative(
+    "clustering", better, converged=lambda before, after: before == after, max_rounds=10
+)
+
+FOUND = IterativeResult(Centers(2.0, 12.0), 3, True)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    async with MemoryStore() as store:
+        yield store
+
+
+async def test_it_goes_on_until_nothing_changes(store: MemoryStore) -> None:
+    assert await clustering.start(Centers(0.0, 5.0)).run(App(Checkpoints(store))) == Success(FOUND)
+
+
+async def test_it_ends_after_max_rounds_in_any_case(store: MemoryStore) -> None:
+    halving = Iterative(
+        "halving", lambda x: pure(x / 2), converged=lambda before, after: False, max_rounds=4
+    )
+
+    assert await halving.start(16.0).run(App(Checkpoints(store))) == Success(
+        IterativeResult(1.0, 4, False)
+    )
+
+
+async def test_each_round_is_a_durable_step_and_so_is_all_within(store: MemoryStore) -> None:
+    await clustering.start(Centers(0.0, 5.0), run_id="r").run(App(Checkpoints(store)))
+
+    checkpoint = await read_checkpoint(store, "r")
+    assert checkpoint.kind == "iterative"
+    steps = [done.step for done in checkpoint.completed_steps]
+    assert [step for step in steps if "/" not in step] == ["round", "round#2", "round#3"]
+    assert "round#3/map[15.0]/assign" in steps
+    assert "round#3/reduce[3.0]/add" in steps
+
+
+async def test_a_resume_goes_on_within_the_round_that_was_cut_off(store: MemoryStore) -> None:
+    app = App(Checkpoints(store))
+    is_broken = True
+
+    def until_broken(centers: Centers) -> Effect[App, Any, Centers]:
+        def look(found: Centers) -> Effect[App, Any, Centers]:
+            return fail("no") if is_broken and centers.high == 12.0 else pure(found)
+
+        return better(centers).and_then(look)
+
+    job = Iterative(
+        "c", until_broken, converged=lambda before, after: before == after, max_rounds=10
+    )
+    assert await job.start(Centers(0.0, 5.0), run_id="r").run(app) == Failure("no")
+    app.world.mapped.clear()
+    is_broken = False
+
+    assert await job.resume("r").run(app) == Success(FOUND)
+    assert app.world.mapped == []
+
+
+async def test_an_item_that_failed_in_a_round_is_tried_again_alone(store: MemoryStore) -> None:
+    def weak(point: Point) -> Effect[App, str, Sums]:
+        def look(app: App) -> Effect[App, str, Sums]:
+            is_broken = (app.world.broken_at, point.centers) == (10.0, Centers(2.0, 12.0))
+            return fail("no") if is_broken and point.position == 10.0 else assign(point)
+
+        return from_fn(look).and_then(lambda effect: effect)
+
+    weakly = MapReduce(
+        "weakly",
+        items=points,
+        map=weak,
+        reduce=add,
+        key=lambda point: point.position,
+        max_parallel=1,
+    )
+
+    @do
+    def one_round(centers: Centers) -> Do[App, Any, Centers]:
+        sums = (yield from weakly.body(centers)).value
+        return Centers(sums.low[0] / sums.low[1], sums.high[0] / sums.high[1])
+
+    job = Iterative("c", one_round, converged=lambda before, after: before == after, max_rounds=9)
+    app = App(Checkpoints(store), World(broken_at=10.0))
+    error = (await job.start(Centers(0.0, 5.0), run_id="r").run(app)).failure()
+    assert isinstance(error, ItemFailed)
+    assert error.key == "10.0"
+    app.world.broken_at = None
+    app.world.mapped.clear()
+
+    assert await job.resume("r").run(app) == Success(FOUND)
+    assert app.world.mapped == [10.0, 11.0, 15.0]
+
+
+async def test_chance_between_the_steps_of_a_round_is_recorded(store: MemoryStore) -> None:
+    is_broken = True
+    drawn: list[float] = []
+
+    @step
+    def note(number: float) -> Effect[App, str, float]:
+        drawn.append(number)
+        return pure(number)
+
+    @do
+    def draw(before: float) -> Do[App, str, float]:
+        number = yield from random()
+        yield from note(number)
+        yield from step(name="last")(lambda: fail("no") if is_broken else pure(None))()
+        return before + number
+
+    job = Iterative("drawing", draw, converged=lambda before, after: True, max_rounds=1)
+    await job.start(0.0, run_id="r").run(App(Checkpoints(store)))
+    is_broken = False
+
+    result = (await job.resume("r").run(App(Checkpoints(store)))).unwrap()
+    # Reached in both lives, with the same number.
+    assert drawn == [result.value, result.value]
+
+
+async def test_a_convergence_test_that_raises_parks_the_run(store: MemoryStore) -> None:
+    def converged(before: int, after: int) -> bool:
+        raise ZeroDivisionError
+
+    job = Iterative("c", lambda n: pure(n + 1), converged=converged, max_rounds=3)
+
+    with pytest.raises(ZeroDivisionError):
+        await job.start(1, run_id="r").run(App(Checkpoints(store)))
+    assert (await read_checkpoint(store, "r")).status is RunStatus.FAILED
+
+
+async def test_crashes_anywhere_in_several_rounds() -> None:
+    def make_env(store: CheckpointStore) -> App:
+        return App(Checkpoints(store))
+
+    assert len(await crash_everywhere(clustering, Centers(0.0, 5.0), make_env)) > 60
+
+
+@given(st.integers(0, 1000), st.integers(1, 12))
+@settings(max_examples=30)
+def test_it_is_the_loop_that_it_stands_for(start: int, max_rounds: int) -> None:
+    job = Iterative(
+        "halving",
+        lambda n: pure(n // 2),
+        converged=lambda before, after: before == after,
+        max_rounds=max_rounds,
+    )
+    value, rounds, is_converged = start, 0, False
+    while rounds < max_rounds and not is_converged:
+        value, before, rounds = value // 2, value, rounds + 1
+        is_converged = value == before
+
+    ended = job.start(start).run_sync(App(Checkpoints(MemoryStore())))
+    assert ended == Success(IterativeResult(value, rounds, is_converged))
+
+
+def test_no_rounds_are_refused() -> None:
+    with pytest.raises(ValueError, match="max_rounds"):
+        Iterative("c", pure, converged=lambda before, after: True, max_rounds=0)
+
+
+def test_the_input_is_that_of_a_round() -> None:
+    assert clustering.structure_input({"low": 0, "high": 5}) == Centers(0.0, 5.0)

@@ -1,0 +1,123 @@
+"""How far a job has come, from its checkpoint at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from effectflow import Checkpoints, Do, Iterative, do, workflow
+from effectflow.checkpoint import CheckpointError, Entry, read_checkpoint, read_entries
+from effectflow.checkpoint.journal import fold
+from effectflow.stores import MemoryStore
+from effectflow.workflows import JobProgress, job_progress
+from tests.workflows.mapreduce.world import App, app_around, spelling
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    async with MemoryStore() as store:
+        yield store
+
+
+def progress_of(entries: list[Entry]) -> JobProgress:
+    progress = job_progress(fold(entries, "r"))
+    assert progress is not None
+    return progress
+
+
+async def test_it_is_told_at_every_entry_of_a_job(store: MemoryStore) -> None:
+    job = spelling(max_parallel=1, fan_in=2)
+    await job.start(3, run_id="r").run(app_around(store))
+    entries = await read_entries(store, "r")
+
+    seen = dict.fromkeys(progress_of(entries[:count]) for count in range(1, len(entries) + 1))
+
+    def at(
+        phase: str, items: int, total: int | None, reduce_round: int, groups: int
+    ) -> JobProgress:
+        return JobProgress(None, phase, items, 0, total, reduce_round, groups)  # pyright: ignore[reportArgumentType]
+
+    assert list(seen) == [
+        at("map", 0, None, 0, 0),
+        at("map", 1, None, 0, 0),
+        at("map", 2, None, 0, 0),
+        at("map", 2, None, 1, 0),
+        at("map", 2, None, 1, 1),
+        at("map", 3, None, 1, 1),
+        at("reduce", 3, 3, 1, 1),
+        at("reduce", 3, 3, 1, 2),
+        at("reduce", 3, 3, 2, 2),
+        at("reduce", 3, 3, 2, 3),
+        at("complete", 3, 3, 2, 3),
+    ]
+
+
+async def test_items_that_failed_are_counted_until_they_succeed(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(1, 2)
+    job = spelling(on_item_failure="dead_letter")
+    await job.start(4, run_id="r").run(app)
+    before = progress_of(await read_entries(store, "r"))
+    app.world.mend(2)
+    await job.retry_dead_letters("r").run(app)
+    after = progress_of(await read_entries(store, "r"))
+
+    assert (before.items_done, before.items_failed, before.items_total) == (2, 2, 4)
+    assert (after.items_done, after.items_failed, after.items_total) == (3, 1, 4)
+
+
+async def test_a_retry_is_in_the_map_phase_again(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(1)
+    job = spelling(on_item_failure="dead_letter")
+    await job.start(4, run_id="r").run(app)
+    complete = len(await read_entries(store, "r"))
+    await job.retry_dead_letters("r").run(app)
+    entries = await read_entries(store, "r")
+
+    # Resumed, Recorded, and the BeforeStep of the item.
+    assert progress_of(entries[: complete + 3]).phase == "map"
+    assert progress_of(entries).phase == "complete"
+
+
+async def test_keys_may_hold_anything(store: MemoryStore) -> None:
+    job = spelling(key=lambda number: f"a/b]/[{number}\n#2%/map[x]")
+    await job.start(5, run_id="r").run(app_around(store))
+
+    assert progress_of(await read_entries(store, "r")).items_done == 5
+
+
+async def test_of_an_iterative_run_it_is_that_of_its_round(store: MemoryStore) -> None:
+    inner = spelling()
+
+    @do
+    def one_more(count: int) -> Do[App, CheckpointError, int]:
+        result = yield from inner.body(count)
+        return result.items + 1
+
+    job = Iterative("c", one_more, converged=lambda before, after: False, max_rounds=3)
+    await job.start(4, run_id="r").run(app_around(store))
+    entries = await read_entries(store, "r")
+    progress = [progress_of(entries[:count]) for count in range(1, len(entries) + 1)]
+
+    assert [one.iteration for one in progress] == sorted(one.iteration or 0 for one in progress)
+    last_of_round = {one.iteration: one for one in progress}
+    assert {number: (one.items_done, one.items_total) for number, one in last_of_round.items()} == {
+        0: (0, None),
+        1: (4, 4),
+        2: (5, 5),
+        3: (6, 6),
+    }
+
+
+async def test_other_runs_have_none(store: MemoryStore) -> None:
+    @workflow
+    def plain(_: None) -> Do[App, CheckpointError, None]:
+        yield from ()
+
+    await plain.start(None, run_id="r").run(App(Checkpoints(store)))
+
+    assert job_progress(await read_checkpoint(store, "r")) is None
