@@ -25,7 +25,12 @@ from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.live_run import LiveRun
 from effectflow.checkpoint.past import read_past
 from effectflow.checkpoint.plan import ResumePlan, plan_resume
-from effectflow.checkpoint.reading import Journal, read_journal, run_not_found
+from effectflow.checkpoint.reading import (
+    Journal,
+    check_against,
+    read_journal,
+    run_not_found,
+)
 from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary
 from effectflow.checkpoint.values import KnownTypes, MalformedValue, Tree, from_tree, to_tree
 from effectflow.effects import Effect, Halt
@@ -225,6 +230,12 @@ class _Claim:
             with anyio.move_on_after(5, shield=True), suppress(CheckpointError):
                 await self._checkpoints.store.release(self._lease)
 
+    async def check_is_whole(self, known: Checkpoint) -> None:
+        """Raise CorruptCheckpoint if entries are missing at the end of the journal."""
+        info = await self._checkpoints.store.info(self._run_id)
+        if info is not None:
+            check_against(info, known)
+
     @property
     def lease(self) -> Lease:
         assert self._lease is not None
@@ -268,6 +279,7 @@ async def _continue(
 ) -> Any:
     """Drive a run on from the end of its journal."""
     known = found.checkpoint
+    await claim.check_is_whole(known)
     is_complete = known.status is RunStatus.COMPLETED
     if is_complete:
         output = _output(known, blueprint)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from typing import Literal, Never
 
 import anyio
@@ -37,6 +40,7 @@ from effectflow.checkpoint import (
     BeforeStep,
     CheckpointStore,
     Completed,
+    CorruptCheckpoint,
     DefinitionChanged,
     Failed,
     Interrupted,
@@ -55,7 +59,7 @@ from effectflow.checkpoint import (
     read_entries,
     verify_run,
 )
-from effectflow.stores import MemoryStore
+from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.testing import (
     Fault,
     FaultyStore,
@@ -643,6 +647,21 @@ async def test_observers_hear_of_entries_and_skipped_steps(store: MemoryStore) -
 
     assert observer.skipped == ["act"]
     assert observer.entries == await read_entries(store, "r")
+
+
+async def test_a_run_whose_last_entries_are_missing_is_not_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path) as store:
+        app = App(Checkpoints(store))
+        await three_acts.start("a", run_id="r").run_or_raise(app)
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("DELETE FROM entries WHERE sequence > 3")
+
+        for effect in (three_acts.resume("r"), three_acts.start("a", run_id="r")):
+            error = (await effect.run(app)).failure()
+            assert isinstance(error, CorruptCheckpoint)
+            assert "what came after entry 3 is missing" in str(error)
+    assert app.world.done == ["a1", "a2", "a3"]
 
 
 async def test_a_run_that_is_not_to_be_preserved_is_gone_once_complete(store: MemoryStore) -> None:
