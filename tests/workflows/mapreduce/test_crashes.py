@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from effectflow import Effect, MapReduce, RetryPolicy, StepInfo, fail, pure, step_info
+from effectflow import (
+    Do,
+    Effect,
+    MapReduce,
+    RetryPolicy,
+    StepInfo,
+    fail,
+    pure,
+    step,
+    step_info,
+    workflow,
+)
 from effectflow.checkpoint import CheckpointPolicy, CheckpointStore
 from effectflow.testing import crash_everywhere
 from tests.workflows.mapreduce.world import App, World, app_around, spelling
@@ -82,6 +93,24 @@ async def test_a_retry_of_dead_letters() -> None:
     points = await crash_everywhere(job, 8, app_around)
 
     assert len(points) > 50
+
+
+async def test_a_job_within_a_step_of_another_workflow() -> None:
+    inner = spelling(on_item_failure="dead_letter", max_parallel=2)
+
+    @step
+    def spelled_by(count: int) -> Effect[App, str, list[object]]:
+        return inner.body(count).map(lambda ended: [ended.value, len(ended.dead_letters)])
+
+    @workflow
+    def outer(count: int) -> Do[App, str, list[object]]:
+        first = yield from spelled_by(count)
+        second = yield from spelled_by(count - 1)
+        return [first, second]
+
+    points = await crash_everywhere(outer, 5, with_broken_items(1, 3))
+
+    assert len(points) > 40
 
 
 @given(
