@@ -99,9 +99,15 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
     """Whether the file is a store already; False if it is empty."""
-    [application] = connection.execute("PRAGMA application_id").fetchone()
-    [version] = connection.execute("PRAGMA user_version").fetchone()
-    [tables] = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    # In one transaction: another process may just be making it a store.
+    connection.execute("BEGIN")
+    try:
+        [application] = connection.execute("PRAGMA application_id").fetchone()
+        [version] = connection.execute("PRAGMA user_version").fetchone()
+        [tables] = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
     if application == 0 and tables == 0:
         return False
     if application != _APPLICATION_ID:

@@ -5,7 +5,7 @@
 Two workers take up whatever run is free, as processes that recover runs do. One of them or both are
 killed (SIGKILL), again and again, and each time another process looks at every run: nothing that was
 said to be durable may be missing, nothing may be unreadable, no completed step may have run again. In
-the end every run must come to its own.
+the end every run must be complete.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STEPS = 40
 
 @dataclass(frozen=True)
 class Place:
-    """Where it all happens: a store, and for each of its runs a file of what is durable of it."""
+    """Where it all happens."""
 
     store: str
     folder: Path
@@ -57,8 +57,10 @@ class Place:
     def open(self) -> CheckpointStore:
         return STORES[self.store](self.folder / "data")
 
-    def told(self, run_id: str) -> Path:
-        return self.folder / "told" / run_id
+    @property
+    def told(self) -> Path:
+        """Has a file for each run: which of its entries were said to be durable."""
+        return self.folder / "told"
 
     @property
     def completed(self) -> Path:
@@ -67,7 +69,7 @@ class Place:
 
     def tell(self, line: str) -> None:
         _, run_id, entry = line.split(" ", 2)
-        with self.told(run_id).open("a") as told:
+        with (self.told / run_id).open("a") as told:
             print(entry, file=told)
 
 
@@ -98,7 +100,7 @@ def words_of(run_id: str) -> list[str]:
 async def check(place: Place, *, is_alone: bool) -> None:
     """Every run is as it was said to be. Those that are complete make room for others."""
     # What was told is read first: meanwhile a worker may go on.
-    told = {path.name: path.read_text().splitlines() for path in place.told("").iterdir()}
+    told = {path.name: path.read_text().splitlines() for path in place.told.iterdir()}
     async with place.open() as store:
         for run_id, lines in told.items():
             records = await store.read(run_id)
@@ -110,7 +112,7 @@ async def check(place: Place, *, is_alone: bool) -> None:
             assert info is not None
             if info.summary.status is RunStatus.COMPLETED and is_alone:
                 await store.delete(run_id)
-                place.told(run_id).unlink()
+                (place.told / run_id).unlink()
                 with place.completed.open("a") as completed:
                     print(len(records), file=completed)
 
@@ -129,31 +131,35 @@ async def check_steps(store: CheckpointStore, run_id: str) -> None:
 
 
 def soak(place: Place, *, seconds: float, chance: Random) -> int:
-    """Kill workers for so many seconds, and have the last ones finish. Gives how many were killed."""
-    workers: list[int] = []
+    """Kill workers for so many seconds, then have all runs finished. Gives how many were killed."""
     kills = 0
+    workers: list[int] = []
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        while len(workers) < WORKERS:
-            workers.append(forked(lambda: anyio.run(work, place)))
-        time.sleep(chance.uniform(0, LONGEST_LIFE))
-        victims = chance.choice([workers[:1], workers[1:], workers[:]])
-        kill(victims)
-        kills += len(victims)
-        workers = [worker for worker in workers if worker not in victims]
-        wait_for(partial(check, place, is_alone=not workers))
-    kill(workers)
+    try:
+        while time.monotonic() < deadline:
+            while len(workers) < WORKERS:
+                workers.append(forked(lambda: anyio.run(work, place)))
+            time.sleep(chance.uniform(0, LONGEST_LIFE))
+            for victim in chance.choice([workers[:1], workers[1:], workers[:]]):
+                workers.remove(victim)
+                kill(victim)
+                kills += 1
+            wait_for(partial(check, place, is_alone=not workers))
+    finally:
+        for worker in workers:
+            kill(worker)
     wait_for(partial(work, place, until_done=True))
     wait_for(partial(check, place, is_alone=True))
+    unfinished = [path.name for path in place.told.iterdir()]
+    if unfinished:
+        raise SystemExit(f"these runs were not completed: {unfinished}")
     return kills + len(workers)
 
 
-def kill(victims: list[int]) -> None:
-    for victim in victims:
-        os.kill(victim, signal.SIGKILL)
-    for victim in victims:
-        if ending_of(victim) != -signal.SIGKILL:
-            raise SystemExit("a worker has failed; its traceback is above")
+def kill(worker: int) -> None:
+    os.kill(worker, signal.SIGKILL)
+    if ending_of(worker) != -signal.SIGKILL:
+        raise SystemExit("a worker has failed; its traceback is above")
 
 
 def wait_for(work: Callable[[], Awaitable[None]]) -> None:
@@ -173,7 +179,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         place = Place(arguments.store, Path(folder))
         (place.folder / "data").mkdir()
-        (place.folder / "told").mkdir()
+        place.told.mkdir()
         kills = soak(place, seconds=arguments.seconds, chance=Random(arguments.seed))
         lengths = [int(line) for line in place.completed.read_text().split()]
     print(f"{kills} kills, {len(lengths)} runs, {sum(lengths)} entries, nothing lost")

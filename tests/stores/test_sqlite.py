@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anyio
@@ -94,6 +95,26 @@ async def test_a_store_whose_log_was_taken_by_another_program_has_it_back(tmp_pa
     async with SqliteStore(path) as store:
         assert Path(f"{path}-wal").exists()
         assert len(await store.read("r")) == 3
+
+
+async def test_a_database_that_can_have_no_log_is_refused() -> None:
+    """SQLite itself says nothing, and goes on in a mode that survives less."""
+    with pytest.raises(StoreUnavailable, match="journal mode is memory"):
+        async with SqliteStore(":memory:"):
+            pass
+
+
+def test_many_that_open_a_new_file_at_once(tmp_path: Path) -> None:
+    """None may take what another is just making for a database of another program."""
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(100):
+            together = threading.Barrier(4)
+
+            def open_it(path: Path, together: threading.Barrier = together) -> None:
+                together.wait()
+                open_database(path, "process").close()
+
+            list(pool.map(open_it, [tmp_path / f"{number}.db"] * 4))
 
 
 async def test_a_folder_and_a_missing_parent(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A file or folder synced. One that failed has lost what was to be synced, as on Linux."""
+    """A file or folder synced. If that failed, what was to be written to a file is lost, as on Linux."""
 
     path: Path
     inode: int
@@ -233,19 +233,22 @@ class _Disk:
         self.pending.append(naming)
 
     def _sync(self, sync: Sync) -> None:
-        file = self.files.get(sync.inode)
-        if file is not None:
+        if sync.path == Path() or isinstance(self.names.get(sync.path), Folder):
             if sync.is_done:
-                file.synced = _written(file.synced, file.pending)
-            file.pending = []
-        elif sync.is_done:
-            # A folder: the names in it.
-            within = [
-                change for change in self.pending if any(p.parent == sync.path for p in change)
-            ]
-            self.pending = [change for change in self.pending if change not in within]
-            for change in within:
-                _apply(change, self.synced)
+                self._sync_names(sync.path)
+            return
+        file = self.files[sync.inode]
+        if sync.is_done:
+            file.synced = _written(file.synced, file.pending)
+        file.pending = []
+
+    def _sync_names(self, folder: Path) -> None:
+        within = [
+            change for change in self.pending if any(path.parent == folder for path in change)
+        ]
+        self.pending = [change for change in self.pending if change not in within]
+        for change in within:
+            _apply(change, self.synced)
 
 
 def _apply(naming: Naming, names: dict[Path, Node]) -> None:

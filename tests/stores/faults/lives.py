@@ -173,11 +173,13 @@ class Lives:
         """Let a process live this life, to its end. May be called from several threads."""
         life.folder.mkdir(parents=True)
         process = self._free.get()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        print(json.dumps(asdict(life), default=str), file=process.stdin, flush=True)
-        status = int(process.stdout.readline())
-        self._free.put(process)
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print(json.dumps(asdict(life), default=str), file=process.stdin, flush=True)
+            status = int(process.stdout.readline())
+        finally:
+            self._free.put(process)
         return Lived(status, read_record(life.folder / "record", life.data))
 
     def at_each_call(
