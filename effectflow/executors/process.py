@@ -1,0 +1,211 @@
+"""Items run in a pool of worker processes on this machine.
+
+The pool is our own, for what the known ones do not do. `concurrent.futures` and loky fail every item
+that is under way when one process dies, and cannot stop an item. `anyio.to_process` has no place for an
+environment that outlives a call, and stops an item only by force. Pebble does most of it, for threads.
+What is left to write on top of anyio's processes, which run under asyncio and trio and are well kept, is
+little: a list of idle workers, one item at a time for each, and two pipes with pickles on them.
+"""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, overload
+
+import anyio
+
+from effectflow.effects import Effect, ExecutorError, ExecutorLost, WorkerLost
+from effectflow.effects.event_loop import shielded
+from effectflow.effects.nodes import Failed, Perform
+from effectflow.effects.scope import Scope
+from effectflow.executors.call import MakeEnv, no_environment, read_reply, write_call
+from effectflow.executors.pickling import dumps
+from effectflow.executors.worker_process import WorkerDied, WorkerProcess
+
+__all__ = ["ProcessExecutor"]
+
+Env = TypeVar("Env")
+E = TypeVar("E")
+A = TypeVar("A")
+Item = TypeVar("Item")
+
+
+class ProcessExecutor(Generic[Env]):
+    """Runs items in worker processes, for work that computes: each worker has a core to itself.
+
+    It lives within `async with`, under asyncio or trio, and its processes no longer than that, whatever
+    ends it. They are started when they are first needed, and each runs one item at a time.
+
+    Parameters:
+        make_env: makes the environment of a worker process: once for each process, before its first
+            item. It may give an async context manager, which is left when the worker ends. If not
+            given, the environment is None.
+        workers: how many processes there are at most; as many as this process may use cores if None.
+        attempts: how many processes an item may lose before it fails with WorkerLost.
+        grace: seconds that an item which was cancelled, or an environment which is left, may take for
+            its finalizers, before the process is killed.
+
+    Example:
+        >>> import anyio
+        >>> from effectflow import par_traverse, pure
+        >>> async def main():
+        ...     async with ProcessExecutor(workers=2) as executor:
+        ...         square = lambda n: executor.apply(lambda n: pure(n * n), n)
+        ...         return await par_traverse([1, 2, 3], square).run(None)
+        >>> anyio.run(main)
+        <Success: [1, 4, 9]>
+    """
+
+    @overload
+    def __init__(
+        self: ProcessExecutor[None],
+        make_env: None = None,
+        *,
+        workers: int | None = None,
+        attempts: int = 3,
+        grace: float = 2.0,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        make_env: Callable[[], AbstractAsyncContextManager[Env]],
+        *,
+        workers: int | None = None,
+        attempts: int = 3,
+        grace: float = 2.0,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        make_env: Callable[[], Env],
+        *,
+        workers: int | None = None,
+        attempts: int = 3,
+        grace: float = 2.0,
+    ) -> None: ...
+    def __init__(
+        self,
+        make_env: MakeEnv[Any] | None = None,
+        *,
+        workers: int | None = None,
+        attempts: int = 3,
+        grace: float = 2.0,
+    ) -> None:
+        if (workers is not None and workers < 1) or attempts < 1:
+            raise ValueError(f"an executor needs a worker and an attempt: {workers=}, {attempts=}")
+        self._make_env = make_env or no_environment
+        self._limit = workers or _cores()
+        self._attempts = attempts
+        self._grace = grace
+        self._is_open = False
+        self._pickled_make_env = b""
+        self._turns = anyio.Semaphore(self._limit)
+        self._workers: set[WorkerProcess] = set()
+        self._idle: list[WorkerProcess] = []
+
+    def apply(
+        self, function: Callable[[Item], Effect[Env, E, A]], item: Item
+    ) -> Effect[object, E | ExecutorError, A]:
+        """Runs `function(item)` in a worker, and ends as it ends there.
+
+        Function and item travel pickled, by cloudpickle; so do the value, the error and the exception
+        that come back. What cannot be pickled is a defect. A defect of the worker has its traceback as a
+        note. Interruption cancels the item there and waits for its finalizers, for as long as the grace.
+
+        Fails with WorkerLost when each of `attempts` processes died under it, and with ExecutorLost when
+        the executor was closed meanwhile. No item but the one that ran there is concerned by a death.
+        """
+        return Perform(partial(self._perform, function, item), ("apply", function, item))
+
+    async def _perform(
+        self,
+        function: Callable[[Any], Effect[Any, Any, Any]],
+        item: object,
+        _env: object,
+        scope: Scope,
+    ) -> Any:
+        self._check_open()
+        async with self._turns:
+            call = write_call(function, item, scope)
+            manner = ""
+            for _ in range(self._attempts):
+                try:
+                    return read_reply(await self._ask(call))
+                except WorkerDied as death:
+                    manner = str(death)
+                if not self._is_open:
+                    return Failed(ExecutorLost("the ProcessExecutor was closed"))
+            return Failed(WorkerLost(reprlib.repr(item), self._attempts, manner))
+
+    async def _ask(self, call: bytes) -> bytes:
+        """The reply of a worker that has nothing else to do."""
+        worker = await self._take_worker()
+        try:
+            reply = await worker.ask(call)
+        except WorkerDied:
+            self._workers.discard(worker)
+            raise
+        except BaseException:
+            await shielded(self._interrupt(worker))
+            raise
+        self._idle.append(worker)
+        return reply
+
+    async def _take_worker(self) -> WorkerProcess:
+        while True:
+            self._check_open()
+            if not self._idle:
+                await shielded(self._start_worker())
+            worker = self._idle.pop()
+            if worker.is_alive:
+                return worker
+            self._workers.discard(worker)
+            await shielded(worker.end())
+
+    async def _start_worker(self) -> None:
+        worker = await WorkerProcess.start(self._pickled_make_env, self._grace)
+        self._workers.add(worker)
+        self._idle.append(worker)
+
+    async def _interrupt(self, worker: WorkerProcess) -> None:
+        if await worker.interrupt():
+            self._idle.append(worker)
+        else:
+            self._workers.discard(worker)
+
+    async def _end_workers(self) -> None:
+        async with anyio.create_task_group() as group:
+            for worker in self._workers:
+                group.start_soon(worker.end)
+        self._workers.clear()
+        self._idle.clear()
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise RuntimeError("a ProcessExecutor runs items only within `async with executor:`")
+
+    async def __aenter__(self) -> Self:
+        self._pickled_make_env = dumps(self._make_env)
+        self._is_open = True
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._is_open = False
+        await shielded(self._end_workers())
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
