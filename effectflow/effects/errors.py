@@ -67,9 +67,9 @@ class EmptyRace(Exception):
 class ExecutorError(Exception):
     """Work that was sent to an executor had no end there, so nothing is known of how it would end.
 
-        ExecutorError
-        ├── WorkerLost     the process that ran the item died, as often as the executor tries
-        └── ExecutorLost   the executor itself is gone: closed, or its cluster is out of reach
+    ExecutorError
+    ├── WorkerLost     the process that ran the item died, as often as the executor tries
+    └── ExecutorLost   the executor itself is gone: closed, or its cluster is out of reach
     """
 
 

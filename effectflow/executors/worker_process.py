@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import subprocess
 import sys
 from contextlib import suppress
-from typing import Literal, cast
+from typing import cast
 
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
+from effectflow.effects.event_loop import running_backend
 from effectflow.executors.frames import FrameStream, frame
 from effectflow.executors.pickling import dumps
 from effectflow.executors.worker_main import CANCEL, Greeting
@@ -50,7 +50,7 @@ class WorkerProcess:
         worker = cls(process, grace)
         with suppress(*_LOST):
             # If it is dead already, the first call will say so.
-            await worker._requests.send(frame(dumps(Greeting(make_env, _backend(), grace))))
+            await worker._requests.send(frame(dumps(Greeting(make_env, running_backend(), grace))))
         return worker
 
     @property
@@ -103,14 +103,6 @@ def _command() -> list[str]:
         "from effectflow.executors.worker_main import main; main()"
     )
     return [sys.executable, "-c", code]
-
-
-def _backend() -> Literal["asyncio", "trio"]:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return "trio"
-    return "asyncio"
 
 
 def _manner(code: int) -> str:
