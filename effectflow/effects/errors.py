@@ -74,11 +74,11 @@ class ExecutorError(Exception):
 
 
 class WorkerLost(ExecutorError):
-    """Every worker process that ran an item died under it.
+    """Every worker process that was given an item died.
 
     Attributes:
         item: what the function was called with, shortened.
-        attempts: how many workers began it.
+        attempts: how many worker processes it was given to, one after another.
         reason: how the last of them ended.
     """
 
@@ -87,8 +87,8 @@ class WorkerLost(ExecutorError):
         self.attempts = attempts
         self.reason = reason
         super().__init__(
-            f"item {item} was begun {attempts} times, and each time its worker process died: {reason}. "
-            "Look for what ends the process; most often it is memory. Other items are not affected"
+            f"item {item} was given to {attempts} worker processes, and each of them died; "
+            f"the last was {reason}. Most often it is memory that ends a process"
         )
 
 

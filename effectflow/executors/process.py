@@ -129,18 +129,21 @@ class ProcessExecutor(Generic[Env]):
         _env: object,
         scope: Scope,
     ) -> Any:
-        self._check_open()
+        if not self._is_open:
+            raise RuntimeError("a ProcessExecutor runs items only within `async with executor:`")
         async with self._turns:
             call = write_call(function, item, scope)
             manner = ""
             for _ in range(self._attempts):
+                if not self._is_open:
+                    break
                 try:
                     return read_reply(await self._ask(call))
                 except WorkerDied as death:
                     manner = str(death)
-                if not self._is_open:
-                    return Failed(ExecutorLost("the ProcessExecutor was closed"))
-            return Failed(WorkerLost(reprlib.repr(item), self._attempts, manner))
+        if not self._is_open:
+            return Failed(ExecutorLost("the ProcessExecutor was closed"))
+        return Failed(WorkerLost(reprlib.repr(item), self._attempts, manner))
 
     async def _ask(self, call: bytes) -> bytes:
         """The reply of a worker that has nothing else to do."""
@@ -158,7 +161,6 @@ class ProcessExecutor(Generic[Env]):
 
     async def _take_worker(self) -> WorkerProcess:
         while True:
-            self._check_open()
             if not self._idle:
                 await shielded(self._start_worker())
             worker = self._idle.pop()
@@ -171,6 +173,9 @@ class ProcessExecutor(Generic[Env]):
         worker = await WorkerProcess.start(self._pickled_make_env, self._grace)
         self._workers.add(worker)
         self._idle.append(worker)
+        if not self._is_open:
+            # Closed meanwhile, so that nobody else would end it.
+            await worker.end()
 
     async def _interrupt(self, worker: WorkerProcess) -> None:
         if await worker.interrupt():
@@ -184,10 +189,6 @@ class ProcessExecutor(Generic[Env]):
                 group.start_soon(worker.end)
         self._workers.clear()
         self._idle.clear()
-
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise RuntimeError("a ProcessExecutor runs items only within `async with executor:`")
 
     async def __aenter__(self) -> Self:
         self._pickled_make_env = dumps(self._make_env)

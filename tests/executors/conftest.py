@@ -1,0 +1,103 @@
+"""The executors under test; those on Dask share one cluster with real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import dask
+import pytest
+from distributed import LocalCluster
+
+from effectflow.executors import LocalExecutor
+from effectflow.executors.dask import DaskExecutor
+from effectflow.executors.process import ProcessExecutor
+from tests.executors.items import Folder
+
+ROOT = Path(__file__).parents[2]
+
+AnyExecutor: TypeAlias = Any
+"""An executor, to be entered with `async with`."""
+
+MakeExecutor: TypeAlias = Callable[..., AnyExecutor]
+
+
+def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait for something that another process does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "what was waited for did not happen"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    """Where items of all processes write down what they do, and look for what they wait for."""
+    folder = Folder(tmp_path)
+    yield folder
+    folder.put("go")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[str]:
+    """The address of a Dask cluster of two worker processes, which run one item at a time."""
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, memory_limit="1GB", dashboard_address=None
+        ) as running,
+    ):
+        yield running.scheduler_address
+
+
+@pytest.fixture(params=["processes", "dask"])
+def make_remote(request: pytest.FixtureRequest) -> MakeExecutor:
+    """Makes an executor whose items run in other processes, from a factory of environments."""
+    if request.param == "processes":
+        return lambda *make_env: ProcessExecutor(*make_env, workers=2)
+    address = request.getfixturevalue("cluster")
+    return lambda *make_env: DaskExecutor(address, *make_env)
+
+
+@pytest.fixture(params=["local", "processes", "dask"])
+def make_executor(request: pytest.FixtureRequest) -> MakeExecutor:
+    """Makes an executor, from a factory of environments."""
+    if request.param == "local":
+        return lambda *_: LocalExecutor()
+    if request.param == "processes":
+        return lambda *make_env: ProcessExecutor(*make_env, workers=2)
+    address = request.getfixturevalue("cluster")
+    return lambda *make_env: DaskExecutor(address, *make_env)
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """A Dask scheduler in a process of its own, which may be killed."""
+
+    address: str
+    process: subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[Scheduler]:
+    """The scheduler of a cluster of two workers."""
+    where = tmp_path / "scheduler.json"
+    dask_command = [sys.executable, "-m", "distributed.cli.dask_{}", "--scheduler-file", str(where)]
+
+    def start(role: str, *options: str) -> subprocess.Popen[bytes]:
+        command = [part.format(role) for part in dask_command]
+        return subprocess.Popen([*command, "--no-dashboard", *options], cwd=ROOT)
+
+    scheduler = start("scheduler", "--port", "0")
+    until(where.exists)
+    workers = [start("worker", "--no-nanny", "--nthreads", "1") for _ in range(2)]
+    yield Scheduler(json.loads(where.read_text())["address"], scheduler)
+    for process in (*workers, scheduler):
+        process.kill()
+        process.wait()
