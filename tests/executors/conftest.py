@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import dask
+import anyio
 import pytest
+from dask.config import set as configure
 from distributed import LocalCluster
 
 from effectflow.executors import LocalExecutor
@@ -28,12 +29,19 @@ AnyExecutor: TypeAlias = Any
 MakeExecutor: TypeAlias = Callable[..., AnyExecutor]
 
 
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+def until(condition: Callable[[], object], seconds: float = 30) -> None:
     """Wait for something that another process does."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "what was waited for did not happen"
         time.sleep(0.005)
+
+
+async def soon(condition: Callable[[], object]) -> None:
+    """Wait for something that another process does, while the event loop goes on."""
+    with anyio.fail_after(30):
+        while not condition():
+            await anyio.sleep(0.005)
 
 
 @pytest.fixture
@@ -45,14 +53,13 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[str]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Dask cluster of two worker processes, which run one item at a time."""
-    with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, memory_limit="1GB", dashboard_address=None
-        ) as running,
-    ):
+    options: dict[str, Any] = {"dashboard_address": None, "memory_limit": "1GB"}
+    options["local_directory"] = str(tmp_path_factory.mktemp("dask"))
+    with configure({"distributed.scheduler.allowed-failures": 1}):
+        running: Any = LocalCluster(n_workers=2, threads_per_worker=1, **options)
+    with running:
         yield running.scheduler_address
 
 
@@ -88,15 +95,15 @@ class Scheduler:
 def scheduler(tmp_path: Path) -> Iterator[Scheduler]:
     """The scheduler of a cluster of two workers."""
     where = tmp_path / "scheduler.json"
-    dask_command = [sys.executable, "-m", "distributed.cli.dask_{}", "--scheduler-file", str(where)]
 
     def start(role: str, *options: str) -> subprocess.Popen[bytes]:
-        command = [part.format(role) for part in dask_command]
-        return subprocess.Popen([*command, "--no-dashboard", *options], cwd=ROOT)
+        command = [sys.executable, "-m", f"distributed.cli.dask_{role}", "--no-dashboard"]
+        return subprocess.Popen([*command, "--scheduler-file", str(where), *options], cwd=ROOT)
 
-    scheduler = start("scheduler", "--port", "0")
+    scheduler = start("scheduler", "--host", "127.0.0.1", "--port", "0")
     until(where.exists)
-    workers = [start("worker", "--no-nanny", "--nthreads", "1") for _ in range(2)]
+    options = ["--no-nanny", "--nthreads", "1", "--local-directory", str(tmp_path)]
+    workers = [start("worker", *options) for _ in range(2)]
     yield Scheduler(json.loads(where.read_text())["address"], scheduler)
     for process in (*workers, scheduler):
         process.kill()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Never
 
-from effectflow import Do, do, effect, from_fn, sleep
+from effectflow import Do, do, effect, sleep
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,14 @@ def held(item: object) -> Do[Folder, Never, int]:
 def asleep(item: object) -> Do[Folder, Never, int]:
     """Begins, and sleeps for long; writes down when it was interrupted, a little later."""
     pid = yield from begin(item)
-    yield from sleep(60).on_exit(
-        sleep(0.05).and_then(lambda _: from_fn(lambda folder: folder.write(f"{item}-ended {pid}")))
-    )
+    yield from sleep(60).on_exit(ending(item))
     return pid
+
+
+@do
+def ending(item: object) -> Do[Folder, Never, None]:
+    yield from sleep(0.05)
+    yield from begin(f"{item}-ended")
 
 
 @effect

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import dask
 import pytest
+from dask.config import set as configure
 from distributed import Client
 from returns.result import Failure, Success
 
-from effectflow import TimedOut, par_all, par_traverse, pure
+from effectflow import TimedOut, from_async, par, par_all, par_traverse, pure
 from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.executors.dask import DaskExecutor
-from tests.executors.conftest import Scheduler, until
+from tests.executors.conftest import Scheduler, soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held
 
 pytestmark = pytest.mark.anyio
@@ -33,18 +33,17 @@ async def test_a_killed_worker_costs_its_item_one_more_run_and_the_others_nothin
 ) -> None:
     async with DaskExecutor(cluster, lambda: folder) as executor:
 
-        async def kill() -> None:
-            await anyio.to_thread.run_sync(until, lambda: len(folder.lines()) == 2)
+        async def kill(_: object) -> None:
+            await soon(lambda: len(folder.lines()) == 2)
             victim = folder.lines()[0].split()[0]
             os.kill(folder.pid_of(victim), signal.SIGKILL)
-            await anyio.to_thread.run_sync(until, lambda: len(folder.lines()) == 3)
+            await soon(lambda: len(folder.lines()) == 3)
             folder.put("go")
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(kill)
-            result = await par_traverse(range(6), lambda n: executor.apply(held, n)).run(None)
+        items = par_traverse(range(6), lambda n: executor.apply(held, n))
+        pids, _ = await par(items, from_async(kill)).run_or_raise(None)
 
-    assert len(result.unwrap()) == 6
+    assert len(pids) == 6
     victim, *_ = folder.lines()[0].split()
     assert folder.begun() == {str(n): 1 for n in range(6)} | {victim: 2}
 
@@ -75,8 +74,9 @@ async def test_a_cancelled_item_frees_its_worker(cluster: str, folder: Folder) -
     assert begun["0-ended"] == begun["1-ended"] == 1
 
 
-def tasks_known(dask_worker: Any) -> int:
-    return len(dask_worker.state.tasks)
+def tasks_known_by(client: Any) -> list[int]:
+    """How many tasks each worker knows."""
+    return list(client.run(lambda dask_worker: len(dask_worker.state.tasks)).values())
 
 
 async def test_an_item_cancelled_before_its_turn_does_not_begin(
@@ -87,10 +87,10 @@ async def test_an_item_cancelled_before_its_turn_does_not_begin(
             many = par_traverse(range(6), lambda n: executor.apply(held, n))
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(many.run, None)
-                await anyio.to_thread.run_sync(until, lambda: len(folder.lines()) == 2)
+                await soon(lambda: len(folder.lines()) == 2)
                 tasks.cancel_scope.cancel()
             # Once the workers have heard of it, they know only what they cannot stop.
-            until(lambda: sum(client.run(tasks_known).values()) == 2)
+            await soon(lambda: sum(tasks_known_by(client)) == 2)
             folder.put("go")
             await executor.apply(begin, "next").run_or_raise(None)
 
@@ -117,7 +117,7 @@ def test_an_asynchronous_client_is_refused(cluster: str) -> None:
 async def test_a_scheduler_that_does_not_answer_is_told_on_entering() -> None:
     nowhere = "tcp://127.0.0.1:1"
     with (
-        dask.config.set({"distributed.comm.timeouts.connect": "0.3s"}),
+        configure({"distributed.comm.timeouts.connect": "0.3s"}),
         pytest.raises(ExecutorLost, match=f"no Dask scheduler answers at {nowhere}"),
     ):
         await DaskExecutor(nowhere).__aenter__()
@@ -158,16 +158,14 @@ async def test_a_lost_scheduler_ends_what_is_under_way(
 ) -> None:
     async with DaskExecutor(scheduler.address, lambda: folder) as executor:
 
-        async def kill() -> None:
-            await anyio.to_thread.run_sync(until, folder.lines)
+        async def kill(_: object) -> None:
+            await soon(folder.lines)
             scheduler.process.kill()
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(kill)
-            effects = [executor.apply(asleep, n) for n in range(3)]
-            failed = (await par_all(effects).run(None)).failure()
+        items = par_all([executor.apply(asleep, n) for n in range(3)]).result()
+        failed, _ = await par(items, from_async(kill)).run_or_raise(None)
         later = await executor.apply(begin, "later").run(None)
 
-    assert [type(error) for error in failed] == [ExecutorLost] * 3
+    assert [type(error) for error in failed.failure()] == [ExecutorLost] * 3
     assert isinstance(later, Failure)
     assert "connection to the Dask scheduler is lost" in str(later.failure())

@@ -54,6 +54,10 @@ def make_shop() -> Shop:
 SHOP = make_shop()
 
 
+def number_of_prices(shop: Shop) -> int:
+    return len(shop.prices)
+
+
 @effect(errors=KeyError)
 def price_of(shop: Shop, item: str) -> int:
     return shop.prices[item]
@@ -160,6 +164,9 @@ async def test_an_interrupted_item_runs_its_finalizers_and_the_executor_goes_on(
 async def test_a_composed_effect_travels(make_executor: MakeExecutor) -> None:
     """One of almost every kind of node."""
 
+    def same(shop: Shop) -> Shop:
+        return shop
+
     @do
     def body(item: str) -> Do[Shop, KeyError, int]:
         price = yield from price_of(item)
@@ -170,10 +177,8 @@ async def test_a_composed_effect_travels(make_executor: MakeExecutor) -> None:
     checked = resource.ensure(lambda n: n > 0, "not positive").context("checking").named("check")
     retried = checked.retry(RetryPolicy.constant(0.001).with_max_retries(2)).map_err(str)
     rescued = price_of("hat").recover(KeyError, lambda _: pure(0)).or_else(lambda _: pure(-1))
-    both = par_all([retried, rescued, race([asks(lambda shop: len(shop.prices))])])
-    whole = (
-        both.timeout(30).on_exit(pure(None)).tap(lambda _: pure(None)).result().local(lambda s: s)
-    )
+    both = par_all([retried, rescued, race([asks(number_of_prices)])])
+    whole = both.timeout(30).on_exit(pure(None)).tap(lambda _: pure(None)).result().local(same)
 
     async with make_executor(make_shop) as executor:
         assert await whole.on_executor(executor).run(SHOP) == Success(Success([14, 0, 2]))

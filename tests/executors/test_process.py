@@ -17,11 +17,21 @@ import psutil
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Effect, TimedOut, effect, from_fn, par_all, par_traverse, pure
+from effectflow import (
+    Effect,
+    TimedOut,
+    effect,
+    from_async,
+    from_fn,
+    par,
+    par_all,
+    par_traverse,
+    pure,
+)
 from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.effects.event_loop import running_backend
 from effectflow.executors.process import ProcessExecutor
-from tests.executors.conftest import until
+from tests.executors.conftest import soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held
 
 pytestmark = pytest.mark.anyio
@@ -74,17 +84,16 @@ async def test_a_killed_worker_costs_its_item_one_more_run_and_the_others_nothin
 ) -> None:
     async with ProcessExecutor(lambda: folder, workers=2) as executor:
 
-        async def kill() -> None:
-            await anyio.to_thread.run_sync(until, lambda: len(folder.lines()) == 2)
+        async def kill(_: object) -> None:
+            await soon(lambda: len(folder.lines()) == 2)
             os.kill(folder.pid_of(0), signal.SIGKILL)
-            await anyio.to_thread.run_sync(until, lambda: len(folder.lines()) == 3)
+            await soon(lambda: len(folder.lines()) == 3)
             folder.put("go")
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(kill)
-            result = await par_traverse(range(6), lambda n: executor.apply(held, n)).run(None)
+        items = par_traverse(range(6), lambda n: executor.apply(held, n))
+        pids, _ = await par(items, from_async(kill)).run_or_raise(None)
 
-    assert len(result.unwrap()) == 6
+    assert len(pids) == 6
     assert folder.begun() == {"0": 2, "1": 1, "2": 1, "3": 1, "4": 1, "5": 1}
 
 
@@ -116,7 +125,7 @@ async def test_a_worker_killed_while_idle_costs_nothing(folder: Folder) -> None:
     async with ProcessExecutor(lambda: folder, workers=1, attempts=2) as executor:
         first = await executor.apply(begin, 1).run_or_raise(None)
         os.kill(first, signal.SIGKILL)
-        await anyio.to_thread.run_sync(until, lambda: not is_running(first))
+        await soon(lambda: not is_running(first))
         second = await executor.apply(begin, 2).run_or_raise(None)
 
     assert first != second
@@ -163,7 +172,7 @@ async def test_an_item_cancelled_before_it_began_does_not_begin(folder: Folder) 
         with anyio.move_on_after(30) as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(executor.apply(begin, "never").run, None)
-                await anyio.to_thread.run_sync(until, folder.lines)
+                await soon(folder.lines)
                 scope.cancel()
         await executor.apply(begin, "next").run_or_raise(None)
 
@@ -192,7 +201,7 @@ async def test_closing_ends_what_is_under_way(folder: Folder, children: Children
     ):
         tasks.start_soon(run, executor.apply(held, "busy"))
         tasks.start_soon(run, executor.apply(held, "waiting"))
-        await anyio.to_thread.run_sync(until, folder.lines)
+        await soon(folder.lines)
 
     assert [type(result.failure()) for result in results] == [ExecutorLost, ExecutorLost]
     assert len(folder.begun()) == 1
