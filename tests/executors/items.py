@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Never
 
-from effectflow import Do, do, effect, sleep
+from effectflow import Do, Effect, do, effect, sleep
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ def held(item: object) -> Do[Folder, Never, int]:
 def asleep(item: object) -> Do[Folder, Never, int]:
     """Begins, and sleeps for long; writes down when it was interrupted, a little later."""
     pid = yield from begin(item)
-    yield from sleep(60).on_exit(ending(item))
+    long: Effect[Folder, Never, None] = sleep(60)
+    yield from long.on_exit(ending(item))
     return pid
 
 
