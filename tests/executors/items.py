@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,9 +70,12 @@ def held(item: object) -> Do[Folder, Never, int]:
 def asleep(item: object) -> Do[Folder, Never, int]:
     """Begins, and sleeps for long; writes down when it was interrupted, a little later."""
     pid = yield from begin(item)
-    long: Effect[Folder, Never, None] = sleep(60)
-    yield from long.on_exit(ending(item))
+    yield from a_minute().on_exit(ending(item))
     return pid
+
+
+def a_minute() -> Effect[Folder, Never, None]:
+    return sleep(60)
 
 
 @do
@@ -99,7 +102,7 @@ class OutOfStock(Exception):
 
 
 @asynccontextmanager
-async def opened(folder: Folder) -> AsyncIterator[Folder]:
+async def opened(folder: Folder) -> AsyncGenerator[Folder]:
     """An environment that writes down when it is entered and left."""
     await begin("entered").run(folder)
     yield folder

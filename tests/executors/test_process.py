@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Never, TypeAlias
@@ -255,7 +255,7 @@ async def test_workers_run_the_event_loop_of_the_coordinator(anyio_backend: str)
 
 
 @asynccontextmanager
-async def unclosable(folder: Folder) -> AsyncIterator[Folder]:
+async def unclosable(folder: Folder) -> AsyncGenerator[Folder]:
     yield folder
     folder.write(f"closing {os.getpid()}")
     await anyio.sleep(60)
