@@ -19,8 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 import anyio
 
 from effectflow import effect, par_traverse, pure
-from effectflow.executors import LocalExecutor
-from effectflow.executors.process import ProcessExecutor
+from effectflow.executors import LocalExecutor, ProcessExecutor
 
 WORKERS = 2
 HEAVY = [400_000] * 16

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from effectflow.effects import Effect
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
+from effectflow.effects.notes import add_note
 from effectflow.effects.scope import Scope, root_scope
 from effectflow.executors.pickling import dumps, loads
 
@@ -90,6 +91,10 @@ async def answer(call: bytes, env: Any) -> bytes:
         outcome = await interpret(task.function(task.item), env, place)
     except Exception as defect:
         return defect_reply(defect)
+    except (SystemExit, KeyboardInterrupt) as leaving:
+        # It is for no item to end the worker, which may have others.
+        stand_in = RuntimeError(f"the item raised {leaving!r}")
+        return defect_reply(stand_in.with_traceback(leaving.__traceback__))
     try:
         reply = dumps(_Reply(outcome))
         if outcome.__class__ is Failed:
@@ -125,6 +130,6 @@ def read_reply(data: bytes) -> Any:
         )
         raise
     if reply.raised is not None:
-        reply.raised.add_note(reply.origin)
+        add_note(reply.raised, reply.origin)
         raise reply.raised
     return reply.outcome

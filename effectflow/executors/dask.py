@@ -168,4 +168,4 @@ def _collect(future: Any, item: object) -> bytes | ExecutorError:
         where = f"the last was {killed.last_worker.address}"
         return WorkerLost(reprlib.repr(item), killed.allowed_failures + 1, where)
     except CancelledError as lost:
-        return ExecutorLost(f"the connection to the Dask scheduler was lost ({lost})")
+        return ExecutorLost(f"Dask cancelled the item: {' '.join(str(lost).split())}")

@@ -150,9 +150,9 @@ def _write(replies: FileIO, reply: bytes) -> None:
 
 def _read(requests: BinaryIO, call_soon: CallSoon, inbox: _Inbox, grace: float) -> None:
     """Hand on what the coordinator says, in a thread: an item may keep the event loop busy."""
-    while (request := read_frame(requests)) is not None:
-        call_soon(inbox.put, request)
-    with suppress(RuntimeError):
+    with suppress(RuntimeError):  # the event loop may have ended first
+        while (request := read_frame(requests)) is not None:
+            call_soon(inbox.put, request)
         call_soon(inbox.end)
     # Time for the finalizers of an item and of the environment, and then by force.
     time.sleep(grace)

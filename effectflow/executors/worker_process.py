@@ -72,7 +72,7 @@ class WorkerProcess:
         return reply
 
     async def interrupt(self) -> bool:
-        """Cancel the call whose `ask` was cancelled. Gives whether the process can be asked again.
+        """Cancel the call whose `ask` was cancelled, if any. Gives whether it can be asked again.
 
         An item that takes longer to end than the grace allows, or that keeps its event loop busy, is
         ended together with its process.
@@ -85,8 +85,10 @@ class WorkerProcess:
         if self._owes_reply:
             with suppress(ProcessLookupError):
                 self._process.kill()
+        if self._owes_reply or not self.is_alive:
             await self.end()
-        return not self._owes_reply and self.is_alive
+            return False
+        return True
 
     async def end(self) -> str:
         """End the process, if need be by force once its grace is over. Gives how it ended."""

@@ -16,9 +16,7 @@ import pytest
 from dask.config import set as configure
 from distributed import LocalCluster
 
-from effectflow.executors import LocalExecutor
-from effectflow.executors.dask import DaskExecutor
-from effectflow.executors.process import ProcessExecutor
+from effectflow.executors import DaskExecutor, LocalExecutor, ProcessExecutor
 from tests.executors.items import Folder
 
 ROOT = Path(__file__).parents[2]

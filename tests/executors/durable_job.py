@@ -29,8 +29,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.effects import Executor, ExecutorError
-from effectflow.executors.dask import DaskExecutor
-from effectflow.executors.process import ProcessExecutor
+from effectflow.executors import DaskExecutor, ProcessExecutor
 from effectflow.stores import SqliteStore
 
 ITEMS = 10

@@ -19,7 +19,7 @@ from returns.result import Failure, Success
 
 from effectflow import TimedOut, from_async, par, par_all, par_traverse, pure
 from effectflow.effects import ExecutorLost, WorkerLost
-from effectflow.executors.dask import DaskExecutor
+from effectflow.executors import DaskExecutor
 from tests.executors.conftest import Scheduler, soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held
 
@@ -128,7 +128,7 @@ import os, sys
 from functools import partial
 from pathlib import Path
 import anyio
-from effectflow.executors.dask import DaskExecutor
+from effectflow.executors import DaskExecutor
 from tests.executors.items import Folder, asleep, opened
 
 async def main():

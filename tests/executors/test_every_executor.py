@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -260,6 +262,15 @@ async def test_an_exception_that_cannot_travel_has_a_stand_in(make_remote: MakeE
     assert "cannot travel back" in failed.value.__notes__[0]
 
 
+async def test_an_item_that_wants_to_exit_is_a_defect(make_remote: MakeExecutor) -> None:
+    async with make_remote() as executor:
+        with pytest.raises(RuntimeError, match=r"raised SystemExit\(3\)") as raised:
+            await executor.apply(lambda code: from_fn(lambda _: sys.exit(code)), 3).run(None)
+        assert await executor.apply(pure, "still there").run(None) == Success("still there")
+
+    assert "sys.exit(code)" in raised.value.__notes__[0]
+
+
 async def test_a_class_that_travels_by_value_is_the_same_when_it_comes_back(
     make_remote: MakeExecutor,
 ) -> None:
@@ -311,3 +322,18 @@ async def test_outside_of_its_block_a_remote_executor_runs_nothing(
         assert await executor.apply(pure, 1).run(None) == Success(1)
     with pytest.raises(RuntimeError, match="within `async with"):
         await executor.apply(pure, 1).run(None)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [("ProcessExecutor", "cloudpickle", "processes"), ("DaskExecutor", "distributed", "dask")],
+)
+def test_a_missing_package_is_told_with_what_to_install(
+    name: str, package: str, extra: str
+) -> None:
+    script = f"import sys; sys.modules[{package!r}] = None; from effectflow.executors import {name}"
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+
+    assert f"needs the package {package}: pip install 'effectflow[{extra}]'" in ran.stderr

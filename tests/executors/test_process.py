@@ -30,7 +30,7 @@ from effectflow import (
 )
 from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.effects.event_loop import running_backend
-from effectflow.executors.process import ProcessExecutor
+from effectflow.executors import ProcessExecutor
 from tests.executors.conftest import soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held
 
@@ -276,7 +276,7 @@ import os, sys, time
 from pathlib import Path
 import anyio
 from effectflow import from_fn, par_traverse
-from effectflow.executors.process import ProcessExecutor
+from effectflow.executors import ProcessExecutor
 
 def busy(item):
     def compute(_):

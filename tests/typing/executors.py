@@ -8,9 +8,7 @@ from typing import Any, Never, assert_type
 
 from effectflow import Effect, effect, par_traverse, pure
 from effectflow.effects import Executor, ExecutorError
-from effectflow.executors import LocalExecutor
-from effectflow.executors.dask import DaskExecutor
-from effectflow.executors.process import ProcessExecutor
+from effectflow.executors import DaskExecutor, LocalExecutor, ProcessExecutor
 
 
 class Shop:

@@ -17,15 +17,14 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, overload
 
-import anyio
-
 from effectflow.effects import Effect, ExecutorError, ExecutorLost, WorkerLost
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
 from effectflow.executors.call import MakeEnv, no_environment, read_reply, write_call
 from effectflow.executors.pickling import dumps
-from effectflow.executors.worker_process import WorkerDied, WorkerProcess
+from effectflow.executors.pool import PoolClosed, WorkerPool
+from effectflow.executors.worker_process import WorkerDied
 
 __all__ = ["ProcessExecutor"]
 
@@ -102,11 +101,7 @@ class ProcessExecutor(Generic[Env]):
         self._limit = workers or _cores()
         self._attempts = attempts
         self._grace = grace
-        self._is_open = False
-        self._pickled_make_env = b""
-        self._turns = anyio.Semaphore(self._limit)
-        self._workers: set[WorkerProcess] = set()
-        self._idle: list[WorkerProcess] = []
+        self._pool: WorkerPool | None = None
 
     def apply(
         self, function: Callable[[Item], Effect[Env, E, A]], item: Item
@@ -129,70 +124,23 @@ class ProcessExecutor(Generic[Env]):
         _env: object,
         scope: Scope,
     ) -> Any:
-        if not self._is_open:
+        pool = self._pool
+        if pool is None:
             raise RuntimeError("a ProcessExecutor runs items only within `async with executor:`")
-        async with self._turns:
+        manner = ""
+        async with pool.turns:
             call = write_call(function, item, scope)
-            manner = ""
             for _ in range(self._attempts):
-                if not self._is_open:
-                    break
                 try:
-                    return read_reply(await self._ask(call))
+                    return read_reply(await pool.ask(call))
                 except WorkerDied as death:
                     manner = str(death)
-        if not self._is_open:
-            return Failed(ExecutorLost("the ProcessExecutor was closed"))
+                except PoolClosed:
+                    return Failed(ExecutorLost("the ProcessExecutor was closed"))
         return Failed(WorkerLost(reprlib.repr(item), self._attempts, manner))
 
-    async def _ask(self, call: bytes) -> bytes:
-        """The reply of a worker that has nothing else to do."""
-        worker = await self._take_worker()
-        try:
-            reply = await worker.ask(call)
-        except WorkerDied:
-            self._workers.discard(worker)
-            raise
-        except BaseException:
-            await shielded(self._interrupt(worker))
-            raise
-        self._idle.append(worker)
-        return reply
-
-    async def _take_worker(self) -> WorkerProcess:
-        while True:
-            if not self._idle:
-                await shielded(self._start_worker())
-            worker = self._idle.pop()
-            if worker.is_alive:
-                return worker
-            self._workers.discard(worker)
-            await shielded(worker.end())
-
-    async def _start_worker(self) -> None:
-        worker = await WorkerProcess.start(self._pickled_make_env, self._grace)
-        self._workers.add(worker)
-        self._idle.append(worker)
-        if not self._is_open:
-            # Closed meanwhile, so that nobody else would end it.
-            await worker.end()
-
-    async def _interrupt(self, worker: WorkerProcess) -> None:
-        if await worker.interrupt():
-            self._idle.append(worker)
-        else:
-            self._workers.discard(worker)
-
-    async def _end_workers(self) -> None:
-        async with anyio.create_task_group() as group:
-            for worker in self._workers:
-                group.start_soon(worker.end)
-        self._workers.clear()
-        self._idle.clear()
-
     async def __aenter__(self) -> Self:
-        self._pickled_make_env = dumps(self._make_env)
-        self._is_open = True
+        self._pool = WorkerPool(dumps(self._make_env), limit=self._limit, grace=self._grace)
         return self
 
     async def __aexit__(
@@ -201,8 +149,9 @@ class ProcessExecutor(Generic[Env]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._is_open = False
-        await shielded(self._end_workers())
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await shielded(pool.close())
 
 
 def _cores() -> int:
