@@ -13,7 +13,6 @@ Bytes from anywhere else must never come here: whoever writes them can run anyth
 
 from __future__ import annotations
 
-import copyreg
 import pickle
 from collections.abc import Callable
 from io import BytesIO
@@ -72,7 +71,7 @@ def _reduced_exception(error: BaseException) -> Any:
     """What the exception is to be rebuilt from; a class that says how itself is left alone."""
     kind = type(error)
     says_how = not isinstance(kind.__reduce__, MethodDescriptorType)
-    if says_how or kind.__reduce_ex__ is not object.__reduce_ex__ or kind in copyreg.dispatch_table:
+    if says_how or kind.__reduce_ex__ is not object.__reduce_ex__:
         return NotImplemented
     _, arguments, *rest = cast("tuple[Any, ...]", error.__reduce__())
     fields = cast("dict[str, Any]", (rest[0] if rest else None) or {})

@@ -16,7 +16,8 @@ import pytest
 from dask.config import set as configure
 from distributed import LocalCluster
 
-from effectflow.executors import DaskExecutor, LocalExecutor, ProcessExecutor
+from effectflow import Effect
+from effectflow.executors import DaskExecutor, ProcessExecutor
 from tests.executors.items import Folder
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +43,16 @@ async def soon(condition: Callable[[], object]) -> None:
             await anyio.sleep(0.005)
 
 
+async def interrupted(
+    effect: Effect[Any, Any, Any], env: object, when: Callable[[], object]
+) -> None:
+    """Run it until something is so, and cancel it then; give back control when it has ended."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(effect.run, env)
+        await soon(when)
+        tasks.cancel_scope.cancel()
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Folder]:
     """Where items of all processes write down what they do, and look for what they wait for."""
@@ -64,17 +75,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(params=["processes", "dask"])
 def make_remote(request: pytest.FixtureRequest) -> MakeExecutor:
     """Makes an executor whose items run in other processes, from a factory of environments."""
-    if request.param == "processes":
-        return lambda *make_env: ProcessExecutor(*make_env, workers=2)
-    address = request.getfixturevalue("cluster")
-    return lambda *make_env: DaskExecutor(address, *make_env)
-
-
-@pytest.fixture(params=["local", "processes", "dask"])
-def make_executor(request: pytest.FixtureRequest) -> MakeExecutor:
-    """Makes an executor, from a factory of environments."""
-    if request.param == "local":
-        return lambda *_: LocalExecutor()
     if request.param == "processes":
         return lambda *make_env: ProcessExecutor(*make_env, workers=2)
     address = request.getfixturevalue("cluster")

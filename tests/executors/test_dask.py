@@ -7,20 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from dask.config import set as configure
 from distributed import Client
 from returns.result import Failure, Success
 
-from effectflow import TimedOut, from_async, par, par_all, par_traverse, pure
+from effectflow import from_async, par, par_all, par_traverse, pure
 from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.executors import DaskExecutor
-from tests.executors.conftest import Scheduler, soon, until
+from tests.executors.conftest import Scheduler, interrupted, soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held
 
 pytestmark = pytest.mark.anyio
@@ -63,15 +61,11 @@ async def test_an_item_that_always_kills_its_worker_fails_with_worker_lost(
 
 async def test_a_cancelled_item_frees_its_worker(cluster: str, folder: Folder) -> None:
     async with DaskExecutor(cluster, lambda: folder) as executor:
-        both = par_traverse(range(2), lambda n: executor.apply(asleep, n))
-        assert isinstance((await both.timeout(0.5).run(None)).failure(), TimedOut)
-        # With its sleepers both workers would be taken for a minute.
-        began = time.monotonic()
-        assert isinstance(await executor.apply(begin, "next").run(None), Success)
-        assert time.monotonic() - began < 30
-
-    begun = folder.begun()
-    assert begun["0-ended"] == begun["1-ended"] == 1
+        sleepers = par_traverse(range(2), lambda n: executor.apply(asleep, n))
+        await interrupted(sleepers, None, lambda: len(folder.lines()) == 2)
+        # They would have taken both workers for a minute.
+        await soon(lambda: folder.begun()["0-ended"] == folder.begun()["1-ended"] == 1)
+        assert isinstance(await executor.apply(begin, "next").timeout(30).run(None), Success)
 
 
 def tasks_known_by(client: Any) -> list[int]:
@@ -85,10 +79,7 @@ async def test_an_item_cancelled_before_its_turn_does_not_begin(
     with Client(cluster, set_as_default=False) as client:
         async with DaskExecutor(client, lambda: folder) as executor:
             many = par_traverse(range(6), lambda n: executor.apply(held, n))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(many.run, None)
-                await soon(lambda: len(folder.lines()) == 2)
-                tasks.cancel_scope.cancel()
+            await interrupted(many, None, lambda: len(folder.lines()) == 2)
             # Once the workers have heard of it, they know only what they cannot stop.
             await soon(lambda: sum(tasks_known_by(client)) == 2)
             folder.put("go")

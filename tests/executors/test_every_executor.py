@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Any, Never
 
 import pytest
-from returns.result import Failure, Success
+from returns.result import Success
 
 from effectflow import (
     Checkpoints,
@@ -37,9 +38,10 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import read_checkpoint
+from effectflow.executors import DaskExecutor, LocalExecutor, ProcessExecutor
 from effectflow.stores import MemoryStore
-from tests.executors.conftest import MakeExecutor
-from tests.executors.items import Folder, OutOfStock, asleep, begin, opened
+from tests.executors.conftest import AnyExecutor, interrupted, soon
+from tests.executors.items import Folder, OutOfStock, asleep
 
 pytestmark = pytest.mark.anyio
 
@@ -65,21 +67,45 @@ def price_of(shop: Shop, item: str) -> int:
     return shop.prices[item]
 
 
+@pytest.fixture(scope="module", params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Both backends, each with one executor of a kind for the whole of this file."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=["local", "processes", "dask"])
+async def executor(
+    request: pytest.FixtureRequest, anyio_backend: str
+) -> AsyncGenerator[AnyExecutor]:
+    """An executor, for items that need a shop."""
+    match request.param:
+        case "local":
+            made: AnyExecutor = LocalExecutor()
+        case "processes":
+            made = ProcessExecutor(make_shop, workers=2)
+        case _:
+            made = DaskExecutor(request.getfixturevalue("cluster"), make_shop)
+    async with made:
+        yield made
+
+
+elsewhere = pytest.mark.parametrize("executor", ["processes", "dask"], indirect=True)
+"""For what holds of executors whose items run in other processes."""
+
+
 async def test_values_come_back_from_the_environment_that_is_there(
-    make_executor: MakeExecutor,
+    executor: AnyExecutor,
 ) -> None:
-    async with make_executor(make_shop) as executor:
-        prices = par_traverse(["cap", "scarf"] * 5, lambda item: executor.apply(price_of, item))
+    prices = par_traverse(["cap", "scarf"] * 5, lambda item: executor.apply(price_of, item))
 
-        assert await prices.run(SHOP) == Success([7, 9] * 5)
+    assert await prices.run(SHOP) == Success([7, 9] * 5)
 
 
-async def test_an_effect_runs_as_often_as_it_is_run(make_executor: MakeExecutor) -> None:
-    async with make_executor(make_shop) as executor:
-        price = executor.apply(price_of, "cap")
+async def test_an_effect_runs_as_often_as_it_is_run(executor: AnyExecutor) -> None:
+    price = executor.apply(price_of, "cap")
 
-        assert await price.run(SHOP) == Success(7)
-        assert await price.run(SHOP) == Success(7)
+    assert await price.run(SHOP) == Success(7)
+    assert await price.run(SHOP) == Success(7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +125,9 @@ ERRORS = [
 
 
 async def test_failures_come_back_with_their_classes_and_fields(
-    make_executor: MakeExecutor,
+    executor: AnyExecutor,
 ) -> None:
-    async with make_executor() as executor:
-        found = (await par_all([executor.apply(fail, e) for e in ERRORS]).run(None)).failure()
+    found = (await par_all([executor.apply(fail, e) for e in ERRORS]).run(None)).failure()
 
     for error, expected in zip(found, ERRORS, strict=True):
         assert type(error) is type(expected)
@@ -111,18 +136,16 @@ async def test_failures_come_back_with_their_classes_and_fields(
             assert getattr(error, name, None) == getattr(expected, name, None)
 
 
-async def test_a_failure_keeps_the_trail_of_its_contexts(make_executor: MakeExecutor) -> None:
-    async with make_executor(make_shop) as executor:
-        far = executor.apply(lambda item: price_of(item).context(f"pricing {item}"), "hat")
-        failed = await far.context("checking out").traced().run(SHOP)
+async def test_a_failure_keeps_the_trail_of_its_contexts(executor: AnyExecutor) -> None:
+    far = executor.apply(lambda item: price_of(item).context(f"pricing {item}"), "hat")
+    failed = await far.context("checking out").traced().run(SHOP)
 
     assert failed.failure().trail == ("pricing hat", "checking out")
 
 
-async def test_a_defect_is_raised_as_itself(make_executor: MakeExecutor) -> None:
-    async with make_executor() as executor:
-        with pytest.raises(OutOfStock) as raised:
-            await executor.apply(lambda item: from_fn(partial(explode, item)), "cap").run(None)
+async def test_a_defect_is_raised_as_itself(executor: AnyExecutor) -> None:
+    with pytest.raises(OutOfStock) as raised:
+        await executor.apply(lambda item: from_fn(partial(explode, item)), "cap").run(None)
 
     assert (raised.value.item, raised.value.left) == ("cap", 0)
 
@@ -131,12 +154,12 @@ def explode(item: str, _: object) -> Never:
     raise OutOfStock(item, 0)
 
 
+@elsewhere
 async def test_a_defect_has_the_traceback_of_its_worker_as_a_note(
-    make_remote: MakeExecutor,
+    executor: AnyExecutor,
 ) -> None:
-    async with make_remote() as executor:
-        with pytest.raises(OutOfStock) as raised:
-            await executor.apply(lambda item: from_fn(partial(explode, item)), "cap").run(None)
+    with pytest.raises(OutOfStock) as raised:
+        await executor.apply(lambda item: from_fn(partial(explode, item)), "cap").run(None)
 
     (note,) = raised.value.__notes__
     assert "worker process" in note
@@ -144,26 +167,23 @@ async def test_a_defect_has_the_traceback_of_its_worker_as_a_note(
 
 
 async def test_a_function_that_raises_instead_of_giving_an_effect_is_a_defect(
-    make_executor: MakeExecutor,
+    executor: AnyExecutor,
 ) -> None:
-    async with make_executor() as executor:
-        with pytest.raises(ZeroDivisionError):
-            await executor.apply(lambda n: pure(1 // n), 0).run(None)
+    with pytest.raises(ZeroDivisionError):
+        await executor.apply(lambda n: pure(1 // n), 0).run(None)
 
 
 async def test_an_interrupted_item_runs_its_finalizers_and_the_executor_goes_on(
-    make_executor: MakeExecutor, folder: Folder
+    executor: AnyExecutor, folder: Folder
 ) -> None:
-    async with make_executor(lambda: folder) as executor:
-        await executor.apply(begin, "warm up").run(folder)
-        result = await executor.apply(asleep, "cap").timeout(0.5).run(folder)
-        assert isinstance(result, Failure)
-        await executor.apply(begin, "next").run(folder)
+    sleeper = executor.apply(lambda folder: asleep("cap").provide(folder), folder)
 
-    assert folder.begun()["cap-ended"] == 1
+    await interrupted(sleeper, SHOP, folder.lines)
+    assert await executor.apply(price_of, "cap").run(SHOP) == Success(7)
+    await soon(lambda: folder.begun()["cap-ended"])
 
 
-async def test_a_composed_effect_travels(make_executor: MakeExecutor) -> None:
+async def test_a_composed_effect_travels(executor: AnyExecutor) -> None:
     """One of almost every kind of node."""
 
     def same(shop: Shop) -> Shop:
@@ -182,22 +202,20 @@ async def test_a_composed_effect_travels(make_executor: MakeExecutor) -> None:
     both = par_all([retried, rescued, race([asks(number_of_prices)])])
     whole = both.timeout(30).on_exit(pure(None)).tap(lambda _: pure(None)).result().local(same)
 
-    async with make_executor(make_shop) as executor:
-        assert await whole.on_executor(executor).run(SHOP) == Success(Success([14, 0, 2]))
-        given = ask(Shop).provide(Shop({})).on_executor(executor)
-        assert await given.run(SHOP) == Success(Shop({}))
+    assert await whole.on_executor(executor).run(SHOP) == Success(Success([14, 0, 2]))
+    given = ask(Shop).provide(Shop({})).on_executor(executor)
+    assert await given.run(SHOP) == Success(Shop({}))
 
 
-async def test_step_info_is_known_where_the_step_runs(make_executor: MakeExecutor) -> None:
-    async with make_executor() as executor:
-        key = executor.apply(lambda _: step_info(), None).checkpointed("pay", output=StepInfo)
+async def test_step_info_is_known_where_the_step_runs(executor: AnyExecutor) -> None:
+    key = executor.apply(lambda _: step_info(), None).checkpointed("pay", output=StepInfo)
 
-        @workflow
-        def pay(_: None) -> Effect[Any, Any, StepInfo]:
-            return key
+    @workflow
+    def pay(_: None) -> Effect[Any, Any, StepInfo]:
+        return key
 
-        app = App(Checkpoints(MemoryStore()))
-        info = await pay.start(None, run_id="monday").run_or_raise(app)
+    app = App(Checkpoints(MemoryStore()))
+    info = await pay.start(None, run_id="monday").run_or_raise(app)
 
     assert info == StepInfo("monday", "pay", 1)
     assert info.idempotency_key == "monday:pay"
@@ -213,32 +231,32 @@ def inner(number: int) -> Effect[object, str, int]:
     return pure(number + 1)
 
 
-async def test_steps_within_an_item_run_undurably_elsewhere(make_remote: MakeExecutor) -> None:
+@elsewhere
+async def test_steps_within_an_item_run_undurably_elsewhere(executor: AnyExecutor) -> None:
     app = App(Checkpoints(MemoryStore()))
-    async with make_remote() as executor:
 
-        @workflow
-        def outer(number: int) -> Effect[Any, Any, int]:
-            return with_checkpointing(
-                "outer", executor.apply(lambda n: with_checkpointing("inner", inner(n)), number)
-            )
+    @workflow
+    def outer(number: int) -> Effect[Any, Any, int]:
+        return with_checkpointing(
+            "outer", executor.apply(lambda n: with_checkpointing("inner", inner(n)), number)
+        )
 
-        assert await outer.start(1, run_id="r").run(app) == Success(2)
+    assert await outer.start(1, run_id="r").run(app) == Success(2)
 
     checkpoint = await read_checkpoint(app.checkpoints.store, "r")
     assert [done.step for done in checkpoint.completed_steps] == ["outer"]
 
 
-async def test_what_cannot_travel_is_a_defect_that_says_so(make_remote: MakeExecutor) -> None:
-    async with make_remote() as executor:
-        with pytest.raises(TypeError, match="lock") as sending:
-            await executor.apply(pure, Lock()).run(None)
-        with pytest.raises(TypeError, match="lock") as returning:
-            await executor.apply(lambda _: from_fn(lambda _: Lock()), None).run(None)
+@elsewhere
+async def test_what_cannot_travel_is_a_defect_that_says_so(executor: AnyExecutor) -> None:
+    with pytest.raises(TypeError, match="lock") as sending:
+        await executor.apply(pure, Lock()).run(None)
+    with pytest.raises(TypeError, match="lock") as returning:
+        await executor.apply(lambda _: from_fn(lambda _: Lock()), None).run(None)
 
-        assert "to a worker: both travel pickled" in sending.value.__notes__[0]
-        assert "cannot travel back" in returning.value.__notes__[0]
-        assert await executor.apply(pure, "still there").run(None) == Success("still there")
+    assert "to a worker: both travel pickled" in sending.value.__notes__[0]
+    assert "cannot travel back" in returning.value.__notes__[0]
+    assert await executor.apply(pure, "still there").run(None) == Success("still there")
 
 
 class Stubborn(Exception):
@@ -248,31 +266,32 @@ class Stubborn(Exception):
         return int, ("no number",)
 
 
-async def test_an_exception_that_cannot_travel_has_a_stand_in(make_remote: MakeExecutor) -> None:
+@elsewhere
+async def test_an_exception_that_cannot_travel_has_a_stand_in(executor: AnyExecutor) -> None:
     def raising(_: object) -> Never:
         raise Stubborn("bug")
 
-    async with make_remote() as executor:
-        with pytest.raises(RuntimeError, match="Stubborn: bug") as raised:
-            await executor.apply(lambda _: from_fn(raising), None).run(None)
-        with pytest.raises(ValueError, match="no number") as failed:
-            await executor.apply(lambda _: fail(Stubborn("no")), None).run(None)
+    with pytest.raises(RuntimeError, match="Stubborn: bug") as raised:
+        await executor.apply(lambda _: from_fn(raising), None).run(None)
+    with pytest.raises(ValueError, match="no number") as failed:
+        await executor.apply(lambda _: fail(Stubborn("no")), None).run(None)
 
     assert "in raising\n" in raised.value.__notes__[0]
     assert "cannot travel back" in failed.value.__notes__[0]
 
 
-async def test_an_item_that_wants_to_exit_is_a_defect(make_remote: MakeExecutor) -> None:
-    async with make_remote() as executor:
-        with pytest.raises(RuntimeError, match=r"raised SystemExit\(3\)") as raised:
-            await executor.apply(lambda code: from_fn(lambda _: sys.exit(code)), 3).run(None)
-        assert await executor.apply(pure, "still there").run(None) == Success("still there")
+@elsewhere
+async def test_an_item_that_wants_to_exit_is_a_defect(executor: AnyExecutor) -> None:
+    with pytest.raises(RuntimeError, match=r"raised SystemExit\(3\)") as raised:
+        await executor.apply(lambda code: from_fn(lambda _: sys.exit(code)), 3).run(None)
+    assert await executor.apply(pure, "still there").run(None) == Success("still there")
 
     assert "sys.exit(code)" in raised.value.__notes__[0]
 
 
+@elsewhere
 async def test_a_class_that_travels_by_value_is_the_same_when_it_comes_back(
-    make_remote: MakeExecutor,
+    executor: AnyExecutor,
 ) -> None:
     class Local:
         def __init__(self, number: int) -> None:
@@ -282,46 +301,11 @@ async def test_a_class_that_travels_by_value_is_the_same_when_it_comes_back(
             return self.number + 1
 
     more = Local.more
-    async with make_remote() as executor:
-        for number in range(2):
-            back = (await executor.apply(pure, Local(number)).run(None)).unwrap()
-            assert type(back) is Local
-            assert back.more() == number + 1
+    for number in range(2):
+        back = (await executor.apply(pure, Local(number)).run(None)).unwrap()
+        assert type(back) is Local
+        assert back.more() == number + 1
     assert Local.more is more
-
-
-async def test_an_environment_is_made_once_for_each_process_and_left(
-    make_remote: MakeExecutor, folder: Folder
-) -> None:
-    async with make_remote(partial(opened, folder)) as executor:
-        items = par_traverse(range(20), lambda n: executor.apply(begin, n), limit=4)
-        workers = set((await items.run(None)).unwrap())
-
-    begun = folder.begun()
-    assert begun["entered"] == begun["left"] == len(workers)
-
-
-async def test_an_environment_that_cannot_be_made_is_a_defect(make_remote: MakeExecutor) -> None:
-    def make_env() -> Never:
-        raise ConnectionError("no database")
-
-    async with make_remote(make_env) as executor:
-        for _ in range(2):
-            with pytest.raises(ConnectionError, match="no database") as raised:
-                await executor.apply(pure, 1).run(None)
-            assert "in make_env\n" in raised.value.__notes__[0]
-
-
-async def test_outside_of_its_block_a_remote_executor_runs_nothing(
-    make_remote: MakeExecutor,
-) -> None:
-    executor = make_remote()
-    with pytest.raises(RuntimeError, match="within `async with"):
-        await executor.apply(pure, 1).run(None)
-    async with executor:
-        assert await executor.apply(pure, 1).run(None) == Success(1)
-    with pytest.raises(RuntimeError, match="within `async with"):
-        await executor.apply(pure, 1).run(None)
 
 
 @pytest.mark.parametrize(
