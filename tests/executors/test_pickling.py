@@ -77,7 +77,7 @@ EXCEPTIONS: list[st.SearchStrategy[Exception]] = [
 def shown(error: BaseException) -> dict[str, object]:
     """All that can be seen of an exception."""
     names = {name for name in dir(error) if not name.startswith("__")} | {"__notes__"}
-    fields = {name: getattr(error, name, None) for name in names}
+    fields: dict[str, object] = {name: getattr(error, name, None) for name in names}
     return {"type": type(error), "text": str(error)} | {
         name: value for name, value in fields.items() if not callable(value)
     }
