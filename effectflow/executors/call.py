@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import reprlib
 import traceback
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, cast
 
 from effectflow.effects import Effect
 from effectflow.effects.interpreter import interpret
@@ -17,12 +18,7 @@ from effectflow.effects.notes import add_note
 from effectflow.effects.scope import Scope, root_scope
 from effectflow.executors.pickling import dumps, loads
 
-__all__ = ["MakeEnv", "answer", "environment", "no_environment", "read_reply", "write_call"]
-
-Env = TypeVar("Env")
-
-MakeEnv: TypeAlias = Callable[[], AbstractAsyncContextManager[Env]] | Callable[[], Env]
-"""Makes the environment of a worker process. A context manager is entered there, and left at its end."""
+__all__ = ["answer", "defect_reply", "environment", "no_environment", "read_reply", "write_call"]
 
 
 def no_environment() -> None:
@@ -31,7 +27,10 @@ def no_environment() -> None:
 
 @asynccontextmanager
 async def environment(make_env: bytes) -> AsyncGenerator[Any]:
-    """The environment that a pickled factory makes, for as long as it is wanted."""
+    """The environment that a pickled factory makes, for as long as it is wanted.
+
+    An async context manager that it makes is entered, and left.
+    """
     made = loads(make_env)()
     if isinstance(made, AbstractAsyncContextManager):
         async with cast("AbstractAsyncContextManager[Any]", made) as entered:
@@ -76,8 +75,8 @@ def write_call(
         return dumps(call)
     except Exception as refusal:
         refusal.add_note(
-            f"while sending {function!r} with {item!r} to a worker: both travel pickled, with all that "
-            "they refer to; what cannot travel belongs into the environment that the worker makes"
+            f"while sending {function!r} with {reprlib.repr(item)} to a worker: both travel pickled, "
+            "with all that they refer to; what cannot travel belongs into the environment of the worker"
         )
         raise
 

@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeAlias, TypeVar, overload
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, overload
 from uuid import uuid4
 
 from anyio import to_thread
@@ -20,7 +20,7 @@ from effectflow.effects import Effect, ExecutorError, ExecutorLost, WorkerLost
 from effectflow.effects.event_loop import new_waiter, running_backend, shielded
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
-from effectflow.executors.call import MakeEnv, no_environment, read_reply, write_call
+from effectflow.executors.call import no_environment, read_reply, write_call
 from effectflow.executors.dask_worker import Departure, Workplace, answer_in
 from effectflow.executors.pickling import dumps
 
@@ -61,7 +61,7 @@ class DaskExecutor(Generic[Env]):
     ) -> None: ...
     @overload
     def __init__(self, client: Client | str, make_env: Callable[[], Env]) -> None: ...
-    def __init__(self, client: Client | str, make_env: MakeEnv[Any] | None = None) -> None:
+    def __init__(self, client: Client | str, make_env: Callable[[], Any] | None = None) -> None:
         if isinstance(client, Client) and client.asynchronous:
             raise TypeError(
                 "DaskExecutor needs a client that is not asynchronous, or the scheduler's address"
@@ -122,18 +122,15 @@ class DaskExecutor(Generic[Env]):
         client, self._client = self._client, None
         await shielded(to_thread.run_sync(self._leave, client))
 
-    def _connect(self, backend: Any) -> _Client:
+    def _connect(self, backend: Literal["asyncio", "trio"]) -> _Client:
         workplace = Workplace(dumps(self._make_env), backend)
+        client = self._given if isinstance(self._given, Client) else _connected(self._given)
         try:
-            client: _Client = (
-                self._given
-                if isinstance(self._given, Client)
-                else Client(self._given, set_as_default=False)
-            )
-        except OSError as error:
-            raise ExecutorLost(f"no Dask scheduler answers at {self._given}") from error
-        client.register_plugin(Departure(client.id, self._name), name=self._name)
-        client.register_plugin(workplace, name=self._name)
+            client.register_plugin(Departure(client.id, self._name), name=self._name)
+            client.register_plugin(workplace, name=self._name)
+        except BaseException:
+            self._leave(client)
+            raise
         return client
 
     def _leave(self, client: _Client) -> None:
@@ -145,6 +142,13 @@ class DaskExecutor(Generic[Env]):
                 logger.exception("the environments of %s may be left on the cluster", self._name)
         if not isinstance(self._given, Client):
             client.close()
+
+
+def _connected(address: str) -> _Client:
+    try:
+        return Client(address, set_as_default=False)
+    except OSError as error:
+        raise ExecutorLost(f"no Dask scheduler answers at {address}") from error
 
 
 async def _end_of(future: Any) -> None:

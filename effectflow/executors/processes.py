@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import reprlib
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, overload
@@ -21,7 +21,7 @@ from effectflow.effects import Effect, ExecutorError, ExecutorLost, WorkerLost
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
-from effectflow.executors.call import MakeEnv, no_environment, read_reply, write_call
+from effectflow.executors.call import no_environment, read_reply, write_call
 from effectflow.executors.pickling import dumps
 from effectflow.executors.pool import PoolClosed, WorkerPool
 from effectflow.executors.worker_process import WorkerDied
@@ -89,7 +89,7 @@ class ProcessExecutor(Generic[Env]):
     ) -> None: ...
     def __init__(
         self,
-        make_env: MakeEnv[Any] | None = None,
+        make_env: Callable[[], Any] | None = None,
         *,
         workers: int | None = None,
         attempts: int = 3,
@@ -127,17 +127,15 @@ class ProcessExecutor(Generic[Env]):
         pool = self._pool
         if pool is None:
             raise RuntimeError("a ProcessExecutor runs items only within `async with executor:`")
-        manner = ""
         async with pool.turns:
             call = write_call(function, item, scope)
-            for _ in range(self._attempts):
-                try:
-                    return read_reply(await pool.ask(call))
-                except WorkerDied as death:
-                    manner = str(death)
-                except PoolClosed:
-                    return Failed(ExecutorLost("the ProcessExecutor was closed"))
-        return Failed(WorkerLost(reprlib.repr(item), self._attempts, manner))
+            try:
+                reply = await _persistent(pool, call, self._attempts)
+            except WorkerDied as death:
+                return Failed(WorkerLost(reprlib.repr(item), self._attempts, str(death)))
+            except PoolClosed:
+                return Failed(ExecutorLost("the ProcessExecutor was closed"))
+        return read_reply(reply)
 
     async def __aenter__(self) -> Self:
         self._pool = WorkerPool(dumps(self._make_env), limit=self._limit, grace=self._grace)
@@ -152,6 +150,14 @@ class ProcessExecutor(Generic[Env]):
         pool, self._pool = self._pool, None
         if pool is not None:
             await shielded(pool.close())
+
+
+async def _persistent(pool: WorkerPool, call: bytes, attempts: int) -> bytes:
+    """The reply of the first worker that lives to give it. Raises WorkerDied if none does."""
+    for _ in range(attempts - 1):
+        with suppress(WorkerDied):
+            return await pool.ask(call)
+    return await pool.ask(call)
 
 
 def _cores() -> int:

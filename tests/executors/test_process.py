@@ -234,6 +234,20 @@ async def test_what_an_item_prints_is_no_reply(capfd: pytest.CaptureFixture[str]
     assert capfd.readouterr().err == "loud\nraw\n"
 
 
+async def test_an_environment_that_cannot_be_made_is_told_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def make_env() -> Never:
+        raise ConnectionError("no database")
+
+    async with ProcessExecutor(make_env, workers=1) as executor:
+        for _ in range(2):
+            with pytest.raises(ConnectionError, match="no database"):
+                await executor.apply(pure, 1).run(None)
+
+    assert capfd.readouterr().err == "", "the defect says it all"
+
+
 async def test_a_process_that_an_item_forks_keeps_nobody_waiting(folder: Folder) -> None:
     """It would, if it kept the pipes of its parent open."""
 
