@@ -1,6 +1,6 @@
 """Word statistics of a folder of text files: a map-reduce job that goes on after `kill -9`.
 
-    python examples/word_statistics.py [FOLDER] [--executor local] [--store sqlite:///words.db]
+    python examples/word_statistics.py [FOLDER] [--executor local|processes|dask] [--store URL]
 
 Without a folder it reads the sources of Python's standard library. Each file is a durable step, and so
 is each group of files whose statistics become one. Kill it at any moment and start it again: files
@@ -17,21 +17,22 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Never, TypeAlias
+from typing import Any, Never, TypeAlias
 
 import anyio
 from returns.result import Failure
 
 from effectflow import Checkpoints, Effect, JobResult, MapReduce, effect, pure
 from effectflow.effects import Executor
+from effectflow.executors import DaskExecutor, LocalExecutor, ProcessExecutor
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.stores import open_store
 
-EXECUTORS = ("local",)
+EXECUTORS = ("local", "processes", "dask")
 
 Unreadable: TypeAlias = OSError | UnicodeDecodeError
 
@@ -72,7 +73,7 @@ def add_up(parts: list[Statistics]) -> Effect[App, Never, Statistics]:
     return pure(Statistics(sum(part.files for part in parts), dict(counts)))
 
 
-def word_statistics(executor: Executor | None) -> Job:
+def word_statistics(executor: Executor) -> Job:
     return MapReduce(
         "word statistics",
         items=text_files,
@@ -86,13 +87,28 @@ def word_statistics(executor: Executor | None) -> Job:
 
 
 @asynccontextmanager
-async def executor_named(name: str) -> AsyncGenerator[Executor | None]:
+async def executor_named(name: str) -> AsyncGenerator[Executor]:
     """Where the files are counted: the one place that knows which executors there are."""
     match name:
-        case "local":
-            yield None
+        case "processes":
+            async with ProcessExecutor() as processes:
+                yield processes
+        case "dask":
+            with local_cluster() as address:
+                async with DaskExecutor(address) as dask:
+                    yield dask
         case _:
-            raise ValueError(f"no executor is named {name!r}; there are {', '.join(EXECUTORS)}")
+            yield LocalExecutor()
+
+
+@contextmanager
+def local_cluster() -> Generator[str]:
+    """The address of a Dask cluster on this machine. A real one has been there all the time."""
+    from distributed import LocalCluster
+
+    start: Any = LocalCluster  # its types are in part unknown to the checkers
+    with start(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        yield cluster.scheduler_address
 
 
 def report(result: JobResult[Statistics, Unreadable]) -> str:

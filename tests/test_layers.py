@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 OPTIONAL_PACKAGES = {
+    "cloudpickle",
     "dask",
     "distributed",
     "opentelemetry",

@@ -26,10 +26,13 @@ from effectflow.effects.do import Do, do
 from effectflow.effects.errors import (
     EffectError,
     EmptyRace,
+    ExecutorError,
+    ExecutorLost,
     Halt,
     RetryExhausted,
     TimedOut,
     TracedError,
+    WorkerLost,
 )
 from effectflow.effects.events import emit
 from effectflow.effects.executor import Executor
@@ -53,6 +56,8 @@ __all__ = [
     "EffectObserver",
     "EmptyRace",
     "Executor",
+    "ExecutorError",
+    "ExecutorLost",
     "Exit",
     "FailedAttempt",
     "Halt",
@@ -65,6 +70,7 @@ __all__ = [
     "TracedError",
     "Valid",
     "Validation",
+    "WorkerLost",
     "acquiring",
     "ask",
     "asks",

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, ClassVar, Generic, Literal, Never, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Never, TypeVar, cast, overload
 
 import anyio
 from returns.result import Failure, Result, Success
 
 from effectflow.effects.clock import Clock
-from effectflow.effects.errors import EffectError, RetryExhausted, TimedOut, TracedError
+from effectflow.effects.errors import (
+    EffectError,
+    ExecutorError,
+    RetryExhausted,
+    TimedOut,
+    TracedError,
+)
 from effectflow.effects.exit import Exit
 from effectflow.effects.observer import EffectObserver
+
+if TYPE_CHECKING:
+    from effectflow.effects.executor import Executor
 
 __all__ = ["Effect"]
 
@@ -317,6 +326,16 @@ class Effect(Generic[Env, E, A]):
     def provide(self, env: Env) -> Effect[object, E, A]:
         """Run this effect in this environment, whatever the outer one is."""
         return nodes.Local(self, lambda _: env)
+
+    def on_executor(
+        self: Effect[Any, E2, A2], executor: Executor
+    ) -> Effect[Any, E2 | ExecutorError, A2]:
+        """Run this effect where the executor runs things, in the environment that is there.
+
+        The effect itself travels. `executor.apply(function, item)` is lighter for many items: there
+        only the item does, and the effect is made where it runs.
+        """
+        return executor.apply(nodes.itself, self)
 
     def on_exit(
         self: Effect[Env2, E2, A2],

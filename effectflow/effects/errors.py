@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["EffectError", "EmptyRace", "Halt", "RetryExhausted", "TimedOut", "TracedError"]
+__all__ = [
+    "EffectError",
+    "EmptyRace",
+    "ExecutorError",
+    "ExecutorLost",
+    "Halt",
+    "RetryExhausted",
+    "TimedOut",
+    "TracedError",
+    "WorkerLost",
+]
 
 E = TypeVar("E")
 
@@ -52,6 +62,47 @@ class EmptyRace(Exception):
 
     def __init__(self) -> None:
         super().__init__("a race needs at least one effect")
+
+
+class ExecutorError(Exception):
+    """Work that was sent to an executor had no end there, so nothing is known of how it would end.
+
+    ExecutorError
+    ├── WorkerLost     the process that ran the item died, as often as the executor tries
+    └── ExecutorLost   the executor itself is gone: closed, or its cluster is out of reach
+    """
+
+
+class WorkerLost(ExecutorError):
+    """Every worker process that was given an item died.
+
+    Attributes:
+        item: what the function was called with, shortened.
+        attempts: how many worker processes it was given to, one after another.
+        reason: how the last of them ended.
+    """
+
+    def __init__(self, item: str, attempts: int, reason: str) -> None:
+        self.item = item
+        self.attempts = attempts
+        self.reason = reason
+        super().__init__(
+            f"item {item} was given to {attempts} worker processes, and each of them died; "
+            f"the last was {reason}. Most often it is memory that ends a process"
+        )
+
+
+class ExecutorLost(ExecutorError):
+    """The executor is gone, and with it everything that ran there.
+
+    `reason` says what happened.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"{reason}. What was under way is to be run again: resume the run when the executor is back"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
@@ -26,6 +26,7 @@ __all__ = [
     "in_context",
     "new_waiter",
     "run_to_the_end",
+    "running_backend",
     "shielded",
 ]
 
@@ -50,6 +51,17 @@ def call_soon_from_threads() -> CallSoon:
     except RuntimeError:
         token: Any = anyio.lowlevel.current_token().native_token
         return cast(CallSoon, token.run_sync_soon)
+
+
+def running_backend() -> Literal["asyncio", "trio"]:
+    """The event loop that runs here."""
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return "trio"
+    return "asyncio"
 
 
 async def shielded(work: Coroutine[Any, Any, A]) -> A:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from effectflow.effects.effect import Effect
+from effectflow.effects.errors import ExecutorError
 
 __all__ = ["Executor"]
 
@@ -21,6 +22,12 @@ class Executor(Protocol):
     environment that is there, and its value, its typed failure or its defect comes back.
     """
 
-    def apply(self, function: Callable[[Item], Effect[Any, E, A]], item: Item) -> Effect[Any, E, A]:
-        """An effect of this process that runs `function(item)` where the executor runs things."""
+    def apply(
+        self, function: Callable[[Item], Effect[Any, E, A]], item: Item
+    ) -> Effect[Any, E | ExecutorError, A]:
+        """An effect of this process that runs `function(item)` where the executor runs things.
+
+        It ends as that one ends. Fails with an ExecutorError when it cannot know how that one ended:
+        WorkerLost concerns this item, ExecutorLost everything that runs there.
+        """
         ...

@@ -38,6 +38,7 @@ __all__ = [
     "Rescue",
     "Suspend",
     "Traced",
+    "itself",
     "joined",
 ]
 
@@ -55,6 +56,11 @@ class Failed:
     def __init__(self, error: Any, trail: tuple[str, ...] = ()) -> None:
         self.error = error
         self.trail = trail
+
+
+def itself(effect: AnyEffect) -> AnyEffect:
+    """The effect that a ready-made effect is, for operators that make one of each item."""
+    return effect
 
 
 def joined(failures: Sequence[Failed]) -> Failed:

@@ -15,9 +15,9 @@ _OURS = "_effectflow_notes"
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note, and remember that it is ours."""
-    error.add_note(note)
+    """Add a note, and remember that it is ours. An exception that is frozen goes without."""
     with suppress(AttributeError):
+        error.add_note(note)
         vars(error).setdefault(_OURS, []).append(note)
 
 

@@ -109,7 +109,7 @@ def par(*effects: Effect[Any, Any, Any]) -> Effect[Any, Any, Any]:
         >>> par(pure(1), pure("a")).run_sync(None)
         <Success: (1, 'a')>
     """
-    return _until_failure("par", effects, _itself, None, None, gather=tuple)
+    return _until_failure("par", effects, nodes.itself, None, None, gather=tuple)
 
 
 def par_try_all(
@@ -121,7 +121,7 @@ def par_try_all(
 
     The first failure cancels the rest: `par_traverse` with effects for items, which see.
     """
-    return _until_failure("par_try_all", effects, _itself, None, limit)
+    return _until_failure("par_try_all", effects, nodes.itself, None, limit)
 
 
 def par_all(
@@ -149,7 +149,7 @@ def par_all(
     async def perform(env: Any, scope: Scope) -> Any:
         path = scope.next_path("par_all")
         traversal = Traversal(
-            "par_all", path, source.items(), _itself, env, scope, stop_early=False
+            "par_all", path, source.items(), nodes.itself, env, scope, stop_early=False
         )
         await traversal.run(limit)
         failures = traversal.failures_in_order()
@@ -228,8 +228,4 @@ def _until_failure(
             scope.decisions.record(path, positions.start, is_failure=True)
         return failed
 
-    return nodes.Perform(perform, (name, items) if f is _itself else (name, items, f))
-
-
-def _itself(effect: Effect[Env, E, A]) -> Effect[Env, E, A]:
-    return effect
+    return nodes.Perform(perform, (name, items) if f is nodes.itself else (name, items, f))

@@ -1,1 +1,27 @@
-"""Where work runs. Today that is the event loop of the caller; pools and clusters come here."""
+"""Where work runs: in this event loop, in a pool of processes, on a Dask cluster.
+
+Those that need a package are imported when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from effectflow.effects.optional import needs
+from effectflow.executors.local import LocalExecutor
+
+if TYPE_CHECKING:
+    from effectflow.executors.dask import DaskExecutor
+    from effectflow.executors.processes import ProcessExecutor
+
+__all__ = ["DaskExecutor", "LocalExecutor", "ProcessExecutor"]
+
+_EXTRAS = {"DaskExecutor": "dask", "ProcessExecutor": "processes"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _EXTRAS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with needs(_EXTRAS[name]):
+        return getattr(import_module(f"{__name__}.{_EXTRAS[name]}"), name)

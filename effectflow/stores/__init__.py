@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from effectflow.effects.optional import needs
 from effectflow.stores.memory import MemoryStore
-from effectflow.stores.optional import needs
 from effectflow.stores.sqlite import SqliteStore
 from effectflow.stores.urls import open_store
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from effectflow.checkpoint.store import CheckpointStore
+from effectflow.effects.optional import needs
 from effectflow.stores.memory import MemoryStore
-from effectflow.stores.optional import needs
 from effectflow.stores.sqlite import SqliteStore
 
 __all__ = ["open_store"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Never
 
 import anyio
@@ -38,6 +39,18 @@ async def test_a_defect_propagates_as_itself() -> None:
         await die(bug).or_else(lambda _: pure("handled")).run(None)
 
     assert caught.value is bug
+
+
+@dataclass(frozen=True)
+class FrozenBug(Exception):
+    reason: str
+
+
+async def test_a_frozen_defect_propagates_as_itself_without_notes() -> None:
+    with pytest.raises(FrozenBug) as caught:
+        await die(FrozenBug("here")).context("while looking").named("look").run(None)
+
+    assert caught.value.reason == "here"
 
 
 async def test_attempt_makes_only_the_named_exceptions_failures() -> None:

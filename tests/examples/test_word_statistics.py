@@ -17,7 +17,7 @@ from effectflow.checkpoint import Checkpoint, RunNotFound, RunStatus, read_check
 from effectflow.stores import SqliteStore
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "word_statistics.py"
-EXECUTORS = ["local"]
+EXECUTORS = ["local", "processes", "dask"]
 LIBRARY = Path(os.__file__).parent
 
 
@@ -76,6 +76,16 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_report(
     attempts = {step.step: step.attempt for step in checkpoint.completed_steps}
     assert done.items() <= attempts.items(), "a step that was durable was run again"
     assert len(attempts) > len(done)
+
+
+def test_the_report_is_the_same_wherever_the_files_are_counted(tmp_path: Path) -> None:
+    folder = str(LIBRARY / "json")
+    reports = {
+        output_of(tmp_path, folder, "--executor", executor, "--run-id", executor)
+        for executor in EXECUTORS
+    }
+
+    assert len(reports) == 1
 
 
 def test_a_file_that_is_no_text_is_named_and_can_be_retried_alone(tmp_path: Path) -> None:

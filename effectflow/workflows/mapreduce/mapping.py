@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from effectflow.checkpoint.durable_step import StepDefinition, durable
-from effectflow.effects import Effect, Executor, RetryPolicy, pure, suspend
+from effectflow.effects import Effect, Executor, ExecutorLost, RetryPolicy, die, pure, suspend
 from effectflow.effects.nodes import Suspend
 from effectflow.effects.scope import Scope, observe
 from effectflow.workflows.mapreduce.part import Part
@@ -53,8 +53,9 @@ class MapPhase:
         if executor is None:
             work = suspend(lambda: function(item))
         else:
-            # The function and the item travel, and nothing of the run.
-            work = suspend(lambda: executor.apply(function, item))
+            # The function and the item travel, and nothing of the run. That there is nowhere to run
+            # is no failure of the item: it stops the job, which a resume takes up.
+            work = suspend(lambda: executor.apply(function, item).recover(ExecutorLost, die))
         return work if self.retry is None else work.retry(self.retry)
 
     def _or_dead_letter(self, step: AnyEffect, key: str, retries: int) -> AnyEffect:

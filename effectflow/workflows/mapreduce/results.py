@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from effectflow.effects import WorkerLost
+
 __all__ = ["DeadLetter", "ItemFailed", "JobResult"]
 
 E = TypeVar("E")
@@ -19,12 +21,12 @@ class DeadLetter(Generic[E_co]):
 
     Attributes:
         key: the item's.
-        error: what it failed with the last time.
+        error: what it failed with the last time; WorkerLost where it ended each worker that it was given.
         attempts: how often it was tried, over all retries.
     """
 
     key: str
-    error: E_co
+    error: E_co | WorkerLost
     attempts: int
 
 
@@ -49,11 +51,11 @@ class ItemFailed(Exception, Generic[E]):
     Attributes:
         job: the job's name.
         key: the item's.
-        error: what it failed with the last time.
+        error: what it failed with the last time; WorkerLost where it ended each worker that it was given.
         attempts: how often it was tried.
     """
 
-    def __init__(self, job: str, key: str, error: E, attempts: int) -> None:
+    def __init__(self, job: str, key: str, error: E | WorkerLost, attempts: int) -> None:
         self.job = job
         self.key = key
         self.error = error

@@ -130,6 +130,7 @@ async def test_an_item_that_fails_for_good_says_how_often_it_was_tried(store: Me
     error = (await job.start(3, run_id="r").run(app)).failure()
 
     assert isinstance(error, ItemFailed)
+    assert isinstance(error.error, Broken)
     assert (error.key, error.attempts, error.error.times) == ("1", 3, 3)
     app.world.break_items(1, times=2)
     assert await job.resume("r").run(app) == Success(JobResult("0 1 2", 3))

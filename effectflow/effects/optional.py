@@ -1,4 +1,4 @@
-"""Drivers that are installed only where they are wanted."""
+"""Packages that are installed only where they are wanted."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["needs"]
 
 @contextmanager
 def needs(extra: str) -> Generator[None]:
-    """Says what to install when the driver of a store is missing."""
+    """Says what to install when the package that an extra brings is missing."""
     try:
         yield
     except ModuleNotFoundError as missing:
         raise ModuleNotFoundError(
-            f"this store needs the package {missing.name}: pip install 'effectflow[{extra}]'",
+            f"this needs the package {missing.name}: pip install 'effectflow[{extra}]'",
             name=missing.name,
         ) from missing

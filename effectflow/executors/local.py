@@ -1,0 +1,44 @@
+"""Items run in the event loop that asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TypeVar
+
+from effectflow.effects import Effect
+from effectflow.effects.nodes import Suspend
+
+__all__ = ["LocalExecutor"]
+
+Env = TypeVar("Env")
+E = TypeVar("E")
+A = TypeVar("A")
+Item = TypeVar("Item")
+
+
+class LocalExecutor:
+    """Runs every item right here, in the environment of whoever runs the effect.
+
+    For work that waits more than it computes, and for tests of what another executor is to run.
+
+    Example:
+        >>> from effectflow import pure
+        >>> LocalExecutor().apply(lambda n: pure(n + 1), 41).run_sync(None)
+        <Success: 42>
+    """
+
+    def apply(self, function: Callable[[Item], Effect[Env, E, A]], item: Item) -> Effect[Env, E, A]:
+        """The effect `function(item)`, made anew each time that it is run."""
+        return Suspend(lambda _: function(item), ("apply", function, item))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pass

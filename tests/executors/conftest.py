@@ -1,0 +1,108 @@
+"""The executors under test; those on Dask share one cluster with real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import anyio
+import pytest
+from dask.config import set as configure
+from distributed import LocalCluster
+
+from effectflow import Effect
+from effectflow.executors import DaskExecutor, ProcessExecutor
+from tests.executors.items import Folder
+
+ROOT = Path(__file__).parents[2]
+
+AnyExecutor: TypeAlias = Any
+"""An executor, to be entered with `async with`."""
+
+MakeExecutor: TypeAlias = Callable[..., AnyExecutor]
+
+
+def until(condition: Callable[[], object], seconds: float = 30) -> None:
+    """Wait for something that another process does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "what was waited for did not happen"
+        time.sleep(0.005)
+
+
+async def soon(condition: Callable[[], object]) -> None:
+    """Wait for something that another process does, while the event loop goes on."""
+    with anyio.fail_after(30):
+        while not condition():
+            await anyio.sleep(0.005)
+
+
+async def interrupted(
+    effect: Effect[Any, Any, Any], env: object, when: Callable[[], object]
+) -> None:
+    """Run it until something is so, and cancel it then; give back control when it has ended."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(effect.run, env)
+        await soon(when)
+        tasks.cancel_scope.cancel()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    """Where items of all processes write down what they do, and look for what they wait for."""
+    folder = Folder(tmp_path)
+    yield folder
+    folder.put("go")
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Dask cluster of two worker processes, which run one item at a time."""
+    options: dict[str, Any] = {"dashboard_address": None, "memory_limit": "1GB"}
+    options["local_directory"] = str(tmp_path_factory.mktemp("dask"))
+    with configure({"distributed.scheduler.allowed-failures": 1}):
+        running: Any = LocalCluster(n_workers=2, threads_per_worker=1, **options)
+    with running:
+        yield running.scheduler_address
+
+
+@pytest.fixture(params=["processes", "dask"])
+def make_remote(request: pytest.FixtureRequest) -> MakeExecutor:
+    """Makes an executor whose items run in other processes, from a factory of environments."""
+    if request.param == "processes":
+        return lambda *make_env: ProcessExecutor(*make_env, workers=2)
+    address = request.getfixturevalue("cluster")
+    return lambda *make_env: DaskExecutor(address, *make_env)
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """A Dask scheduler in a process of its own, which may be killed."""
+
+    address: str
+    process: subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[Scheduler]:
+    """The scheduler of a cluster of two workers."""
+    where = tmp_path / "scheduler.json"
+
+    def start(role: str, *options: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", f"distributed.cli.dask_{role}", "--no-dashboard"]
+        return subprocess.Popen([*command, "--scheduler-file", str(where), *options], cwd=ROOT)
+
+    scheduler = start("scheduler", "--host", "127.0.0.1", "--port", "0")
+    until(where.exists)
+    options = ["--no-nanny", "--nthreads", "1", "--local-directory", str(tmp_path)]
+    workers = [start("worker", *options) for _ in range(2)]
+    yield Scheduler(json.loads(where.read_text())["address"], scheduler)
+    for process in (*workers, scheduler):
+        process.kill()
+        process.wait()

@@ -1,0 +1,109 @@
+"""What the tests send to executors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Never
+
+from effectflow import Do, Effect, do, effect, sleep
+
+
+@dataclass(frozen=True)
+class Folder:
+    """An environment that all processes have in common: a folder."""
+
+    path: Path
+
+    def write(self, line: object) -> None:
+        with (self.path / "begun").open("a") as log:
+            log.write(f"{line}\n")
+
+    def lines(self) -> list[str]:
+        log = self.path / "begun"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def put(self, name: str) -> None:
+        (self.path / name).touch()
+
+    def begun(self) -> Counter[str]:
+        """How often each item was begun."""
+        return Counter(line.split()[0] for line in self.lines())
+
+    def pid_of(self, item: object) -> int:
+        """The process that began the item last."""
+        return [int(line.split()[1]) for line in self.lines() if line.split()[0] == str(item)][-1]
+
+
+@effect
+def begin(folder: Folder, item: object) -> int:
+    """Writes down the item and its process, which is the value."""
+    folder.write(f"{item} {os.getpid()}")
+    return os.getpid()
+
+
+@effect
+def wait_for(folder: Folder, name: str) -> None:
+    """Keeps its process busy until a file is there."""
+    while not folder.has(name):
+        time.sleep(0.005)
+
+
+@do
+def held(item: object) -> Do[Folder, Never, int]:
+    """Begins, and keeps its process busy until the file `go` is there."""
+    pid = yield from begin(item)
+    yield from wait_for("go")
+    return pid
+
+
+@do
+def asleep(item: object) -> Do[Folder, Never, int]:
+    """Begins, and sleeps for long; writes down when it was interrupted, a little later."""
+    pid = yield from begin(item)
+    yield from a_minute().on_exit(ending(item))
+    return pid
+
+
+def a_minute() -> Effect[Folder, Never, None]:
+    return sleep(60)
+
+
+@do
+def ending(item: object) -> Do[Folder, Never, None]:
+    yield from sleep(0.05)
+    yield from begin(f"{item}-ended")
+
+
+@effect
+def deadly(folder: Folder, item: object) -> Never:
+    """Kills its process."""
+    folder.write(f"{item} {os.getpid()}")
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("dead")
+
+
+class OutOfStock(Exception):
+    """An error whose `__init__` takes other arguments than it hands on."""
+
+    def __init__(self, item: str, left: int) -> None:
+        self.item = item
+        self.left = left
+        super().__init__(f"{left} left of {item}")
+
+
+@asynccontextmanager
+async def opened(folder: Folder) -> AsyncGenerator[Folder]:
+    """An environment that writes down when it is entered and left."""
+    await begin("entered").run(folder)
+    yield folder
+    await begin("left").run(folder)

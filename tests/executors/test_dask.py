@@ -1,0 +1,162 @@
+"""A Dask cluster: what is killed, lost, and left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dask.config import set as configure
+from distributed import Client
+from returns.result import Failure, Success
+
+from effectflow import from_async, par, par_all, par_traverse, pure
+from effectflow.effects import ExecutorLost, WorkerLost
+from effectflow.executors import DaskExecutor
+from tests.executors.conftest import Scheduler, interrupted, soon, until
+from tests.executors.items import Folder, asleep, begin, deadly, held
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[2]
+
+
+async def test_a_killed_worker_costs_its_item_one_more_run_and_the_others_nothing(
+    cluster: str, folder: Folder
+) -> None:
+    async with DaskExecutor(cluster, lambda: folder) as executor:
+
+        async def kill(_: object) -> None:
+            await soon(lambda: len(folder.lines()) == 2)
+            victim = folder.lines()[0].split()[0]
+            os.kill(folder.pid_of(victim), signal.SIGKILL)
+            await soon(lambda: len(folder.lines()) == 3)
+            folder.put("go")
+
+        items = par_traverse(range(6), lambda n: executor.apply(held, n))
+        pids, _ = await par(items, from_async(kill)).run_or_raise(None)
+
+    assert len(pids) == 6
+    victim, *_ = folder.lines()[0].split()
+    assert folder.begun() == {str(n): 1 for n in range(6)} | {victim: 2}
+
+
+async def test_an_item_that_always_kills_its_worker_fails_with_worker_lost(
+    cluster: str, folder: Folder
+) -> None:
+    async with DaskExecutor(cluster, lambda: folder) as executor:
+        lost = (await executor.apply(deadly, "bad").run(None)).failure()
+        assert isinstance(await executor.apply(begin, "good").run(None), Success)
+
+    assert isinstance(lost, WorkerLost)
+    assert (lost.item, lost.attempts) == ("'bad'", 2)
+    assert "tcp://" in lost.reason
+    assert folder.begun() == {"bad": 2, "good": 1}
+
+
+async def test_a_cancelled_item_frees_its_worker(cluster: str, folder: Folder) -> None:
+    async with DaskExecutor(cluster, lambda: folder) as executor:
+        sleepers = par_traverse(range(2), lambda n: executor.apply(asleep, n))
+        await interrupted(sleepers, None, lambda: len(folder.lines()) == 2)
+        # They would have taken both workers for a minute.
+        await soon(lambda: folder.begun()["0-ended"] == folder.begun()["1-ended"] == 1)
+        assert isinstance(await executor.apply(begin, "next").timeout(30).run(None), Success)
+
+
+def tasks_known_by(client: Any) -> list[int]:
+    """How many tasks each worker knows."""
+    return list(client.run(lambda dask_worker: len(dask_worker.state.tasks)).values())
+
+
+async def test_an_item_cancelled_before_its_turn_does_not_begin(
+    cluster: str, folder: Folder
+) -> None:
+    with Client(cluster, set_as_default=False) as client:
+        async with DaskExecutor(client, lambda: folder) as executor:
+            many = par_traverse(range(6), lambda n: executor.apply(held, n))
+            await interrupted(many, None, lambda: len(folder.lines()) == 2)
+            # Once the workers have heard of it, they know only what they cannot stop.
+            await soon(lambda: sum(tasks_known_by(client)) == 2)
+            folder.put("go")
+            await executor.apply(begin, "next").run_or_raise(None)
+
+    assert sum(folder.begun().values()) == 3
+
+
+async def test_a_client_that_was_given_stays_open(cluster: str) -> None:
+    with Client(cluster, set_as_default=False) as client:
+        for _ in range(2):
+            async with DaskExecutor(client) as executor:
+                assert await executor.apply(pure, 1).run(None) == Success(1)
+        assert client.submit(len, "abc").result() == 3
+
+
+def test_an_asynchronous_client_is_refused(cluster: str) -> None:
+    async def main() -> None:
+        async with Client(cluster, asynchronous=True, set_as_default=False) as client:
+            with pytest.raises(TypeError, match="not asynchronous"):
+                DaskExecutor(client)
+
+    asyncio.run(main())
+
+
+async def test_a_scheduler_that_does_not_answer_is_told_on_entering() -> None:
+    nowhere = "tcp://127.0.0.1:1"
+    with (
+        configure({"distributed.comm.timeouts.connect": "0.3s"}),
+        pytest.raises(ExecutorLost, match=f"no Dask scheduler answers at {nowhere}"),
+    ):
+        await DaskExecutor(nowhere).__aenter__()
+
+
+SCRIPT = """
+import os, sys
+from functools import partial
+from pathlib import Path
+import anyio
+from effectflow.executors import DaskExecutor
+from tests.executors.items import Folder, asleep, opened
+
+async def main():
+    async with DaskExecutor(sys.argv[1], partial(opened, Folder(Path(sys.argv[2])))) as executor:
+        await executor.apply(asleep, "item").run(None)
+
+anyio.run(main)
+"""
+
+
+async def test_the_workers_clean_up_after_a_coordinator_that_was_killed(
+    cluster: str, folder: Folder
+) -> None:
+    coordinator = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, cluster, str(folder.path)], cwd=ROOT
+    )
+    until(lambda: folder.begun()["item"] == 1)
+    coordinator.kill()
+    coordinator.wait()
+
+    until(lambda: folder.begun()["left"] == folder.begun()["entered"] == 1)
+    assert folder.begun()["item-ended"] == 1
+
+
+async def test_a_lost_scheduler_ends_what_is_under_way(
+    scheduler: Scheduler, folder: Folder
+) -> None:
+    async with DaskExecutor(scheduler.address, lambda: folder) as executor:
+
+        async def kill(_: object) -> None:
+            await soon(folder.lines)
+            scheduler.process.kill()
+
+        items = par_all([executor.apply(asleep, n) for n in range(3)]).result()
+        failed, _ = await par(items, from_async(kill)).run_or_raise(None)
+        later = await executor.apply(begin, "later").run(None)
+
+    assert [type(error) for error in failed.failure()] == [ExecutorLost] * 3
+    assert isinstance(later, Failure)
+    assert "connection to the Dask scheduler is lost" in str(later.failure())

@@ -1,0 +1,323 @@
+"""What holds wherever items run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Any, Never
+
+import pytest
+from returns.result import Success
+
+from effectflow import (
+    Checkpoints,
+    Do,
+    Effect,
+    RetryExhausted,
+    RetryPolicy,
+    StepInfo,
+    ask,
+    asks,
+    bracket,
+    do,
+    effect,
+    fail,
+    from_fn,
+    par_all,
+    par_traverse,
+    pure,
+    race,
+    step,
+    step_info,
+    traverse,
+    with_checkpointing,
+    workflow,
+)
+from effectflow.checkpoint import read_checkpoint
+from effectflow.executors import DaskExecutor, LocalExecutor, ProcessExecutor
+from effectflow.stores import MemoryStore
+from tests.executors.conftest import AnyExecutor, interrupted, soon
+from tests.executors.items import Folder, OutOfStock, asleep
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass(frozen=True)
+class Shop:
+    prices: dict[str, int]
+
+
+def make_shop() -> Shop:
+    return Shop({"cap": 7, "scarf": 9})
+
+
+SHOP = make_shop()
+
+
+def number_of_prices(shop: Shop) -> int:
+    return len(shop.prices)
+
+
+@effect(errors=KeyError)
+def price_of(shop: Shop, item: str) -> int:
+    return shop.prices[item]
+
+
+@pytest.fixture(scope="module", params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Both backends, each with one executor of a kind for the whole of this file."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=["local", "processes", "dask"])
+async def executor(
+    request: pytest.FixtureRequest, anyio_backend: str
+) -> AsyncGenerator[AnyExecutor]:
+    """An executor, for items that need a shop."""
+    match request.param:
+        case "local":
+            made: AnyExecutor = LocalExecutor()
+        case "processes":
+            made = ProcessExecutor(make_shop, workers=2)
+        case _:
+            made = DaskExecutor(request.getfixturevalue("cluster"), make_shop)
+    async with made:
+        yield made
+
+
+elsewhere = pytest.mark.parametrize("executor", ["processes", "dask"], indirect=True)
+"""For what holds of executors whose items run in other processes."""
+
+
+async def test_values_come_back_from_the_environment_that_is_there(
+    executor: AnyExecutor,
+) -> None:
+    prices = par_traverse(["cap", "scarf"] * 5, lambda item: executor.apply(price_of, item))
+
+    assert await prices.run(SHOP) == Success([7, 9] * 5)
+
+
+async def test_an_effect_runs_as_often_as_it_is_run(executor: AnyExecutor) -> None:
+    price = executor.apply(price_of, "cap")
+
+    assert await price.run(SHOP) == Success(7)
+    assert await price.run(SHOP) == Success(7)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Exception):
+    reason: str
+    codes: tuple[int, ...] = ()
+
+
+ERRORS = [
+    "no",
+    ("a", 1),
+    OutOfStock("cap", left=2),
+    Refused("late", codes=(1, 2)),
+    RetryExhausted("no", attempts=3, elapsed=0.5),
+    FileNotFoundError(2, "no such file", "cap.txt"),
+]
+
+
+async def test_failures_come_back_with_their_classes_and_fields(
+    executor: AnyExecutor,
+) -> None:
+    found = (await par_all([executor.apply(fail, e) for e in ERRORS]).run(None)).failure()
+
+    for error, expected in zip(found, ERRORS, strict=True):
+        assert type(error) is type(expected)
+        assert str(error) == str(expected)
+        for name in ("args", "item", "left", "reason", "codes", "attempts", "elapsed", "filename"):
+            assert getattr(error, name, None) == getattr(expected, name, None)
+
+
+async def test_a_failure_keeps_the_trail_of_its_contexts(executor: AnyExecutor) -> None:
+    far = executor.apply(lambda item: price_of(item).context(f"pricing {item}"), "hat")
+    failed = await far.context("checking out").traced().run(SHOP)
+
+    assert failed.failure().trail == ("pricing hat", "checking out")
+
+
+async def test_a_defect_is_raised_as_itself(executor: AnyExecutor) -> None:
+    with pytest.raises(OutOfStock) as raised:
+        await executor.apply(lambda item: from_fn(partial(explode, item)), "cap").run(None)
+
+    assert (raised.value.item, raised.value.left) == ("cap", 0)
+
+
+def explode(item: str, _: object) -> Never:
+    raise OutOfStock(item, 0)
+
+
+@elsewhere
+async def test_a_defect_has_the_traceback_of_its_worker_as_a_note(
+    executor: AnyExecutor,
+) -> None:
+    with pytest.raises(OutOfStock) as raised:
+        await executor.apply(lambda item: from_fn(partial(explode, item)), "cap").run(None)
+
+    (note,) = raised.value.__notes__
+    assert "worker process" in note
+    assert ", in explode\n" in note
+
+
+async def test_a_function_that_raises_instead_of_giving_an_effect_is_a_defect(
+    executor: AnyExecutor,
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await executor.apply(lambda n: pure(1 // n), 0).run(None)
+
+
+async def test_an_interrupted_item_runs_its_finalizers_and_the_executor_goes_on(
+    executor: AnyExecutor, folder: Folder
+) -> None:
+    sleeper = executor.apply(lambda folder: asleep("cap").provide(folder), folder)
+
+    await interrupted(sleeper, SHOP, folder.lines)
+    assert await executor.apply(price_of, "cap").run(SHOP) == Success(7)
+    await soon(lambda: folder.begun()["cap-ended"])
+
+
+async def test_a_composed_effect_travels(executor: AnyExecutor) -> None:
+    """One of almost every kind of node."""
+
+    def same(shop: Shop) -> Shop:
+        return shop
+
+    @do
+    def body(item: str) -> Do[Shop, KeyError, int]:
+        price = yield from price_of(item)
+        doubled = yield from traverse([price], lambda n: pure(n * 2))
+        return sum(doubled)
+
+    resource = bracket(pure("r"), lambda _: pure(None), lambda _: body("cap"))
+    checked = resource.ensure(lambda n: n > 0, "not positive").context("checking").named("check")
+    retried = checked.retry(RetryPolicy.constant(0.001).with_max_retries(2)).map_err(str)
+    rescued = price_of("hat").recover(KeyError, lambda _: pure(0)).or_else(lambda _: pure(-1))
+    both = par_all([retried, rescued, race([asks(number_of_prices)])])
+    whole = both.timeout(30).on_exit(pure(None)).tap(lambda _: pure(None)).result().local(same)
+
+    assert await whole.on_executor(executor).run(SHOP) == Success(Success([14, 0, 2]))
+    given = ask(Shop).provide(Shop({})).on_executor(executor)
+    assert await given.run(SHOP) == Success(Shop({}))
+
+
+async def test_step_info_is_known_where_the_step_runs(executor: AnyExecutor) -> None:
+    key = executor.apply(lambda _: step_info(), None).checkpointed("pay", output=StepInfo)
+
+    @workflow
+    def pay(_: None) -> Effect[Any, Any, StepInfo]:
+        return key
+
+    app = App(Checkpoints(MemoryStore()))
+    info = await pay.start(None, run_id="monday").run_or_raise(app)
+
+    assert info == StepInfo("monday", "pay", 1)
+    assert info.idempotency_key == "monday:pay"
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints
+
+
+@step
+def inner(number: int) -> Effect[object, str, int]:
+    return pure(number + 1)
+
+
+@elsewhere
+async def test_steps_within_an_item_run_undurably_elsewhere(executor: AnyExecutor) -> None:
+    app = App(Checkpoints(MemoryStore()))
+
+    @workflow
+    def outer(number: int) -> Effect[Any, Any, int]:
+        return with_checkpointing(
+            "outer", executor.apply(lambda n: with_checkpointing("inner", inner(n)), number)
+        )
+
+    assert await outer.start(1, run_id="r").run(app) == Success(2)
+
+    checkpoint = await read_checkpoint(app.checkpoints.store, "r")
+    assert [done.step for done in checkpoint.completed_steps] == ["outer"]
+
+
+@elsewhere
+async def test_what_cannot_travel_is_a_defect_that_says_so(executor: AnyExecutor) -> None:
+    with pytest.raises(TypeError, match="lock") as sending:
+        await executor.apply(pure, Lock()).run(None)
+    with pytest.raises(TypeError, match="lock") as returning:
+        await executor.apply(lambda _: from_fn(lambda _: Lock()), None).run(None)
+
+    assert "to a worker: both travel pickled" in sending.value.__notes__[0]
+    assert "cannot travel back" in returning.value.__notes__[0]
+    assert await executor.apply(pure, "still there").run(None) == Success("still there")
+
+
+class Stubborn(Exception):
+    """Can be taken apart, but not put together again."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+@elsewhere
+async def test_an_exception_that_cannot_travel_has_a_stand_in(executor: AnyExecutor) -> None:
+    def raising(_: object) -> Never:
+        raise Stubborn("bug")
+
+    with pytest.raises(RuntimeError, match="Stubborn: bug") as raised:
+        await executor.apply(lambda _: from_fn(raising), None).run(None)
+    with pytest.raises(ValueError, match="no number") as failed:
+        await executor.apply(lambda _: fail(Stubborn("no")), None).run(None)
+
+    assert "in raising\n" in raised.value.__notes__[0]
+    assert "cannot travel back" in failed.value.__notes__[0]
+
+
+@elsewhere
+async def test_an_item_that_wants_to_exit_is_a_defect(executor: AnyExecutor) -> None:
+    with pytest.raises(RuntimeError, match=r"raised SystemExit\(3\)") as raised:
+        await executor.apply(lambda code: from_fn(lambda _: sys.exit(code)), 3).run(None)
+    assert await executor.apply(pure, "still there").run(None) == Success("still there")
+
+    assert "sys.exit(code)" in raised.value.__notes__[0]
+
+
+@elsewhere
+async def test_a_class_that_travels_by_value_is_the_same_when_it_comes_back(
+    executor: AnyExecutor,
+) -> None:
+    class Local:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def more(self) -> int:
+            return self.number + 1
+
+    more = Local.more
+    for number in range(2):
+        back = (await executor.apply(pure, Local(number)).run(None)).unwrap()
+        assert type(back) is Local
+        assert back.more() == number + 1
+    assert Local.more is more
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [("ProcessExecutor", "cloudpickle", "processes"), ("DaskExecutor", "distributed", "dask")],
+)
+def test_a_missing_package_is_told_with_what_to_install(
+    name: str, package: str, extra: str
+) -> None:
+    script = f"import sys; sys.modules[{package!r}] = None; from effectflow.executors import {name}"
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+
+    assert f"needs the package {package}: pip install 'effectflow[{extra}]'" in ran.stderr

@@ -1,0 +1,126 @@
+"""What comes back of a journey is what went out: exceptions field for field, classes as they are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from effectflow import RetryExhausted, TimedOut
+from effectflow.effects import ExecutorLost, WorkerLost
+from effectflow.executors.pickling import dumps, loads
+
+texts = st.text(max_size=20)
+numbers = st.integers()
+positions = st.integers(0, 9)
+
+
+class Renamed(Exception):
+    def __init__(self, *, code: int, text: str) -> None:
+        self.code = code
+        self.text = text
+        super().__init__(f"{code}: {text}")
+
+
+@dataclass
+class Loose(Exception):
+    code: int
+    texts: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen(Exception):
+    code: int
+    text: str
+
+
+class FileTrouble(OSError):
+    def __init__(self, path: str, code: int) -> None:
+        super().__init__(code, "trouble", path)
+        self.severity = -code
+
+
+class SaysHow(Exception):
+    def __init__(self, text: str, secret: object) -> None:
+        super().__init__(text)
+        self.secret = secret
+
+    def __reduce__(self) -> Any:
+        return SaysHow, (self.args[0], "kept back")
+
+
+EXCEPTIONS: list[st.SearchStrategy[Exception]] = [
+    st.builds(Renamed, code=numbers, text=texts),
+    st.builds(Loose, code=numbers, texts=st.lists(texts)),
+    st.builds(Frozen, numbers, texts),
+    st.builds(FileTrouble, texts, st.integers(1, 100)),
+    st.builds(FileNotFoundError, st.just(2), texts, texts),
+    st.builds(KeyError, texts),
+    st.builds(ValueError, texts, numbers),
+    st.builds(UnicodeDecodeError, st.just("utf-8"), st.binary(), positions, positions, texts),
+    st.builds(ImportError, texts, name=texts, path=texts),
+    st.builds(json.JSONDecodeError, texts, st.just("doc"), st.integers(0, 2)),
+    st.builds(subprocess.CalledProcessError, numbers, texts),
+    st.builds(TimedOut, st.floats(allow_nan=False)),
+    st.builds(RetryExhausted, texts, numbers, st.floats(0, 9)),
+    st.builds(WorkerLost, texts, numbers, texts),
+    st.builds(ExecutorLost, texts),
+]
+
+
+def shown(error: BaseException) -> dict[str, object]:
+    """All that can be seen of an exception."""
+    names = {name for name in dir(error) if not name.startswith("__")} | {"__notes__"}
+    fields: dict[str, object] = {name: getattr(error, name, None) for name in names}
+    return {"type": type(error), "text": str(error)} | {
+        name: value for name, value in fields.items() if not callable(value)
+    }
+
+
+@given(st.one_of(EXCEPTIONS), st.lists(texts, max_size=2))
+def test_an_exception_comes_back_field_for_field(error: Exception, notes: list[str]) -> None:
+    if not isinstance(error, Frozen):
+        for note in notes:
+            error.add_note(note)
+
+    assert shown(loads(dumps(error))) == shown(error)
+
+
+def test_a_class_that_says_how_it_travels_is_left_alone() -> None:
+    assert loads(dumps(SaysHow("text", object()))).secret == "kept back"
+
+
+def test_the_exceptions_of_a_group_come_back() -> None:
+    group = loads(dumps(ExceptionGroup("both", [Renamed(code=1, text="a"), Frozen(2, "b")])))
+
+    assert group.message == "both"
+    first, second = group.exceptions
+    assert (first.code, first.text, second.code, second.text) == (1, "a", 2, "b")
+
+
+def test_an_exception_may_refer_to_itself() -> None:
+    error = Renamed(code=1, text="a")
+    error.cause_of = [error]  # pyright: ignore[reportAttributeAccessIssue]
+
+    back = loads(dumps(error))
+
+    assert back.cause_of[0] is back
+
+
+def test_lambdas_and_closures_travel() -> None:
+    def adding(number: int) -> Callable[[int], int]:
+        return lambda other: number + other
+
+    assert loads(dumps(adding(3)))(4) == 7
+
+
+@pytest.mark.parametrize("kind", [Frozen, Loose])
+def test_a_class_that_can_be_imported_travels_as_its_name(kind: type) -> None:
+    assert loads(dumps(kind)) is kind
+    assert len(dumps(kind)) < 100

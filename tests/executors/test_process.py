@@ -1,0 +1,353 @@
+"""A pool of processes: what dies, what is killed, and what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Never, TypeAlias
+
+import anyio
+import psutil
+import pytest
+from returns.result import Failure, Success
+
+from effectflow import (
+    Effect,
+    effect,
+    from_async,
+    from_fn,
+    par,
+    par_all,
+    par_traverse,
+    pure,
+)
+from effectflow.effects import ExecutorLost, WorkerLost
+from effectflow.effects.event_loop import running_backend
+from effectflow.executors import ProcessExecutor
+from tests.executors.conftest import interrupted, soon, until
+from tests.executors.items import Folder, asleep, begin, deadly, held
+
+pytestmark = pytest.mark.anyio
+
+Children: TypeAlias = Callable[[], set[psutil.Process]]
+
+
+def is_running(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+@pytest.fixture
+def children() -> Children:
+    """The processes that the test has started and not yet waited for, dead ones included."""
+    before = set(psutil.Process().children())
+    return lambda: set(psutil.Process().children()) - before
+
+
+@effect
+def meet(folder: Folder, item: int) -> int:
+    """Ends when two items have begun, so that it needs two workers at once."""
+    folder.write(f"{item} {os.getpid()}")
+    until(lambda: len(folder.lines()) >= 2)
+    return os.getpid()
+
+
+async def test_items_run_in_several_processes_at_once(folder: Folder) -> None:
+    async with ProcessExecutor(lambda: folder, workers=2) as executor:
+        pids = await par_traverse(range(8), lambda n: executor.apply(meet, n)).run_or_raise(None)
+
+    assert len(set(pids)) == 2
+    assert os.getpid() not in pids
+
+
+async def test_no_more_processes_are_started_than_it_is_told(
+    folder: Folder, children: Children
+) -> None:
+    async with ProcessExecutor(lambda: folder, workers=1) as executor:
+        await par_traverse(range(8), lambda n: executor.apply(begin, n)).run_or_raise(None)
+        assert len(children()) == 1
+
+    with pytest.raises(ValueError, match="needs a worker"):
+        ProcessExecutor(workers=0)
+
+
+async def test_a_killed_worker_costs_its_item_one_more_run_and_the_others_nothing(
+    folder: Folder,
+) -> None:
+    async with ProcessExecutor(lambda: folder, workers=2) as executor:
+
+        async def kill(_: object) -> None:
+            await soon(lambda: len(folder.lines()) == 2)
+            os.kill(folder.pid_of(0), signal.SIGKILL)
+            await soon(lambda: len(folder.lines()) == 3)
+            folder.put("go")
+
+        items = par_traverse(range(6), lambda n: executor.apply(held, n))
+        pids, _ = await par(items, from_async(kill)).run_or_raise(None)
+
+    assert len(pids) == 6
+    assert folder.begun() == {"0": 2, "1": 1, "2": 1, "3": 1, "4": 1, "5": 1}
+
+
+async def test_an_item_that_always_kills_its_worker_fails_and_the_others_do_not(
+    folder: Folder,
+) -> None:
+    async with ProcessExecutor(lambda: folder, workers=2, attempts=2) as executor:
+        effects = [executor.apply(deadly if n == 3 else begin, n) for n in range(6)]
+        failed = (await par_all(effects).run(None)).failure()
+        assert len(await par_all(effects[:3]).run_or_raise(None)) == 3
+
+    (lost,) = failed
+    assert isinstance(lost, WorkerLost)
+    assert (lost.item, lost.attempts, lost.reason) == ("3", 2, "killed by SIGKILL")
+    assert folder.begun() == {"0": 2, "1": 2, "2": 2, "3": 2, "4": 1, "5": 1}
+
+
+async def test_a_worker_that_exits_is_told_by_its_code() -> None:
+    async with ProcessExecutor(attempts=1) as executor:
+        lost = (
+            await executor.apply(lambda n: from_fn(lambda _: os._exit(n)), 7).run(None)
+        ).failure()
+
+    assert isinstance(lost, WorkerLost)
+    assert lost.reason == "exited with code 7"
+
+
+async def test_a_worker_killed_while_idle_costs_nothing(folder: Folder) -> None:
+    async with ProcessExecutor(lambda: folder, workers=1, attempts=2) as executor:
+        first = await executor.apply(begin, 1).run_or_raise(None)
+        os.kill(first, signal.SIGKILL)
+        await soon(lambda: not is_running(first))
+        second = await executor.apply(begin, 2).run_or_raise(None)
+
+    assert first != second
+    assert folder.begun() == {"1": 1, "2": 1}
+
+
+async def test_a_cancelled_item_that_ends_in_time_leaves_its_worker_to_the_next(
+    folder: Folder,
+) -> None:
+    async with ProcessExecutor(lambda: folder, workers=1, grace=30) as executor:
+        warm = await executor.apply(begin, "warm").run_or_raise(None)
+        await interrupted(executor.apply(asleep, "long"), None, lambda: folder.begun()["long"])
+        # Its finalizer has run before anybody has control again.
+        assert folder.begun()["long-ended"] == 1
+        after = await executor.apply(begin, "after").run_or_raise(None)
+
+    assert warm == after
+
+
+async def test_a_cancelled_item_that_goes_on_computing_is_ended_with_its_process(
+    folder: Folder,
+) -> None:
+    async with ProcessExecutor(lambda: folder, workers=1, grace=0.2) as executor:
+        warm = await executor.apply(begin, "warm").run_or_raise(None)
+        await interrupted(executor.apply(held, "busy"), None, lambda: folder.begun()["busy"])
+        assert not is_running(warm)
+        after = await executor.apply(begin, "after").run_or_raise(None)
+
+    assert warm != after
+    assert folder.begun()["busy"] == 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_asyncio_s_own_cancellation_is_as_good(folder: Folder) -> None:
+    async with ProcessExecutor(lambda: folder, workers=1, grace=30) as executor:
+        warm = await executor.apply(begin, "warm").run_or_raise(None)
+        task = asyncio.create_task(executor.apply(asleep, "long").run(None))
+        await soon(lambda: folder.begun()["long"])
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert folder.begun()["long-ended"] == 1
+        assert await executor.apply(begin, "after").run_or_raise(None) == warm
+
+
+async def test_an_item_cancelled_before_it_began_does_not_begin(folder: Folder) -> None:
+    """While its environment is still being made, say."""
+
+    def make_env() -> Folder:
+        folder.write(f"making {os.getpid()}")
+        time.sleep(0.3)
+        return folder
+
+    async with ProcessExecutor(make_env, workers=1) as executor:
+        await interrupted(executor.apply(begin, "never"), None, folder.lines)
+        await executor.apply(begin, "next").run_or_raise(None)
+
+    assert folder.begun() == {"making": 1, "next": 1}
+
+
+async def test_closing_ends_every_process_and_leaves_no_zombie(
+    folder: Folder, children: Children
+) -> None:
+    async with ProcessExecutor(lambda: folder, workers=2) as executor:
+        await par_traverse(range(2), lambda n: executor.apply(meet, n)).run_or_raise(None)
+        assert len(children()) == 2
+
+    assert not children()
+
+
+async def test_closing_ends_what_is_under_way(folder: Folder, children: Children) -> None:
+    results = []
+
+    async def run(effect: Effect[object, object, int]) -> None:
+        results.append(await effect.run(None))
+
+    async with (
+        anyio.create_task_group() as tasks,
+        ProcessExecutor(lambda: folder, workers=1, grace=0.2) as executor,
+    ):
+        tasks.start_soon(run, executor.apply(held, "busy"))
+        tasks.start_soon(run, executor.apply(held, "waiting"))
+        await soon(folder.lines)
+
+    assert [type(result.failure()) for result in results] == [ExecutorLost, ExecutorLost]
+    assert len(folder.begun()) == 1
+    assert not children()
+
+
+async def test_large_items_and_values_travel() -> None:
+    data = os.urandom(5_000_000)
+    async with ProcessExecutor(workers=1) as executor:
+        assert await executor.apply(lambda d: pure(d[::-1]), data).run(None) == Success(data[::-1])
+
+
+async def test_what_an_item_prints_is_no_reply(capfd: pytest.CaptureFixture[str]) -> None:
+    def shout(word: str, _: object) -> int:
+        sys.stdout.write(f"{word}\n")
+        os.write(1, b"raw\n")
+        return len(sys.stdin.read())
+
+    async with ProcessExecutor(workers=1) as executor:
+        quiet = await executor.apply(lambda w: from_fn(partial(shout, w)), "loud").run(None)
+
+    assert quiet == Success(0)
+    assert capfd.readouterr().err == "loud\nraw\n"
+
+
+async def test_an_environment_that_cannot_be_made_is_told_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def make_env() -> Never:
+        raise ConnectionError("no database")
+
+    async with ProcessExecutor(make_env, workers=1) as executor:
+        for _ in range(2):
+            with pytest.raises(ConnectionError, match="no database"):
+                await executor.apply(pure, 1).run(None)
+
+    assert capfd.readouterr().err == "", "the defect says it all"
+
+
+async def test_a_process_that_an_item_forks_keeps_nobody_waiting(folder: Folder) -> None:
+    """It would, if it kept the pipes of its parent open."""
+
+    @effect
+    def fork_and_die(folder: Folder, item: str) -> Never:
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        folder.write(f"{item} {child}")
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("dead")
+
+    async with ProcessExecutor(lambda: folder, workers=1, attempts=1) as executor:
+        result = await executor.apply(fork_and_die, "child").run(None)
+
+    os.kill(folder.pid_of("child"), signal.SIGKILL)
+    assert isinstance(result, Failure)
+
+
+async def test_workers_run_the_event_loop_of_the_coordinator(anyio_backend: str) -> None:
+    async with ProcessExecutor(workers=1) as executor:
+        backend = executor.apply(lambda _: from_fn(lambda _: running_backend()), None)
+
+        assert await backend.run(None) == Success(anyio_backend)
+
+
+@asynccontextmanager
+async def unclosable(folder: Folder) -> AsyncGenerator[Folder]:
+    yield folder
+    folder.write(f"closing {os.getpid()}")
+    await anyio.sleep(60)
+
+
+async def test_an_environment_that_does_not_end_is_ended_by_force(
+    folder: Folder, children: Children
+) -> None:
+    async with ProcessExecutor(partial(unclosable, folder), workers=1, grace=0.2) as executor:
+        await executor.apply(begin, 1).run_or_raise(None)
+
+    assert folder.begun()["closing"] == 1
+    assert not children()
+
+
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+import anyio
+from effectflow import from_fn, par_traverse
+from effectflow.executors import ProcessExecutor
+
+def busy(item):
+    def compute(_):
+        with open("begun", "a") as begun:
+            begun.write(f"{item} {os.getpid()}\\n")
+        time.sleep(60)
+    return from_fn(compute)
+
+async def main():
+    async with ProcessExecutor(workers=2, grace=0.5) as executor:
+        await par_traverse(range(4), lambda n: executor.apply(busy, n)).run(None)
+
+try:
+    anyio.run(main, backend=sys.argv[1])
+except (KeyboardInterrupt, BaseExceptionGroup):
+    sys.exit(3)
+"""
+
+
+@pytest.fixture
+def coordinator(folder: Folder, anyio_backend: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of its own, with two busy workers."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, anyio_backend],
+        cwd=folder.path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            until(lambda: len(folder.lines()) == 2)
+            yield process
+        finally:
+            process.kill()
+
+
+async def test_workers_end_when_the_coordinator_is_killed(
+    coordinator: subprocess.Popen[str], folder: Folder
+) -> None:
+    coordinator.kill()
+    coordinator.wait()
+
+    until(lambda: not any(is_running(folder.pid_of(item)) for item in range(2)), seconds=5)
+
+
+async def test_ctrl_c_ends_the_workers_without_a_word_of_theirs(
+    coordinator: subprocess.Popen[str], folder: Folder
+) -> None:
+    os.killpg(coordinator.pid, signal.SIGINT)
+    _, err = coordinator.communicate(timeout=30)
+
+    assert (coordinator.returncode, err) == (3, "")
+    assert not any(is_running(folder.pid_of(item)) for item in range(2))
