@@ -50,10 +50,12 @@ def read_keys(key_file: Path | None, encryption_keys: Path | None) -> Keys:
 
 
 def _read_key(path: Path | None) -> bytes | None:
-    """The key in a file: all of its bytes, but for a newline at the end."""
+    """The key in a file: all of its bytes; of text, but for a newline at the end."""
     if path is None:
         return None
-    key = _read(path).rstrip(b"\r\n")
+    key = _read(path)
+    if key.isascii():
+        key = key.rstrip(b"\r\n")
     if len(key) < 16:
         raise BadUse(f"the key in {path} has {len(key)} bytes, and needs 16 at least")
     return key

@@ -1,146 +1,155 @@
-"""Drive a run from the command line: progress, signals, the exit code, and what to do next."""
+"""The commands that drive runs: demo, run and resume."""
 
 from __future__ import annotations
 
-import sys
-import traceback
-from dataclasses import dataclass
-from typing import Any, cast
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+from uuid import uuid4
 
-import anyio
-import orjson
-from returns.result import Failure, Result
+import typer
 from rich.console import Console
 
-from effectflow.checkpoint import CheckpointError, Checkpoints, Seal
-from effectflow.checkpoint.values import KnownTypes, to_tree
+from effectflow.checkpoint import CheckpointStore, RunInfo, RunQuery
+from effectflow.checkpoint.reading import run_not_found
+from effectflow.cli.census.pipeline import CensusJob, census
+from effectflow.cli.driving import Drive, drive
 from effectflow.cli.exits import ExitCode
-from effectflow.cli.loading import LoadedWorkflow
-from effectflow.cli.progress import RunProgress
-from effectflow.effects import Effect
-from effectflow.service import StoppedBySignal, run_until_signal
-from effectflow.stores import open_store
-from effectflow.workflows import Machine
+from effectflow.cli.finding import demo_workflow, workflow_of
+from effectflow.cli.keys import EncryptionKeysOption, KeyFileOption, Keys
+from effectflow.cli.loading import BadUse, LoadedWorkflow, load_workflow, read_input
+from effectflow.cli.opening import bad_use, fail, given_keys, read_store, store_named
+from effectflow.cli.options import STORE, AppOption, JsonOption, StoreOption
 
-__all__ = ["Drive", "drive"]
+__all__ = ["demo", "resume", "run"]
 
-
-@dataclass(frozen=True, slots=True)
-class Drive:
-    """One run to drive.
-
-    Attributes:
-        loaded: the workflow and its environment.
-        store: the URL of the store.
-        seal: how entries are written and checked.
-        effect: `start(...)` or `resume(...)` of the workflow.
-        run_id: the run.
-        resume_command: what to type to resume it.
-        sized_by: the step whose output is the list of items, for progress.
-        as_json: print one JSON object instead of sentences.
-    """
-
-    loaded: LoadedWorkflow
-    store: str
-    seal: Seal
-    effect: Effect[Any, Any, Any]
-    run_id: str
-    resume_command: str
-    sized_by: str | None = None
-    as_json: bool = False
+_REPORT = "effectflow-report"
 
 
-def drive(job: Drive) -> ExitCode:
-    """Run it to its end, or to a signal; say what happened; give the exit code."""
-    console = Console(stderr=job.as_json)
-    progress = RunProgress(console, sized_by=job.sized_by)
-    try:
-        result = anyio.run(_drive, job, progress, console)
-    except StoppedBySignal as stop:
-        _say(job, console, progress, "interrupted", f"Interrupted by {stop.signal_name}.")
-        return ExitCode.INTERRUPTED
-    except CheckpointError as error:
-        _say(job, console, progress, "checkpoint error", str(error))
-        return ExitCode.CHECKPOINT_ERROR
-    except Exception:
-        traceback.print_exc(file=sys.stderr)
-        _say(job, console, progress, "failed", "The workflow ended in a defect, shown above.")
-        return ExitCode.WORKFLOW_FAILED
-    return _report(job, console, progress, result)
-
-
-async def _drive(job: Drive, progress: RunProgress, console: Console) -> Result[Any, Any]:
-    def stopping(signal_name: str) -> None:
-        _print(console, f"Stopping after {signal_name}; a second signal ends at once.")
-
-    async with open_store(job.store) as store:
-        checkpoints = Checkpoints(
-            store, key=job.seal.key, encryption=job.seal.encryption, observers=(progress,)
-        )
-        env = job.loaded.environment(checkpoints)
-        with progress:
-            return await run_until_signal(lambda: job.effect.run(env), on_signal=stopping)
-
-
-def _report(
-    job: Drive, console: Console, progress: RunProgress, result: Result[Any, Any]
-) -> ExitCode:
-    if isinstance(result, Failure):
-        error = result.failure()
-        if isinstance(error, CheckpointError):
-            _say(job, console, progress, "checkpoint error", str(error))
-            return ExitCode.CHECKPOINT_ERROR
-        text = f"The workflow failed: {type(error).__name__}: {error}"
-        _say(job, console, progress, "failed", text)
-        return ExitCode.WORKFLOW_FAILED
-    _say(job, console, progress, "completed", "", output=result.unwrap())
-    return ExitCode.DONE
-
-
-def _say(
-    job: Drive,
-    console: Console,
-    progress: RunProgress,
-    status: str,
-    text: str,
-    *,
-    output: object = None,
+def demo(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="A folder with Python files; the standard library if not given."),
+    ] = None,
+    report: Annotated[
+        Path, typer.Option(help="Where to write the reports, without .txt and .json.")
+    ] = Path(_REPORT),
+    limit: Annotated[int, typer.Option(min=1, help="How many files at once.")] = 8,
+    run_id: Annotated[str | None, typer.Option(help="Names the run.")] = None,
+    store: StoreOption = STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    may_resume = status in ("interrupted", "failed")
-    if job.as_json:
-        answer = {
-            "run_id": job.run_id,
-            "status": status,
-            "steps_run": progress.completed,
-            "steps_skipped": progress.skipped,
-            "output": _shown(output),
-            "message": text or None,
-            "resume_with": job.resume_command if may_resume else None,
-        }
-        sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
-        sys.stdout.flush()
-        return
-    if text:
-        _print(console, text)
-    counts = f"{progress.completed} steps run, {progress.skipped} skipped (done before)"
-    _print(console, f"Run {job.run_id}: {status}; {counts}.")
-    if output is not None:
-        for line in output if isinstance(output, list) else [output]:  # pyright: ignore[reportUnknownVariableType]
-            _print(console, str(line))  # pyright: ignore[reportUnknownArgumentType]
-    if may_resume:
-        _print(console, f"Resume it with: {job.resume_command}")
+    """Take a census of Python source files, durably. Kill it at any moment, then resume it."""
+    chosen = (folder or Path(dataclasses.__file__).parent).resolve()
+    if not chosen.is_dir():
+        fail(ExitCode.BAD_USE, f"{chosen} is no folder")
+    store_named(store)
+    job = CensusJob(str(chosen), str(report.resolve()), limit)
+    run_id = run_id or f"census-{uuid4().hex[:8]}"
+    if not as_json:
+        Console().print(
+            f"Run {run_id}: Python files below {chosen}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    keys = given_keys(key_file, encryption_keys)
+    _drive(
+        demo_workflow(), store, census.start(job, run_id=run_id), run_id, keys=keys, as_json=as_json
+    )
 
 
-def _print(console: Console, text: str) -> None:
-    """Text as it is: it may hold what rich would take for markup."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+def run(
+    workflow: Annotated[str, typer.Argument(metavar="APP:WORKFLOW", help="Module and workflow.")],
+    input: Annotated[str, typer.Option("--input", help="JSON, or @FILE.")] = "null",
+    run_id: Annotated[str | None, typer.Option(help="Names the run.")] = None,
+    store: StoreOption = STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a workflow on an input. With the id of a run of the same input, go on with that run."""
+    with bad_use():
+        loaded = load_workflow(workflow)
+        value = _structured(loaded, read_input(input))
+    run_id = run_id or f"{loaded.workflow.name}-{uuid4().hex[:8]}"
+    effect = loaded.workflow.start(value, run_id=run_id)
+    keys = given_keys(key_file, encryption_keys)
+    _drive(loaded, store, effect, run_id, keys=keys, app=workflow, as_json=as_json)
 
 
-def _shown(output: object) -> Any:
-    """An output for `--json`: as it is saved where it is plain data, as text where it is not."""
-    if isinstance(output, Machine):
-        return orjson.loads(cast("Machine[Any]", output).to_json())
+def resume(
+    run_id: Annotated[str | None, typer.Argument(help="The run's id.")] = None,
+    latest: Annotated[
+        bool, typer.Option("--latest", help="The newest run that can be resumed.")
+    ] = False,
+    app: AppOption = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            help="Go on although the workflow changed, or a step's outcome is not known.",
+        ),
+    ] = False,
+    store: StoreOption = STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take up a run where it stood. What was done is skipped."""
+    if (run_id is None) is not latest:
+        fail(ExitCode.BAD_USE, "give either a run id or --latest")
+    info = read_store(store, lambda found: _choose(found, run_id))
+    if info is None:
+        fail(ExitCode.BAD_USE, f"no run in {store} can be resumed; `effectflow list` shows them")
+    loaded = workflow_of(info, app)
+    effect = loaded.workflow.resume(info.run_id, force=force)
+    keys = given_keys(key_file, encryption_keys)
+    _drive(loaded, store, effect, info.run_id, keys=keys, app=app, as_json=as_json)
+
+
+def _structured(loaded: LoadedWorkflow, data: Any) -> Any:
     try:
-        return to_tree(output, types=KnownTypes.of(type(output)))
-    except CheckpointError:
-        return repr(output)
+        return loaded.workflow.structure_input(data)
+    except ValueError as error:
+        raise BadUse(str(error)) from error
+
+
+async def _choose(store: CheckpointStore, run_id: str | None) -> RunInfo | None:
+    if run_id is None:
+        runs = await store.find(RunQuery(resumable=True, limit=1))
+        return runs[0] if runs else None
+    info = await store.info(run_id)
+    if info is None:
+        raise await run_not_found(store, run_id)
+    return info
+
+
+def _drive(
+    loaded: LoadedWorkflow,
+    store: str,
+    effect: Any,
+    run_id: str,
+    *,
+    keys: Keys,
+    app: str | None = None,
+    as_json: bool,
+) -> NoReturn:
+    store_named(store)
+    words = ["effectflow", "resume", run_id]
+    words += ["--store", store] if store != STORE else []
+    words += ["--app", app] if app is not None else []
+    words += keys.words
+    job = Drive(
+        loaded=loaded,
+        store=store,
+        seal=keys.seal,
+        effect=effect,
+        run_id=run_id,
+        resume_command=shlex.join(words),
+        sized_by="discover_files" if loaded.workflow is census else None,
+        as_json=as_json,
+    )
+    raise typer.Exit(drive(job))

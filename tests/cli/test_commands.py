@@ -130,6 +130,7 @@ def test_a_failure_is_exit_code_1_and_says_how_to_resume(effectflow: Command) ->
         (["list", "--store", "mongo://x"], "sqlite:///"),
         (["demo", "--store", "mongo://x"], "sqlite:///"),
         (["list", "--store", "sqlite:///typo.db"], "there is no store typo.db"),
+        (["list", "--store", "file:./nosuch"], "there is no store nosuch"),
         (["run", "quits:sell"], "SystemExit: 7"),
         (["run", "shop:sell", "--input", '{"item": 5}'], "expected str @ $.item"),
         (["demo", "nowhere"], "no folder"),
@@ -183,7 +184,7 @@ def test_a_run_can_be_seen_as_it_once_stood(effectflow: Command) -> None:
 def test_runs_are_signed_and_encrypted_with_keys_from_files(
     effectflow: Command, folder: Path
 ) -> None:
-    (folder / "sign.key").write_bytes(bytes(range(32)))
+    (folder / "sign.key").write_bytes(bytes(range(224, 255)) + b"\n")
     (folder / "keys").write_text(f"old {'00' * 16}\nnew {'11' * 32}\n")
     keys = ("--key-file", "sign.key", "--encryption-keys", "keys")
     ran = effectflow("run", "shop:sell", "--input", '{"item": "hat"}', "--run-id", "r1", *keys)
@@ -202,6 +203,13 @@ def test_runs_are_signed_and_encrypted_with_keys_from_files(
     for path in ("bad", "missing"):
         ran = effectflow("show", "r1", "--encryption-keys", path)
         assert (ran.code, path in ran.err) == (2, True)
+
+
+def test_a_missing_driver_is_bad_use(effectflow: Command, folder: Path) -> None:
+    (folder / "filelock.py").write_text("raise ModuleNotFoundError('no', name='filelock')")
+    ran = effectflow("list", "--store", "file:./runs")
+
+    assert (ran.code, "pip install 'effectflow[file]'" in ran.err) == (2, True)
 
 
 def test_runs_move_between_stores(effectflow: Command, folder: Path) -> None:
