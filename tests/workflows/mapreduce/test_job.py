@@ -378,11 +378,31 @@ async def test_a_step_gives_its_name_and_its_promises(store: MemoryStore) -> Non
     assert error.step == "map[0]/spell it"
 
 
+@pytest.mark.parametrize("count", [3, 5])
+async def test_a_group_that_failed_is_reduced_again_by_a_resume(
+    store: MemoryStore, count: int
+) -> None:
+    """Whether it failed while items were under way, or as the last one."""
+    is_broken = True
+
+    def reduced(words: list[str]) -> Effect[App, str, str]:
+        return fail("no") if is_broken and str(count - 1) in words else join(words)
+
+    job = spelling(reduce=reduced)
+    app = app_around(store)
+    assert await job.start(count, run_id="r").run(app) == Failure("no")
+    is_broken = False
+    app.world.forget()
+
+    assert await job.resume("r").run(app) == Success(JobResult(spelled(count), count))
+    assert app.world.mapped == []
+
+
 @pytest.mark.parametrize("policy", [None, RetryPolicy.constant(0).with_max_retries(1)])
 async def test_a_step_says_itself_which_failures_a_resume_tries_again(
     store: MemoryStore, policy: RetryPolicy | None
 ) -> None:
-    @step(retryable=lambda error: "1" not in str(error))
+    @step(retryable=lambda error: error.args != ("item 1",))
     def picky(number: int) -> Effect[App, Broken, str]:
         return spell(number)
 
