@@ -202,13 +202,19 @@ class NotSerializable(CheckpointError):
 
 
 class SaveFailed(CheckpointError):
-    """The store could not make an entry durable. What was durable before still is."""
+    """The store could not make an entry durable. What was durable before still is.
 
-    def __init__(self, run_id: str, reason: str) -> None:
+    `is_unknown` says whether the entries may have been written all the same: they were sent, and no
+    answer came.
+    """
+
+    def __init__(self, run_id: str, reason: str, *, is_unknown: bool = False) -> None:
         self.run_id = run_id
         self.reason = reason
+        self.is_unknown = is_unknown
+        outcome = "may or may not have been" if is_unknown else "could not be"
         super().__init__(
-            f"a checkpoint of run {run_id!r} could not be saved: {reason}. Every entry before it is "
+            f"a checkpoint of run {run_id!r} {outcome} saved: {reason}. Every entry before it is "
             "safe; resume the run when the cause is mended."
         )
 

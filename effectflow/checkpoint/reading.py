@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -27,7 +28,6 @@ __all__ = [
 
 
 _UNSIGNED = Seal()
-_PAGE = 500
 
 _ATTEMPTS = 3
 """How often a run that somebody drives is read until its parts fit; a damaged one never does."""
@@ -176,10 +176,8 @@ def _open_all(
 
 async def all_run_ids(store: CheckpointStore) -> list[str]:
     """The ids of all runs of a store, newest first."""
-    found: list[str] = []
-    while page := await store.find(RunQuery(offset=len(found), limit=_PAGE)):
-        found += [info.run_id for info in page]
-    return found
+    # Not page by page: runs that are added or deleted meanwhile would shift the next one.
+    return [info.run_id for info in await store.find(RunQuery(limit=sys.maxsize))]
 
 
 async def run_not_found(store: CheckpointStore, run_id: str) -> RunNotFound:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
+from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import Lease
 
 __all__ = [
@@ -34,6 +35,15 @@ class RunStatus(StrEnum):
     INTERRUPTED = "interrupted"
     FAILED = "failed"
     COMPLETED = "completed"
+
+    @staticmethod
+    def stored(text: str, run_id: str) -> RunStatus:
+        """The status that a store keeps as text. Raises CorruptCheckpoint for one that is unknown."""
+        try:
+            return RunStatus(text)
+        except ValueError:
+            reason = f"its status is {text!r}, which this effectflow does not know"
+            raise CorruptCheckpoint(run_id, reason) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +178,8 @@ class CheckpointStore(Protocol):
         same transaction.
 
         Fails with LeaseLost, having written nothing, when the lease's fence is not the run's newest
-        or the journal does not end at `after`; with SaveFailed when the records could not be written.
+        or the journal does not end at `after`; with SaveFailed when the records could not be written,
+        whose `is_unknown` says whether they may have been all the same.
         """
         ...
 
@@ -185,7 +196,11 @@ class CheckpointStore(Protocol):
         ...
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
-        """The runs that match, newest created first."""
+        """The runs that match, newest created first.
+
+        Each is given once, also while others are added and removed. That does not hold from one page
+        (`offset`) to the next.
+        """
         ...
 
     async def delete(self, run_id: str) -> None:

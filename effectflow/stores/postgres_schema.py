@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import Any
+
 from psycopg import AsyncConnection, sql
 
 from effectflow.checkpoint.errors import UnsupportedVersion
 
-__all__ = ["migrate"]
+__all__ = ["escaped", "key_of", "migrate", "unescaped"]
 
 _LOCK = 0x45464657
 """The advisory lock under which one program at a time changes the schema ("EFFW")."""
@@ -121,20 +124,18 @@ _MIGRATIONS = (
 """The statements that lead from each version to the next. What stands here is never changed."""
 
 
-async def migrate(connection: AsyncConnection[object], schema: str) -> None:
-    """Make the schema, or bring it up to date. Fails with UnsupportedVersion if it is newer."""
+async def migrate(connection: AsyncConnection[Any], schema: str) -> None:
+    """Make the schema, or bring it up to date. Fails with UnsupportedVersion if it is newer.
+
+    Where there is nothing to do, it needs no right to create anything.
+    """
     name = sql.Identifier(schema)
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        await connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
-        await connection.execute(
-            sql.SQL("CREATE TABLE IF NOT EXISTS {}.schema_version (version int)").format(name)
-        )
-        cursor = await connection.execute(
-            sql.SQL("SELECT coalesce(max(version), 0) FROM {}.schema_version").format(name)
-        )
-        row: object = await cursor.fetchone()
-        version = row[0] if isinstance(row, tuple) and isinstance(row[0], int) else 0
+        version = await _version(connection, schema)
+        if version is None:
+            await _create(connection, schema)
+            version = 0
         if version > len(_MIGRATIONS):
             raise UnsupportedVersion(f"schema {schema!r}", version, len(_MIGRATIONS))
         for number, statements in enumerate(_MIGRATIONS[version:], version + 1):
@@ -142,3 +143,43 @@ async def migrate(connection: AsyncConnection[object], schema: str) -> None:
             await connection.execute(
                 sql.SQL("INSERT INTO {}.schema_version VALUES (%s)").format(name), (number,)
             )
+
+
+async def _version(connection: AsyncConnection[Any], schema: str) -> int | None:
+    """The version of what is there; None if nothing is."""
+    is_there = await connection.execute(
+        "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'schema_version'", (schema,)
+    )
+    if not is_there.rowcount:
+        return None
+    newest = await connection.execute(
+        sql.SQL("SELECT coalesce(max(version), 0) FROM {}.schema_version").format(
+            sql.Identifier(schema)
+        )
+    )
+    [version] = await newest.fetchone() or [0]
+    return version
+
+
+async def _create(connection: AsyncConnection[Any], schema: str) -> None:
+    name = sql.Identifier(schema)
+    # Looked for first: IF NOT EXISTS needs the right to create schemas even where it is there.
+    is_there = await connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (schema,))
+    if not is_there.rowcount:
+        await connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
+    await connection.execute(sql.SQL("CREATE TABLE {}.schema_version (version int)").format(name))
+
+
+def key_of(run_id: str) -> bytes:
+    """What a run is found by: an index takes no long texts."""
+    return hashlib.sha256(run_id.encode()).digest()
+
+
+def escaped(text: str) -> str:
+    """Text without the one character that PostgreSQL does not take."""
+    return text.replace("\\", "\\\\").replace("\0", "\\0")
+
+
+def unescaped(text: str) -> str:
+    """What was `escaped`."""
+    return "\\".join(part.replace("\\0", "\0") for part in text.split("\\\\"))

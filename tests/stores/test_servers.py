@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -136,7 +137,7 @@ class RestartingPostgres:
 
     def start(self) -> None:
         """Wait until it has recovered by itself."""
-        wait_for(self._answers)
+        wait_for(self._answers, seconds=60)
 
     def _answers(self) -> bool:
         try:
@@ -152,7 +153,9 @@ class RestartingPostgres:
                 " AND pid <> pg_backend_pid()"
             ).fetchall()
         for (pid,) in rows:
-            os.kill(pid, signal.SIGKILL)
+            # Killing one ends the others, so some may be gone already.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
         self._server.cleanup()
@@ -161,7 +164,7 @@ class RestartingPostgres:
 async def test_a_postgres_server_that_crashes_and_comes_back_loses_nothing(tmp_path: Path) -> None:
     server = RestartingPostgres(tmp_path / "data")
     try:
-        async with PostgresStore(server.dsn) as store:
+        async with PostgresStore(server.dsn, patience=60) as store:
             await _write_through_restarts(store, server.kill, server.start)
     finally:
         server.stop()
@@ -184,11 +187,13 @@ async def _write_through_restarts(
     stop = threading.Event()
 
     def restart_often() -> None:
-        for _ in range(3):
-            time.sleep(0.2)
-            kill()
-            start()
-        stop.set()
+        try:
+            for _ in range(3):
+                time.sleep(0.2)
+                kill()
+                start()
+        finally:
+            stop.set()
 
     thread = threading.Thread(target=restart_often)
     lease = await store.claim("r", owner=str(Owner.new()), seconds=600)
