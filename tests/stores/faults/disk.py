@@ -233,7 +233,9 @@ class _Disk:
         self.pending.append(naming)
 
     def _sync(self, sync: Sync) -> None:
-        file = self.files.get(sync.inode)
+        # By its name first: the inode may have been that of a file that is gone.
+        is_folder = isinstance(self.names.get(sync.path), Folder)
+        file = None if is_folder else self.files.get(sync.inode)
         if file is not None:
             if sync.is_done:
                 file.synced = _written(file.synced, file.pending)
