@@ -62,6 +62,7 @@ from effectflow.checkpoint.step import Step, step
 from effectflow.checkpoint.store import (
     CheckpointStore,
     KeepsHistory,
+    ListsDamagedRuns,
     Record,
     RunInfo,
     RunQuery,
@@ -108,6 +109,7 @@ __all__ = [
     "KeepsHistory",
     "Lease",
     "LeaseLost",
+    "ListsDamagedRuns",
     "Metadata",
     "NodeEnded",
     "NodeStarted",

@@ -8,10 +8,22 @@ from difflib import get_close_matches
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.entries import Entry
-from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, RunNotFound
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    CorruptCheckpoint,
+    RunNotFound,
+    UnsupportedVersion,
+)
 from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.seal import Seal, first_digest
-from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunStatus
+from effectflow.checkpoint.store import (
+    CheckpointStore,
+    ListsDamagedRuns,
+    Record,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+)
 
 __all__ = [
     "Journal",
@@ -104,7 +116,10 @@ class Verification:
 
 async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED) -> Verification:
     """Check every entry of a run, without running anything. Raises RunNotFound."""
-    info, records = await read_consistently(store, run_id)
+    try:
+        info, records = await read_consistently(store, run_id)
+    except (CorruptCheckpoint, UnsupportedVersion) as error:
+        return Verification(run_id, 0, 0, error)
     length = len(records)
     journal, problem = _open_all(records, run_id, seal, Journal.empty(run_id))
     if problem is None:
@@ -175,9 +190,12 @@ def _open_all(
 
 
 async def all_run_ids(store: CheckpointStore) -> list[str]:
-    """The ids of all runs of a store, newest first."""
+    """The ids of all runs of a store, newest first; those that are damaged as well, last."""
     # Not page by page: runs that are added or deleted meanwhile would shift the next one.
-    return [info.run_id for info in await store.find(RunQuery(limit=sys.maxsize))]
+    found = [info.run_id for info in await store.find(RunQuery(limit=sys.maxsize))]
+    if isinstance(store, ListsDamagedRuns):
+        found += await store.damaged_runs()
+    return found
 
 
 async def run_not_found(store: CheckpointStore, run_id: str) -> RunNotFound:

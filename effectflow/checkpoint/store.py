@@ -19,6 +19,7 @@ from effectflow.checkpoint.lease import Lease
 __all__ = [
     "CheckpointStore",
     "KeepsHistory",
+    "ListsDamagedRuns",
     "Record",
     "RunInfo",
     "RunQuery",
@@ -226,4 +227,16 @@ class KeepsHistory(Protocol):
 
     def keep_history(self, run_id: str, copies: int) -> None:
         """Keep so many copies of this run from now on. Called before a run is driven."""
+        ...
+
+
+@runtime_checkable
+class ListsDamagedRuns(Protocol):
+    """A store in which one run may be damaged while the others are not.
+
+    Its `find` passes over such a run, with a warning that names it; `info` and `read` fail for it.
+    """
+
+    async def damaged_runs(self) -> list[str]:
+        """The ids of the runs that `find` passes over, as they cannot be read."""
         ...

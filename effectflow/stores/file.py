@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-import orjson
 from anyio import to_thread
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from effectflow.checkpoint.errors import (
+    CheckpointError,
+    CorruptCheckpoint,
     LeaseLost,
     RunBusy,
     RunNotFound,
     SaveFailed,
     StoreUnavailable,
+    UnsupportedVersion,
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
-from effectflow.stores.file_run import RunFolder
-from effectflow.stores.file_writing import folder_name, make_folder, replace_link
+from effectflow.stores.file_format import RunState
+from effectflow.stores.file_lock import RunLock
+from effectflow.stores.file_run import Mark, RunFolder, run_id_of
+from effectflow.stores.file_writing import folder_name, make_folder, remove_link, replace_link
 
 __all__ = ["FileStore"]
+
+logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
@@ -42,10 +49,16 @@ class FileStore:
         directory/sessions/{run id}/checkpoint.json
         directory/sessions/{run id}/history/checkpoint-{time}.json
         directory/sessions/latest -> the run that was started last
+        directory/locks/{number}
 
     A save writes a temporary file, syncs it, renames it, and syncs the folder: a crash at any moment
     leaves the state before or the state after. A checkpoint that was damaged is replaced by the newest
-    good copy of its history, with a warning. Several processes of one host may use one directory.
+    good copy of its history, with a warning. A run that cannot be read at all is passed over by `find`,
+    with a warning, as are folders that are copies of others. Several processes of one host may use one
+    directory.
+
+    A run that is deleted leaves nothing but its fence, in one of a fixed number of files: whoever wrote
+    to it stays refused, also when a run of the same name is started.
 
     Parameters:
         directory: where; made if it is missing.
@@ -58,7 +71,9 @@ class FileStore:
     def __init__(self, directory: str | PathLike[str]) -> None:
         self.directory = Path(directory)
         self._sessions = self.directory / "sessions"
-        self._folders: dict[str, RunFolder] = {}
+        self._locks = self.directory / "locks"
+        self._history: dict[str, int] = {}
+        self._found: dict[str, tuple[Mark, RunState]] = {}
         self._is_open = False
 
     async def __aenter__(self) -> Self:
@@ -81,17 +96,19 @@ class FileStore:
         self._is_open = False
 
     def keep_history(self, run_id: str, copies: int) -> None:
-        """Keep so many copies of earlier checkpoints of this run; 10 if nothing is said."""
-        self._folder(run_id).history = copies
+        """Keep so many copies of earlier checkpoints of this run until it is given free, and not 10."""
+        self._history[run_id] = copies
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         def claim(folder: RunFolder) -> Lease:
             now = time.time()
-            held = folder.read_lease()
-            if held is not None and held.owner not in ("", owner) and held.is_held(now):
+            state = folder.state()
+            held = folder.lease(state)
+            if held.owner not in ("", owner) and held.is_held(now):
                 raise RunBusy(run_id, held.owner, held.expires_at - now)
-            folder.tidy()
-            lease = Lease(run_id, owner, held.fence + 1 if held else 1, now + seconds)
+            folder.tidy(state)
+            fence = max(held.fence, self._lock(run_id).fence()) + 1
+            lease = Lease(run_id, owner, fence, now + seconds)
             folder.write_lease(lease)
             return lease
 
@@ -99,8 +116,8 @@ class FileStore:
 
     async def renew(self, lease: Lease, *, seconds: float) -> Lease:
         def renew(folder: RunFolder) -> Lease:
-            _check_held(lease, folder)
-            renewed = Lease(lease.run_id, lease.owner, lease.fence, time.time() + seconds)
+            _check_held(lease, folder.lease(folder.state()))
+            renewed = replace(lease, expires_at=time.time() + seconds)
             folder.write_lease(renewed)
             return renewed
 
@@ -108,11 +125,17 @@ class FileStore:
 
     async def release(self, lease: Lease) -> None:
         def release(folder: RunFolder) -> None:
-            held = folder.read_lease()
-            if held is not None and held.fence == lease.fence and held.owner:
-                _release(folder, held)
+            state = folder.state()
+            held = folder.lease(state)
+            if not _is_same(lease, held):
+                return
+            if folder.is_claimed_only():
+                self._remove(folder, held)
+            else:
+                folder.write_lease(replace(held, owner=""))
 
         await self._locked(lease.run_id, release)
+        self._history.pop(lease.run_id, None)
 
     async def append(
         self,
@@ -124,8 +147,8 @@ class FileStore:
         release: bool = False,
     ) -> None:
         def append(folder: RunFolder) -> None:
-            held = _check_held(lease, folder)
             state = folder.state()
+            _check_held(lease, folder.lease(state))
             length = 0 if state is None else state.length
             if length != after:
                 raise LeaseLost(lease.run_id, f"its journal has {length} entries, not {after}")
@@ -134,41 +157,67 @@ class FileStore:
                     raise ValueError("the first append of a run needs a summary")
                 state = folder.create(summary)
                 replace_link(self._sessions / "latest", folder.path.name)
-            folder.save(state, [bytes(body) for body in bodies], summary or state.summary)
-            if release:
-                _release(folder, held)
+            folder.save(
+                state,
+                [bytes(body) for body in bodies],
+                summary or state.summary,
+                fence=lease.fence,
+                release=release,
+            )
 
         await self._locked(lease.run_id, append)
+        if release:
+            self._history.pop(lease.run_id, None)
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
-        folder = self._folder(run_id)
-        return await self._reading(lambda: folder.records(after))
+        return await self._reading(lambda: self._folder(run_id).records(after))
 
     async def info(self, run_id: str) -> RunInfo | None:
-        folder = self._folder(run_id)
-        return await self._reading(lambda: _info(folder))
+        def info() -> RunInfo | None:
+            folder = self._folder(run_id)
+            state = folder.state()
+            return None if state is None else _info(folder, state)
+
+        return await self._reading(info)
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         def find() -> list[RunInfo]:
             now = time.time()
-            infos = [_info(folder) for folder in self._all_folders()]
-            found = [info for info in infos if info is not None and query.matches(info, now)]
+            infos, damaged = self._all()
+            for run_id, error in damaged.items():
+                logger.warning("run %r is passed over: %s", run_id, error)
+            found = [info for info in infos if query.matches(info, now)]
             found.sort(key=lambda info: (-info.summary.created_at, info.run_id))
             return found[query.offset : query.offset + query.limit]
 
         return await self._reading(find)
 
+    async def damaged_runs(self) -> list[str]:
+        """The ids of the runs that `find` passes over, as they cannot be read."""
+        return await self._reading(lambda: sorted(self._all()[1]))
+
     async def delete(self, run_id: str) -> None:
         def delete(folder: RunFolder) -> None:
-            if folder.state() is None:
-                raise RunNotFound(run_id)
-            held = folder.read_lease()
+            try:
+                state = folder.state()
+                if state is None:
+                    raise RunNotFound(run_id)
+            except CorruptCheckpoint:
+                # There is no reading it, and so no other use for it.
+                state = None
+            held = folder.lease(state)
             now = time.time()
-            if held is not None and held.owner and held.is_held(now):
+            if held.owner and held.is_held(now):
                 raise RunBusy(run_id, held.owner, held.expires_at - now)
-            folder.delete()
+            self._remove(folder, held)
 
         await self._locked(run_id, delete)
+        self._history.pop(run_id, None)
+
+    def _remove(self, folder: RunFolder, held: Lease) -> None:
+        self._lock(folder.run_id).remember(held.fence)
+        folder.remove()
+        remove_link(self._sessions / "latest", folder.path.name)
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -177,22 +226,38 @@ class FileStore:
             )
 
     def _folder(self, run_id: str) -> RunFolder:
-        # Kept, since it remembers what it has read.
-        if run_id not in self._folders:
-            path = self._sessions / folder_name(run_id)
-            self._folders[run_id] = RunFolder(path, run_id)
-        return self._folders[run_id]
+        path = self._sessions / folder_name(run_id)
+        return RunFolder(path, run_id, history=self._history.get(run_id, 10))
 
-    def _all_folders(self) -> list[RunFolder]:
-        found: list[RunFolder] = []
+    def _lock(self, run_id: str) -> RunLock:
+        return RunLock(self._locks, folder_name(run_id))
+
+    def _all(self) -> tuple[list[RunInfo], dict[str, CheckpointError]]:
+        """The line about each run, and what is wrong with those that cannot be read."""
+        infos: list[RunInfo] = []
+        damaged: dict[str, CheckpointError] = {}
+        found: dict[str, tuple[Mark, RunState]] = {}
         for path in self._sessions.iterdir():
-            try:
-                run_id = orjson.loads((path / "lease.json").read_bytes())["run_id"]
-            except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+            if path.is_symlink() or not path.is_dir():
                 continue
-            if not path.is_symlink():
-                found.append(self._folder(run_id))
-        return found
+            run_id = run_id_of(path)
+            if run_id is None:
+                continue
+            folder = RunFolder(path, run_id)
+            try:
+                mark = folder.mark()
+                known = self._found.get(run_id)
+                state = known[1] if known and known[0] == mark else folder.state()
+                if state is None:
+                    continue
+                if mark is not None and not state.is_restored:
+                    found[run_id] = mark, state.without_records()
+                infos.append(_info(folder, state))
+            except (CorruptCheckpoint, UnsupportedVersion) as error:
+                damaged[run_id] = error
+        # Of those that are there, and no others.
+        self._found = found
+        return infos, damaged
 
     async def _reading(self, read: Callable[[], A]) -> A:
         """What `read` gives. Files are replaced whole, so it needs no lock."""
@@ -212,13 +277,12 @@ class FileStore:
         """What `work` gives, while nobody else changes the files of the run."""
 
         def locked() -> A:
-            folder = self._folder(run_id)
+            folder, lock = self._folder(run_id), self._lock(run_id)
             try:
-                folder.path.mkdir(exist_ok=True)
-                with FileLock(folder.path / "lock", timeout=_LOCK_SECONDS):
+                with lock.held(_LOCK_SECONDS):
                     return work(folder)
             except Timeout as error:
-                reason = f"another program has locked {folder.path} for {_LOCK_SECONDS:.0f} s"
+                reason = f"another program has locked {lock.path} for {_LOCK_SECONDS:.0f} s"
                 raise SaveFailed(run_id, reason) from error
             except OSError as error:
                 raise SaveFailed(run_id, f"{folder.path}: {error.strerror or error}") from error
@@ -227,25 +291,18 @@ class FileStore:
         return await to_thread.run_sync(locked)
 
 
-def _check_held(lease: Lease, folder: RunFolder) -> Lease:
-    held = folder.read_lease()
-    if held is None or held.fence != lease.fence or not held.owner:
-        owner = held.owner if held and held.owner else "nobody"
-        raise LeaseLost(lease.run_id, f"it is held by {owner}")
-    return held
+def _is_same(lease: Lease, held: Lease) -> bool:
+    # Also by the owner: a fence is given out twice if the newest lease was lost with its file.
+    return (lease.fence, lease.owner) == (held.fence, held.owner)
 
 
-def _release(folder: RunFolder, held: Lease) -> None:
-    # What could not be given free expires by itself.
-    with suppress(OSError):
-        folder.write_lease(Lease(held.run_id, "", held.fence, held.expires_at))
+def _check_held(lease: Lease, held: Lease) -> None:
+    if not _is_same(lease, held):
+        raise LeaseLost(lease.run_id, f"it is held by {held.owner or 'nobody'}")
 
 
-def _info(folder: RunFolder) -> RunInfo | None:
-    state = folder.state()
-    if state is None or not state.length:
-        return None
-    held = folder.read_lease()
-    if held is not None and not held.owner:
-        held = None
-    return RunInfo(state.run_id, state.summary, state.updated_at, state.length, held)
+def _info(folder: RunFolder, state: RunState) -> RunInfo:
+    held = folder.lease(state)
+    return RunInfo(
+        state.run_id, state.summary, state.updated_at, state.length, held if held.owner else None
+    )

@@ -4,63 +4,81 @@
 
     checkpoint.json                     the newest entries, with what the run is found by
     history/checkpoint-{time}.json      what `checkpoint.json` was before, the newest few
+    history/damaged-{time}.json         what it was when it was found damaged
     entries/{first sequence}.json       older entries, some hundred a file, never written again
     lease.json                          who holds the run
 
 `checkpoint.json` has a bounded number of entries, so what a save costs does not depend on how long the
-run is.
+run is. It also has the fence of whoever saved it, and whether the lease was given free with it.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import logging
+import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunStatus, RunSummary
-from effectflow.stores.file_writing import TEMPORARY, sync_folder, write_whole
+from effectflow.stores.file_format import (
+    Damaged,
+    RunState,
+    decode_lease,
+    decode_records,
+    decode_state,
+    encode_lease,
+    encode_records,
+    encode_state,
+)
+from effectflow.stores.file_writing import (
+    TEMPORARY,
+    folder_name,
+    keep_copy,
+    sync_folder,
+    write_whole,
+)
 
-__all__ = ["RunFolder", "RunState"]
+__all__ = ["Mark", "RunFolder", "run_id_of"]
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
+Mark: TypeAlias = tuple[int, int, int]
+"""What a file is told by: its inode, time and size."""
+
 _ENTRIES_IN_A_FILE = 100
 _BYTES_IN_A_FILE = 1024 * 1024
+_STAMP = "%Y%m%dT%H%M%S.%fZ"
+_COPY = re.compile(r"checkpoint-\d{8}T\d{6}\.\d{6}Z\.json")
+_OLDER = re.compile(r"\d{9,18}\.json")
 
 
-@dataclass(frozen=True, slots=True)
-class RunState:
-    """What `checkpoint.json` says.
+def run_id_of(path: Path) -> str | None:
+    """The run that a folder is of; None if it is of none, or was copied from another folder."""
+    is_copy = False
+    for file in _files_that_name_it(path):
+        try:
+            run_id: Any = orjson.loads(file.read_bytes())["run_id"]
+            if folder_name(run_id) == path.name:
+                return run_id
+            is_copy = True
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None if is_copy or folder_name(path.name) != path.name else path.name
 
-    Attributes:
-        run_id: the run.
-        summary: what it is found by.
-        updated_at: when its newest record was written, in seconds since the epoch.
-        first: the sequence number of the oldest record here; those before are in `entries`.
-        records: the newest records.
-    """
 
-    run_id: str
-    summary: RunSummary
-    updated_at: float
-    first: int
-    records: tuple[Record, ...]
-
-    @property
-    def length(self) -> int:
-        """How many records the run has."""
-        return self.first - 1 + len(self.records)
+def _files_that_name_it(path: Path) -> Iterator[Path]:
+    yield path / "lease.json"
+    yield path / "checkpoint.json"
+    yield from _copies(path)
 
 
 class RunFolder:
@@ -69,58 +87,72 @@ class RunFolder:
     `history` is how many copies of earlier checkpoints are kept.
     """
 
-    def __init__(self, path: Path, run_id: str) -> None:
+    def __init__(self, path: Path, run_id: str, *, history: int = 10) -> None:
         self.path = path
         self.run_id = run_id
-        self.history = 10
+        self.history = history
         self._checkpoint = path / "checkpoint.json"
-        self._is_damaged = False
-        self._read: tuple[tuple[int, int, int], RunState] | None = None
 
     # The lease.
 
-    def read_lease(self) -> Lease | None:
-        """The lease as it was written last; its owner is empty if it was released."""
+    def lease(self, state: RunState | None) -> Lease:
+        """The newest lease, given where the run stands; its owner is empty if nobody holds it.
+
+        One that is missing or damaged is free. Its fence is known from the checkpoint.
+        """
+        fence = 0 if state is None else state.fence
+        lease = self._written_lease()
+        if lease is None or lease.fence < fence:
+            return Lease(self.run_id, "", fence, 0.0)
+        if state is not None and state.is_released and lease.fence == fence:
+            return replace(lease, owner="")
+        return lease
+
+    def _written_lease(self) -> Lease | None:
         try:
-            data = orjson.loads((self.path / "lease.json").read_bytes())
-            return Lease(self.run_id, data["owner"], data["fence"], data["expires_at"])
+            return decode_lease((self.path / "lease.json").read_bytes(), self.run_id)
         except FileNotFoundError:
             return None
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise CorruptCheckpoint(
-                self.run_id, f"its lease.json cannot be read: {error!r}"
-            ) from error
+        except Damaged as damage:
+            logger.warning(
+                "lease.json of run %r is damaged (%s): the run counts as free, and whoever drives it "
+                "now will be refused",
+                self.run_id,
+                damage,
+            )
+            return None
 
     def write_lease(self, lease: Lease) -> None:
-        data = {
-            "run_id": lease.run_id,
-            "owner": lease.owner,
-            "fence": lease.fence,
-            "expires_at": lease.expires_at,
-        }
-        write_whole(self.path / "lease.json", orjson.dumps(data, option=orjson.OPT_INDENT_2))
+        self.path.mkdir(exist_ok=True)
+        write_whole(self.path / "lease.json", encode_lease(lease))
 
-    # The journal.
+    def is_claimed_only(self) -> bool:
+        """Whether nothing was ever appended."""
+        return not (self.path / "entries").exists()
+
+    # The journal as it is read.
+
+    def mark(self) -> Mark | None:
+        """What changes whenever the run is saved; None if there is no `checkpoint.json`."""
+        try:
+            status = self._checkpoint.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def state(self) -> RunState | None:
         """Where the run stands; None if it is not there.
 
         A checkpoint that is damaged is replaced by the newest good one of the history, with a warning
-        that says what was lost. Fails with CorruptCheckpoint if there is none.
+        that says what was lost. Fails with CorruptCheckpoint if there is none, and with
+        UnsupportedVersion if a newer effectflow wrote it.
         """
         try:
-            status = self._checkpoint.stat()
+            return decode_state(self._checkpoint.read_bytes(), self.run_id)
         except FileNotFoundError:
-            return self._fall_back("it is missing") if self._copies() else None
-        mark = (status.st_ino, status.st_mtime_ns, status.st_size)
-        if self._read is not None and self._read[0] == mark:
-            return self._read[1]
-        try:
-            state = _decode(self._checkpoint.read_bytes(), self.run_id)
-        except _Damaged as damage:
-            return self._fall_back(str(damage))
-        self._read = mark, state
-        return state
+            return self._restored("it is missing") if _copies(self.path) else None
+        except Damaged as damage:
+            return self._restored(str(damage))
 
     def records(self, after: int) -> list[Record]:
         """The records after a sequence number."""
@@ -129,90 +161,33 @@ class RunFolder:
             return []
         older: list[Record] = []
         if after + 1 < state.first:
-            paths = sorted((self.path / "entries").glob("*.json"))
-            firsts = [int(path.stem) for path in paths]
-            for path, first, following in zip(
-                paths, firsts, [*firsts[1:], state.first], strict=True
-            ):
-                if first < state.first and following > after + 1:
+            files = [(first, path) for first, path in self._older() if first < state.first]
+            ends = [*(first for first, _ in files[1:]), state.first]
+            for (first, path), end in zip(files, ends, strict=True):
+                if end > after + 1:
                     older += self._read_older(path, first)
         return [record for record in (*older, *state.records) if record.sequence > after]
 
+    def _older(self) -> list[tuple[int, Path]]:
+        """The files of older records, with the sequence number of the first in each."""
+        paths = (self.path / "entries").glob("*.json")
+        return sorted((int(path.stem), path) for path in paths if _OLDER.fullmatch(path.name))
+
     def _read_older(self, path: Path, first: int) -> list[Record]:
         try:
-            return _decode_records(orjson.loads(path.read_bytes()), first)
-        except (OSError, orjson.JSONDecodeError, _Damaged) as error:
+            return decode_records(path.read_bytes(), first)
+        except (FileNotFoundError, Damaged) as error:
             reason = f"{path.name} cannot be read: {error}"
             raise CorruptCheckpoint(self.run_id, reason, sequence=first) from error
 
-    def save(self, state: RunState, bodies: list[bytes], summary: RunSummary) -> None:
-        """Append records, durably. Raises OSError, and then nothing was appended."""
-        now = time.time()
-        fresh = (
-            Record(sequence, now, body) for sequence, body in enumerate(bodies, state.length + 1)
-        )
-        records = (*state.records, *fresh)
-        updated_at = now if bodies else state.updated_at
-        saved = replace(state, summary=summary, updated_at=updated_at, records=records)
-        if _is_long(records):
-            data = orjson.dumps([_record(one) for one in records], option=orjson.OPT_INDENT_2)
-            write_whole(self.path / "entries" / f"{saved.first:09}.json", data)
-            saved = replace(saved, first=saved.length + 1, records=())
-        self._keep_copy()
-        write_whole(self._checkpoint, _encode(saved))
-        self._read = None
-        self._prune()
-
-    def create(self, summary: RunSummary) -> RunState:
-        """The state of a run that has no records yet."""
-        (self.path / "history").mkdir(parents=True, exist_ok=True)
-        (self.path / "entries").mkdir(exist_ok=True)
-        sync_folder(self.path)
-        sync_folder(self.path.parent)
-        return RunState(self.run_id, summary, summary.created_at, 1, ())
-
-    def delete(self) -> None:
-        """Remove the journal. The lease stays: no stale writer is to pass for a new owner."""
-        # The copies first: a checkpoint that is missing would be taken from them.
-        for folder in ("history", "entries"):
-            for path in (self.path / folder).glob("*"):
-                path.unlink()
-        self._checkpoint.unlink(missing_ok=True)
-        sync_folder(self.path)
-        self._read = None
-
-    def tidy(self) -> None:
-        """Remove what an interrupted write has left. It was never part of the run."""
-        for path in self.path.rglob(f"*{TEMPORARY}"):
-            path.unlink(missing_ok=True)
-
-    def _copies(self) -> list[Path]:
-        """The history, newest first."""
-        return sorted((self.path / "history").glob("checkpoint-*.json"), reverse=True)
-
-    def _keep_copy(self) -> None:
-        if not self._checkpoint.exists():
-            return
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        if self._is_damaged:
-            self._checkpoint.rename(self.path / "history" / f"damaged-{stamp}.json")
-            self._is_damaged = False
-        elif self.history:
-            copy = self.path / "history" / f"checkpoint-{stamp}.json"
-            copy.unlink(missing_ok=True)
-            copy.hardlink_to(self._checkpoint)
-
-    def _prune(self) -> None:
-        for path in self._copies()[self.history :]:
-            path.unlink(missing_ok=True)
-
-    def _fall_back(self, problem: str) -> RunState:
-        """The newest good copy."""
-        for path in self._copies():
+    def _restored(self, problem: str) -> RunState:
+        """The newest good copy, and what `entries` has after it."""
+        for path in _copies(self.path):
             try:
-                state = _decode(path.read_bytes(), self.run_id)
-            except (OSError, _Damaged):
+                copy = decode_state(path.read_bytes(), self.run_id)
+            except (OSError, Damaged):
                 continue
+            state = self._continued(replace(copy, is_restored=True))
             logger.warning(
                 "checkpoint.json of run %r is damaged (%s): the run is taken from %s, with %d entries; "
                 "what was saved after that is lost",
@@ -221,11 +196,134 @@ class RunFolder:
                 path.name,
                 state.length,
             )
-            self._is_damaged = True
             return state
         raise CorruptCheckpoint(
             self.run_id, f"its checkpoint.json is damaged ({problem}), and there is no good copy"
         )
+
+    def _continued(self, state: RunState) -> RunState:
+        """A copy, with the files of older records that were written after it.
+
+        Its status is not known then, and running is what may be so with any journal.
+        """
+        for first, path in self._older():
+            if first == state.first:
+                with suppress(OSError, Damaged):
+                    records = tuple(decode_records(path.read_bytes(), first))
+                    known = state.records
+                    if len(records) > len(known) and records[: len(known)] == known:
+                        state = replace(
+                            state,
+                            summary=replace(state.summary, status=RunStatus.RUNNING),
+                            updated_at=records[-1].written_at,
+                            first=first + len(records),
+                            records=(),
+                        )
+        return state
+
+    # The journal as it is written.
+
+    def create(self, summary: RunSummary) -> RunState:
+        """The state of a run that has no records yet."""
+        (self.path / "history").mkdir(exist_ok=True)
+        (self.path / "entries").mkdir(exist_ok=True)
+        sync_folder(self.path)
+        sync_folder(self.path.parent)
+        return RunState(self.run_id, summary, summary.created_at, 1, ())
+
+    def save(
+        self,
+        state: RunState,
+        bodies: Sequence[bytes],
+        summary: RunSummary,
+        *,
+        fence: int,
+        release: bool = False,
+    ) -> None:
+        """Append records, durably. Raises OSError, and then nothing was appended."""
+        now = time.time()
+        fresh = (
+            Record(sequence, now, body) for sequence, body in enumerate(bodies, state.length + 1)
+        )
+        saved = replace(
+            state,
+            summary=summary,
+            updated_at=now if bodies else state.updated_at,
+            records=(*state.records, *fresh),
+            fence=fence,
+            is_released=release,
+        )
+        if _is_long(saved.records):
+            write_whole(
+                self.path / "entries" / f"{saved.first:09}.json", encode_records(saved.records)
+            )
+            saved = saved.without_records()
+        copies = self._kept(is_damaged=state.is_restored)
+        write_whole(self._checkpoint, encode_state(saved))
+        for path in copies[self.history :]:
+            path.unlink(missing_ok=True)
+
+    def _kept(self, *, is_damaged: bool) -> list[Path]:
+        """The copies, with one of what is about to be replaced, which stays in its place until then."""
+        copies = _copies(self.path)
+        if not self._checkpoint.exists():
+            return copies
+        if is_damaged:
+            damaged = self.path / "history" / f"damaged-{_stamp(copies)}.json"
+            keep_copy(self._checkpoint, damaged)
+            return copies
+        # It is among them already if the last save failed after this.
+        if self.history and not (copies and copies[0].samefile(self._checkpoint)):
+            copy = self.path / "history" / f"checkpoint-{_stamp(copies)}.json"
+            keep_copy(self._checkpoint, copy)
+            copies = [copy, *copies]
+        return copies
+
+    def remove(self) -> None:
+        """Remove the run, durably. A removal that was cut off leaves a run, or else no run."""
+        # The copies first: a checkpoint that is missing would be taken from them.
+        for path in (self.path / "history").glob("*"):
+            path.unlink()
+        self._checkpoint.unlink(missing_ok=True)
+        if self.path.is_dir():
+            sync_folder(self.path)
+        # The rest is nothing without it.
+        with suppress(OSError):
+            for path in (self.path / "entries").glob("*"):
+                path.unlink()
+            for name in ("history", "entries"):
+                with suppress(FileNotFoundError):
+                    (self.path / name).rmdir()
+            (self.path / "lease.json").unlink(missing_ok=True)
+            self.path.rmdir()
+
+    def tidy(self, state: RunState | None) -> None:
+        """Remove what an interrupted save has left. It was never part of the run."""
+        for path in self.path.rglob(f"*{TEMPORARY}"):
+            path.unlink(missing_ok=True)
+        if state is not None and not state.is_restored:
+            for first, path in self._older():
+                if first >= state.first:
+                    path.unlink(missing_ok=True)
+
+
+def _copies(folder: Path) -> list[Path]:
+    """The copies of earlier checkpoints in the folder of a run, newest first."""
+    paths = (folder / "history").glob("checkpoint-*.json")
+    return sorted((path for path in paths if _COPY.fullmatch(path.name)), reverse=True)
+
+
+def _stamp(copies: list[Path]) -> str:
+    """The time, or just after the newest copy if the clock was set back since."""
+    now = datetime.now(UTC)
+    if copies:
+        newest = copies[0].name.removeprefix("checkpoint-").removesuffix(".json")
+        with suppress(ValueError):
+            after = datetime.strptime(newest, _STAMP).replace(tzinfo=UTC) + timedelta(
+                microseconds=1
+            )
+            now = max(now, after)
+    return now.strftime(_STAMP)
 
 
 def _is_long(records: Sequence[Record]) -> bool:
@@ -234,81 +332,3 @@ def _is_long(records: Sequence[Record]) -> bool:
         len(records) >= _ENTRIES_IN_A_FILE
         or sum(len(record.body) for record in records) >= _BYTES_IN_A_FILE
     )
-
-
-class _Damaged(Exception):
-    """A file is not what was written."""
-
-
-def _encode(state: RunState) -> bytes:
-    summary = state.summary
-    content = {
-        "effectflow": _VERSION,
-        "run_id": state.run_id,
-        "workflow": summary.workflow,
-        "kind": summary.kind,
-        "version": summary.version,
-        "status": str(summary.status),
-        "created_at": summary.created_at,
-        "updated_at": state.updated_at,
-        "first": state.first,
-        "entries": [_record(record) for record in state.records],
-    }
-    content["sha256"] = _digest(content)
-    return orjson.dumps(content, option=orjson.OPT_INDENT_2)
-
-
-def _decode(data: bytes, run_id: str) -> RunState:
-    try:
-        content: dict[str, Any] = orjson.loads(data)
-        digest = content.pop("sha256")
-        if digest != _digest(content):
-            raise _Damaged("its digest is wrong")
-        if content["effectflow"] != _VERSION:
-            raise _Damaged(f"its version is {content['effectflow']}, not {_VERSION}")
-        if content["run_id"] != run_id:
-            raise _Damaged(f"it is that of run {content['run_id']!r}")
-        return RunState(
-            run_id,
-            RunSummary(
-                content["workflow"],
-                content["kind"],
-                content["version"],
-                RunStatus(content["status"]),
-                content["created_at"],
-            ),
-            content["updated_at"],
-            content["first"],
-            tuple(_decode_records(content["entries"], content["first"])),
-        )
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _Damaged(repr(error)) from error
-
-
-def _digest(content: dict[str, Any]) -> str:
-    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
-
-
-def _record(record: Record) -> dict[str, Any]:
-    """A record as JSON: its entry as what it is, if that gives the same bytes again."""
-    payload, separator, seal = record.body.rpartition(b"\n")
-    try:
-        entry = orjson.loads(payload)
-        if separator and isinstance(entry, dict) and orjson.dumps(entry) == payload:
-            return {"at": record.written_at, "entry": entry, "seal": seal.decode("ascii")}
-    except (orjson.JSONDecodeError, UnicodeDecodeError):
-        pass
-    return {"at": record.written_at, "base64": base64.b64encode(record.body).decode()}
-
-
-def _decode_records(rows: list[dict[str, Any]], first: int) -> list[Record]:
-    try:
-        return [Record(sequence, row["at"], _body(row)) for sequence, row in enumerate(rows, first)]
-    except (KeyError, TypeError, ValueError) as error:
-        raise _Damaged(repr(error)) from error
-
-
-def _body(row: dict[str, Any]) -> bytes:
-    if "entry" in row:
-        return orjson.dumps(row["entry"]) + b"\n" + row["seal"].encode()
-    return base64.b64decode(row["base64"], validate=True)

@@ -12,7 +12,9 @@ from pathlib import Path
 __all__ = [
     "TEMPORARY",
     "folder_name",
+    "keep_copy",
     "make_folder",
+    "remove_link",
     "replace_link",
     "sync_folder",
     "write_whole",
@@ -54,6 +56,15 @@ def write_whole(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
+def keep_copy(path: Path, copy: Path) -> None:
+    """Keep what is in a file under another name as well, also when the file is replaced."""
+    try:
+        copy.hardlink_to(path)
+    except (OSError, NotImplementedError):
+        # Not every file system has hard links.
+        write_whole(copy, path.read_bytes())
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder, and those above it that are missing, durably."""
     if not folder.is_dir():
@@ -85,3 +96,10 @@ def replace_link(link: Path, target: str) -> None:
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(target)
         temporary.replace(link)
+
+
+def remove_link(link: Path, target: str) -> None:
+    """Remove a link if it points there."""
+    with suppress(OSError):
+        if link.readlink() == Path(target):
+            link.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 import time
@@ -14,7 +15,13 @@ from typing import Literal, Self, TypeAlias, TypeVar
 
 from anyio import to_thread
 
-from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunNotFound, StoreUnavailable
+from effectflow.checkpoint.errors import (
+    CorruptCheckpoint,
+    LeaseLost,
+    RunBusy,
+    RunNotFound,
+    StoreUnavailable,
+)
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
 from effectflow.stores.sqlite_file import open_database
@@ -22,7 +29,11 @@ from effectflow.stores.sqlite_writer import SqliteWriter
 
 __all__ = ["SqliteStore"]
 
+logger = logging.getLogger(__name__)
+
 A = TypeVar("A")
+
+_STATUSES = tuple(str(status) for status in RunStatus)
 
 _CHUNK = 500
 """Rows read at a time, so that no read holds the write-ahead log for long."""
@@ -58,6 +69,11 @@ class SqliteStore:
     ) -> None:
         if durability not in ("full", "process"):
             raise ValueError(f"durability must be 'full' or 'process', not {durability!r}")
+        if str(path) == ":memory:":
+            raise ValueError(
+                "':memory:' is no file, and each connection would have a database of its own. "
+                "Use MemoryStore(), or the URL memory:"
+            )
         self.path = Path(path)
         self._durability = durability
         self._writer: SqliteWriter | None = None
@@ -156,6 +172,16 @@ class SqliteStore:
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         return await self._read(lambda database: _find(database, query))
+
+    async def damaged_runs(self) -> list[str]:
+        """The ids of the runs that `find` passes over, as they cannot be read."""
+
+        def read(database: sqlite3.Connection) -> list[str]:
+            marks = ", ".join("?" * len(_STATUSES))
+            sql = f"SELECT run_id FROM runs WHERE status NOT IN ({marks}) ORDER BY run_id"
+            return [run_id for [run_id] in database.execute(sql, _STATUSES)]
+
+        return await self._read(read)
 
     async def delete(self, run_id: str) -> None:
         def delete(database: sqlite3.Connection) -> None:
@@ -303,11 +329,15 @@ def _find(database: sqlite3.Connection, query: RunQuery) -> list[RunInfo]:
     with closing(database.execute(sql, parameters)) as cursor:
         # Whether an owner lives is not for SQL to say, so paging is done on what is left.
         for row in cursor:
-            info = _info(row)
+            if len(found) >= wanted:
+                break
+            try:
+                info = _info(row)
+            except CorruptCheckpoint as error:
+                logger.warning("run %r is passed over: %s", error.run_id, error)
+                continue
             if query.matches(info, now):
                 found.append(info)
-            if len(found) == wanted:
-                break
     return found[query.offset :]
 
 
@@ -319,6 +349,8 @@ _InfoRow: TypeAlias = tuple[
 def _info(row: _InfoRow) -> RunInfo:
     run_id, workflow, kind, version, status, created_at, updated_at, length = row[:8]
     owner, fence, expires_at = row[8:]
+    if status not in _STATUSES:
+        raise CorruptCheckpoint(run_id, f"its status is {status!r}, which is none")
     lease = None
     if owner is not None and fence is not None and expires_at is not None:
         lease = Lease(run_id, owner, fence, expires_at)

@@ -10,6 +10,7 @@ from effectflow.checkpoint import (
     CheckpointStore,
     KeepsHistory,
     Lease,
+    ListsDamagedRuns,
     Record,
     RunInfo,
     RunQuery,
@@ -37,6 +38,9 @@ class ForwardingStore:
     def keep_history(self, run_id: str, copies: int) -> None:
         if isinstance(self.store, KeepsHistory):
             self.store.keep_history(run_id, copies)
+
+    async def damaged_runs(self) -> list[str]:
+        return await self.store.damaged_runs() if isinstance(self.store, ListsDamagedRuns) else []
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         return await self.store.claim(run_id, owner=owner, seconds=seconds)

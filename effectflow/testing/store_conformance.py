@@ -327,6 +327,8 @@ async def runs_are_found_by_what_they_are_newest_first(store: CheckpointStore) -
     assert await found(RunQuery(limit=2)) == ["r4", "r3"]
     assert await found(RunQuery(limit=2, offset=3)) == ["r1", "r0"]
     assert await found(RunQuery(offset=9)) == []
+    assert await found(RunQuery(limit=0)) == []
+    assert await found(RunQuery(limit=0, offset=2)) == []
     assert await found(RunQuery(workflow="odd")) == ["r3", "r1"]
     assert await found(RunQuery(statuses=frozenset({RunStatus.FAILED}))) == ["r4", "r2", "r0"]
     # The newest is held by this very process.

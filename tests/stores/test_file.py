@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from returns.result import Success
@@ -13,13 +17,22 @@ from returns.result import Success
 from effectflow import Checkpoints, Do, Effect, pure, step, traverse, workflow
 from effectflow.checkpoint import (
     CorruptCheckpoint,
+    Lease,
+    LeaseLost,
     Owner,
+    RunNotFound,
     RunStatus,
     RunSummary,
+    SaveFailed,
     StoreUnavailable,
+    UnsupportedVersion,
     read_entries,
+    verify_run,
 )
+from effectflow.checkpoint.reading import all_run_ids
 from effectflow.stores import FileStore
+from effectflow.stores.file_run import RunFolder
+from effectflow.stores.file_writing import write_whole
 from effectflow.testing.store_conformance import HOSTILE_RUN_IDS
 
 pytestmark = pytest.mark.anyio
@@ -54,6 +67,14 @@ async def written(store: FileStore, count: int, run_id: str = "r") -> None:
     for number in range(count):
         await store.append(lease, [b"%d" % number], after=number, summary=SUMMARY)
     await store.release(lease)
+
+
+async def claimed(store: FileStore, run_id: str = "r") -> Lease:
+    return await store.claim(run_id, owner=str(Owner.new()), seconds=60)
+
+
+async def found(store: FileStore) -> list[str]:
+    return sorted(info.run_id for info in await store.find())
 
 
 async def bodies(store: FileStore, run_id: str = "r") -> list[bytes]:
@@ -178,7 +199,7 @@ async def test_no_run_id_leads_out_of_the_folder(store: FileStore, tmp_path: Pat
     for run_id in (*HOSTILE_RUN_IDS, "latest", "LATEST", "con.txt", "-rf", ".hidden"):
         await written(store, 1, run_id)
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["sessions"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["locks", "sessions"]
     names = [path.name for path in (tmp_path / "sessions").iterdir()]
     assert all(len(name) < 200 and not name.startswith(".") for name in names)
     assert (tmp_path / "sessions" / "latest").is_symlink()
@@ -200,6 +221,304 @@ async def test_a_file_that_cannot_be_read_is_told(store: FileStore, tmp_path: Pa
     for reading in (store.read("r"), store.info("r"), store.find()):
         with pytest.raises(StoreUnavailable, match="cannot be read"):
             await reading
+
+
+class Clock(datetime):
+    """The time of day, an hour ago."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        return super().now(tz) - timedelta(hours=1)
+
+
+async def test_a_clock_that_was_set_back_costs_no_copy(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await written(store, 20)
+    monkeypatch.setattr("effectflow.stores.file_run.datetime", Clock)
+    lease = await claimed(store)
+    for number in range(20, 60):
+        await store.append(lease, [b"%d" % number], after=number)
+
+    (tmp_path / "sessions" / "r" / "checkpoint.json").write_bytes(b"")
+    assert len(await bodies(store)) == 59
+    history = sorted((tmp_path / "sessions" / "r" / "history").iterdir())
+    assert len(history) == 10
+
+
+async def test_a_full_disk_loses_nothing_to_one_who_once_saw_it_damaged(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process repaired the file since, and what it saved is not to be moved aside."""
+    async with FileStore(tmp_path) as onlooker:
+        await written(store, 4)
+        (tmp_path / "sessions" / "r" / "checkpoint.json").write_bytes(b"")
+        assert len(await bodies(onlooker)) == 3
+        lease = await claimed(store)
+        await store.append(lease, [b"again"], after=3, release=True)
+
+        lease = await claimed(onlooker)
+        full_disk(monkeypatch)
+        with pytest.raises(SaveFailed, match="No space"):
+            await onlooker.append(lease, [b"more"], after=4)
+        assert await bodies(onlooker) == [b"0", b"1", b"2", b"again"]
+
+
+async def test_a_damaged_checkpoint_stays_until_the_next_one_stands(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await written(store, 4)
+    run = tmp_path / "sessions" / "r"
+    (run / "checkpoint.json").write_bytes(b"damaged")
+    lease = await claimed(store)
+    with monkeypatch.context() as patch:
+        full_disk(patch)
+        with pytest.raises(SaveFailed):
+            await store.append(lease, [b"3 again"], after=3)
+    assert (run / "checkpoint.json").read_bytes() == b"damaged"
+
+    await store.append(lease, [b"3 again"], after=3)
+    assert await bodies(store) == [b"0", b"1", b"2", b"3 again"]
+    assert {path.read_bytes() for path in (run / "history").glob("damaged-*")} == {b"damaged"}
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links and renames still work; nothing more can be written to a checkpoint."""
+
+    def write(path: Path, data: bytes) -> None:
+        if path.name == "checkpoint.json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_whole(path, data)
+
+    monkeypatch.setattr("effectflow.stores.file_run.write_whole", write)
+
+
+async def test_saves_that_failed_leave_the_history_as_it_was(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await written(store, 15)
+    lease = await claimed(store)
+    with monkeypatch.context() as patch:
+        full_disk(patch)
+        for _ in range(12):
+            with pytest.raises(SaveFailed):
+                await store.append(lease, [b"15"], after=15)
+    await store.append(lease, [b"15"], after=15)
+
+    history = (tmp_path / "sessions" / "r" / "history").iterdir()
+    counts = sorted(len(json.loads(path.read_text())["entries"]) for path in history)
+    assert counts == list(range(6, 16))
+
+
+@pytest.mark.parametrize("name", ["checkpoint.json", "lease.json"])
+async def test_files_of_a_newer_version_are_refused_and_left_alone(
+    store: FileStore, tmp_path: Path, name: str
+) -> None:
+    await written(store, 5)
+    file = tmp_path / "sessions" / "r" / name
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"effectflow": 2}))
+    before = contents(tmp_path)
+
+    for use in (store.info("r"), claimed(store), store.delete("r")):
+        with pytest.raises(UnsupportedVersion) as caught:
+            await use
+        assert caught.value.found == 2
+    assert await found(store) == []
+    assert await all_run_ids(store) == ["r"]
+    assert contents(tmp_path) == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Of each file within a folder its bytes, without those of locks, which are empty."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: data for path in files if (data := path.read_bytes())}
+
+
+@pytest.mark.parametrize(("count", "size"), [(100, 1), (230, 1), (3, 1024 * 1024)])
+async def test_entries_that_have_a_file_of_their_own_are_not_lost_with_the_checkpoint(
+    store: FileStore, tmp_path: Path, count: int, size: int
+) -> None:
+    lease = await claimed(store)
+    for number in range(count):
+        await store.append(lease, [b"x" * size], after=number, summary=SUMMARY)
+    run = tmp_path / "sessions" / "r"
+    (run / "checkpoint.json").write_bytes(b"")
+    # No copy is from after the first of those files.
+    for path in sorted((run / "history").iterdir())[1:]:
+        path.unlink()
+
+    in_files = count // 100 * 100 if size == 1 else count
+    assert len(await bodies(store)) == max(in_files, count - 10)
+    await store.append(lease, [b"next"], after=len(await bodies(store)))
+    assert (await bodies(store))[-1] == b"next"
+
+
+async def test_a_file_of_entries_that_was_never_acknowledged_is_not_taken_up(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await written(store, 99)
+    lease = await claimed(store)
+    with monkeypatch.context() as patch:
+        full_disk(patch)
+        with pytest.raises(SaveFailed):
+            await store.append(lease, [b"refused", b"refused"], after=99)
+    await store.release(lease)
+    await written_on(store, after=99, count=0)
+
+    (tmp_path / "sessions" / "r" / "checkpoint.json").write_bytes(b"")
+    assert b"refused" not in await bodies(store)
+
+
+async def written_on(store: FileStore, *, after: int, count: int) -> None:
+    """So many more entries."""
+    lease = await claimed(store)
+    for number in range(after, after + count):
+        await store.append(lease, [b"%d" % number], after=number)
+    await store.release(lease)
+
+
+async def test_other_files_among_the_entries_are_passed_over(
+    store: FileStore, tmp_path: Path
+) -> None:
+    await written(store, 150)
+    entries = tmp_path / "sessions" / "r" / "entries"
+    shutil.copy(entries / "000000001.json", entries / "000000001 copy.json")
+
+    assert len(await bodies(store)) == 150
+
+
+async def test_a_seal_that_is_no_text_is_damage(store: FileStore, tmp_path: Path) -> None:
+    await written(store, 150)
+    file = tmp_path / "sessions" / "r" / "entries" / "000000001.json"
+    rows = json.loads(file.read_text())
+    rows[3] = {"at": 1.0, "entry": {}, "seal": 5}
+    file.write_text(json.dumps(rows))
+
+    with pytest.raises(CorruptCheckpoint, match=r"000000001\.json"):
+        await store.read("r")
+
+
+async def test_a_damaged_run_spoils_no_other(
+    store: FileStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await written(store, 1, "good")
+    await written(store, 1, "bad/er")
+    [bad] = (tmp_path / "sessions").glob("%*")
+    (bad / "checkpoint.json").write_bytes(b"{}")
+
+    assert await found(store) == ["good"]
+    assert "run 'bad/er' is passed over" in caplog.text
+    assert await all_run_ids(store) == ["good", "bad/er"]
+    problem = (await verify_run(store, "bad/er")).problem
+    assert isinstance(problem, CorruptCheckpoint)
+    await store.delete("bad/er")
+    assert await all_run_ids(store) == ["good"]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_a_run_without_its_lease_can_be_claimed_and_fences_the_stale(
+    store: FileStore, tmp_path: Path, damage: str
+) -> None:
+    for run_id in ("r", "r/2"):
+        await written(store, 1, run_id)
+        stale = await claimed(store, run_id)
+        await store.append(stale, [b"1"], after=1)
+        [folder] = {path.parent for path in tmp_path.rglob("lease.json")} - {
+            tmp_path / "sessions" / "r" if run_id != "r" else None
+        }
+        file = folder / "lease.json"
+        DAMAGE["no JSON" if damage == "changed" else damage](file)
+
+        assert run_id in await found(store)
+        new = await claimed(store, run_id)
+        assert new.fence > stale.fence
+        with pytest.raises(LeaseLost):
+            await store.append(stale, [b"stale"], after=2)
+        await store.append(new, [b"2"], after=2)
+
+
+async def test_of_two_leases_with_one_fence_the_newer_holds(
+    store: FileStore, tmp_path: Path
+) -> None:
+    """As there may be when the file of the lease was lost before anything was saved under it."""
+    await written(store, 1)
+    stale = await claimed(store)
+    (tmp_path / "sessions" / "r" / "lease.json").unlink()
+    new = await claimed(store)
+
+    with pytest.raises(LeaseLost):
+        await store.append(stale, [b"stale"], after=1)
+    await store.append(new, [b"1"], after=1)
+
+
+async def test_a_copy_of_a_folder_is_no_second_run(store: FileStore, tmp_path: Path) -> None:
+    await written(store, 3)
+    shutil.copytree(tmp_path / "sessions" / "r", tmp_path / "sessions" / "r-backup")
+    (tmp_path / "sessions" / "notes.txt").write_text("")
+
+    assert await all_run_ids(store) == ["r"]
+
+
+async def test_a_deleted_run_leaves_nothing_but_its_fence(store: FileStore, tmp_path: Path) -> None:
+    await written(store, 120)
+    stale = await claimed(store)
+    await store.release(stale)
+    await store.delete("r")
+    with pytest.raises(RunNotFound):
+        await store.delete("nobody")
+    await store.release(await claimed(store, "claimed only"))
+
+    assert list((tmp_path / "sessions").iterdir()) == []
+    assert {path.suffix for path in contents(tmp_path)} == {".fence"}
+    new = await claimed(store)
+    assert new.fence > stale.fence
+    with pytest.raises(LeaseLost):
+        await store.append(stale, [b"stale"], after=0, summary=SUMMARY)
+
+
+async def test_a_lease_is_given_free_with_the_last_entry_or_not_at_all(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = await claimed(store)
+    await store.append(lease, [b"0"], after=0, summary=SUMMARY)
+    with monkeypatch.context() as patch:
+        full_disk(patch)
+        with pytest.raises(SaveFailed):
+            await store.append(lease, [b"1"], after=1, release=True)
+    assert (await store.renew(lease, seconds=60)).fence == lease.fence
+
+    monkeypatch.setattr(RunFolder, "write_lease", unwritable)
+    await store.append(lease, [b"1"], after=1, release=True)
+    info = await store.info("r")
+    assert info is not None
+    assert info.lease is None
+
+
+def unwritable(*_: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+async def test_a_file_system_without_hard_links_has_a_history_all_the_same(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "hardlink_to", unwritable)
+    await written(store, 5)
+
+    (tmp_path / "sessions" / "r" / "checkpoint.json").write_bytes(b"")
+    assert len(await bodies(store)) == 4
+
+
+async def test_a_store_remembers_no_entries_of_the_runs_it_has_seen(tmp_path: Path) -> None:
+    async with FileStore(tmp_path) as store:
+        for number in range(20):
+            lease = await claimed(store, f"r{number}")
+            await store.append(lease, [b"x" * 900_000], after=0, summary=SUMMARY, release=True)
+        tracemalloc.start()
+        assert len(await found(store)) == 20
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+    assert kept < 1_000_000
 
 
 async def test_a_resume_from_files(store: FileStore) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from anyio import to_thread
 
 from effectflow.checkpoint import (
+    CorruptCheckpoint,
     LeaseLost,
     Owner,
     RunQuery,
@@ -24,7 +26,9 @@ from effectflow.checkpoint import (
     SaveFailed,
     StoreUnavailable,
     UnsupportedVersion,
+    verify_run,
 )
+from effectflow.checkpoint.reading import all_run_ids
 from effectflow.stores import SqliteStore, open_store
 from effectflow.stores.sqlite_file import open_database
 from effectflow.stores.sqlite_writer import SqliteWriter
@@ -288,6 +292,32 @@ async def test_the_log_shrinks_once_a_strangers_long_transaction_ends(
         await append_many(store, "r2", 150)
 
         assert log.stat().st_size <= 4 * 1024 * 1024
+
+
+async def test_a_run_with_a_status_that_is_none_spoils_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path) as store:
+        await append_many(store, "bad", 1)
+        await append_many(store, "good", 1)
+        with sqlite3.connect(path) as other:
+            other.execute("UPDATE runs SET status = 'paused' WHERE run_id = 'bad'")
+        other.close()
+
+        assert [info.run_id for info in await store.find()] == ["good"]
+        assert "run 'bad' is passed over" in caplog.text
+        with pytest.raises(CorruptCheckpoint, match="'paused'"):
+            await store.info("bad")
+        assert await all_run_ids(store) == ["good", "bad"]
+        problem = (await verify_run(store, "bad")).problem
+        assert isinstance(problem, CorruptCheckpoint)
+
+
+@pytest.mark.parametrize("make", [SqliteStore, lambda path: open_store(f"sqlite:///{path}")])
+def test_a_database_in_memory_is_refused(make: Callable[[str], object]) -> None:
+    with pytest.raises(ValueError, match="memory:"):
+        make(":memory:")
 
 
 def test_urls_name_stores(tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ static const char *path_of(int fd, char path[PATH_MAX])
     if (length < 0)
         return NULL;
     path[length] = 0;
-    return is_within(path) || strlen(path) + 1 == strlen(folder) ? path : NULL;
+    int is_the_folder = strlen(path) + 1 == strlen(folder) && !strncmp(path, folder, strlen(path));
+    return is_the_folder || is_within(path) ? path : NULL;
 }
 
 /* The record: one header a call, then its path, its second path and its data. */

@@ -1,0 +1,189 @@
+"""The files of a run as bytes, and back; bytes that are not what was written are `Damaged`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from effectflow.checkpoint.errors import UnsupportedVersion
+from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.store import Record, RunStatus, RunSummary
+
+__all__ = [
+    "Damaged",
+    "RunState",
+    "decode_lease",
+    "decode_records",
+    "decode_state",
+    "encode_lease",
+    "encode_records",
+    "encode_state",
+]
+
+_VERSION = 1
+
+
+class Damaged(Exception):
+    """A file is not what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What `checkpoint.json` says.
+
+    Attributes:
+        run_id: the run.
+        summary: what it is found by.
+        updated_at: when its newest record was written, in seconds since the epoch.
+        first: the sequence number of the oldest record here; those before are in `entries`.
+        records: the newest records.
+        fence: that of the lease under which this was saved.
+        is_released: whether that lease was given free with it.
+        is_restored: whether it was taken from a copy, since `checkpoint.json` is damaged.
+    """
+
+    run_id: str
+    summary: RunSummary
+    updated_at: float
+    first: int
+    records: tuple[Record, ...]
+    fence: int = 0
+    is_released: bool = False
+    is_restored: bool = False
+
+    @property
+    def length(self) -> int:
+        """How many records the run has."""
+        return self.first - 1 + len(self.records)
+
+    def without_records(self) -> RunState:
+        """The same, as if all records were in `entries`."""
+        return replace(self, first=self.length + 1, records=())
+
+
+def encode_state(state: RunState) -> bytes:
+    """Those of `checkpoint.json`."""
+    summary = state.summary
+    content = {
+        "effectflow": _VERSION,
+        "run_id": state.run_id,
+        "workflow": summary.workflow,
+        "kind": summary.kind,
+        "version": summary.version,
+        "status": str(summary.status),
+        "created_at": summary.created_at,
+        "updated_at": state.updated_at,
+        "fence": state.fence,
+        "released": state.is_released,
+        "first": state.first,
+        "entries": [_record(record) for record in state.records],
+    }
+    content["sha256"] = _digest(content)
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2)
+
+
+def decode_state(data: bytes, run_id: str) -> RunState:
+    """The state of a run. Raises Damaged, or UnsupportedVersion if a newer effectflow wrote it."""
+    try:
+        content = _content(data, run_id)
+        digest = content.pop("sha256")
+        if digest != _digest(content):
+            raise Damaged("its digest is wrong")
+        if content["run_id"] != run_id:
+            raise Damaged(f"it is that of run {content['run_id']!r}")
+        return RunState(
+            run_id,
+            RunSummary(
+                content["workflow"],
+                content["kind"],
+                content["version"],
+                RunStatus(content["status"]),
+                content["created_at"],
+            ),
+            content["updated_at"],
+            content["first"],
+            tuple(_records(content["entries"], content["first"])),
+            content.get("fence", 0),
+            content.get("released", False),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Damaged(repr(error)) from error
+
+
+def encode_lease(lease: Lease) -> bytes:
+    """Those of `lease.json`."""
+    content = {
+        "effectflow": _VERSION,
+        "run_id": lease.run_id,
+        "owner": lease.owner,
+        "fence": lease.fence,
+        "expires_at": lease.expires_at,
+    }
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2)
+
+
+def decode_lease(data: bytes, run_id: str) -> Lease:
+    """A lease. Raises Damaged, or UnsupportedVersion if a newer effectflow wrote it."""
+    try:
+        match _content(data, run_id):
+            case {"owner": str(owner), "fence": int(fence), "expires_at": float(expires_at)}:
+                return Lease(run_id, owner, fence, expires_at)
+            case _:
+                raise Damaged("it is no lease")
+    except (TypeError, ValueError, AttributeError) as error:
+        raise Damaged(repr(error)) from error
+
+
+def encode_records(records: Iterable[Record]) -> bytes:
+    """Those of a file of older records."""
+    return orjson.dumps([_record(one) for one in records], option=orjson.OPT_INDENT_2)
+
+
+def decode_records(data: bytes, first: int) -> list[Record]:
+    """Records from sequence number `first` on. Raises Damaged."""
+    try:
+        return _records(orjson.loads(data), first)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Damaged(repr(error)) from error
+
+
+def _content(data: bytes, run_id: str) -> dict[str, Any]:
+    content: dict[str, Any] = orjson.loads(data)
+    version = content.get("effectflow", _VERSION)
+    # Before anything else: a newer version may well have another digest.
+    if version > _VERSION:
+        raise UnsupportedVersion(f"run {run_id!r}", version, _VERSION)
+    return content
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _record(record: Record) -> dict[str, Any]:
+    """A record as JSON: its entry as what it is, if that gives the same bytes again."""
+    payload, separator, seal = record.body.rpartition(b"\n")
+    try:
+        entry = orjson.loads(payload)
+        if separator and isinstance(entry, dict) and orjson.dumps(entry) == payload:
+            return {"at": record.written_at, "entry": entry, "seal": seal.decode("ascii")}
+    except (orjson.JSONDecodeError, UnicodeDecodeError):
+        pass
+    return {"at": record.written_at, "base64": base64.b64encode(record.body).decode()}
+
+
+def _records(rows: list[dict[str, Any]], first: int) -> list[Record]:
+    return [
+        Record(sequence, float(row["at"]), _body(row)) for sequence, row in enumerate(rows, first)
+    ]
+
+
+def _body(row: dict[str, Any]) -> bytes:
+    if "entry" in row:
+        return orjson.dumps(row["entry"]) + b"\n" + row["seal"].encode()
+    return base64.b64decode(row["base64"], validate=True)
