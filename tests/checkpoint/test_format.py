@@ -72,8 +72,6 @@ def test_every_kind_of_value_of_format_1_is_read(format: str) -> None:
     value: dict[str, Any] = from_tree(checkpoint.completed_steps[0].output, types=KnownTypes.of())
 
     assert math.isnan(value.pop("nan"))
-    error = value.pop("error")
-    assert (type(error), error.args, vars(error)) == (LookupError, ("no route",), {"code": 7})
     assert value.pop("zoned").isoformat() == "2026-10-25T02:30:00+01:00"
     assert value == {
         "none": None,

@@ -101,11 +101,10 @@ async def test_a_store_whose_log_was_taken_by_another_program_has_it_back(tmp_pa
         assert len(await store.read("r")) == 3
 
 
-async def test_a_database_that_can_have_no_log_is_refused() -> None:
+def test_a_database_that_can_have_no_log_is_refused() -> None:
     """SQLite itself says nothing, and goes on in a mode that survives less."""
     with pytest.raises(StoreUnavailable, match="journal mode is memory"):
-        async with SqliteStore(":memory:"):
-            pass
+        open_database(Path(":memory:"), "full")
 
 
 def test_many_that_open_a_new_file_at_once(tmp_path: Path) -> None:
