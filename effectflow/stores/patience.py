@@ -33,7 +33,7 @@ class Patience:
         self, store: object, *, seconds: float, is_lost: Callable[[Exception], bool]
     ) -> None:
         self._store = store
-        self._seconds = seconds
+        self.seconds = seconds
         self._is_lost = is_lost
 
     async def ask(self, attempt: Callable[[], Awaitable[A]]) -> A:
@@ -51,7 +51,7 @@ class Patience:
                 if not self._is_lost(error):
                     raise
                 if delays is None:
-                    delays, deadline = _POLICY.delays(), time.monotonic() + self._seconds
+                    delays, deadline = _POLICY.delays(), time.monotonic() + self.seconds
                 delay = next(delays)
                 if time.monotonic() + delay > deadline:
                     reason = f"it cannot be reached: {error}"

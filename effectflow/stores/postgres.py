@@ -79,7 +79,7 @@ class PostgresStore:
         return self
 
     async def _open(self) -> None:
-        pool = self._connecting.pool(self._pool_size + 1)
+        pool = self._connecting.pool(self._pool_size + 1, patience=self._patience.seconds)
         try:
             # First without the pool, which tells nobody why it cannot connect.
             async with await self._connecting.connect() as connection:

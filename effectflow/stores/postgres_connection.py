@@ -36,15 +36,15 @@ class Connecting:
         await self._configure(connection)
         return connection
 
-    def pool(self, size: int) -> Pool:
-        """A pool of so many connections at most, yet to be opened."""
+    def pool(self, size: int, *, patience: float) -> Pool:
+        """A pool of so many connections at most, yet to be opened; each is waited for so many seconds."""
         return AsyncConnectionPool(
             kwargs=self._parameters,
             configure=self._configure,
             min_size=1,
             max_size=size,
             open=False,
-            timeout=_SECONDS_TO_CONNECT,
+            timeout=patience,
         )
 
     async def _configure(self, connection: Connection) -> None:

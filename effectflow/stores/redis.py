@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
-import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar, cast
 from uuid import uuid4
 
 import redis.asyncio as driver
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as NoAnswer
 
 from effectflow.checkpoint.errors import (
+    CorruptCheckpoint,
     LeaseLost,
-    RunBusy,
     RunNotFound,
     SaveFailed,
     StoreUnavailable,
 )
-from effectflow.checkpoint.lease import Lease, Owner
+from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
-from effectflow.effects import RetryPolicy
 from effectflow.stores import redis_scripts
 from effectflow.stores.asyncio_bridge import AsyncioBridge
+from effectflow.stores.holder import Holder, past_a_dead_holder
+from effectflow.stores.patience import Patience
 
 __all__ = ["RedisStore"]
 
@@ -41,32 +44,39 @@ _Client: TypeAlias = Any
 """A `redis.asyncio.Redis`, whose own types are in part unknown to the checkers."""
 
 _CHUNK = 500
-_PATIENCE = RetryPolicy.exponential(0.05).with_max_delay(1).with_max_elapsed(15).with_full_jitter()
-"""How long a lost connection is looked for again."""
 
 
 class RedisStore:
     """Keeps runs in Redis. Needs the extra `effectflow[redis]` (redis-py).
 
-    An append is one atomic script. A connection that is lost is looked for again for 15 seconds; an
-    append that comes twice, because its answer was lost, is done once. Time is that of the server.
+    An append is one atomic script; one that comes twice, because its answer was lost, is done once.
+    Time is that of the server.
 
     What survives is the server's business: with `appendonly yes` and `appendfsync always` everything
     does; with `everysec` a crash of the server may lose a second. Opening a store on a server that
-    keeps nothing on disk logs a warning.
+    keeps nothing on disk, or that removes keys when its memory is full, logs a warning.
 
     Parameters:
         url: such as `redis://host:6379/0` or `unix:///path/to/socket`. It is never logged.
         prefix: what all its keys begin with.
         timeout: seconds to wait for an answer.
+        patience: seconds that a lost server is looked for again.
 
-    Opening fails with StoreUnavailable.
+    Raises ValueError for a URL that cannot be read. Opening fails with StoreUnavailable.
     """
 
-    def __init__(self, url: str, *, prefix: str = "effectflow", timeout: float = 10.0) -> None:
-        self._url = url
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "effectflow",
+        timeout: float = 10.0,
+        patience: float = 15.0,
+    ) -> None:
+        self._url = _checked(url)
         self._prefix = prefix
         self._timeout = timeout
+        self._patience = Patience(self, seconds=patience, is_lost=_is_lost)
         self._bridge = AsyncioBridge()
         self._client: _Client | None = None
         self._durability = "process"
@@ -90,10 +100,15 @@ class RedisStore:
 
     async def _open(self) -> None:
         client: _Client = cast(Any, driver.Redis).from_url(
-            self._url, socket_timeout=self._timeout, socket_connect_timeout=self._timeout
+            self._url,
+            socket_timeout=self._timeout,
+            socket_connect_timeout=self._timeout,
+            # It is for us to know how often something was sent.
+            retry=Retry(NoBackoff(), 0),
         )
         try:
             self._durability = await _durability_of(client)
+            evicting = await _evicting_policy_of(client)
         except (RedisError, OSError) as error:
             await client.aclose()
             raise StoreUnavailable(repr(self), f"it cannot be opened: {error}") from error
@@ -102,6 +117,13 @@ class RedisStore:
                 "the server of %r keeps nothing on disk, so its runs are lost when it ends; "
                 "set `appendonly yes` in its configuration",
                 self,
+            )
+        if evicting is not None:
+            logger.warning(
+                "the server of %r removes runs when its memory is full (maxmemory-policy %s); "
+                "set `maxmemory-policy noeviction` in its configuration",
+                self,
+                evicting,
             )
         self._client = client
 
@@ -117,22 +139,16 @@ class RedisStore:
         await self._bridge.close()
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        dead = -1
-        while True:
-            answer = await self._run(
-                redis_scripts.CLAIM, [self._lease(run_id)], owner, seconds, dead
-            )
-            holder, fence, expires_at, now = (
-                _text(answer[0]),
-                int(answer[1]),
-                *map(float, answer[2:]),
-            )
+        async def ask(dead: int) -> Lease | Holder:
+            keys = [self._lease(run_id)]
+            answer = await self._run(redis_scripts.CLAIM, keys, owner, seconds, dead)
+            holder, fence = _text(answer[0]), int(answer[1])
+            expires_at, now = float(answer[2]), float(answer[3])
             if holder == owner:
                 return Lease(run_id, owner, fence, expires_at)
-            parsed = Owner.parse(holder)
-            if fence == dead or parsed is None or not parsed.is_dead():
-                raise RunBusy(run_id, holder, expires_at - now)
-            dead = fence
+            return Holder(holder, fence, expires_at - now)
+
+        return await past_a_dead_holder(run_id, ask)
 
     async def renew(self, lease: Lease, *, seconds: float) -> Lease:
         keys = [self._lease(lease.run_id)]
@@ -153,22 +169,31 @@ class RedisStore:
         summary: RunSummary | None = None,
         release: bool = False,
     ) -> None:
-        try:
-            problem = await self._run(
-                redis_scripts.APPEND,
-                self._keys(lease.run_id),
-                lease.fence,
-                after,
-                int(release),
-                lease.run_id,
-                uuid4().bytes,
-                "" if summary is None else _summary_json(summary),
-                *bodies,
-            )
-        except StoreUnavailable as error:
-            if self._client is None:
+        keys = [*self._keys(lease.run_id), self._last_append(lease)]
+        arguments = (
+            lease.fence,
+            after,
+            int(release),
+            lease.run_id,
+            uuid4().bytes,
+            "" if summary is None else _summary_json(summary),
+            *bodies,
+        )
+        is_unknown = False
+
+        async def ask(client: _Client) -> Any:
+            nonlocal is_unknown
+            try:
+                return await _evaluate(client, redis_scripts.APPEND, keys, arguments)
+            except Exception as error:
+                is_unknown = is_unknown or (_is_lost(error) and not _is_unsent(error))
                 raise
-            raise SaveFailed(lease.run_id, str(error)) from error
+
+        self._check_open()
+        try:
+            problem = await self._do(ask)
+        except StoreUnavailable as error:
+            raise SaveFailed(lease.run_id, str(error), is_unknown=is_unknown) from error
         if problem is None:
             return
         if _text(problem) == "no summary":
@@ -211,18 +236,23 @@ class RedisStore:
         return found[query.offset :]
 
     async def delete(self, run_id: str) -> None:
-        dead = -1
-        while True:
-            state, *held = await self._run(redis_scripts.DELETE, self._keys(run_id), dead)
-            if state == b"missing":
-                raise RunNotFound(run_id)
-            if state == b"deleted":
-                return
-            holder, fence, expires_in = _text(held[0]), int(held[1]), float(held[2])
-            parsed = Owner.parse(holder)
-            if fence == dead or parsed is None or not parsed.is_dead():
-                raise RunBusy(run_id, holder, expires_in)
-            dead = fence
+        async def ask(dead: int) -> bool | Holder:
+            is_sent = False
+
+            async def delete(client: _Client) -> Any:
+                nonlocal is_sent
+                was_sent, is_sent = is_sent, True
+                keys = self._keys(run_id)
+                return was_sent, await _evaluate(client, redis_scripts.DELETE, keys, [dead])
+
+            was_sent, (state, *held) = await self._do(delete)
+            if state == b"held":
+                return Holder(_text(held[0]), int(held[1]), float(held[2]))
+            # One that is missing the second time was deleted by the first, whose answer was lost.
+            return state == b"deleted" or was_sent
+
+        if not await past_a_dead_holder(run_id, ask):
+            raise RunNotFound(run_id)
 
     # How it talks to the server.
 
@@ -232,6 +262,9 @@ class RedisStore:
 
     def _lease(self, run_id: str) -> str:
         return f"{self._prefix}:lease:{_name(run_id)}"
+
+    def _last_append(self, lease: Lease) -> str:
+        return f"{self._prefix}:append:{_name(lease.run_id)}:{lease.fence}"
 
     def _keys(self, run_id: str) -> list[str]:
         name = _name(run_id)
@@ -259,33 +292,50 @@ class RedisStore:
         return [_info(run, length, lease) for run, length, lease in triples if run and length]
 
     async def _run(self, script: str, keys: list[str], *arguments: Any) -> Any:
-        async def ask(client: _Client) -> Any:
-            return await client.register_script(script)(keys=keys, args=list(arguments))
+        return await self._do(lambda client: _evaluate(client, script, keys, arguments))
 
-        return await self._do(ask)
+    def _check_open(self) -> _Client:
+        if self._client is None:
+            raise StoreUnavailable(repr(self), "it is not open: use `async with store: ...`")
+        return self._client
 
     async def _do(self, ask: Callable[[_Client], Awaitable[A]]) -> A:
-        client = self._client
-        if client is None:
-            raise StoreUnavailable(repr(self), "it is not open: use `async with store: ...`")
-        return await self._bridge.call(lambda: self._patiently(client, ask))
+        client = self._check_open()
+        try:
+            return await self._bridge.call(lambda: self._patience.ask(lambda: ask(client)))
+        except RedisError as error:
+            raise StoreUnavailable(repr(self), f"it refused a command: {error}") from error
 
-    async def _patiently(self, client: _Client, ask: Callable[[_Client], Awaitable[A]]) -> A:
-        began = time.monotonic()
-        delays: Iterator[float] | None = None
-        while True:
-            try:
-                return await ask(client)
-            except (LostConnection, NoAnswer, OSError) as error:
-                delays = delays or _PATIENCE.delays()
-                delay = next(delays)
-                elapsed = time.monotonic() - began
-                if elapsed + delay > (_PATIENCE.max_elapsed or 0):
-                    raise StoreUnavailable(repr(self), f"it cannot be reached: {error}") from error
-                logger.warning("the connection to %r was lost; it is looked for again", self)
-                await asyncio.sleep(delay)
-            except RedisError as error:
-                raise StoreUnavailable(repr(self), f"it refused a command: {error}") from error
+
+def _is_lost(error: Exception) -> bool:
+    """Whether trying again may be of use."""
+    return isinstance(error, LostConnection | NoAnswer | OSError)
+
+
+def _is_unsent(error: Exception) -> bool:
+    """Whether nobody was there to send to, when the connection was made."""
+    nobody = ConnectionRefusedError | FileNotFoundError | socket.gaierror
+    return isinstance(error.__context__, nobody)
+
+
+def _checked(url: str) -> str:
+    """A URL, if it can be read. What is wrong with it is not shown, as it may have a password."""
+    try:
+        parse_url(url)
+    except ValueError:
+        pass
+    else:
+        return url
+    raise ValueError(
+        "the URL of the Redis server cannot be read. Write redis://USER:PASSWORD@HOST:PORT/NUMBER or "
+        "unix:///path/to/socket, with %XX for special characters of the password, such as %2F for /"
+    )
+
+
+async def _evaluate(
+    client: _Client, script: str, keys: Sequence[str], arguments: Sequence[Any]
+) -> Any:
+    return await client.register_script(script)(keys=keys, args=arguments)
 
 
 async def _range(client: _Client, *, key: str, start: int) -> list[bytes]:
@@ -303,6 +353,14 @@ async def _durability_of(client: _Client) -> str:
         # Servers of others often keep their configuration to themselves.
         return "process"
     return "full" if settings.get("appendfsync") == "always" else "process"
+
+
+async def _evicting_policy_of(client: _Client) -> str | None:
+    """How the server chooses keys to remove when its memory is full; None if ours are safe."""
+    info = await client.info("memory")
+    policy = str(info.get("maxmemory_policy", ""))
+    # The other policies remove nothing, or only keys that are to expire anyway.
+    return policy if info.get("maxmemory") and policy.startswith("allkeys") else None
 
 
 def _name(run_id: str) -> str:
@@ -328,21 +386,22 @@ def _summary_json(summary: RunSummary) -> str:
 
 def _info(run: dict[bytes, bytes], length: int, lease: dict[bytes, bytes]) -> RunInfo:
     run_id = _text(run[b"id"])
-    summary = json.loads(run[b"summary"])
     held = None
     if lease.get(b"owner"):
         expires_at = float(lease[b"expires"])
         held = Lease(run_id, _text(lease[b"owner"]), int(lease[b"fence"]), expires_at)
-    return RunInfo(
-        run_id,
-        RunSummary(
+    return RunInfo(run_id, _summary(run[b"summary"], run_id), float(run[b"updated"]), length, held)
+
+
+def _summary(stored: bytes, run_id: str) -> RunSummary:
+    try:
+        summary = json.loads(stored)
+        return RunSummary(
             summary["workflow"],
             summary["kind"],
             summary["version"],
-            RunStatus(summary["status"]),
+            RunStatus.stored(summary["status"], run_id),
             summary["created_at"],
-        ),
-        float(run[b"updated"]),
-        length,
-        held,
-    )
+        )
+    except (ValueError, LookupError, TypeError) as error:
+        raise CorruptCheckpoint(run_id, f"its summary is damaged: {error}") from error

@@ -49,10 +49,10 @@ RELEASE = """
 APPEND = (
     _NOW
     + """
-    -- KEYS: lease, entries, run, index.
+    -- KEYS: lease, entries, run, index, id of the last append with this fence.
     -- ARGV: fence, after, release, run id, id of this append, summary or '', bodies.
     local length = redis.call('LLEN', KEYS[2])
-    if redis.call('HGET', KEYS[3], 'append') == ARGV[5] then
+    if redis.call('GET', KEYS[5]) == ARGV[5] then
         -- Its answer was lost on the way, and it has come once more.
         return false
     end
@@ -70,7 +70,9 @@ APPEND = (
     for i = 7, #ARGV do
         redis.call('RPUSH', KEYS[2], at .. ' ' .. ARGV[i])
     end
-    redis.call('HSET', KEYS[3], 'id', ARGV[4], 'append', ARGV[5])
+    redis.call('HSET', KEYS[3], 'id', ARGV[4])
+    -- For longer than anybody sends an append again.
+    redis.call('SET', KEYS[5], ARGV[5], 'EX', 600)
     if #ARGV > 6 then
         redis.call('HSET', KEYS[3], 'updated', at)
     end

@@ -40,7 +40,7 @@ def open_store(url: str) -> CheckpointStore:
 
 def _memory(url: str, rest: str) -> CheckpointStore:
     if rest:
-        raise ValueError(f"{url!r}: a memory store has no name; use memory:")
+        raise ValueError(f"{_without_password(url)!r}: a memory store has no name; use memory:")
     return MemoryStore()
 
 
@@ -48,7 +48,8 @@ def _sqlite(url: str, rest: str) -> CheckpointStore:
     path = rest.removeprefix("///")
     if path == rest or not path:
         raise ValueError(
-            f"{url!r}: write sqlite:///FILE for a file in the current folder, or sqlite:////PATH"
+            f"{_without_password(url)!r}: write sqlite:///FILE for a file in the current folder, "
+            "or sqlite:////PATH"
         )
     return SqliteStore(path)
 
@@ -78,10 +79,9 @@ def _redis(url: str, _rest: str) -> CheckpointStore:
 
 
 def _without_password(url: str) -> str:
-    """A URL that may be shown."""
-    scheme, separator, rest = url.partition("://")
-    _, at, host = rest.rpartition("@")
-    return f"{scheme}{separator}...@{host}" if at else url
+    """A URL as it may be shown: whole only if there is nowhere that a password could be."""
+    scheme, _, rest = url.partition(":")
+    return f"{scheme}:..." if "@" in rest or "?" in rest else url
 
 
 _SCHEMES: Mapping[str, Callable[[str, str], CheckpointStore]] = {

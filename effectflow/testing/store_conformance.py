@@ -350,6 +350,29 @@ async def pages_have_every_run_once(store: CheckpointStore) -> None:
 
 
 @_check
+async def each_run_is_found_once_while_others_are_added(store: CheckpointStore) -> None:
+    """Also by a store that asks for them piece by piece."""
+    there = {f"r{number:03}" for number in range(450)}
+    async with anyio.create_task_group() as group:
+        for run_id in there:
+            group.start_soon(_written, store, run_id, b"x")
+
+    async def add() -> None:
+        for number in range(1, 10**6):
+            lease = await _claimed(store, f"new{number}")
+            summary = _summary(created_at=number)
+            await store.append(lease, [b"x"], after=0, summary=summary, release=True)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(add)
+        for _ in range(5):
+            found = [info.run_id for info in await store.find(RunQuery(limit=10**6))]
+            assert len(found) == len(set(found))
+            assert there <= set(found)
+        group.cancel_scope.cancel()
+
+
+@_check
 async def a_deleted_run_is_gone_and_its_stale_owner_cannot_bring_it_back(
     store: CheckpointStore,
 ) -> None:
@@ -443,6 +466,29 @@ async def two_hundred_runs_at_once(store: CheckpointStore) -> None:
 
     for number in range(200):
         assert await _bodies(store, f"r{number}") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@_check
+async def appends_that_are_refused_leave_those_beside_them_alone(store: CheckpointStore) -> None:
+    """They may well go to the same commit."""
+
+    async def drive(number: int) -> None:
+        lease = await _claimed(store, f"r{number}")
+        if number % 3 == 0:
+            await store.append(lease, [b"1"], after=0, summary=_summary())
+        elif number % 3 == 1:
+            with _fails(LeaseLost):
+                await store.append(lease, [b"1"], after=5, summary=_summary())
+        else:
+            with _fails(ValueError):
+                await store.append(lease, [b"1"], after=0)
+
+    async with anyio.create_task_group() as group:
+        for number in range(60):
+            group.start_soon(drive, number)
+
+    found = {info.run_id for info in await store.find()}
+    assert found == {f"r{number}" for number in range(0, 60, 3)}
 
 
 @_check

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -14,20 +15,37 @@ class LossyProxy:
     """Listens on a unix socket and forwards to another.
 
     After `lose_answer_to(part)`, the next request that has `part` in it reaches the server, whose
-    answer is awaited and thrown away; then the connection is cut on both sides.
+    answer is awaited and thrown away; then `meanwhile` is called, and the connection is cut on both
+    sides. `cut` cuts all connections at once, whatever the server works on; `go_away` also takes no
+    new ones.
     """
 
     def __init__(self, path: Path, target: Path) -> None:
         self._target = target
         self._part: bytes | None = None
+        self._connections: list[_Connection] = []
+        self.meanwhile: Callable[[], object] = lambda: None
         self.cuts = 0
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
         self._thread = threading.Thread(target=self._accept, daemon=True)
 
-    def lose_answer_to(self, part: bytes) -> None:
+    def lose_answer_to(
+        self, part: bytes, *, meanwhile: Callable[[], object] = lambda: None
+    ) -> None:
         self._part = part
+        self.meanwhile = meanwhile
+
+    def cut(self) -> None:
+        for connection in self._connections:
+            connection.cut()
+
+    def go_away(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -39,9 +57,7 @@ class LossyProxy:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self.go_away()
         self._thread.join()
 
     def _accept(self) -> None:
@@ -52,7 +68,9 @@ class LossyProxy:
                 return
             server = socket.socket(socket.AF_UNIX)
             server.connect(str(self._target))
-            _Connection(self, client, server).start()
+            connection = _Connection(self, client, server)
+            self._connections.append(connection)
+            connection.start()
 
     def is_to_be_lost(self, request: bytes) -> bool:
         """Whether the answer to this request is the one to lose."""
@@ -78,18 +96,19 @@ class _Connection:
             while data := self._client.recv(65536):
                 self._is_losing = self._is_losing or self._proxy.is_to_be_lost(data)
                 self._server.sendall(data)
-        self._cut()
+        self.cut()
 
     def _answers(self) -> None:
         with suppress(OSError):
             while data := self._server.recv(65536):
                 if self._is_losing:
                     self._proxy.cuts += 1
+                    self._proxy.meanwhile()
                     break
                 self._client.sendall(data)
-        self._cut()
+        self.cut()
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
         for end in (self._client, self._server):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
