@@ -270,9 +270,9 @@ async def test_a_status_of_a_later_version_is_told_with_its_run(postgres: str, r
             else:
                 with driver.Redis.from_url(redis) as client:
                     [key] = cast("list[bytes]", client.keys(f"{name}:run:*"))
-                    summary = cast("bytes", client.hget(key, "summary"))  # type: ignore[arg-type]
+                    summary = cast("bytes", client.hget(key, "summary"))
                     paused = summary.replace(b"running", b"paused")
-                    client.hset(key, "summary", paused)  # type: ignore[arg-type]
+                    client.hset(key, "summary", paused)
             with pytest.raises(CorruptCheckpoint, match=r"run 'r'.*'paused'"):
                 await store.find()
 
@@ -341,15 +341,23 @@ class RestartingPostgres:
         return True
 
     def kill(self) -> None:
-        with psycopg.connect(self.dsn) as connection:
-            rows = connection.execute(
-                "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
-                " AND pid <> pg_backend_pid()"
-            ).fetchall()
+        # It may answer after a crash, and find out about that only then.
+        wait_for(self._has_been_killed, seconds=60)
+
+    def _has_been_killed(self) -> bool:
+        try:
+            with psycopg.connect(self.dsn) as connection:
+                rows = connection.execute(
+                    "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
+                    " AND pid <> pg_backend_pid()"
+                ).fetchall()
+        except psycopg.OperationalError:
+            return False
         for (pid,) in rows:
             # Killing one ends the others, so some may be gone already.
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        return True
 
     def stop(self) -> None:
         self._server.cleanup()
