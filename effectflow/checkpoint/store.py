@@ -43,7 +43,7 @@ class RunStatus(StrEnum):
         try:
             return RunStatus(text)
         except ValueError:
-            reason = f"its status is {text!r}, which this effectflow does not know"
+            reason = f"its status is {text!r}, which is none that this effectflow knows"
             raise CorruptCheckpoint(run_id, reason) from None
 
 

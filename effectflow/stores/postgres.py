@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
@@ -9,7 +10,13 @@ from typing import Any, Self, TypeVar
 
 import psycopg
 
-from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunNotFound, StoreUnavailable
+from effectflow.checkpoint.errors import (
+    CorruptCheckpoint,
+    LeaseLost,
+    RunBusy,
+    RunNotFound,
+    StoreUnavailable,
+)
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
 from effectflow.stores.asyncio_bridge import AsyncioBridge
@@ -20,6 +27,8 @@ from effectflow.stores.postgres_schema import escaped, key_of, migrate, unescape
 from effectflow.stores.postgres_writer import Append, PostgresWriter
 
 __all__ = ["PostgresStore"]
+
+logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
@@ -205,13 +214,32 @@ class PostgresStore:
                 behind = (created_at, created_at, run_id)
                 rows = await self._rows(connection, statement, (*parameters, *behind, _PAGE))
                 # Whether an owner lives is not for SQL to say, so paging is done on what is left.
-                found += [
-                    info for row in rows if query.matches(info := _info(row), row[_NOW_COLUMN])
-                ]
+                for row in rows:
+                    try:
+                        info = _info(row)
+                    except CorruptCheckpoint as error:
+                        logger.warning("run %r is passed over: %s", error.run_id, error)
+                        continue
+                    if query.matches(info, row[_NOW_COLUMN]):
+                        found.append(info)
                 if len(rows) < _PAGE:
                     break
                 created_at, run_id = rows[-1][_CREATED_AT_COLUMN], rows[-1][_RUN_ID_COLUMN]
             return found[query.offset : wanted]
+
+        return await self._do(find)
+
+    async def damaged_runs(self) -> list[str]:
+        """The ids of the runs that `find` passes over, as they cannot be read."""
+
+        async def find(connection: Connection) -> list[str]:
+            rows = await self._rows(
+                connection,
+                "SELECT run_id FROM {schema}.runs WHERE status <> ALL(%s)"
+                ' ORDER BY run_id COLLATE "C"',
+                ([str(status) for status in RunStatus],),
+            )
+            return [unescaped(run_id) for (run_id,) in rows]
 
         return await self._do(find)
 

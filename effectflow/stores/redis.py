@@ -213,27 +213,33 @@ class RedisStore:
             after += len(rows)
 
     async def info(self, run_id: str) -> RunInfo | None:
-        found = await self._infos([self._keys(run_id)[2].encode()])
-        return found[0] if found else None
+        rows = await self._rows([self._keys(run_id)[2].encode()])
+        return _info(rows[0]) if rows else None
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
-        wanted = query.offset + query.limit
-        found: list[RunInfo] = []
-        # Runs made at one time come by id, which the index does not know: so all times are read.
-        keys: list[bytes] = await self._do(
-            lambda client: client.zrange(self._index, 0, -1, desc=True)
-        )
         now = await self._now()
         infos: list[RunInfo] = []
-        for start in range(0, len(keys), _CHUNK):
-            infos += await self._infos(keys[start : start + _CHUNK])
-        infos.sort(key=lambda info: (-info.summary.created_at, info.run_id))
-        for info in infos:
-            if len(found) == wanted:
-                break
+        # Runs made at one time come by id, which the index does not know: so all times are read.
+        for row in await self._all_rows():
+            try:
+                info = _info(row)
+            except CorruptCheckpoint as error:
+                logger.warning("run %r is passed over: %s", error.run_id, error)
+                continue
             if query.matches(info, now):
-                found.append(info)
-        return found[query.offset :]
+                infos.append(info)
+        infos.sort(key=lambda info: (-info.summary.created_at, info.run_id))
+        return infos[query.offset : query.offset + query.limit]
+
+    async def damaged_runs(self) -> list[str]:
+        """The ids of the runs that `find` passes over, as they cannot be read."""
+        damaged: list[str] = []
+        for row in await self._all_rows():
+            try:
+                _info(row)
+            except CorruptCheckpoint as error:
+                damaged.append(error.run_id)
+        return sorted(damaged)
 
     async def delete(self, run_id: str) -> None:
         async def ask(dead: int) -> bool | Holder:
@@ -275,8 +281,15 @@ class RedisStore:
         seconds, microseconds = await self._do(lambda client: client.time())
         return seconds + microseconds / 1e6
 
-    async def _infos(self, keys: Sequence[bytes]) -> list[RunInfo]:
-        """What is known of the runs with these keys, in their order; without those that are gone."""
+    async def _all_rows(self) -> list[_Row]:
+        keys: list[bytes] = await self._do(lambda client: client.zrange(self._index, 0, -1))
+        rows: list[_Row] = []
+        for start in range(0, len(keys), _CHUNK):
+            rows += await self._rows(keys[start : start + _CHUNK])
+        return rows
+
+    async def _rows(self, keys: Sequence[bytes]) -> list[_Row]:
+        """What is kept of the runs with these keys, without those that are gone."""
 
         async def ask(client: _Client) -> list[Any]:
             pipeline = client.pipeline(transaction=True)
@@ -288,8 +301,8 @@ class RedisStore:
             return await pipeline.execute()
 
         answers = await self._do(ask)
-        triples = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
-        return [_info(run, length, lease) for run, length, lease in triples if run and length]
+        rows = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
+        return [row for row in rows if row[0] and row[1]]
 
     async def _run(self, script: str, keys: list[str], *arguments: Any) -> Any:
         return await self._do(lambda client: _evaluate(client, script, keys, arguments))
@@ -384,7 +397,12 @@ def _summary_json(summary: RunSummary) -> str:
     )
 
 
-def _info(run: dict[bytes, bytes], length: int, lease: dict[bytes, bytes]) -> RunInfo:
+_Row: TypeAlias = tuple[dict[bytes, bytes], int, dict[bytes, bytes]]
+"""A run, the length of its journal, and its lease."""
+
+
+def _info(row: _Row) -> RunInfo:
+    run, length, lease = row
     run_id = _text(run[b"id"])
     held = None
     if lease.get(b"owner"):

@@ -349,14 +349,12 @@ _InfoRow: TypeAlias = tuple[
 def _info(row: _InfoRow) -> RunInfo:
     run_id, workflow, kind, version, status, created_at, updated_at, length = row[:8]
     owner, fence, expires_at = row[8:]
-    if status not in _STATUSES:
-        raise CorruptCheckpoint(run_id, f"its status is {status!r}, which is none")
     lease = None
     if owner is not None and fence is not None and expires_at is not None:
         lease = Lease(run_id, owner, fence, expires_at)
     return RunInfo(
         run_id,
-        RunSummary(workflow, kind, version, RunStatus(status), created_at),
+        RunSummary(workflow, kind, version, RunStatus.stored(status, run_id), created_at),
         updated_at,
         length,
         lease,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import signal
@@ -258,23 +259,31 @@ async def test_hosts_whose_clocks_differ_agree_on_who_holds_a_run(
             await store.delete("r")
 
 
-async def test_a_status_of_a_later_version_is_told_with_its_run(postgres: str, redis: str) -> None:
+async def test_a_run_with_an_unknown_status_is_told_and_spoils_no_other(
+    postgres: str, redis: str, caplog: pytest.LogCaptureFixture
+) -> None:
     name = f"later{time.time_ns()}"
     for store in (PostgresStore(postgres, schema=name), RedisStore(redis, prefix=name)):
         async with store:
-            lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
-            await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+            for run_id in ("damaged", "good"):
+                lease = await store.claim(run_id, owner=str(Owner.new()), seconds=60)
+                await store.append(lease, [b"1"], after=0, summary=SUMMARY)
             if isinstance(store, PostgresStore):
                 with psycopg.connect(postgres) as other:
-                    other.execute(f"UPDATE {name}.runs SET status = 'paused'")  # type: ignore[arg-type]
+                    other.execute(
+                        f"UPDATE {name}.runs SET status = 'paused' WHERE run_id = 'damaged'"  # type: ignore[arg-type]
+                    )
             else:
                 with driver.Redis.from_url(redis) as client:
-                    [key] = cast("list[bytes]", client.keys(f"{name}:run:*"))
+                    key = f"{name}:run:{hashlib.sha256(b'damaged').hexdigest()}"
                     summary = cast("bytes", client.hget(key, "summary"))
-                    paused = summary.replace(b"running", b"paused")
-                    client.hset(key, "summary", paused)
-            with pytest.raises(CorruptCheckpoint, match=r"run 'r'.*'paused'"):
-                await store.find()
+                    client.hset(key, "summary", summary.replace(b"running", b"paused"))
+            caplog.clear()
+            assert [info.run_id for info in await store.find()] == ["good"]
+            assert "run 'damaged' is passed over" in caplog.text
+            assert await store.damaged_runs() == ["damaged"]
+            with pytest.raises(CorruptCheckpoint, match=r"run 'damaged'.*'paused'"):
+                await store.info("damaged")
 
 
 async def test_fifty_writers_race_for_each_entry_of_one_run(proxied: Proxied) -> None:
