@@ -607,8 +607,29 @@ def shared_doubling(levels: int) -> bytes:
     return b"\x98%c" % levels + b"".join(lists)
 
 
-def test_text_that_looks_like_a_reference_is_text() -> None:
-    assert decode_cbor(cbor2.dumps([b"\xd8\x1d", [], {}, []])) == [b"\xd8\x1d", [], {}, []]
+def repeated_text(times: int, size: int) -> bytes:
+    """CBOR in which a text of this size is there once, and referred to so many times."""
+    references = b"\xd8\x19\x00" * times
+    return b"\xd9\x01\x00\x9a" + (times + 1).to_bytes(4, "big") + cbor2.dumps("a" * size) + references
+
+
+def test_bytes_that_look_like_a_tag_are_text() -> None:
+    assert decode_cbor(cbor2.dumps(["\u0625", "é", 1.7e9])) == ["\u0625", "é", 1.7e9]
+
+
+@pytest.mark.parametrize("tag", [0, 1, 2, 4, 5, 25, 28, 29, 30, 35, 256, 258, 55799, 2**40])
+def test_tags_of_cbor_are_refused(tag: int) -> None:
+    for content in (0, "a", b"a", [], [1, 2]):
+        with pytest.raises(MalformedValue, match="no tags"):
+            decode_cbor(cbor2.dumps({"a": [cbor2.CBORTag(tag, content)]}))
+
+
+def test_compact_data_cannot_repeat_a_text() -> None:
+    bomb = zlib.compress(repeated_text(10_000, 200_000), level=9)
+    assert len(bomb) < 400
+
+    with pytest.raises(MalformedValue, match="no tags"):
+        decode_compact(bomb)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
@@ -51,34 +52,28 @@ def decode_cbor(data: bytes) -> Tree:
 
     source = BytesIO(data)
     try:
-        tree = cbor2.load(source)
+        tree = cbor2.load(source, semantic_decoders=_NO_TAGS)
     except (cbor2.CBORDecodeError, RecursionError, MemoryError) as error:
         raise MalformedValue("$", f"it is no CBOR: {error}") from error
     if source.read(1):
         raise MalformedValue("$", "something follows the CBOR data")
-    if any(reference in data for reference in _REFERENCES):
-        _check_is_tree(tree)
     return tree
 
 
-_REFERENCES = tuple(
-    head + b"\x1d" for head in (b"\xd8", b"\xd9\0", b"\xda\0\0\0", b"\xdb" + bytes(7))
-)
-"""How CBOR may write the tag of a reference to an earlier value. Text may hold the same bytes."""
+class _NoTags(dict[int, Callable[..., Any]]):
+    """What becomes of the tags of CBOR: trees have none. Some take a few bytes for gigabytes."""
+
+    def __missing__(self, tag: int) -> Callable[..., Any]:
+        return _refuse_tag
 
 
-def _check_is_tree(tree: Any) -> None:
-    """Refuse values that refer to one another: a few bytes of them take for ever to be written out."""
-    seen: set[int] = set()
-    todo = [tree]
-    while todo:
-        part = todo.pop()
-        if part.__class__ is not list and part.__class__ is not dict:
-            continue
-        if id(part) in seen:
-            raise MalformedValue("$", "one of its values is referred to from two places")
-        seen.add(id(part))
-        todo += part.values() if part.__class__ is dict else part
+def _refuse_tag(*_: object) -> Any:
+    import cbor2
+
+    raise cbor2.CBORDecodeError("a saved value has no tags")
+
+
+_NO_TAGS = _NoTags()
 
 
 def encode_compact(tree: Tree) -> bytes:
