@@ -610,7 +610,9 @@ def shared_doubling(levels: int) -> bytes:
 def repeated_text(times: int, size: int) -> bytes:
     """CBOR in which a text of this size is there once, and referred to so many times."""
     references = b"\xd8\x19\x00" * times
-    return b"\xd9\x01\x00\x9a" + (times + 1).to_bytes(4, "big") + cbor2.dumps("a" * size) + references
+    return (
+        b"\xd9\x01\x00\x9a" + (times + 1).to_bytes(4, "big") + cbor2.dumps("a" * size) + references
+    )
 
 
 def test_bytes_that_look_like_a_tag_are_text() -> None:
