@@ -226,60 +226,63 @@ _VALUE = frozenset({str, int, float, bool, list, dict, type(None)})
 
 
 class _Form(NamedTuple):
-    """What an entry of one name has on disk, besides its name, and how it is read."""
+    """How an entry of one name is read, and what it has on disk."""
 
     read: Callable[[Mapping[str, Any]], Entry]
     required: _Kinds
-    optional: _Kinds = _NOTHING
+    optional: _Kinds
+
+
+def _form(
+    read: Callable[[Mapping[str, Any]], Entry], required: _Kinds, optional: _Kinds = _NOTHING
+) -> _Form:
+    return _Form(read, {"entry": _TEXT, "at": _NUMBER, **required}, optional)
 
 
 _ERROR: _Kinds = {"type": _TEXT, "message": _TEXT, "value": _VALUE, "traceback": _TEXT_OR_NULL}
 
 _FORMS: Mapping[str, _Form] = {
-    name: form._replace(required={"entry": _TEXT, "at": _NUMBER, **form.required})
-    for name, form in {
-        "started": _Form(
-            _read_started,
-            {
-                "format": _WHOLE, "run_id": _TEXT, "workflow": _TEXT, "kind": _TEXT,
-                "version": _TEXT, "fingerprint": _TEXT, "steps": _LIST,
-                "input": _VALUE, "context": _VALUE,
-            },
-            {"structure": _LIST},
+    "started": _form(
+        _read_started,
+        {
+            "format": _WHOLE, "run_id": _TEXT, "workflow": _TEXT, "kind": _TEXT,
+            "version": _TEXT, "fingerprint": _TEXT, "steps": _LIST,
+            "input": _VALUE, "context": _VALUE,
+        },
+        {"structure": _LIST},
+    ),
+    "resumed": _form(
+        _read_resumed,
+        {"owner": _TEXT},
+        {"version": _TEXT, "steps": _LIST, "structure": _LIST},
+    ),
+    "before_step": _form(
+        _read_before_step,
+        {"step": _TEXT, "attempt": _WHOLE},
+        {"digest": _TEXT, "arguments": _TEXT},
+    ),
+    "completed": _form(
+        lambda tree: Completed(tree["step"], tree["output"], tree["duration"], tree["at"]),
+        {"step": _TEXT, "output": _VALUE, "duration": _NUMBER},
+    ),
+    "recorded": _form(
+        lambda tree: Recorded(tree["step"], tree["value"], tree["at"], tree["failure"]),
+        {"step": _TEXT, "value": _VALUE, "failure": _YES_OR_NO},
+    ),
+    "failed": _form(
+        lambda tree: Failed(
+            tree["step"], _read_error(tree["error"]), tree["retryable"], tree["at"]
         ),
-        "resumed": _Form(
-            _read_resumed,
-            {"owner": _TEXT},
-            {"version": _TEXT, "steps": _LIST, "structure": _LIST},
+        {"step": _TEXT, "error": _MAP, "retryable": _YES_OR_NO},
+    ),
+    "interrupted": _form(
+        lambda tree: Interrupted(
+            tree["step"], tree["in_progress"], tree["reason"], tree["at"]
         ),
-        "before_step": _Form(
-            _read_before_step,
-            {"step": _TEXT, "attempt": _WHOLE},
-            {"digest": _TEXT, "arguments": _TEXT},
-        ),
-        "completed": _Form(
-            lambda tree: Completed(tree["step"], tree["output"], tree["duration"], tree["at"]),
-            {"step": _TEXT, "output": _VALUE, "duration": _NUMBER},
-        ),
-        "recorded": _Form(
-            lambda tree: Recorded(tree["step"], tree["value"], tree["at"], tree["failure"]),
-            {"step": _TEXT, "value": _VALUE, "failure": _YES_OR_NO},
-        ),
-        "failed": _Form(
-            lambda tree: Failed(
-                tree["step"], _read_error(tree["error"]), tree["retryable"], tree["at"]
-            ),
-            {"step": _TEXT, "error": _MAP, "retryable": _YES_OR_NO},
-        ),
-        "interrupted": _Form(
-            lambda tree: Interrupted(
-                tree["step"], tree["in_progress"], tree["reason"], tree["at"]
-            ),
-            {"step": _TEXT_OR_NULL, "in_progress": _YES_OR_NO, "reason": _TEXT},
-        ),
-        "finished": _Form(
-            _read_finished,
-            {"status": _TEXT, "output": _VALUE, "error": _MAP_OR_NULL},
-        ),
-    }.items()
+        {"step": _TEXT_OR_NULL, "in_progress": _YES_OR_NO, "reason": _TEXT},
+    ),
+    "finished": _form(
+        _read_finished,
+        {"status": _TEXT, "output": _VALUE, "error": _MAP_OR_NULL},
+    ),
 }  # fmt: skip
