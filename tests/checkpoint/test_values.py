@@ -31,6 +31,7 @@ from effectflow.checkpoint.values import (
     MAX_COMPACT_BYTES,
     MAX_DEPTH,
     MAX_ITEMS,
+    MAX_PARTS,
     KnownTypes,
     MalformedValue,
     Tree,
@@ -187,6 +188,13 @@ def nested(depth: int) -> list[Any]:
     return value
 
 
+class Name(str):
+    """Text and a buffer of bytes in one, as the text of numpy is."""
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return memoryview(self.encode())
+
+
 class Celsius(float):
     """A kind of float that would come back as another."""
 
@@ -206,6 +214,8 @@ def cyclic() -> list[Any]:
         ({"\ud800": 1}, "$['\\ud800']"),
         ({(1, 2): object()}, "$[(1, 2)]"),
         (Celsius(3), "$"),
+        ([Name("x")], "$[0]"),
+        ({Name("x"): 1}, "$"),
         ({"n": OrderedDict(a=1)}, "$.n"),
         ([Undeclared.ONE], "$[0]"),
         ({"n": [True, {"x": Undeclared.ONE}]}, "$.n[1].x"),
@@ -247,10 +257,43 @@ def test_the_number_of_items_that_are_read_has_a_bound() -> None:
         {"$tuple": many},
         {"$dict": many},
         {str(n): 0 for n in range(len(many))},
+        [many[: MAX_ITEMS // 2], [many[: MAX_ITEMS // 2]]],
     ]
     for tree in trees:
-        with pytest.raises(MalformedValue, match="1,000,001 items"):
+        with pytest.raises(MalformedValue, match="more than 1,000,000 in all"):
             from_tree(tree, types=NO_TYPES)
+
+
+def test_a_value_that_holds_itself_twice_at_every_level_has_too_many_items() -> None:
+    value: Any = 0
+    for _ in range(MAX_DEPTH - 1):
+        value = [value, value]
+
+    with pytest.raises(NotSerializable, match="more than 1,000,000 in all"):
+        to_tree(value, types=TYPES)
+
+
+def test_a_map_of_mixed_keys_is_written_once() -> None:
+    value: Any = 0
+    for _ in range(MAX_DEPTH - 1):
+        value = {"a": value, 1: 2}
+
+    assert from_tree(to_tree(value, types=NO_TYPES), types=NO_TYPES) == value
+
+
+def test_the_parts_of_json_and_cbor_have_a_bound() -> None:
+    commas: Tree = ["1,2,3\n" * MAX_PARTS, '\\"' * 1000]
+    many: list[Tree] = [0] * (MAX_PARTS + 1)
+    for encode, decode in ((encode_json, decode_json), (encode_cbor, decode_cbor)):
+        assert decode(encode(commas)) == commas
+        with pytest.raises(NotSerializable, match="more than 4,000,000"):
+            encode(many)
+    for data in (b"[" + b"[]," * MAX_PARTS + b"0]", b"[" + b'"",' * MAX_PARTS + b"0]"):
+        with pytest.raises(MalformedValue, match="more than 4,000,000"):
+            decode_json(data)
+    for data in (b"\x9f" + b"\x80" * MAX_PARTS, b"\xbb" + b"\xff" * 8 + b"\x60\x80" * MAX_PARTS):
+        with pytest.raises(MalformedValue, match="more than 4,000,000"):
+            decode_cbor(data)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -283,6 +326,8 @@ def test_an_int_of_any_size_comes_back(bits: int, sign: int) -> None:
         ({"$int": "1e9"}, "$"),
         ({"$float": "1.5"}, "$"),
         ({"$timedelta": [1]}, "$"),
+        ({"a": {1: 2}}, "$.a"),
+        ({1: 2, 3: 4}, "$"),
         ({"$error": ["os.system", ["true"], {}]}, "$"),
         ({"$error": ["KeyError", "cap", {}]}, "$"),
         ({"$error": ["KeyError", [], []]}, "$"),

@@ -3,6 +3,7 @@
 from effectflow.checkpoint.values.digest import digest_of
 from effectflow.checkpoint.values.encoding import (
     MAX_COMPACT_BYTES,
+    MAX_PARTS,
     decode_cbor,
     decode_compact,
     decode_json,
@@ -18,6 +19,7 @@ __all__ = [
     "MAX_COMPACT_BYTES",
     "MAX_DEPTH",
     "MAX_ITEMS",
+    "MAX_PARTS",
     "KnownTypes",
     "MalformedValue",
     "Tree",
