@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 import zlib
 from collections import OrderedDict
 from dataclasses import InitVar, dataclass, field
@@ -11,6 +12,7 @@ from decimal import Decimal
 from enum import Enum, Flag, IntEnum, IntFlag
 from fractions import Fraction
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
@@ -402,6 +404,17 @@ def test_fixed_offsets_and_folds_survive() -> None:
         assert same(from_tree(to_tree(moment, types=NO_TYPES), types=NO_TYPES), moment)
 
 
+def test_a_zone_is_refused_if_its_name_stands_for_another() -> None:
+    nine_hours = (
+        b"TZif" + bytes(16) + struct.pack(">6llbb4s", 0, 0, 0, 0, 1, 4, 9 * 3600, 0, 0, b"JST")
+    )
+    zone = ZoneInfo.from_file(BytesIO(nine_hours), key="Europe/Berlin")
+    assert zone.utcoffset(datetime(2026, 1, 1)) == timedelta(hours=9)
+    for value in (datetime(2026, 1, 1, tzinfo=zone), time(3, tzinfo=zone)):
+        with pytest.raises(NotSerializable, match="what ZoneInfo gives"):
+            to_tree([value], types=NO_TYPES)
+
+
 def test_the_listed_kinds_are_all_here() -> None:
     """One of each, as documentation of what is on disk."""
     value = [date(2026, 1, 2), Fraction(1, 3), Decimal("1.50"), UUID(int=1), b"\x00", 2**64]
@@ -492,10 +505,45 @@ def _with_more() -> Plain:
     return plain
 
 
+class WithSlot(Plain):
+    __slots__ = ("colour",)
+
+
+def _with_slot() -> WithSlot:
+    value = WithSlot(1)
+    value.colour = "red"
+    return value
+
+
+@attrs.define
+class Lengths:
+    all: Any = attrs.field(converter=lambda parts: type(parts)(map(float, parts)))
+
+
+def _later(parts: Any) -> Lengths:
+    """Lengths of what its converter has not seen."""
+    value = Lengths([])
+    object.__setattr__(value, "all", parts)
+    return value
+
+
+@attrs.frozen
+class Circle:
+    radius: int
+
+    @cached_property
+    def area(self) -> int:
+        return 3 * self.radius**2
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
         (Doubling(1), "makes x=4 of x=2"),
+        (_with_slot(), "colour"),
+        (_later([1.0, 2]), r"makes all=\[1.0, 2.0\]"),
+        (_later((True,)), r"makes all=\(1.0,\)"),
+        (_later({1}), r"makes all=\{1.0\}"),
         (Labelled("a"), "built-in value besides its fields"),
         (Seeded(7), "cannot be made again"),
         (_with_more(), "colour"),
@@ -509,6 +557,16 @@ def test_an_object_that_its_class_would_not_make_again_is_refused(
         to_tree([value], types=KnownTypes.of(type(value)))
 
     assert caught.value.path == "$[0]"
+
+
+def test_what_a_class_works_out_is_no_part_of_it() -> None:
+    circle = Circle(2)
+    assert circle.area == 12
+    types = KnownTypes.of(Circle, Lengths, WithSlot)
+
+    for value in (circle, Lengths([1, math.nan]), WithSlot(1)):
+        back = from_tree(to_tree(value, types=types), types=types)
+        assert (type(back), repr(back)) == (type(value), repr(value))
 
 
 class Parcel(msgspec.Struct, frozen=True):
@@ -595,6 +653,19 @@ def test_declared_and_built_in_exceptions_come_back(error: Exception) -> None:
 def test_an_exception_that_would_not_come_back_is_refused(error: Exception, reason: str) -> None:
     with pytest.raises(NotSerializable, match=reason):
         to_tree(error, types=KnownTypes.of(Picky))
+
+
+def test_a_model_knows_which_of_its_fields_were_set() -> None:
+    types = KnownTypes.of(Customer)
+    for model in (Customer(name="Ann"), Customer(name="Ann", mail=None, parcels=())):
+        back = from_tree(to_tree(model, types=types), types=types)
+        assert back.model_fields_set == model.model_fields_set
+    old: Tree = {"$object": ["Customer", {"name": "Ann", "parcels": {"$tuple": []}}]}
+    assert from_tree(old, types=types).model_fields_set == {"name", "parcels"}
+    for unknown in (["age"], [1], 7):
+        tree: Tree = {"$object": ["Customer", {"name": "Ann", "model_fields_set": unknown}]}
+        with pytest.raises(MalformedValue):
+            from_tree(tree, types=types)
 
 
 @dataclass(frozen=True)

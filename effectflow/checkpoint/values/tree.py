@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sized
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag
 from fractions import Fraction
 from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 from uuid import UUID
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
 from returns.maybe import Maybe, Nothing, Some
@@ -30,9 +30,10 @@ from effectflow.checkpoint.values.exceptions import (
     put_together,
     take_apart,
 )
-from effectflow.checkpoint.values.known_types import KnownTypes, MalformedValue, is_record
+from effectflow.checkpoint.values.known_types import KnownTypes, MalformedValue
 from effectflow.checkpoint.values.model import Tree
 from effectflow.checkpoint.values.plain import is_plain, plain_copy
+from effectflow.checkpoint.values.records import is_record
 
 __all__ = ["MAX_DEPTH", "MAX_ITEMS", "from_tree", "to_tree"]
 
@@ -207,15 +208,25 @@ def _write_moment(tag: str) -> Callable[[Any, _Walk, int], Any]:
         zone, text = value.tzinfo, value.isoformat()
         if (zone is UTC or zone is None) and not value.fold:
             return {tag: text}
-        if isinstance(zone, ZoneInfo) and zone.key:
+        if _is_named(zone):
             return {tag: [value.replace(tzinfo=None).isoformat(), zone.key, value.fold]}
         if zone is not None and repr(type(value).fromisoformat(text).tzinfo) != repr(zone):
             raise _At(
-                f"its time zone {zone!r} is neither a plain offset nor a ZoneInfo with a name"
+                f"its time zone {zone!r} is neither a plain offset nor what ZoneInfo gives for a name"
             )
         return {tag: [text, None, value.fold] if value.fold else text}
 
     return write
+
+
+def _is_named(zone: tzinfo | None) -> TypeGuard[ZoneInfo]:
+    """Whether a zone is the one that its name stands for: one read from a file may have any name."""
+    if not isinstance(zone, ZoneInfo) or not zone.key:
+        return False
+    try:
+        return ZoneInfo(zone.key) is zone
+    except (ZoneInfoNotFoundError, ValueError):
+        return False
 
 
 def _write_path(tag: str) -> Callable[[Any, _Walk, int], Any]:
