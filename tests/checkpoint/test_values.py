@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 import zlib
 from collections import OrderedDict
 from dataclasses import InitVar, dataclass, field
@@ -14,7 +15,7 @@ from fractions import Fraction
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -32,6 +33,7 @@ from effectflow.checkpoint import NotSerializable
 from effectflow.checkpoint.values import (
     MAX_COMPACT_BYTES,
     MAX_DEPTH,
+    MAX_INT_BITS,
     MAX_ITEMS,
     MAX_PARTS,
     KnownTypes,
@@ -299,15 +301,48 @@ def test_the_parts_of_json_and_cbor_have_a_bound() -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("bits", [63, 64, 4096, 4097, 100_000])
+@pytest.mark.parametrize("bits", [63, 64, 4096, 4097, MAX_INT_BITS - 1])
 def test_an_int_of_any_size_comes_back(bits: int, sign: int) -> None:
     for value in (sign * (2**bits - 1), Fraction(sign * 2**bits, 3)):
         assert from_tree(to_tree(value, types=NO_TYPES), types=NO_TYPES) == value
 
 
+def test_the_size_of_integers_has_a_bound() -> None:
+    assert to_tree([2**MAX_INT_BITS - 1], types=NO_TYPES)
+    for value in (2**MAX_INT_BITS, -(2**MAX_INT_BITS), Fraction(1, 2**MAX_INT_BITS)):
+        with pytest.raises(NotSerializable, match="131,073 bits") as caught:
+            to_tree({"n": [value]}, types=NO_TYPES)
+        assert caught.value.path == "$.n[0]"
+    digits = "0x" + "f" * (MAX_INT_BITS // 2)
+    for tree in ({"$int": digits}, {"$fraction": [digits, digits]}):
+        with pytest.raises(MalformedValue, match="digits"):
+            from_tree(cast(Tree, tree), types=NO_TYPES)
+
+
+ONE_HASH = sys.hash_info.modulus
+
+
+@pytest.mark.parametrize(
+    "kind", [int, Decimal, lambda n: Fraction(n, 7), lambda n: UUID(int=n), lambda n: (n,)]
+)
+def test_items_of_one_hash_have_a_bound(kind: Any) -> None:
+    items = [kind(n * ONE_HASH) for n in range(1, 102)]
+    trees = [to_tree(item, types=NO_TYPES) for item in items]
+    for value in (set(items), frozenset(items), dict.fromkeys(items)):
+        with pytest.raises(NotSerializable, match="the same hash"):
+            to_tree(value, types=NO_TYPES)
+    pairs: Tree = [[tree, None] for tree in trees]
+    for tree in ({"$set": trees}, {"$frozenset": trees}, {"$dict": pairs}):
+        with pytest.raises(MalformedValue, match="the same hash"):
+            from_tree(cast(Tree, tree), types=NO_TYPES)
+    assert from_tree(to_tree(set(items[1:]), types=NO_TYPES), types=NO_TYPES) == set(items[1:])
+
+
 @pytest.mark.parametrize(
     ("tree", "path"),
     [
+        ({"$set": [1, 1]}, "$"),
+        ({"$dict": [[1, 2], [1, 3]]}, "$"),
         ({"$nonsense": 1}, "$"),
         ({"a": {"$tuple": [], "b": 1}}, "$.a"),
         ({"a": [{"$tuple": 3}]}, "$.a[0]"),
@@ -662,7 +697,8 @@ def test_a_model_knows_which_of_its_fields_were_set() -> None:
         assert back.model_fields_set == model.model_fields_set
     old: Tree = {"$object": ["Customer", {"name": "Ann", "parcels": {"$tuple": []}}]}
     assert from_tree(old, types=types).model_fields_set == {"name", "parcels"}
-    for unknown in (["age"], [1], 7):
+    others: list[Tree] = [["age"], [1], 7]
+    for unknown in others:
         tree: Tree = {"$object": ["Customer", {"name": "Ann", "model_fields_set": unknown}]}
         with pytest.raises(MalformedValue):
             from_tree(tree, types=types)

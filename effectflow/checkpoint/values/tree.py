@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sized
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sized
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag
@@ -35,13 +36,19 @@ from effectflow.checkpoint.values.model import Tree
 from effectflow.checkpoint.values.plain import is_plain, plain_copy
 from effectflow.checkpoint.values.records import is_record
 
-__all__ = ["MAX_DEPTH", "MAX_ITEMS", "from_tree", "to_tree"]
+__all__ = ["MAX_DEPTH", "MAX_INT_BITS", "MAX_ITEMS", "from_tree", "to_tree"]
 
 MAX_DEPTH = 64
 """How deep a value may be nested."""
 
 MAX_ITEMS = 1_000_000
 """How many items the lists, tuples, sets, dicts and objects of one value may have in all."""
+
+MAX_INT_BITS = 131_072
+"""How large an integer may be: a fraction of two takes quadratic time to be made."""
+
+MAX_SAME_HASH = 100
+"""How many items of a set, or keys of a dict, may have one hash: each is compared with those before."""
 
 
 def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
@@ -132,6 +139,8 @@ def _write(value: Any, walk: _Walk, depth: int) -> Any:
 
 
 def _write_int(value: int) -> str:
+    if value.bit_length() > MAX_INT_BITS:
+        raise _At(f"the integer has {value.bit_length():,} bits, more than {MAX_INT_BITS:,}")
     # Python refuses to write very long numbers in decimal digits, since that takes quadratic time.
     return str(value) if value.bit_length() <= _LONG_INT_BITS else hex(value)
 
@@ -176,6 +185,7 @@ def _write_dict(value: dict[Any, Any], walk: _Walk, depth: int) -> Any:
 
 
 def _write_pairs(value: dict[Any, Any], walk: _Walk, depth: int) -> list[Any]:
+    _check_hashes(value)
     return [
         [_write(key, walk, depth - 1), _write_at(part, _key(key), walk, depth)]
         for key, part in value.items()
@@ -191,10 +201,17 @@ def _write_at(value: Any, segment: str, walk: _Walk, depth: int) -> Any:
 
 def _write_set(tag: str) -> Callable[[Any, _Walk, int], Any]:
     def write(value: Any, walk: _Walk, depth: int) -> Any:
+        _check_hashes(value)
         # Sorted, so that equal sets are written equally.
         return {tag: sorted(_write_items(value, walk, depth), key=_sorting_key)}
 
     return write
+
+
+def _check_hashes(parts: Collection[Any]) -> None:
+    hashes = Counter(map(hash, parts))
+    if len(hashes) < len(parts) and max(hashes.values()) > MAX_SAME_HASH:
+        raise _At(f"more than {MAX_SAME_HASH} of its items have the same hash")
 
 
 def _sorting_key(tree: Any) -> bytes:
@@ -378,10 +395,24 @@ def _listed(content: Any, walk: _Walk, depth: int) -> list[Any]:
     return _read_items(_expect(content, list), walk, depth)
 
 
+def _read_set(content: Any, walk: _Walk, depth: int) -> list[Any]:
+    parts = _listed(content, walk, depth)
+    _check_distinct(parts)
+    return parts
+
+
+def _check_distinct(parts: list[Any]) -> None:
+    _check_hashes(parts)
+    if len(set(parts)) < len(parts):
+        raise ValueError("something is in it twice")
+
+
 def _read_pairs(content: Any, walk: _Walk, depth: int) -> dict[Any, Any]:
     walk.count(_expect(content, list))
-    pairs = [_expect(pair, list) for pair in content]
-    return {_read(key, walk, depth - 1): _read(value, walk, depth - 1) for key, value in pairs}
+    pairs = [(key, value) for key, value in (_expect(pair, list) for pair in content)]
+    keys = [_read(key, walk, depth - 1) for key, _ in pairs]
+    _check_distinct(keys)
+    return dict(zip(keys, (_read(value, walk, depth - 1) for _, value in pairs), strict=True))
 
 
 def _read_moment(kind: type[datetime] | type[time]) -> Callable[[Any, _Walk, int], Any]:
@@ -403,6 +434,8 @@ def _read_float(content: Any, _walk: _Walk, _depth: int) -> float:
 
 def _read_int(content: Any) -> int:
     digits: str = _expect(content, str)
+    if len(digits) > MAX_INT_BITS // 4 + len("-0x"):
+        raise ValueError(f"it has {len(digits):,} digits")
     return int(digits, 16) if digits.removeprefix("-").startswith("0x") else int(digits)
 
 
@@ -452,8 +485,8 @@ _READERS: Mapping[str, Callable[[Any, _Walk, int], Any]] = {
     "$int": lambda content, _walk, _depth: _read_int(content),
     "$float": _read_float,
     "$tuple": lambda content, walk, depth: tuple(_listed(content, walk, depth)),
-    "$set": lambda content, walk, depth: set(_listed(content, walk, depth)),
-    "$frozenset": lambda content, walk, depth: frozenset(_listed(content, walk, depth)),
+    "$set": lambda content, walk, depth: set(_read_set(content, walk, depth)),
+    "$frozenset": lambda content, walk, depth: frozenset(_read_set(content, walk, depth)),
     "$dict": _read_pairs,
     "$bytes": lambda content, _walk, _depth: b64decode(_expect(content, str), validate=True),
     "$datetime": _read_moment(datetime),
