@@ -6,7 +6,7 @@ The names on disk are part of the format and never change their meaning: see `FO
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from effectflow.checkpoint.entries import (
     Arguments,
@@ -75,7 +75,11 @@ def decode_entry(record: Record, run_id: str) -> Entry:
 
 def read_entry(tree: Mapping[str, Any]) -> Entry:
     """The entry in plain data. Raises KeyError, TypeError or ValueError if there is none."""
-    return _READERS[tree["entry"]](tree)
+    form = _FORMS[tree["entry"]]
+    if form.read is _read_started:
+        _check_version(tree)
+    _check(tree, form.required, form.optional)
+    return form.read(tree)
 
 
 def write_entry(entry: Entry) -> Tree:
@@ -138,31 +142,66 @@ def _write_error(error: ErrorRecord) -> Tree:
     }  # fmt: skip
 
 
+def _check_version(tree: Mapping[str, Any]) -> None:
+    version = tree["format"]
+    if version.__class__ is not int or version < 1:
+        raise ValueError(f"format is {version!r}")
+    if version > FORMAT_VERSION:
+        raise UnsupportedVersion(f"run {tree['run_id']!r}", version, FORMAT_VERSION)
+
+
+def _check(tree: Mapping[str, Any], required: _Kinds, optional: _Kinds) -> None:
+    """Refuse a map that lacks a key, has another, or has a value of another kind at one."""
+    for key, kinds in required.items():
+        if tree[key].__class__ not in kinds:
+            raise TypeError(f"{key} is a {type(tree[key]).__name__}")
+    if len(tree) == len(required):
+        return
+    for key in tree.keys() - required.keys():
+        if key not in optional:
+            raise ValueError(f"{key} is no part of it")
+        if tree[key].__class__ not in optional[key]:
+            raise TypeError(f"{key} is a {type(tree[key]).__name__}")
+
+
+def _texts(items: Sequence[object]) -> tuple[str, ...]:
+    for item in items:
+        if item.__class__ is not str:
+            raise TypeError(f"{item!r} is no name")
+    return cast("tuple[str, ...]", tuple(items))
+
+
 def _read_error(tree: Mapping[str, Any]) -> ErrorRecord:
+    _check(tree, _ERROR, _NOTHING)
     return ErrorRecord(tree["type"], tree["message"], tree["value"], tree["traceback"])
 
 
 def _read_started(tree: Mapping[str, Any]) -> Started:
-    if tree["format"] > FORMAT_VERSION:
-        raise UnsupportedVersion(f"run {tree['run_id']!r}", tree["format"], FORMAT_VERSION)
     return Started(
         run_id=tree["run_id"],
         workflow=tree["workflow"],
         kind=tree["kind"],
         version=tree["version"],
         fingerprint=tree["fingerprint"],
-        steps=tuple(tree["steps"]),
+        steps=_texts(tree["steps"]),
         input=tree["input"],
         context=tree["context"],
         format=tree["format"],
         at=tree["at"],
-        structure=tuple(tree.get("structure", ())),
+        structure=_texts(tree.get("structure", ())),
     )
 
 
+def _read_resumed(tree: Mapping[str, Any]) -> Resumed:
+    if "version" not in tree:
+        return Resumed(tree["owner"], tree["at"])
+    steps, structure = _texts(tree["steps"]), _texts(tree.get("structure", ()))
+    return Resumed(tree["owner"], tree["at"], tree["version"], steps, structure)
+
+
 def _read_before_step(tree: Mapping[str, Any]) -> BeforeStep:
-    digest = tree.get("digest")
-    arguments = None if digest is None else Arguments(digest, tree["arguments"])
+    has_arguments = "digest" in tree or "arguments" in tree
+    arguments = Arguments(tree["digest"], tree["arguments"]) if has_arguments else None
     return BeforeStep(tree["step"], tree["attempt"], arguments, tree["at"])
 
 
@@ -171,23 +210,79 @@ def _read_finished(tree: Mapping[str, Any]) -> Finished:
     return Finished(RunStatus(tree["status"]), tree["output"], error, tree["at"])
 
 
-_READERS: Mapping[str, Callable[[Mapping[str, Any]], Entry]] = {
-    "started": _read_started,
-    "resumed": lambda tree: Resumed(
-        tree["owner"],
-        tree["at"],
-        tree.get("version"),
-        tuple(tree.get("steps", ())),
-        tuple(tree.get("structure", ())),
+_Kinds: TypeAlias = Mapping[str, frozenset[type]]
+
+_NOTHING: _Kinds = {}
+
+_TEXT = frozenset({str})
+_TEXT_OR_NULL = frozenset({str, type(None)})
+_NUMBER = frozenset({float, int})
+_WHOLE = frozenset({int})
+_YES_OR_NO = frozenset({bool})
+_LIST = frozenset({list})
+_MAP = frozenset({dict})
+_MAP_OR_NULL = frozenset({dict, type(None)})
+_VALUE = frozenset({str, int, float, bool, list, dict, type(None)})
+
+
+class _Form(NamedTuple):
+    """How an entry of one name is read, and what it has on disk."""
+
+    read: Callable[[Mapping[str, Any]], Entry]
+    required: _Kinds
+    optional: _Kinds
+
+
+def _form(
+    read: Callable[[Mapping[str, Any]], Entry], required: _Kinds, optional: _Kinds = _NOTHING
+) -> _Form:
+    return _Form(read, {"entry": _TEXT, "at": _NUMBER, **required}, optional)
+
+
+_ERROR: _Kinds = {"type": _TEXT, "message": _TEXT, "value": _VALUE, "traceback": _TEXT_OR_NULL}
+
+_FORMS: Mapping[str, _Form] = {
+    "started": _form(
+        _read_started,
+        {
+            "format": _WHOLE, "run_id": _TEXT, "workflow": _TEXT, "kind": _TEXT,
+            "version": _TEXT, "fingerprint": _TEXT, "steps": _LIST,
+            "input": _VALUE, "context": _VALUE,
+        },
+        {"structure": _LIST},
     ),
-    "before_step": _read_before_step,
-    "completed": lambda tree: Completed(tree["step"], tree["output"], tree["duration"], tree["at"]),
-    "recorded": lambda tree: Recorded(tree["step"], tree["value"], tree["at"], tree["failure"]),
-    "failed": lambda tree: Failed(
-        tree["step"], _read_error(tree["error"]), tree["retryable"], tree["at"]
+    "resumed": _form(
+        _read_resumed,
+        {"owner": _TEXT},
+        {"version": _TEXT, "steps": _LIST, "structure": _LIST},
     ),
-    "interrupted": lambda tree: Interrupted(
-        tree["step"], tree["in_progress"], tree["reason"], tree["at"]
+    "before_step": _form(
+        _read_before_step,
+        {"step": _TEXT, "attempt": _WHOLE},
+        {"digest": _TEXT, "arguments": _TEXT},
     ),
-    "finished": _read_finished,
-}
+    "completed": _form(
+        lambda tree: Completed(tree["step"], tree["output"], tree["duration"], tree["at"]),
+        {"step": _TEXT, "output": _VALUE, "duration": _NUMBER},
+    ),
+    "recorded": _form(
+        lambda tree: Recorded(tree["step"], tree["value"], tree["at"], tree["failure"]),
+        {"step": _TEXT, "value": _VALUE, "failure": _YES_OR_NO},
+    ),
+    "failed": _form(
+        lambda tree: Failed(
+            tree["step"], _read_error(tree["error"]), tree["retryable"], tree["at"]
+        ),
+        {"step": _TEXT, "error": _MAP, "retryable": _YES_OR_NO},
+    ),
+    "interrupted": _form(
+        lambda tree: Interrupted(
+            tree["step"], tree["in_progress"], tree["reason"], tree["at"]
+        ),
+        {"step": _TEXT_OR_NULL, "in_progress": _YES_OR_NO, "reason": _TEXT},
+    ),
+    "finished": _form(
+        _read_finished,
+        {"status": _TEXT, "output": _VALUE, "error": _MAP_OR_NULL},
+    ),
+}  # fmt: skip

@@ -28,8 +28,8 @@ from effectflow.checkpoint import (
     UnsupportedVersion,
     fold,
 )
-from effectflow.checkpoint.entry_format import decode_entry, encode_entry
-from effectflow.checkpoint.values import decode_json, encode_json
+from effectflow.checkpoint.entry_format import decode_entry, encode_entry, write_entry
+from effectflow.checkpoint.values import Tree, decode_json, encode_cbor, encode_json
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 times = st.floats(0, 2**33)
@@ -103,8 +103,48 @@ def test_what_is_no_entry_is_named(body: bytes) -> None:
     assert "'run-1'" in str(caught.value)
 
 
+ERROR: dict[str, Tree] = {"type": "E", "message": "", "value": None, "traceback": None}
+
+
+@pytest.mark.parametrize(
+    ("entry", "change"),
+    [
+        (STARTED, {"format": -1}),
+        (STARTED, {"format": True}),
+        (STARTED, {"steps": "abc"}),
+        (STARTED, {"steps": [1]}),
+        (STARTED, {"structure": [None]}),
+        (STARTED, {"at": None}),
+        (STARTED, {"evil": 1}),
+        (Resumed("p", 1.0), {"version": "2"}),
+        (Resumed("p", 1.0), {"owner": 1}),
+        (BeforeStep("a", 1), {"attempt": "many"}),
+        (BeforeStep("a", 1), {"step": {}}),
+        (BeforeStep("a", 1), {"arguments": "(1)"}),
+        (Completed("a", 1, 0.1), {"at": "x"}),
+        (Completed("a", 1, 0.1), {"step": [1]}),
+        (Completed("a", 1, 0.1), {"structure": []}),
+        (Completed("a", 1, 0.1), {"entry": ["completed"]}),
+        (Failed("a", ErrorRecord("E", ""), retryable=True), {"retryable": "no"}),
+        (Failed("a", ErrorRecord("E", ""), retryable=True), {"error": None}),
+        (Failed("a", ErrorRecord("E", ""), retryable=True), {"error": {**ERROR, "message": 2}}),
+        (Failed("a", ErrorRecord("E", ""), retryable=True), {"error": {**ERROR, "evil": 2}}),
+        (Interrupted(None, in_progress=False), {"step": 1}),
+        (Recorded("now", 1), {"failure": None}),
+        (Finished(RunStatus.COMPLETED), {"status": "done"}),
+        (Finished(RunStatus.COMPLETED), {"error": "E"}),
+    ],
+)
+def test_an_entry_of_other_parts_is_refused(entry: Entry, change: dict[str, Tree]) -> None:
+    tree = write_entry(entry)
+    assert isinstance(tree, dict)
+    for encode in (encode_json, encode_cbor):
+        with pytest.raises(CorruptCheckpoint, match="no entry that this version knows"):
+            decode_entry(Record(1, 0.0, encode({**tree, **change})), "r")
+
+
 def test_a_format_from_the_future_is_refused() -> None:
-    body = encode_entry(STARTED).replace(b'"format":1', b'"format":2')
+    body = encode_entry(STARTED).replace(b'"format":1', b'"novelty":1,"format":2')
 
     with pytest.raises(UnsupportedVersion):
         decode_entry(Record(1, 0.0, body), "r")

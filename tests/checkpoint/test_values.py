@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import struct
+import sys
 import zlib
 from collections import OrderedDict
 from dataclasses import InitVar, dataclass, field
@@ -11,8 +13,9 @@ from decimal import Decimal
 from enum import Enum, Flag, IntEnum, IntFlag
 from fractions import Fraction
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -30,7 +33,9 @@ from effectflow.checkpoint import NotSerializable
 from effectflow.checkpoint.values import (
     MAX_COMPACT_BYTES,
     MAX_DEPTH,
+    MAX_INT_BITS,
     MAX_ITEMS,
+    MAX_PARTS,
     KnownTypes,
     MalformedValue,
     Tree,
@@ -187,6 +192,13 @@ def nested(depth: int) -> list[Any]:
     return value
 
 
+class Name(str):
+    """Text and a buffer of bytes in one, as the text of numpy is."""
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return memoryview(self.encode())
+
+
 class Celsius(float):
     """A kind of float that would come back as another."""
 
@@ -206,6 +218,8 @@ def cyclic() -> list[Any]:
         ({"\ud800": 1}, "$['\\ud800']"),
         ({(1, 2): object()}, "$[(1, 2)]"),
         (Celsius(3), "$"),
+        ([Name("x")], "$[0]"),
+        ({Name("x"): 1}, "$"),
         ({"n": OrderedDict(a=1)}, "$.n"),
         ([Undeclared.ONE], "$[0]"),
         ({"n": [True, {"x": Undeclared.ONE}]}, "$.n[1].x"),
@@ -247,22 +261,88 @@ def test_the_number_of_items_that_are_read_has_a_bound() -> None:
         {"$tuple": many},
         {"$dict": many},
         {str(n): 0 for n in range(len(many))},
+        [many[: MAX_ITEMS // 2], [many[: MAX_ITEMS // 2]]],
     ]
     for tree in trees:
-        with pytest.raises(MalformedValue, match="1,000,001 items"):
+        with pytest.raises(MalformedValue, match="more than 1,000,000 in all"):
             from_tree(tree, types=NO_TYPES)
 
 
+def test_a_value_that_holds_itself_twice_at_every_level_has_too_many_items() -> None:
+    value: Any = 0
+    for _ in range(MAX_DEPTH - 1):
+        value = [value, value]
+
+    with pytest.raises(NotSerializable, match="more than 1,000,000 in all"):
+        to_tree(value, types=TYPES)
+
+
+def test_a_map_of_mixed_keys_is_written_once() -> None:
+    value: Any = 0
+    for _ in range(MAX_DEPTH - 1):
+        value = {"a": value, 1: 2}
+
+    assert from_tree(to_tree(value, types=NO_TYPES), types=NO_TYPES) == value
+
+
+def test_the_parts_of_json_and_cbor_have_a_bound() -> None:
+    commas: Tree = ["1,2,3\n" * MAX_PARTS, '\\"' * 1000]
+    many: list[Tree] = [0] * (MAX_PARTS + 1)
+    for encode, decode in ((encode_json, decode_json), (encode_cbor, decode_cbor)):
+        assert decode(encode(commas)) == commas
+        with pytest.raises(NotSerializable, match="more than 4,000,000"):
+            encode(many)
+    for data in (b"[" + b"[]," * MAX_PARTS + b"0]", b"[" + b'"",' * MAX_PARTS + b"0]"):
+        with pytest.raises(MalformedValue, match="more than 4,000,000"):
+            decode_json(data)
+    for data in (b"\x9f" + b"\x80" * MAX_PARTS, b"\xbb" + b"\xff" * 8 + b"\x60\x80" * MAX_PARTS):
+        with pytest.raises(MalformedValue, match="more than 4,000,000"):
+            decode_cbor(data)
+
+
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("bits", [63, 64, 4096, 4097, 100_000])
+@pytest.mark.parametrize("bits", [63, 64, 4096, 4097, MAX_INT_BITS - 1])
 def test_an_int_of_any_size_comes_back(bits: int, sign: int) -> None:
     for value in (sign * (2**bits - 1), Fraction(sign * 2**bits, 3)):
         assert from_tree(to_tree(value, types=NO_TYPES), types=NO_TYPES) == value
 
 
+def test_the_size_of_integers_has_a_bound() -> None:
+    assert to_tree([2**MAX_INT_BITS - 1], types=NO_TYPES)
+    for value in (2**MAX_INT_BITS, -(2**MAX_INT_BITS), Fraction(1, 2**MAX_INT_BITS)):
+        with pytest.raises(NotSerializable, match="131,073 bits") as caught:
+            to_tree({"n": [value]}, types=NO_TYPES)
+        assert caught.value.path == "$.n[0]"
+    digits = "0x" + "f" * (MAX_INT_BITS // 2)
+    for tree in ({"$int": digits}, {"$fraction": [digits, digits]}):
+        with pytest.raises(MalformedValue, match="digits"):
+            from_tree(cast(Tree, tree), types=NO_TYPES)
+
+
+ONE_HASH = sys.hash_info.modulus
+
+
+@pytest.mark.parametrize(
+    "kind", [int, Decimal, lambda n: Fraction(n, 7), lambda n: UUID(int=n), lambda n: (n,)]
+)
+def test_items_of_one_hash_have_a_bound(kind: Any) -> None:
+    items = [kind(n * ONE_HASH) for n in range(1, 102)]
+    trees = [to_tree(item, types=NO_TYPES) for item in items]
+    for value in (set(items), frozenset(items), dict.fromkeys(items)):
+        with pytest.raises(NotSerializable, match="the same hash"):
+            to_tree(value, types=NO_TYPES)
+    pairs: Tree = [[tree, None] for tree in trees]
+    for tree in ({"$set": trees}, {"$frozenset": trees}, {"$dict": pairs}):
+        with pytest.raises(MalformedValue, match="the same hash"):
+            from_tree(cast(Tree, tree), types=NO_TYPES)
+    assert from_tree(to_tree(set(items[1:]), types=NO_TYPES), types=NO_TYPES) == set(items[1:])
+
+
 @pytest.mark.parametrize(
     ("tree", "path"),
     [
+        ({"$set": [1, 1]}, "$"),
+        ({"$dict": [[1, 2], [1, 3]]}, "$"),
         ({"$nonsense": 1}, "$"),
         ({"a": {"$tuple": [], "b": 1}}, "$.a"),
         ({"a": [{"$tuple": 3}]}, "$.a[0]"),
@@ -283,6 +363,8 @@ def test_an_int_of_any_size_comes_back(bits: int, sign: int) -> None:
         ({"$int": "1e9"}, "$"),
         ({"$float": "1.5"}, "$"),
         ({"$timedelta": [1]}, "$"),
+        ({"a": {1: 2}}, "$.a"),
+        ({1: 2, 3: 4}, "$"),
         ({"$error": ["os.system", ["true"], {}]}, "$"),
         ({"$error": ["KeyError", "cap", {}]}, "$"),
         ({"$error": ["KeyError", [], []]}, "$"),
@@ -355,6 +437,17 @@ def test_fixed_offsets_and_folds_survive() -> None:
     ]
     for moment in moments:
         assert same(from_tree(to_tree(moment, types=NO_TYPES), types=NO_TYPES), moment)
+
+
+def test_a_zone_is_refused_if_its_name_stands_for_another() -> None:
+    nine_hours = (
+        b"TZif" + bytes(16) + struct.pack(">6llbb4s", 0, 0, 0, 0, 1, 4, 9 * 3600, 0, 0, b"JST")
+    )
+    zone = ZoneInfo.from_file(BytesIO(nine_hours), key="Europe/Berlin")
+    assert zone.utcoffset(datetime(2026, 1, 1)) == timedelta(hours=9)
+    for value in (datetime(2026, 1, 1, tzinfo=zone), time(3, tzinfo=zone)):
+        with pytest.raises(NotSerializable, match="what ZoneInfo gives"):
+            to_tree([value], types=NO_TYPES)
 
 
 def test_the_listed_kinds_are_all_here() -> None:
@@ -447,10 +540,45 @@ def _with_more() -> Plain:
     return plain
 
 
+class WithSlot(Plain):
+    __slots__ = ("colour",)
+
+
+def _with_slot() -> WithSlot:
+    value = WithSlot(1)
+    value.colour = "red"
+    return value
+
+
+@attrs.define
+class Lengths:
+    all: Any = attrs.field(converter=lambda parts: type(parts)(map(float, parts)))
+
+
+def _later(parts: Any) -> Lengths:
+    """Lengths of what its converter has not seen."""
+    value = Lengths([])
+    object.__setattr__(value, "all", parts)
+    return value
+
+
+@attrs.frozen
+class Circle:
+    radius: int
+
+    @cached_property
+    def area(self) -> int:
+        return 3 * self.radius**2
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
         (Doubling(1), "makes x=4 of x=2"),
+        (_with_slot(), "colour"),
+        (_later([1.0, 2]), r"makes all=\[1.0, 2.0\]"),
+        (_later((True,)), r"makes all=\(1.0,\)"),
+        (_later({1}), r"makes all=\{1.0\}"),
         (Labelled("a"), "built-in value besides its fields"),
         (Seeded(7), "cannot be made again"),
         (_with_more(), "colour"),
@@ -464,6 +592,16 @@ def test_an_object_that_its_class_would_not_make_again_is_refused(
         to_tree([value], types=KnownTypes.of(type(value)))
 
     assert caught.value.path == "$[0]"
+
+
+def test_what_a_class_works_out_is_no_part_of_it() -> None:
+    circle = Circle(2)
+    assert circle.area == 12
+    types = KnownTypes.of(Circle, Lengths, WithSlot)
+
+    for value in (circle, Lengths([1, math.nan]), WithSlot(1)):
+        back = from_tree(to_tree(value, types=types), types=types)
+        assert (type(back), repr(back)) == (type(value), repr(value))
 
 
 class Parcel(msgspec.Struct, frozen=True):
@@ -552,6 +690,20 @@ def test_an_exception_that_would_not_come_back_is_refused(error: Exception, reas
         to_tree(error, types=KnownTypes.of(Picky))
 
 
+def test_a_model_knows_which_of_its_fields_were_set() -> None:
+    types = KnownTypes.of(Customer)
+    for model in (Customer(name="Ann"), Customer(name="Ann", mail=None, parcels=())):
+        back = from_tree(to_tree(model, types=types), types=types)
+        assert back.model_fields_set == model.model_fields_set
+    old: Tree = {"$object": ["Customer", {"name": "Ann", "parcels": {"$tuple": []}}]}
+    assert from_tree(old, types=types).model_fields_set == {"name", "parcels"}
+    others: list[Tree] = [["age"], [1], 7]
+    for unknown in others:
+        tree: Tree = {"$object": ["Customer", {"name": "Ann", "model_fields_set": unknown}]}
+        with pytest.raises(MalformedValue):
+            from_tree(tree, types=types)
+
+
 @dataclass(frozen=True)
 class Branch(Generic[T]):
     fruit: T
@@ -607,8 +759,31 @@ def shared_doubling(levels: int) -> bytes:
     return b"\x98%c" % levels + b"".join(lists)
 
 
-def test_text_that_looks_like_a_reference_is_text() -> None:
-    assert decode_cbor(cbor2.dumps([b"\xd8\x1d", [], {}, []])) == [b"\xd8\x1d", [], {}, []]
+def repeated_text(times: int, size: int) -> bytes:
+    """CBOR in which a text of this size is there once, and referred to so many times."""
+    references = b"\xd8\x19\x00" * times
+    return (
+        b"\xd9\x01\x00\x9a" + (times + 1).to_bytes(4, "big") + cbor2.dumps("a" * size) + references
+    )
+
+
+def test_bytes_that_look_like_a_tag_are_text() -> None:
+    assert decode_cbor(cbor2.dumps(["\u0625", "é", 1.7e9])) == ["\u0625", "é", 1.7e9]
+
+
+@pytest.mark.parametrize("tag", [0, 1, 2, 4, 5, 25, 28, 29, 30, 35, 256, 258, 55799, 2**40])
+def test_tags_of_cbor_are_refused(tag: int) -> None:
+    for content in (0, "a", b"a", [], [1, 2]):
+        with pytest.raises(MalformedValue, match="no tags"):
+            decode_cbor(cbor2.dumps({"a": [cbor2.CBORTag(tag, content)]}))
+
+
+def test_compact_data_cannot_repeat_a_text() -> None:
+    bomb = zlib.compress(repeated_text(10_000, 200_000), level=9)
+    assert len(bomb) < 400
+
+    with pytest.raises(MalformedValue, match="no tags"):
+        decode_compact(bomb)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from effectflow.checkpoint.values.digest import digest_of
 from effectflow.checkpoint.values.encoding import (
     MAX_COMPACT_BYTES,
+    MAX_PARTS,
     decode_cbor,
     decode_compact,
     decode_json,
@@ -12,12 +13,14 @@ from effectflow.checkpoint.values.encoding import (
 )
 from effectflow.checkpoint.values.known_types import KnownTypes, MalformedValue
 from effectflow.checkpoint.values.model import Tree
-from effectflow.checkpoint.values.tree import MAX_DEPTH, MAX_ITEMS, from_tree, to_tree
+from effectflow.checkpoint.values.tree import MAX_DEPTH, MAX_INT_BITS, MAX_ITEMS, from_tree, to_tree
 
 __all__ = [
     "MAX_COMPACT_BYTES",
     "MAX_DEPTH",
+    "MAX_INT_BITS",
     "MAX_ITEMS",
+    "MAX_PARTS",
     "KnownTypes",
     "MalformedValue",
     "Tree",

@@ -20,7 +20,7 @@ class _AnyTypes(KnownTypes):
     def name_of(self, kind: type) -> str | None:
         from enum import Enum
 
-        from effectflow.checkpoint.values.known_types import is_record
+        from effectflow.checkpoint.values.records import is_record
 
         return kind.__name__ if issubclass(kind, Enum) or is_record(kind) else None
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import zlib
+from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
 import orjson
 
+from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.known_types import MalformedValue
 from effectflow.checkpoint.values.model import Tree
 
 __all__ = [
     "MAX_COMPACT_BYTES",
+    "MAX_PARTS",
     "decode_cbor",
     "decode_compact",
     "decode_json",
@@ -25,13 +29,18 @@ MAX_COMPACT_BYTES = 64 * 1024 * 1024
 """How much may come out of compact data: a few bytes can claim to be gigabytes."""
 
 
+MAX_PARTS = 4_000_000
+"""How many lists, maps, keys and items one tree may have: one of two bytes takes fifty in memory."""
+
+
 def encode_json(tree: Tree) -> bytes:
-    """A tree as compact JSON."""
-    return orjson.dumps(tree)
+    """A tree as compact JSON. Raises NotSerializable for one of more than MAX_PARTS."""
+    return _bounded(orjson.dumps(tree), _parts_of_json)
 
 
 def decode_json(data: bytes) -> Tree:
     """The tree in JSON. Raises MalformedValue for anything else."""
+    _check_parts(data, _parts_of_json)
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -39,46 +48,98 @@ def decode_json(data: bytes) -> Tree:
 
 
 def encode_cbor(tree: Tree) -> bytes:
-    """A tree as CBOR (RFC 8949)."""
+    """A tree as CBOR (RFC 8949). Raises NotSerializable for one of more than MAX_PARTS."""
     import cbor2
 
-    return cbor2.dumps(tree)
+    return _bounded(cbor2.dumps(tree), _parts_of_cbor)
 
 
 def decode_cbor(data: bytes) -> Tree:
     """The tree in CBOR. Raises MalformedValue for anything else."""
     import cbor2
 
+    _check_parts(data, _parts_of_cbor)
     source = BytesIO(data)
     try:
-        tree = cbor2.load(source)
+        tree = cbor2.load(source, semantic_decoders=_NO_TAGS)
     except (cbor2.CBORDecodeError, RecursionError, MemoryError) as error:
         raise MalformedValue("$", f"it is no CBOR: {error}") from error
     if source.read(1):
         raise MalformedValue("$", "something follows the CBOR data")
-    if any(reference in data for reference in _REFERENCES):
-        _check_is_tree(tree)
     return tree
 
 
-_REFERENCES = tuple(
-    head + b"\x1d" for head in (b"\xd8", b"\xd9\0", b"\xda\0\0\0", b"\xdb" + bytes(7))
-)
-"""How CBOR may write the tag of a reference to an earlier value. Text may hold the same bytes."""
+class _NoTags(dict[int, Callable[..., Any]]):
+    """What becomes of the tags of CBOR: trees have none. Some take a few bytes for gigabytes."""
+
+    def __missing__(self, tag: int) -> Callable[..., Any]:
+        return _refuse_tag
 
 
-def _check_is_tree(tree: Any) -> None:
-    """Refuse values that refer to one another: a few bytes of them take for ever to be written out."""
-    seen: set[int] = set()
-    todo = [tree]
-    while todo:
-        part = todo.pop()
-        if part.__class__ is not list and part.__class__ is not dict:
-            continue
-        if id(part) in seen:
-            raise MalformedValue("$", "one of its values is referred to from two places")
-        seen.add(id(part))
-        todo += part.values() if part.__class__ is dict else part
+def _refuse_tag(*_: object) -> Any:
+    import cbor2
+
+    raise cbor2.CBORDecodeError("a saved value has no tags")
+
+
+_NO_TAGS = _NoTags()
+
+
+def _bounded(data: bytes, parts_of: Callable[[bytes], int]) -> bytes:
+    try:
+        _check_parts(data, parts_of)
+    except MalformedValue as error:
+        raise NotSerializable(error.path, error.reason) from None
+    return data
+
+
+def _check_parts(data: bytes, parts_of: Callable[[bytes], int]) -> None:
+    """Refuse what would take much memory when decoded. A part has one byte at least."""
+    if len(data) > MAX_PARTS and parts_of(data) > MAX_PARTS:
+        raise MalformedValue("$", f"it has more than {MAX_PARTS:,} lists, maps, keys and items")
+
+
+def _parts_of_json(data: bytes) -> int:
+    count = _count_marks(data)
+    if count <= MAX_PARTS:
+        return count
+    # Text may hold the same marks, as that of a table does.
+    unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if unescaped.count(b'"') > 2 * MAX_PARTS:
+        return count
+    return _count_marks(_JSON_TEXT.sub(b"", unescaped))
+
+
+_JSON_TEXT = re.compile(rb'"[^"]*"?')
+
+
+def _count_marks(json: bytes) -> int:
+    return sum(json.count(mark) for mark in (b"[", b"{", b":", b","))
+
+
+def _parts_of_cbor(data: bytes) -> int:
+    """How many parts begin in CBOR, in maps and lists as well; no more are counted than needed."""
+    position = parts = 0
+    while position < len(data) and parts <= MAX_PARTS:
+        step = _CBOR_STEPS[data[position]]
+        if not step:
+            end = position + 1 + (1 << (data[position] & 3))
+            step = end - position + int.from_bytes(data[position + 1 : end])
+        position += step
+        parts += 1
+    return parts
+
+
+def _cbor_step(head: int) -> int:
+    """From the first byte of a part to the next part; 0 for a text, whose length comes first."""
+    kind, argument = head >> 5, head & 31
+    is_text = kind in (2, 3)
+    if 24 <= argument <= 27:
+        return 0 if is_text else 1 + (1 << argument - 24)
+    return 1 + argument if is_text and argument < 24 else 1
+
+
+_CBOR_STEPS = tuple(_cbor_step(head) for head in range(256))
 
 
 def encode_compact(tree: Tree) -> bytes:

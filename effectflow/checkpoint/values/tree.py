@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time, timedelta
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sized
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag
 from fractions import Fraction
 from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 from uuid import UUID
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
 from returns.maybe import Maybe, Nothing, Some
@@ -30,17 +31,24 @@ from effectflow.checkpoint.values.exceptions import (
     put_together,
     take_apart,
 )
-from effectflow.checkpoint.values.known_types import KnownTypes, MalformedValue, is_record
+from effectflow.checkpoint.values.known_types import KnownTypes, MalformedValue
 from effectflow.checkpoint.values.model import Tree
 from effectflow.checkpoint.values.plain import is_plain, plain_copy
+from effectflow.checkpoint.values.records import is_record
 
-__all__ = ["MAX_DEPTH", "MAX_ITEMS", "from_tree", "to_tree"]
+__all__ = ["MAX_DEPTH", "MAX_INT_BITS", "MAX_ITEMS", "from_tree", "to_tree"]
 
 MAX_DEPTH = 64
 """How deep a value may be nested."""
 
 MAX_ITEMS = 1_000_000
-"""How many items one list, tuple, set or dict may have."""
+"""How many items the lists, tuples, sets, dicts and objects of one value may have in all."""
+
+MAX_INT_BITS = 131_072
+"""How large an integer may be: a fraction of two takes quadratic time to be made."""
+
+MAX_SAME_HASH = 100
+"""How many items of a set, or keys of a dict, may have one hash: each is compared with those before."""
 
 
 def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
@@ -53,7 +61,7 @@ def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
         if copy is not None:
             return copy
     try:
-        return _write(value, types, MAX_DEPTH)
+        return _write(value, _Walk(types), MAX_DEPTH)
     except _At as found:
         raise NotSerializable(path + found.path, found.reason) from None
 
@@ -67,7 +75,7 @@ def from_tree(tree: Tree, *, path: str = "$", types: KnownTypes) -> Any:
     if tree.__class__ in _CONTAINERS and is_plain(tree, depth=MAX_DEPTH, items=MAX_ITEMS):
         return tree
     try:
-        return _read(tree, types, MAX_DEPTH)
+        return _read(tree, _Walk(types), MAX_DEPTH)
     except _At as found:
         raise MalformedValue(path + found.path, found.reason) from None
 
@@ -90,12 +98,21 @@ def _key(key: object) -> str:
     return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
 
 
-def _check_count(items: Any) -> None:
-    if len(items) > MAX_ITEMS:
-        raise _At(f"it has {len(items):,} items, more than {MAX_ITEMS:,}")
+class _Walk:
+    """One value on its way to its tree or back: the classes that it may have, and the items so far."""
+
+    def __init__(self, types: KnownTypes) -> None:
+        self.types = types
+        self.items = 0
+
+    def count(self, parts: Sized) -> None:
+        """Take these along. Raises _At if there are too many."""
+        self.items += len(parts)
+        if self.items > MAX_ITEMS:
+            raise _At(f"with its {len(parts):,} items there are more than {MAX_ITEMS:,} in all")
 
 
-def _write(value: Any, types: KnownTypes, depth: int) -> Any:
+def _write(value: Any, walk: _Walk, depth: int) -> Any:
     kind = value.__class__
     if kind is str:
         return _write_text(value)
@@ -112,16 +129,18 @@ def _write(value: Any, types: KnownTypes, depth: int) -> Any:
     if kind is float:
         return {"$float": repr(value)}
     if kind is list:
-        return _write_items(value, types, depth)
+        return _write_items(value, walk, depth)
     if kind is dict:
-        return _write_dict(value, types, depth)
+        return _write_dict(value, walk, depth)
     writer = _WRITERS.get(kind)
     if writer is not None:
-        return writer(value, types, depth)
-    return _write_object(value, types, depth)
+        return writer(value, walk, depth)
+    return _write_object(value, walk, depth)
 
 
 def _write_int(value: int) -> str:
+    if value.bit_length() > MAX_INT_BITS:
+        raise _At(f"the integer has {value.bit_length():,} bits, more than {MAX_INT_BITS:,}")
     # Python refuses to write very long numbers in decimal digits, since that takes quadratic time.
     return str(value) if value.bit_length() <= _LONG_INT_BITS else hex(value)
 
@@ -141,106 +160,120 @@ def _write_text(value: str) -> str:
     return value
 
 
-def _write_items(values: Any, types: KnownTypes, depth: int) -> list[Any]:
-    _check_count(values)
+def _write_items(values: Any, walk: _Walk, depth: int) -> list[Any]:
+    walk.count(values)
     out: list[Any] = []
     try:
-        out.extend(_write(value, types, depth - 1) for value in values)
+        out.extend(_write(value, walk, depth - 1) for value in values)
     except _At as found:
         raise found.under(f"[{len(out)}]") from None
     return out
 
 
-def _write_dict(value: dict[Any, Any], types: KnownTypes, depth: int) -> Any:
-    _check_count(value)
+def _write_dict(value: dict[Any, Any], walk: _Walk, depth: int) -> Any:
+    walk.count(value)
+    if any(key.__class__ is not str or key[:1] == "$" for key in value):
+        return {"$dict": _write_pairs(value, walk, depth)}
     out: dict[str, Any] = {}
-    key: Any = None
+    key = ""
     try:
         for key, part in value.items():
-            if key.__class__ is not str or key[:1] == "$":
-                break
-            out[_write_text(key)] = _write(part, types, depth - 1)
-        else:
-            return out
+            out[_write_text(key)] = _write(part, walk, depth - 1)
     except _At as found:
         raise found.under(_key(key)) from None
-    return {"$dict": _write_pairs(value, types, depth)}
+    return out
 
 
-def _write_pairs(value: dict[Any, Any], types: KnownTypes, depth: int) -> list[Any]:
+def _write_pairs(value: dict[Any, Any], walk: _Walk, depth: int) -> list[Any]:
+    _check_hashes(value)
     return [
-        [_write(key, types, depth - 1), _write_at(part, _key(key), types, depth)]
+        [_write(key, walk, depth - 1), _write_at(part, _key(key), walk, depth)]
         for key, part in value.items()
     ]
 
 
-def _write_at(value: Any, segment: str, types: KnownTypes, depth: int) -> Any:
+def _write_at(value: Any, segment: str, walk: _Walk, depth: int) -> Any:
     try:
-        return _write(value, types, depth - 1)
+        return _write(value, walk, depth - 1)
     except _At as found:
         raise found.under(segment) from None
 
 
-def _write_set(tag: str) -> Callable[[Any, KnownTypes, int], Any]:
-    def write(value: Any, types: KnownTypes, depth: int) -> Any:
+def _write_set(tag: str) -> Callable[[Any, _Walk, int], Any]:
+    def write(value: Any, walk: _Walk, depth: int) -> Any:
+        _check_hashes(value)
         # Sorted, so that equal sets are written equally.
-        return {tag: sorted(_write_items(value, types, depth), key=_sorting_key)}
+        return {tag: sorted(_write_items(value, walk, depth), key=_sorting_key)}
 
     return write
+
+
+def _check_hashes(parts: Collection[Any]) -> None:
+    hashes = Counter(map(hash, parts))
+    if len(hashes) < len(parts) and max(hashes.values()) > MAX_SAME_HASH:
+        raise _At(f"more than {MAX_SAME_HASH} of its items have the same hash")
 
 
 def _sorting_key(tree: Any) -> bytes:
     return orjson.dumps(tree, option=orjson.OPT_SORT_KEYS)
 
 
-def _write_moment(tag: str) -> Callable[[Any, KnownTypes, int], Any]:
+def _write_moment(tag: str) -> Callable[[Any, _Walk, int], Any]:
     """Writes a datetime or a time of day: as text, or as text, name of its zone, and fold."""
 
-    def write(value: datetime | time, _types: KnownTypes, _depth: int) -> Any:
+    def write(value: datetime | time, _walk: _Walk, _depth: int) -> Any:
         zone, text = value.tzinfo, value.isoformat()
         if (zone is UTC or zone is None) and not value.fold:
             return {tag: text}
-        if isinstance(zone, ZoneInfo) and zone.key:
+        if _is_named(zone):
             return {tag: [value.replace(tzinfo=None).isoformat(), zone.key, value.fold]}
         if zone is not None and repr(type(value).fromisoformat(text).tzinfo) != repr(zone):
             raise _At(
-                f"its time zone {zone!r} is neither a plain offset nor a ZoneInfo with a name"
+                f"its time zone {zone!r} is neither a plain offset nor what ZoneInfo gives for a name"
             )
         return {tag: [text, None, value.fold] if value.fold else text}
 
     return write
 
 
-def _write_path(tag: str) -> Callable[[Any, KnownTypes, int], Any]:
-    return lambda value, _types, _depth: {tag: _write_text(str(value))}
+def _is_named(zone: tzinfo | None) -> TypeGuard[ZoneInfo]:
+    """Whether a zone is the one that its name stands for: one read from a file may have any name."""
+    if not isinstance(zone, ZoneInfo) or not zone.key:
+        return False
+    try:
+        return ZoneInfo(zone.key) is zone
+    except (ZoneInfoNotFoundError, ValueError):
+        return False
 
 
-_WRITERS: Mapping[type, Callable[[Any, KnownTypes, int], Any]] = {
-    tuple: lambda value, types, depth: {"$tuple": _write_items(value, types, depth)},
+def _write_path(tag: str) -> Callable[[Any, _Walk, int], Any]:
+    return lambda value, _walk, _depth: {tag: _write_text(str(value))}
+
+
+_WRITERS: Mapping[type, Callable[[Any, _Walk, int], Any]] = {
+    tuple: lambda value, walk, depth: {"$tuple": _write_items(value, walk, depth)},
     set: _write_set("$set"),
     frozenset: _write_set("$frozenset"),
-    bytes: lambda value, _types, _depth: {"$bytes": b64encode(value).decode()},
+    bytes: lambda value, _walk, _depth: {"$bytes": b64encode(value).decode()},
     datetime: _write_moment("$datetime"),
-    date: lambda value, _types, _depth: {"$date": value.isoformat()},
+    date: lambda value, _walk, _depth: {"$date": value.isoformat()},
     time: _write_moment("$time"),
-    timedelta: lambda value, _types, _depth: {
+    timedelta: lambda value, _walk, _depth: {
         "$timedelta": [value.days, value.seconds, value.microseconds]
     },
-    Decimal: lambda value, _types, _depth: {"$decimal": str(value)},
-    Fraction: lambda value, _types, _depth: {
+    Decimal: lambda value, _walk, _depth: {"$decimal": str(value)},
+    Fraction: lambda value, _walk, _depth: {
         "$fraction": [_write_int(value.numerator), _write_int(value.denominator)]
     },
-    UUID: lambda value, _types, _depth: {"$uuid": str(value)},
-    Success: lambda value, types, depth: {
-        "$success": _write_at(value.unwrap(), ".unwrap()", types, depth)
+    UUID: lambda value, _walk, _depth: {"$uuid": str(value)},
+    Success: lambda value, walk, depth: {
+        "$success": _write_at(value.unwrap(), ".unwrap()", walk, depth)
     },
-    Failure: lambda value, types, depth: {
-        "$failure": _write_at(value.failure(), ".failure()", types, depth)
+    Failure: lambda value, walk, depth: {
+        "$failure": _write_at(value.failure(), ".failure()", walk, depth)
     },
-    Some: lambda value, types, depth: {
-        "$some": _write_at(value.unwrap(), ".unwrap()", types, depth)
-    },
-    type(Nothing): lambda _value, _types, _depth: {"$nothing": None},
+    Some: lambda value, walk, depth: {"$some": _write_at(value.unwrap(), ".unwrap()", walk, depth)},
+    type(Nothing): lambda _value, _walk, _depth: {"$nothing": None},
     PosixPath: _write_path("$path"),
     WindowsPath: _write_path("$path"),
     PurePosixPath: _write_path("$posix_path"),
@@ -248,12 +281,12 @@ _WRITERS: Mapping[type, Callable[[Any, KnownTypes, int], Any]] = {
 }
 
 
-def _write_object(value: Any, types: KnownTypes, depth: int) -> Any:
+def _write_object(value: Any, walk: _Walk, depth: int) -> Any:
     kind = value.__class__
-    name = types.name_of(kind)
+    name = walk.types.name_of(kind)
     if name is None:
         if isinstance(value, Exception):
-            return _write_error(value, types, depth)
+            return _write_error(value, walk, depth)
         if is_record(kind) or isinstance(value, Enum):
             raise _At(
                 f"{kind.__name__} is not declared: annotate the function that gives it, "
@@ -262,23 +295,24 @@ def _write_object(value: Any, types: KnownTypes, depth: int) -> Any:
         raise _At(f"a {kind.__qualname__} cannot be saved so that the same comes back")
     if isinstance(value, Flag):
         # A combination of members has no name of its own.
-        return {"$flag": [name, _write(value.value, types, depth - 1)]}
+        return {"$flag": [name, _write(value.value, walk, depth - 1)]}
     if isinstance(value, Enum):
         return {"$enum": [name, value.name]}
     try:
-        fields = types.fields_of(value)
+        fields = walk.types.fields_of(value)
     except ValueError as error:
         raise _At(str(error)) from None
-    out = {part: _write_at(fields[part], f".{part}", types, depth) for part in fields}
+    walk.count(fields)
+    out = {part: _write_at(fields[part], f".{part}", walk, depth) for part in fields}
     return {"$object": [name, out]}
 
 
-def _write_error(error: Exception, types: KnownTypes, depth: int) -> Any:
+def _write_error(error: Exception, walk: _Walk, depth: int) -> Any:
     kind = type(error)
     name = name_of_error(kind)
     try:
         args, state = take_apart(error)
-        again = put_together(error_named(name, types.errors), args, state)
+        again = put_together(error_named(name, walk.types.errors), args, state)
     except LookupError:
         raise _At(
             f"{kind.__name__} is not declared: annotate the function that fails with it, "
@@ -288,11 +322,11 @@ def _write_error(error: Exception, types: KnownTypes, depth: int) -> Any:
         raise _At(f"a {kind.__name__} cannot be made again of its args: {problem}") from None
     if type(again) is not kind or str(again) != str(error):
         raise _At(f"a {kind.__name__} made again of its args would be {again!r}")
-    written = [_write_at(args, ".args", types, depth), _write_dict(state, types, depth)]
+    written = [_write_at(args, ".args", walk, depth), _write_dict(state, walk, depth)]
     return {"$error": [name, *written]}
 
 
-def _read(tree: Any, types: KnownTypes, depth: int) -> Any:
+def _read(tree: Any, walk: _Walk, depth: int) -> Any:
     kind = tree.__class__
     if kind is not dict and kind is not list:
         if kind not in _PLAIN:
@@ -301,19 +335,22 @@ def _read(tree: Any, types: KnownTypes, depth: int) -> Any:
     if depth == 0:
         raise _At(f"it is nested more than {MAX_DEPTH} levels deep")
     if kind is list:
-        return _read_items(tree, types, depth)
+        return _read_items(tree, walk, depth)
     if len(tree) == 1:
         [(tag, content)] = tree.items()
-        if tag[:1] == "$":
-            return _read_tagged(tag, content, types, depth)
-    _check_count(tree)
+        if tag.__class__ is str and tag[:1] == "$":
+            return _read_tagged(tag, content, walk, depth)
+    walk.count(tree)
     out: dict[str, Any] = {}
     key = ""
-    if any(key[:1] == "$" for key in tree):
-        raise _At("a kind of value stands beside other keys")
+    for key in tree:
+        if key.__class__ is not str:
+            raise _At(f"{key!r} is no text, as keys are")
+        if key[:1] == "$":
+            raise _At("a kind of value stands beside other keys")
     try:
         for key, part in tree.items():
-            out[key] = _read(part, types, depth - 1)
+            out[key] = _read(part, walk, depth - 1)
     except _At as found:
         raise found.under(_key(key)) from None
     return out
@@ -322,22 +359,22 @@ def _read(tree: Any, types: KnownTypes, depth: int) -> Any:
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
-def _read_items(trees: Any, types: KnownTypes, depth: int) -> list[Any]:
-    _check_count(trees)
+def _read_items(trees: Any, walk: _Walk, depth: int) -> list[Any]:
+    walk.count(trees)
     out: list[Any] = []
     try:
-        out.extend(_read(tree, types, depth - 1) for tree in trees)
+        out.extend(_read(tree, walk, depth - 1) for tree in trees)
     except _At as found:
         raise found.under(f"[{len(out)}]") from None
     return out
 
 
-def _read_tagged(tag: str, content: Any, types: KnownTypes, depth: int) -> Any:
+def _read_tagged(tag: str, content: Any, walk: _Walk, depth: int) -> Any:
     reader = _READERS.get(tag)
     if reader is None:
         raise _At(f"{tag!r} is no kind of value that this version knows")
     try:
-        return reader(content, types, depth)
+        return reader(content, walk, depth)
     except (ValueError, TypeError, KeyError, ArithmeticError, AttributeError, LookupError) as error:
         raise _At(f"this is no {tag[1:]}: {error}") from None
 
@@ -354,18 +391,32 @@ def _expect_nothing(content: Any) -> Maybe[Any]:
     return Nothing
 
 
-def _listed(content: Any, types: KnownTypes, depth: int) -> list[Any]:
-    return _read_items(_expect(content, list), types, depth)
+def _listed(content: Any, walk: _Walk, depth: int) -> list[Any]:
+    return _read_items(_expect(content, list), walk, depth)
 
 
-def _read_pairs(content: Any, types: KnownTypes, depth: int) -> dict[Any, Any]:
-    _check_count(_expect(content, list))
-    pairs = [_expect(pair, list) for pair in content]
-    return {_read(key, types, depth - 1): _read(value, types, depth - 1) for key, value in pairs}
+def _read_set(content: Any, walk: _Walk, depth: int) -> list[Any]:
+    parts = _listed(content, walk, depth)
+    _check_distinct(parts)
+    return parts
 
 
-def _read_moment(kind: type[datetime] | type[time]) -> Callable[[Any, KnownTypes, int], Any]:
-    def read(content: Any, _types: KnownTypes, _depth: int) -> datetime | time:
+def _check_distinct(parts: list[Any]) -> None:
+    _check_hashes(parts)
+    if len(set(parts)) < len(parts):
+        raise ValueError("something is in it twice")
+
+
+def _read_pairs(content: Any, walk: _Walk, depth: int) -> dict[Any, Any]:
+    walk.count(_expect(content, list))
+    pairs = [(key, value) for key, value in (_expect(pair, list) for pair in content)]
+    keys = [_read(key, walk, depth - 1) for key, _ in pairs]
+    _check_distinct(keys)
+    return dict(zip(keys, (_read(value, walk, depth - 1) for _, value in pairs), strict=True))
+
+
+def _read_moment(kind: type[datetime] | type[time]) -> Callable[[Any, _Walk, int], Any]:
+    def read(content: Any, _walk: _Walk, _depth: int) -> datetime | time:
         if isinstance(content, str):
             return kind.fromisoformat(content)
         text, zone, fold = _expect(content, list)
@@ -375,7 +426,7 @@ def _read_moment(kind: type[datetime] | type[time]) -> Callable[[Any, KnownTypes
     return read
 
 
-def _read_float(content: Any, _types: KnownTypes, _depth: int) -> float:
+def _read_float(content: Any, _walk: _Walk, _depth: int) -> float:
     if content not in ("nan", "inf", "-inf"):
         raise ValueError(f"{content!r}")
     return float(content)
@@ -383,72 +434,75 @@ def _read_float(content: Any, _types: KnownTypes, _depth: int) -> float:
 
 def _read_int(content: Any) -> int:
     digits: str = _expect(content, str)
+    if len(digits) > MAX_INT_BITS // 4 + len("-0x"):
+        raise ValueError(f"it has {len(digits):,} digits")
     return int(digits, 16) if digits.removeprefix("-").startswith("0x") else int(digits)
 
 
-def _read_fraction(content: Any, _types: KnownTypes, _depth: int) -> Fraction:
+def _read_fraction(content: Any, _walk: _Walk, _depth: int) -> Fraction:
     numerator, denominator = _expect(content, list)
     return Fraction(_read_int(numerator), _read_int(denominator))
 
 
-def _read_timedelta(content: Any, _types: KnownTypes, _depth: int) -> timedelta:
+def _read_timedelta(content: Any, _walk: _Walk, _depth: int) -> timedelta:
     days, seconds, microseconds = (_expect(part, int) for part in _expect(content, list))
     return timedelta(days, seconds, microseconds)
 
 
-def _read_enum(content: Any, types: KnownTypes, _depth: int) -> Enum:
+def _read_enum(content: Any, walk: _Walk, _depth: int) -> Enum:
     name, member = _expect(content, list)
-    return cast(Enum, cast(Any, types.class_named(name, is_enum=True))[member])
+    return cast(Enum, cast(Any, walk.types.class_named(name, is_enum=True))[member])
 
 
-def _read_flag(content: Any, types: KnownTypes, depth: int) -> Enum:
+def _read_flag(content: Any, walk: _Walk, depth: int) -> Enum:
     name, number = _expect(content, list)
-    kind: Any = types.class_named(name, is_enum=True)
+    kind: Any = walk.types.class_named(name, is_enum=True)
     if not issubclass(kind, Flag):
         raise TypeError(f"{name} is no flag")
-    return kind(_expect(_read(number, types, depth - 1), int))
+    return kind(_expect(_read(number, walk, depth - 1), int))
 
 
-def _read_object(content: Any, types: KnownTypes, depth: int) -> Any:
+def _read_object(content: Any, walk: _Walk, depth: int) -> Any:
     name, fields = _expect(content, list)
     values: dict[str, Any] = {}
-    for part, tree in _expect(fields, dict).items():
+    walk.count(_expect(fields, dict))
+    for part, tree in fields.items():
         try:
-            values[part] = _read(tree, types, depth - 1)
+            values[part] = _read(tree, walk, depth - 1)
         except _At as found:
             raise found.under(f".{part}") from None
-    return types.build(name, values)
+    return walk.types.build(name, values)
 
 
-def _read_error(content: Any, types: KnownTypes, depth: int) -> Exception:
+def _read_error(content: Any, walk: _Walk, depth: int) -> Exception:
     name, args, state = _expect(content, list)
-    kind = error_named(name, types.errors)
-    parts = _expect(_read(state, types, depth), dict)
-    return put_together(kind, _listed(args, types, depth - 1), parts)
+    kind = error_named(name, walk.types.errors)
+    parts = _expect(_read(state, walk, depth), dict)
+    return put_together(kind, _listed(args, walk, depth - 1), parts)
 
 
-_READERS: Mapping[str, Callable[[Any, KnownTypes, int], Any]] = {
-    "$int": lambda content, _types, _depth: _read_int(content),
+_READERS: Mapping[str, Callable[[Any, _Walk, int], Any]] = {
+    "$int": lambda content, _walk, _depth: _read_int(content),
     "$float": _read_float,
-    "$tuple": lambda content, types, depth: tuple(_listed(content, types, depth)),
-    "$set": lambda content, types, depth: set(_listed(content, types, depth)),
-    "$frozenset": lambda content, types, depth: frozenset(_listed(content, types, depth)),
+    "$tuple": lambda content, walk, depth: tuple(_listed(content, walk, depth)),
+    "$set": lambda content, walk, depth: set(_read_set(content, walk, depth)),
+    "$frozenset": lambda content, walk, depth: frozenset(_read_set(content, walk, depth)),
     "$dict": _read_pairs,
-    "$bytes": lambda content, _types, _depth: b64decode(_expect(content, str), validate=True),
+    "$bytes": lambda content, _walk, _depth: b64decode(_expect(content, str), validate=True),
     "$datetime": _read_moment(datetime),
-    "$date": lambda content, _types, _depth: date.fromisoformat(content),
+    "$date": lambda content, _walk, _depth: date.fromisoformat(content),
     "$time": _read_moment(time),
     "$timedelta": _read_timedelta,
-    "$decimal": lambda content, _types, _depth: Decimal(_expect(content, str)),
+    "$decimal": lambda content, _walk, _depth: Decimal(_expect(content, str)),
     "$fraction": _read_fraction,
-    "$uuid": lambda content, _types, _depth: UUID(_expect(content, str)),
-    "$path": lambda content, _types, _depth: Path(_expect(content, str)),
-    "$posix_path": lambda content, _types, _depth: PurePosixPath(_expect(content, str)),
-    "$windows_path": lambda content, _types, _depth: PureWindowsPath(_expect(content, str)),
-    "$success": lambda content, types, depth: Success(_read(content, types, depth - 1)),
-    "$failure": lambda content, types, depth: Failure(_read(content, types, depth - 1)),
-    "$some": lambda content, types, depth: Some(_read(content, types, depth - 1)),
-    "$nothing": lambda content, _types, _depth: _expect_nothing(content),
+    "$uuid": lambda content, _walk, _depth: UUID(_expect(content, str)),
+    "$path": lambda content, _walk, _depth: Path(_expect(content, str)),
+    "$posix_path": lambda content, _walk, _depth: PurePosixPath(_expect(content, str)),
+    "$windows_path": lambda content, _walk, _depth: PureWindowsPath(_expect(content, str)),
+    "$success": lambda content, walk, depth: Success(_read(content, walk, depth - 1)),
+    "$failure": lambda content, walk, depth: Failure(_read(content, walk, depth - 1)),
+    "$some": lambda content, walk, depth: Some(_read(content, walk, depth - 1)),
+    "$nothing": lambda content, _walk, _depth: _expect_nothing(content),
     "$enum": _read_enum,
     "$flag": _read_flag,
     "$object": _read_object,
