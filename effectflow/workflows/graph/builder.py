@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -12,13 +12,16 @@ from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.failures import error_classes
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
+from effectflow.workflows.checks import workflow_name_problems
 from effectflow.workflows.graph.errors import GraphError, InvalidGraph
 from effectflow.workflows.graph.graph import Graph
 from effectflow.workflows.graph.nodes import (
     errors_of,
     known_to,
     node_of,
+    node_problems,
     parallel_node,
+    parallel_problems,
     sharing,
 )
 from effectflow.workflows.graph.structure import Call, Edge, Node, Structure
@@ -98,7 +101,7 @@ class StateGraph(Generic[Env, E, S]):
         (`at_most_once`, `retryable`) and takes the node's name. The steps of a workflow, such as another
         graph, are recorded within the visit.
         """
-        return self._add(name, partial(node_of, name, body))
+        return self._add(name, node_problems(name, body), partial(node_of, name, body))
 
     def parallel(
         self,
@@ -116,7 +119,8 @@ class StateGraph(Generic[Env, E, S]):
             merge: makes the next state of the one before and what each branch gave, by its name and in
                 the order of `branches`, whichever ended first. It must be pure.
         """
-        return self._add(name, partial(parallel_node, name, branches, merge))
+        problems = parallel_problems(name, branches, merge)
+        return self._add(name, problems, partial(parallel_node, name, branches, merge))
 
     def edge(
         self,
@@ -175,6 +179,7 @@ class StateGraph(Generic[Env, E, S]):
         nodes = self._nodes.values()
         _, error, state = get_args(getattr(self, "__orig_class__", None)) or (None, None, None)
         problems = [
+            *workflow_name_problems(self._name),
             *self._problems,
             *problems_of(self._draft()),
             *_refusal(lambda: check_migrations(self._name, self._version, self._migrations)),
@@ -208,12 +213,15 @@ class StateGraph(Generic[Env, E, S]):
         }
         return Structure(self._name, nodes, self._entries[0], self._max_iterations)
 
-    def _add(self, name: str, make: Callable[[], Node]) -> Self:
+    def _add(self, name: str, problems: Iterable[str], make: Callable[[], Node]) -> Self:
         self._names.append(name)
+        found = list(problems)
         try:
-            self._nodes[name] = make()
+            if not found:
+                self._nodes[name] = make()
         except ValueError as problem:
-            self._problems.append(str(problem))
+            found.append(str(problem))
+        self._problems += found
         return self
 
 

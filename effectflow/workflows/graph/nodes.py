@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -12,32 +11,39 @@ from effectflow.checkpoint.failures import error_classes
 from effectflow.checkpoint.step import Step, effect_types
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
+from effectflow.workflows.checks import function_problems, step_name_problems
 from effectflow.workflows.graph.graph import Graph
 from effectflow.workflows.graph.structure import Call, Nested, Node, Parallel
 from effectflow.workflows.linear import input_type
 from effectflow.workflows.workflow import Workflow
 
-__all__ = ["errors_of", "known_to", "node_of", "parallel_node", "sharing"]
+__all__ = [
+    "errors_of",
+    "known_to",
+    "node_of",
+    "node_problems",
+    "parallel_node",
+    "parallel_problems",
+    "sharing",
+]
+
+
+def node_problems(name: str, body: object) -> Iterator[str]:
+    """Why this cannot be a node, if it cannot."""
+    yield from step_name_problems(name)
+    if not isinstance(body, Workflow | Step):
+        takes = "a function from a state to an effect, or a workflow that is built"
+        yield from function_problems(body, f"node {name!r}", takes)
 
 
 def node_of(name: str, body: object) -> Node:
-    """A node that calls a function, or runs a workflow.
-
-    Raises ValueError if it is neither, or the name cannot name a step.
-    """
+    """A node that calls a function, or runs a workflow; of those that `node_problems` lets pass."""
     if isinstance(body, Workflow):
         return _workflow_node(name, cast("Workflow[Any, Any, Any, Any]", body))
     if isinstance(body, Step):
         step = cast("Step[[Any], Any, Any, Any]", body)
         types = KnownTypes.of(input_type(step.function), *step.definition.types.classes.values())
         return Node(replace(step.definition, name=name, types=types), Call(step.function))
-    if not callable(body):
-        raise ValueError(
-            f"node {name!r} is given {body!r}: it takes a function from a state to an effect, or a "
-            "workflow that is built"
-        )
-    if inspect.isgeneratorfunction(body):
-        raise ValueError(f"node {name!r} is given a generator function: put @do above it")
     function = cast("Callable[[Any], Effect[Any, Any, Any]]", body)
     output, error = effect_types(function)
     types = KnownTypes.of(output, error, input_type(function))
@@ -51,17 +57,24 @@ def _workflow_node(name: str, workflow: Workflow[Any, Any, Any, Any]) -> Node:
     return Node(definition, Nested(workflow.body, workflow.definition, structure))
 
 
-def parallel_node(
-    name: str, branches: Mapping[str, object], merge: Callable[[Any, Mapping[str, Any]], Any]
-) -> Node:
-    """A node that runs branches side by side. Raises ValueError as `node_of` does."""
+def parallel_problems(name: str, branches: Mapping[str, object], merge: object) -> Iterator[str]:
+    """Why this cannot be a node whose branches run side by side, if it cannot."""
+    yield from step_name_problems(name)
     if not branches:
-        raise ValueError(f"node {name!r} has no branches to run side by side")
+        yield f"node {name!r} has no branches to run side by side"
+    for branch, body in branches.items():
+        yield from node_problems(branch, body)
     if not callable(merge):
-        raise ValueError(
+        yield (
             f"node {name!r} is given {merge!r} to merge with: it takes a function of the state and of "
             "what the branches gave"
         )
+
+
+def parallel_node(
+    name: str, branches: Mapping[str, object], merge: Callable[[Any, Mapping[str, Any]], Any]
+) -> Node:
+    """A node that runs branches side by side; of those that `parallel_problems` lets pass."""
     made = tuple(node_of(branch, body) for branch, body in branches.items())
     return Node(StepDefinition(name, known_to(made), errors_of(made)), Parallel(made, merge))
 

@@ -162,6 +162,15 @@ def test_what_is_no_node_is_named(name: str, body: Any, said: str) -> None:
     assert said in problem
 
 
+def test_a_graph_needs_a_name_and_each_node_has_all_of_its_problems() -> None:
+    body: Any = 3
+    unnamed, path, number = problems(AnyGraph("").node("a/b", body).entry("a/b").exit("a/b"))
+
+    assert unnamed == "it needs a name, and is given ''"
+    assert path.startswith("'a/b' cannot name a step")
+    assert number.startswith("node 'a/b' is given 3: it takes a function")
+
+
 def test_branches_are_checked_as_nodes_are() -> None:
     def problem(branches: Any, merge: Any) -> str:
         [found] = problems(AnyGraph("g").parallel("a", branches, merge).entry("a").exit("a"))

@@ -1,0 +1,38 @@
+"""What is wrong with the parts of a definition, as sentences: all of it, to be reported at once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from effectflow.checkpoint.durable_step import StepDefinition
+
+__all__ = ["function_problems", "step_name_problems", "workflow_name_problems"]
+
+
+def workflow_name_problems(name: object) -> Iterator[str]:
+    """Why this cannot be what stores and commands call a workflow, if it cannot."""
+    if not isinstance(name, str) or not name:
+        yield f"it needs a name, and is given {name!r}"
+
+
+def step_name_problems(name: str) -> Iterator[str]:
+    """Why this cannot be the name of a step, if it cannot."""
+    try:
+        StepDefinition(name)
+    except ValueError as problem:
+        yield str(problem)
+
+
+def function_problems(given: object, whose: str, takes: str) -> Iterator[str]:
+    """Why this cannot be the function that part of a definition takes, if it cannot.
+
+    Parameters:
+        given: what the author has given.
+        whose: the part, such as `node 'draft'`.
+        takes: what it takes, such as `a function from a state to an effect`.
+    """
+    if not callable(given):
+        yield f"{whose} is given {given!r}: it takes {takes}"
+    elif inspect.isgeneratorfunction(given):
+        yield f"{whose} is given a generator function: put @do above it"
