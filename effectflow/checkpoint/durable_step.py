@@ -62,7 +62,7 @@ A = TypeVar("A")
 
 AnyEffect = Effect[Any, Any, Any]
 
-_NAME = re.compile(r"[^/\[\]#\x00-\x1f]+")
+_NAME = re.compile(r"[^/\[\]#\x00-\x1f\ud800-\udfff]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,8 @@ class StepDefinition:
     """What is known of a step before it runs.
 
     Attributes:
-        name: its name; no `/`, `[`, `]`, `#` or control character, which paths are made with.
+        name: its name; no `/`, `[`, `]`, `#` or control character, which paths are made with, and no
+            lone surrogate, which no encoding can hold.
         types: the classes that its output and errors may be made of.
         errors: the exception classes that it may fail with.
         retryable: whether a failure is worth another attempt by a resume; yes if None.
@@ -150,7 +151,7 @@ class StepDefinition:
         if not _NAME.fullmatch(self.name):
             raise ValueError(
                 f"{self.name!r} cannot name a step: a name is not empty, and has no '/', '[', ']', "
-                "'#' or control character"
+                "'#', control character or lone surrogate"
             )
 
     def is_retryable(self, error: object) -> bool:

@@ -18,7 +18,11 @@ __all__ = ["Recorder", "Scope", "Sink", "child_path", "observe", "root_scope", "
 
 A = TypeVar("A")
 
-_ESCAPES = str.maketrans({"%": "%25", "[": "%5B", "]": "%5D", "\n": "%0A"})
+_ESCAPES = str.maketrans(
+    {"%": "%25", "[": "%5B", "]": "%5D", "\n": "%0A"}
+    # Halves of surrogate pairs, which the names of files may have, and which no encoding can hold.
+    | {chr(code): f"%{code:X}" for code in range(0xD800, 0xE000)}
+)
 
 Sink: TypeAlias = Callable[[object], Awaitable[None]]
 """Takes the events that effects emit, one at a time; the emitter waits for it."""
@@ -158,8 +162,8 @@ def child_path(path: str, key: object) -> str:
     """The path of the flow of one child of the parallel operator at `path`.
 
     Example:
-        >>> child_path("par_traverse", "cap")
-        'par_traverse[cap]'
+        >>> child_path("par_traverse", "cap"), child_path("par_traverse", "a[0]")
+        ('par_traverse[cap]', 'par_traverse[a%5B0%5D]')
     """
     return f"{path}[{str(key).translate(_ESCAPES)}]"
 

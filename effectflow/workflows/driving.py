@@ -175,6 +175,8 @@ async def _find(
     blueprint: Blueprint, checkpoints: Checkpoints, run_id: str, known: _Found | None = None
 ) -> _Found | None:
     """A run of this workflow, read on from what is known of it; None if there is no such run."""
+    # An id that no encoding can hold would be another one in each store, or none.
+    to_tree(run_id, path="run_id", types=_NO_TYPES)
     before = None if known is None else known.written
     written = await read_journal(checkpoints.store, run_id, checkpoints.seal, before)
     if known is not None and len(written.entries) == len(known.written.entries):

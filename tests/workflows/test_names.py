@@ -1,0 +1,86 @@
+"""Text that no encoding can hold: half of a surrogate pair, as `os.fsdecode` makes of some file names."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+import pytest
+
+from effectflow import Checkpoints, Do, Effect, from_fn, par_traverse, step, workflow
+from effectflow.checkpoint import NotSerializable, read_checkpoint, with_checkpointing
+from effectflow.effects.scope import child_path
+from effectflow.stores import FileStore, MemoryStore, SqliteStore
+
+pytestmark = pytest.mark.anyio
+
+LATIN_1 = os.fsdecode(b"caf\xe9")
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints
+    done: list[str] = field(default_factory=list[str])
+
+
+def read(name: str) -> Effect[App, None, int]:
+    def body(app: App) -> int:
+        app.done.append(name)
+        return len(name)
+
+    return with_checkpointing("read", from_fn(body))
+
+
+@workflow
+def read_all(names: int) -> Do[App, None, list[int]]:
+    sizes = yield from par_traverse([LATIN_1, "tea"], read, key=lambda name: name)
+    if names:
+        yield from with_checkpointing("fail", from_fn(lambda _: 1 // 0))
+    return sizes
+
+
+async def test_such_a_key_names_a_flow_like_any_other() -> None:
+    async with MemoryStore() as store:
+        app = App(Checkpoints(store))
+        assert await read_all.start(0, run_id="r").run_or_raise(app) == [4, 3]
+        steps = [done.step for done in (await read_checkpoint(store, "r")).completed_steps]
+        assert sorted(steps) == ["par_traverse[caf%DCE9]/read", "par_traverse[tea]/read"]
+
+        with pytest.raises(ZeroDivisionError):
+            await read_all.start(1, run_id="s").run(app)
+        app.done.clear()
+        with pytest.raises(ZeroDivisionError):
+            await read_all.resume("s").run(app)
+        assert app.done == []
+
+
+def test_keys_that_differ_have_paths_that_differ() -> None:
+    keys = ["\udce9", "%DCE9", "%25DCE9", "\udcea", "%", "[", "\n"]
+
+    assert len({child_path("p", key) for key in keys}) == len(keys)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite", "file"])
+async def test_a_run_id_of_it_is_refused_by_every_store(
+    store: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("runs")
+    opened = {
+        "memory": MemoryStore,
+        "sqlite": lambda: SqliteStore(folder / "runs.db"),
+        "file": lambda: FileStore(folder),
+    }[store]()
+    async with opened:
+        app = App(Checkpoints(opened))
+        for run in (read_all.start(0, run_id=LATIN_1), read_all.resume(LATIN_1)):
+            with pytest.raises(NotSerializable, match="run_id: the text has a lone surrogate at 3"):
+                await run.run_or_raise(app)
+        assert app.done == []
+        assert await opened.find() == []
+
+
+def test_a_step_of_it_is_refused_when_it_is_named() -> None:
+    with pytest.raises(ValueError, match="cannot name a step"):
+        with_checkpointing(LATIN_1, from_fn(lambda _: 1))
+    with pytest.raises(ValueError, match="cannot name a step"):
+        step(name="\ud800")(read)
