@@ -18,6 +18,7 @@ from effectflow.checkpoint.values.exceptions import (
     name_of_error,
     put_together,
     take_apart,
+    text_of,
 )
 
 __all__ = ["error_classes", "is_exact", "read_error", "write_error"]
@@ -40,7 +41,7 @@ def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRe
     )
     return ErrorRecord(
         type=name_of_error(type(error)),
-        message=_without_surrogates(str(error)),
+        message=_without_surrogates(text_of(error)),
         value=_write_value(error, types),
         traceback=_without_surrogates(text) if is_defect else None,
     )
@@ -76,7 +77,7 @@ def is_exact(error: object, record: ErrorRecord, again: object) -> bool:
     """Whether the error that a record gave is the one that it was made of."""
     if not isinstance(error, Exception):
         return type(again) is type(error) and again == error
-    same_text = _without_surrogates(str(again)) == record.message
+    same_text = _without_surrogates(text_of(again)) == record.message
     return type(again) is type(error) and same_text
 
 

@@ -352,3 +352,26 @@ async def test_an_interruption_at_any_moment_leaves_a_plan_that_is_right(
 async def _status(store: MemoryStore, run_id: str) -> RunStatus | None:
     info: RunInfo | None = await store.info(run_id)
     return None if info is None else info.summary.status
+
+
+class Mute(Exception):
+    """One that fails to say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+async def test_an_error_that_cannot_be_made_text_is_recorded() -> None:
+    mute: Effect[object, Mute, int] = fail(Mute(7))
+
+    @workflow
+    def say(_: int) -> Do[App, Mute, int]:
+        return (yield from mute.checkpointed("say", error=Mute))
+
+    async with MemoryStore() as store:
+        ended = await say.start(1, run_id="r").run(App(Checkpoints(store)))
+        assert isinstance(ended, Failure)
+        assert isinstance(ended.failure(), Mute)
+        checkpoint = await read_checkpoint(store, "r")
+    assert checkpoint.status is RunStatus.FAILED
+    assert "RuntimeError in Mute.__str__" in checkpoint.history[0].detail

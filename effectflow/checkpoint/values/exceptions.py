@@ -10,7 +10,7 @@ import builtins
 from collections.abc import Mapping
 from typing import Any, cast
 
-__all__ = ["error_named", "name_of_error", "put_together", "take_apart"]
+__all__ = ["error_named", "name_of_error", "put_together", "take_apart", "text_of"]
 
 _BUILTIN: Mapping[str, type[Exception]] = {
     name: value
@@ -26,6 +26,14 @@ def name_of_error(kind: type) -> str:
     return (
         kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     )
+
+
+def text_of(error: object) -> str:
+    """An error as text, even one that cannot be made text."""
+    try:
+        return str(error)
+    except Exception as problem:
+        return f"<its text is unknown: {type(problem).__name__} in {type(error).__name__}.__str__>"
 
 
 def error_named(name: object, declared: Mapping[str, type[Exception]]) -> type[Exception]:

@@ -30,6 +30,7 @@ from effectflow.checkpoint.values.exceptions import (
     name_of_error,
     put_together,
     take_apart,
+    text_of,
 )
 from effectflow.checkpoint.values.known_types import KnownTypes, MalformedValue
 from effectflow.checkpoint.values.model import Tree
@@ -155,7 +156,8 @@ def _write_text(value: str) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise _At(
-            f"the text has a lone surrogate at {error.start}, which no encoding can hold"
+            f"the text has a lone surrogate at {error.start}, which no encoding can hold: os.fsencode() "
+            "gives the bytes of the name of a file, and text.encode(errors='backslashreplace') others"
         ) from None
     return value
 
@@ -320,7 +322,7 @@ def _write_error(error: Exception, walk: _Walk, depth: int) -> Any:
         ) from None
     except (TypeError, ValueError, AttributeError) as problem:
         raise _At(f"a {kind.__name__} cannot be made again of its args: {problem}") from None
-    if type(again) is not kind or str(again) != str(error):
+    if type(again) is not kind or text_of(again) != text_of(error):
         raise _At(f"a {kind.__name__} made again of its args would be {again!r}")
     written = [_write_at(args, ".args", walk, depth), _write_dict(state, walk, depth)]
     return {"$error": [name, *written]}
