@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
 from collections.abc import Callable
@@ -19,6 +20,7 @@ __all__ = [
     "MAX_PARTS",
     "decode_cbor",
     "decode_compact",
+    "decode_indented_json",
     "decode_json",
     "encode_cbor",
     "encode_compact",
@@ -45,6 +47,26 @@ def decode_json(data: bytes) -> Tree:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise MalformedValue("$", f"it is no JSON: {error}") from error
+
+
+def decode_indented_json(data: bytes) -> Tree:
+    """The tree in JSON for people. Raises MalformedValue for any other, and for a key in it twice.
+
+    Of two values of one key each reader would believe another, whatever a digest says.
+    """
+    tree = decode_json(data)
+    try:
+        json.loads(data, object_pairs_hook=_distinct)
+    except (ValueError, RecursionError) as error:
+        raise MalformedValue("$", f"it is no JSON of ours: {error}") from error
+    return tree
+
+
+def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise ValueError("a key is there twice")
+    return content
 
 
 def encode_cbor(tree: Tree) -> bytes:
@@ -113,8 +135,8 @@ def _parts_of_json(data: bytes) -> int:
 _JSON_TEXT = re.compile(rb'"[^"]*"?')
 
 
-def _count_marks(json: bytes) -> int:
-    return sum(json.count(mark) for mark in (b"[", b"{", b":", b","))
+def _count_marks(data: bytes) -> int:
+    return sum(data.count(mark) for mark in (b"[", b"{", b":", b","))
 
 
 def _parts_of_cbor(data: bytes) -> int:
@@ -160,4 +182,8 @@ def decode_compact(data: bytes) -> Tree:
         raise MalformedValue("$", "it is cut off")
     if inflation.unused_data:
         raise MalformedValue("$", "something follows the compressed data")
-    return decode_cbor(plain)
+    tree = decode_cbor(plain)
+    if encode_cbor(tree) != plain:
+        # A key that is there twice, or another way to write a number.
+        raise MalformedValue("$", "it is not in the form that trees are written in")
+    return tree

@@ -17,7 +17,7 @@ from effectflow.checkpoint.values import (
     MalformedValue,
     Tree,
     decode_compact,
-    decode_json,
+    decode_indented_json,
     encode_compact,
     encode_json,
     from_tree,
@@ -61,7 +61,7 @@ class SavedForm:
         return encode_compact(self._sealed(machine))
 
     def read_json(self, text: str, *, force: bool = False) -> AnyMachine:
-        return self._opened(decode_json, text.encode("utf-8", "surrogatepass"), force)
+        return self._opened(decode_indented_json, text.encode("utf-8", "surrogatepass"), force)
 
     def read_binary(self, data: bytes, *, force: bool = False) -> AnyMachine:
         return self._opened(decode_compact, data, force)
