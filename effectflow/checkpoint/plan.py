@@ -82,7 +82,10 @@ def _listed_next(definition: Definition, checkpoint: Checkpoint) -> str | None:
     """The step that the definition lists after the one that the run stands at."""
     if definition.structure:
         return None
-    return _after(checkpoint.state.step if checkpoint.state else None, definition.steps)
+    step = _after(checkpoint.state.step if checkpoint.state else None, definition.steps)
+    # The run has gone on after a failure that its code handled; only the code knows to what.
+    failed = {item.step for item in checkpoint.history if item.outcome == "failed"}
+    return None if step in failed else step
 
 
 def _after(step: str | None, steps: tuple[str, ...]) -> str | None:

@@ -105,10 +105,18 @@ def _mermaid_box(box: Box, names: dict[str, str]) -> Iterator[str]:
 _PLAIN = re.compile(r"[^\w \-.,:!?+=/()'→]")
 
 
+# At the beginning of a line, `- ` and `1. ` would make it an item of a list.
+_LIST_MARK = re.compile(r"^( *\d*)([-+.])")
+
+
 def _mermaid_text(text: str) -> str:
     """Text within quotes. Whatever could mean something to Mermaid or HTML is given by its number."""
-    lines = text.split("\n")
-    return "<br/>".join(_PLAIN.sub(lambda found: f"#{ord(found[0])};", line) for line in lines)
+    return "<br/>".join(map(_mermaid_line, text.split("\n")))
+
+
+def _mermaid_line(line: str) -> str:
+    plain = _PLAIN.sub(lambda found: f"#{ord(found[0])};", line)
+    return _LIST_MARK.sub(lambda found: f"{found[1]}#{ord(found[2])};", plain)
 
 
 def to_dot(drawing: Drawing) -> str:

@@ -80,6 +80,17 @@ def test_where_a_resume_goes_on(entries: list[Entry], plan: ResumePlan) -> None:
     assert plan_resume(fold(journal(*entries), "r"), DEFINITION) == plan
 
 
+def test_only_the_code_knows_what_follows_a_failure_that_it_handled() -> None:
+    entries = [
+        journal()[0],
+        BeforeStep("fetch", 1),
+        Failed("fetch", ERROR, retryable=True),
+        Interrupted(None, in_progress=False),
+    ]
+
+    assert plan_resume(fold(entries, "r")) == ResumePlan(None, False, ())
+
+
 def test_a_run_that_began_no_step_starts_with_the_first() -> None:
     checkpoint = fold(journal()[:1], "r")
 

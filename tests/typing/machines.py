@@ -137,6 +137,32 @@ articles: StateMachine[App, Declined, Article] = StateMachine(
 assert_type(articles.begin().current, Draft | Review | Public)
 
 
+# As docs/machines.md spells it for mypy, where states are of classes and environments differ.
+
+drafts_and_public: set[type[Draft | Public]] = {Draft, Public}
+deciding_either = Transition("decide", Review, drafts_and_public, decide)
+
+assert_type(deciding_either, Transition[App, Declined, Review | Draft | Public])
+
+either: StateMachine[App, Declined, Article] = StateMachine(
+    "either",
+    initial=Draft(""),
+    transitions=[submitting, deciding_either, giving_up],
+    final=[Public],
+)
+assert_type(either.start(), Effect[App, Errors | CheckpointError, Machine[Article]])
+
+mixed: StateMachine[App, Declined, Order] = StateMachine(
+    "mixed",
+    initial=Order.NEW,
+    transitions=[
+        Transition("charge", Order.NEW, Order.PAID, charge),
+        Transition("lose", Order.PAID, Order.LOST),
+    ],
+    final={Order.LOST},
+)
+
+
 # A machine that needs no checkpoints is stepped in any environment, and cannot be started.
 
 

@@ -59,6 +59,15 @@ def test_labels_are_shown_as_they_are(label: str) -> None:
     assert shown_by_graphviz(found[1]) == re.sub("[\r\0]", " ", label)
 
 
+def test_no_line_of_a_mermaid_label_is_an_item_of_a_list() -> None:
+    labels = [*(f"{mark} first" for mark in ("1.", "12.", "-", " -", "+")), "a\n- b"]
+
+    for label in labels:
+        [_, shown] = to_mermaid(drawing(label)).split('n0["')
+        lines = shown.partition('"]\n')[0].split("<br/>")
+        assert not any(re.match(r" *(\d+\.|[-+]) ", line) for line in lines)
+
+
 def test_arrows_of_dot_end_at_the_borders_of_boxes_around_others() -> None:
     dot = to_dot(drawing("x"))
 

@@ -59,10 +59,15 @@ class StateGraph(Generic[Env, E, S]):
             to that of the next version; as for `@workflow`.
 
     Example:
+        >>> from dataclasses import dataclass
         >>> from typing import Never
-        >>> from effectflow import HasCheckpoints, StateGraph, pure
+        >>> from effectflow import Checkpoints, StateGraph, pure
+        >>> from effectflow.stores import MemoryStore
+        >>> @dataclass(frozen=True)
+        ... class App:
+        ...     checkpoints: Checkpoints
         >>> halving = (
-        ...     StateGraph[HasCheckpoints, Never, int]("halving")
+        ...     StateGraph[App, Never, int]("halving")
         ...     .node("halve", lambda number: pure(number // 2))
         ...     .node("done", lambda number: pure(number))
         ...     .edge("halve", "done", when=lambda number: number < 10)
@@ -71,7 +76,7 @@ class StateGraph(Generic[Env, E, S]):
         ...     .exit("done")
         ...     .build()
         ... )
-        >>> halving.body(100).run_sync(None)  # plain; `start` makes it durable
+        >>> halving.start(100).run_sync(App(Checkpoints(MemoryStore())))
         <Success: 6>
     """
 

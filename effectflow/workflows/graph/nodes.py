@@ -15,6 +15,7 @@ from effectflow.workflows.checks import function_problems, step_name_problems
 from effectflow.workflows.graph.graph import Graph
 from effectflow.workflows.graph.structure import Call, Nested, Node, Parallel
 from effectflow.workflows.linear import input_type
+from effectflow.workflows.machine.state_machine import StateMachine
 from effectflow.workflows.workflow import Workflow
 
 __all__ = [
@@ -31,6 +32,11 @@ __all__ = [
 def node_problems(name: str, body: object) -> Iterator[str]:
     """Why this cannot be a node, if it cannot."""
     yield from step_name_problems(name)
+    if isinstance(body, StateMachine):
+        yield (
+            f"node {name!r} is given the state machine {body.name!r}, which yields a Machine and not its "
+            "state: give it `lambda s: machine.body(s).map(lambda m: m.current)`"
+        )
     if not isinstance(body, Workflow | Step):
         takes = "a function from a state to an effect, or a workflow that is built"
         yield from function_problems(body, f"node {name!r}", takes)

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from effectflow.workflows.machine.states import Atom, State, StateSet, covers
 from effectflow.workflows.machine.transition import Transition
 
-__all__ = ["Arrow", "Chart"]
+__all__ = ["Arrow", "Chart", "chart_of"]
 
 AnyTransition: TypeAlias = Transition[Any, Any, Any]
 
@@ -141,6 +141,23 @@ class Chart:
         """The places from which a final state can be reached."""
         ways = [(arrow.target, arrow.source) for arrow in (*self.arrows, *self.implied)]
         return _closure(self.places_of(self.final), ways)
+
+
+def chart_of(
+    initial: object, transitions: Iterable[AnyTransition], final: object
+) -> tuple[Chart, list[str]]:
+    """The chart of a definition, and why what it gives as initial or final states are none."""
+    begins, ends = State.of(None), StateSet([])
+    problems: list[str] = []
+    try:
+        begins = State.of(initial)
+    except TypeError as problem:
+        problems.append(f"`initial` is no state: {problem}")
+    try:
+        ends = StateSet([]) if final is None else StateSet.listed(final)
+    except TypeError as problem:
+        problems.append(f"`final` has no states: {problem}")
+    return Chart(begins, tuple(transitions), ends), problems
 
 
 def _members(states: StateSet) -> Iterable[Atom]:

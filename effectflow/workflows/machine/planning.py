@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from effectflow.checkpoint.checkpoint import Checkpoint
+from effectflow.checkpoint.past import flow_of
 from effectflow.effects.scope import step_path
 
 __all__ = ["attempt_under_way", "next_path"]
@@ -11,12 +12,13 @@ __all__ = ["attempt_under_way", "next_path"]
 def attempt_under_way(checkpoint: Checkpoint) -> str | None:
     """The path of an attempt that was begun and is not completed."""
     completed = {step.step for step in checkpoint.completed_steps}
-    # The attempt itself is begun before the steps within it.
-    return next((path for path in checkpoint.metadata.attempts if path not in completed), None)
+    # What goes on within an attempt is settled with it, also a step that failed and was handled.
+    attempts = (path for path in checkpoint.metadata.attempts if not flow_of(path))
+    return next((path for path in attempts if path not in completed), None)
 
 
 def next_path(checkpoint: Checkpoint, transition: str) -> str:
     """The path of the next attempt at a transition: `charge`, then `charge#2`, `charge#3`, ..."""
     paths = checkpoint.metadata.attempts
-    begun = sum("/" not in path and path.partition("#")[0] == transition for path in paths)
+    begun = sum(not flow_of(path) and path.partition("#")[0] == transition for path in paths)
     return step_path("", transition, begun + 1)

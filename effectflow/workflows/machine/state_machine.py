@@ -15,11 +15,12 @@ from effectflow.checkpoint.values import MalformedValue, from_tree
 from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.nodes import AndThen, AnyEffect, Fail, Pure, Suspend
 from effectflow.effects.scope import Scope
+from effectflow.workflows.checks import workflow_name_problems
 from effectflow.workflows.drawing import to_dot, to_mermaid
 from effectflow.workflows.driving import Blueprint
 from effectflow.workflows.machine.attempt import Attempt
 from effectflow.workflows.machine.binding import bind, saved_types
-from effectflow.workflows.machine.chart import Chart
+from effectflow.workflows.machine.chart import chart_of
 from effectflow.workflows.machine.errors import InvalidMachine, NoTransition, TransitionExhausted
 from effectflow.workflows.machine.history import History
 from effectflow.workflows.machine.machine import Machine, MachineMetadata
@@ -65,7 +66,8 @@ class StateMachine(
         name: the machine's name.
         initial: the state that it begins in.
         transitions: tried in this order.
-        final: the states that end it, by themselves or by their class.
+        final: the states that end it, by themselves or by their class; None for a machine that is to go
+            on for ever.
         retry: how often and how soon `Retry` is followed by another attempt, where the transition does
             not say it.
         version: change it when a change of the code matters to machines that are under way.
@@ -98,13 +100,16 @@ class StateMachine(
         *,
         initial: S,
         transitions: Sequence[Transition[Env, E, S]],
-        final: Collection[S] | Collection[type[S]] | Collection[S | type[S]],
+        final: Collection[S] | Collection[type[S]] | Collection[S | type[S]] | None,
         retry: RetryPolicy = DEFAULT_RETRY,
         version: str = "1",
         migrations: Mapping[int, Migration] | None = None,
     ) -> None:
-        chart = Chart(State.of(initial), tuple(transitions), StateSet.listed(final))
-        problems = problems_of(chart, retry)
+        chart, problems = chart_of(initial, transitions, final)
+        problems += [
+            *workflow_name_problems(name),
+            *problems_of(chart, retry, is_endless=final is None),
+        ]
         if problems:
             raise InvalidMachine(name, problems)
         check_migrations(name, version, migrations or {})

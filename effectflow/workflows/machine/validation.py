@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
-from effectflow.checkpoint.durable_step import StepDefinition
 from effectflow.effects import RetryPolicy
+from effectflow.workflows.checks import function_problems, step_name_problems
 from effectflow.workflows.machine.binding import saved_types
 from effectflow.workflows.machine.chart import Chart
 from effectflow.workflows.machine.states import State, StateSet, covers, name_of
@@ -17,10 +17,15 @@ __all__ = ["problems_of"]
 AnyTransition: TypeAlias = Transition[Any, Any, Any]
 
 
-def problems_of(chart: Chart, retry: RetryPolicy) -> list[str]:
-    """The problems of a definition, whose machine retries by this policy unless a transition says else.
+def problems_of(chart: Chart, retry: RetryPolicy, *, is_endless: bool) -> list[str]:
+    """The problems of a definition.
 
     A class stands for states that are not known one by one, so only what holds for all of them counts.
+
+    Parameters:
+        chart: the definition.
+        retry: what the machine retries by unless a transition says else.
+        is_endless: whether the author has said that it has no final states.
     """
     problems = [*_unbounded(retry, "the machine")]
     if not chart.transitions:
@@ -34,6 +39,11 @@ def problems_of(chart: Chart, retry: RetryPolicy) -> list[str]:
     else:
         problems.append(
             "it has no initial state: `initial` must be one state, from which it begins"
+        )
+    if not chart.final and not is_endless:
+        problems.append(
+            "it has no final state, so every state is dead: say by `final` where it ends, or with "
+            "final=None that it never does"
         )
     return [*problems, *_clashes(chart)]
 
@@ -78,10 +88,13 @@ def _repeated(transitions: Sequence[AnyTransition]) -> Iterator[str]:
 def _faults(transition: AnyTransition) -> Iterator[str]:
     """What is wrong with one transition by itself."""
     name = f"transition {transition.name!r}"
-    try:
-        StepDefinition(transition.name)
-    except ValueError as error:
-        yield str(error)
+    yield from step_name_problems(transition.name)
+    if transition.action is not None:
+        takes = "a function from a state to an effect as its action"
+        yield from function_problems(transition.action, name, takes)
+    if transition.guard is not None:
+        takes = "a function from a state to a bool as its guard"
+        yield from function_problems(transition.guard, name, takes)
     yield from _unbounded(transition.retry, name)
     if not transition.source:
         yield f"{name} leaves no state"

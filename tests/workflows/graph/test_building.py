@@ -16,6 +16,8 @@ from effectflow import (
     HasCheckpoints,
     InvalidGraph,
     StateGraph,
+    StateMachine,
+    Transition,
     fail,
     pure,
     workflow,
@@ -169,6 +171,20 @@ def test_a_graph_needs_a_name_and_each_node_has_all_of_its_problems() -> None:
     assert unnamed == "it needs a name, and is given ''"
     assert path.startswith("'a/b' cannot name a step")
     assert number.startswith("node 'a/b' is given 3: it takes a function")
+
+
+def test_a_state_machine_is_no_node_but_its_body_is() -> None:
+    machine = StateMachine("count", initial=1, transitions=[Transition("add", 1, 2)], final={2})
+    given: Any = machine
+
+    [problem] = problems(AnyGraph("g").node("a", given).entry("a").exit("a"))
+    assert "yields a Machine and not its state" in problem
+
+    def count(number: int) -> Effect[Any, Any, int]:
+        return machine.body(number).map(lambda ended: ended.current)
+
+    graph = AnyGraph("g").node("a", count).entry("a").exit("a").build()
+    assert graph.start(1).run_sync(App()) == Success(2)
 
 
 def test_branches_are_checked_as_nodes_are() -> None:

@@ -79,7 +79,9 @@ def test_the_error_lists_the_problems_and_names_the_machine() -> None:
     assert str(caught.value) == (
         "state machine 'empty' is not well defined:\n"
         "  - it has no transitions\n"
-        "  - it has no initial state: `initial` must be one state, from which it begins"
+        "  - it has no initial state: `initial` must be one state, from which it begins\n"
+        "  - it has no final state, so every state is dead: say by `final` where it ends, or with "
+        "final=None that it never does"
     )
 
 
@@ -109,10 +111,12 @@ def test_a_state_from_which_no_final_one_can_be_reached_is_dead() -> None:
     )
 
 
-def test_a_machine_without_final_states_may_go_on_for_ever() -> None:
+def test_a_machine_may_go_on_for_ever_if_its_author_says_so() -> None:
     circle = [Transition("there", Step.A, Step.B), Transition("back", Step.B, Step.A)]
 
-    assert problems(*circle, final=()) == ()
+    [endless] = problems(*circle, final=())
+    assert endless.startswith("it has no final state, so every state is dead")
+    assert problems(*circle, final=None) == ()
 
 
 def test_a_final_state_may_be_one_that_actions_abort_to() -> None:
@@ -135,7 +139,7 @@ def test_a_transition_without_an_action_needs_one_state_to_go_to() -> None:
     assert problems(Transition("go", Step.A, {Step.C, Step.D}), final={Step.C, Step.D}) == (
         "transition 'go' has no action, so it must lead to one state, and it leads to C or D",
     )
-    assert problems(Transition("go", Step.A, set[Step](), act), final=()) == (
+    assert problems(Transition("go", Step.A, set[Step](), act), final=None) == (
         "transition 'go' leads to no state",
         "state A is dead: it is not final, and no transition leaves it",
     )
@@ -247,8 +251,45 @@ def test_a_data_class_that_can_be_changed_is_no_state() -> None:
     class Loose:
         text: str
 
-    with pytest.raises(TypeError, match="needs frozen=True"):
-        problems(Transition("go", Loose, "end", act), initial=Loose("text"), final={"end"})
+    loose, *_ = problems(Transition("go", Loose, "end", act), initial=Loose("a"), final={"end"})
+
+    assert loose.startswith("`initial` is no state: ")
+    assert "needs frozen=True" in loose
+
+
+def test_initial_and_final_states_that_are_none_are_told_with_all_else() -> None:
+    initial, final, *others = problems(
+        Transition("a/b", Step.A, Step.B), initial=[1], final=[[2]], retry=RetryPolicy.constant(1)
+    )
+
+    assert initial.startswith("`initial` is no state: [1] is not hashable")
+    assert final.startswith("`final` has no states: [2] is not hashable")
+    assert any("cannot name a step" in problem for problem in others)
+    assert any("has no bound" in problem for problem in others)
+
+
+def generator(state: Step) -> Any:
+    yield state
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"action": 5}, "is given 5: it takes a function from a state to an effect as its action"),
+        ({"action": generator}, "is given a generator function: put @do above it"),
+        ({"guard": True}, "is given True: it takes a function from a state to a bool as its guard"),
+        ({"guard": generator}, "is given a generator function"),
+    ],
+)
+def test_actions_and_guards_are_functions(given: Any, said: str) -> None:
+    [problem] = problems(Transition("go", Step.A, Step.D, **given))
+
+    assert problem.startswith(f"transition 'go' {said}")
+
+
+def test_a_machine_needs_a_name() -> None:
+    with pytest.raises(InvalidMachine, match="it needs a name, and is given ''"):
+        StateMachine("", initial=Step.A, transitions=[A_TO_D], final={Step.D})
 
 
 def test_a_single_final_state_and_one_of_text_are_understood() -> None:

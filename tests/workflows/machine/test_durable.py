@@ -43,6 +43,7 @@ from effectflow.checkpoint import (
     DefinitionChanged,
     Interrupted,
     OutcomeUnknown,
+    ResumePlan,
     RunConflict,
     RunStatus,
     StepInputChanged,
@@ -464,6 +465,33 @@ async def test_a_plan_is_the_attempt_that_comes_next_at_every_entry(
             assert start in {path for path in under_way if "/" not in path}
         else:
             assert start == next((path for path in attempts if "/" not in path), None)
+
+
+async def test_a_plan_passes_over_a_failure_that_an_action_has_handled(store: MemoryStore) -> None:
+    def pay(_: str) -> Effect[object, Any, Outcome[str]]:
+        card: Effect[object, str, None] = with_checkpointing("card", fail("declined"))
+        return card.result().map(lambda _: Moved("paid"))
+
+    def ship(_: str) -> Effect[object, Any, Outcome[str]]:
+        return pure(Retry("no truck"))
+
+    machine = StateMachine(
+        "recovering",
+        initial="new",
+        transitions=[
+            Transition("pay", "new", "paid", pay),
+            Transition("ship", "paid", "shipped", ship),
+        ],
+        final={"shipped"},
+        retry=RetryPolicy.constant(0).with_max_retries(1),
+    )
+    await machine.start(run_id="r").run(app_on(store))
+    kept = [isinstance(e, Completed) and e.step == "ship" for e in await read_entries(store, "r")]
+
+    cut = await stood_at(store, kept.index(True) + 1)
+    plan = (await machine.plan("r").run(app_on(cut))).unwrap()
+
+    assert plan == ResumePlan("ship#2", False, ("pay", "ship"))
 
 
 async def test_without_the_code_nobody_knows_which_transition_comes_next(
