@@ -19,7 +19,7 @@ from effectflow.effects.traversal import check_limit
 from effectflow.workflows.driving import Blueprint
 from effectflow.workflows.linear import input_type
 from effectflow.workflows.mapreduce.body import JobBody
-from effectflow.workflows.mapreduce.mapping import MapPhase
+from effectflow.workflows.mapreduce.mapping import MapPhase, last_failure
 from effectflow.workflows.mapreduce.reducing import ReducePhase
 from effectflow.workflows.mapreduce.results import ItemFailed, JobResult
 from effectflow.workflows.mapreduce.retrying import has_dead_letters
@@ -59,13 +59,16 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         items: gives the items for the job's input: a sync or async iterable, read lazily, or an effect
             that yields one. A resume reads it again, and must find the same items in the same order; if
             it may not, make it a `@step` that yields a list, which is recorded.
-        map: makes the effect of one item.
+        map: makes the effect of one item. A `@step` records a digest of its item as well, and refuses
+            another one of the same key with StepInputChanged.
         reduce: makes the effect that combines a list of values. How they are grouped must not matter to
             it. Of no items at all it is given an empty list.
-        key: names an item, as text, differently for each.
+        key: names an item, as text, differently for each. An item that is done stays done under its
+            key: what may change of an item belongs in its key, unless `map` is a `@step`.
         max_parallel: how many items and groups are worked on at once, 1 or more.
         on_item_failure: "fail" stops the job with ItemFailed; "dead_letter" sets the item aside. A
-            defect, which is no failure, stops the job in either case.
+            defect, which is no failure, stops the job in either case. A run goes on with another
+            choice by `force=True`; with "fail", items that were set aside are then tried again.
         retry: when an item that failed is tried again before that; never if None.
         fan_in: how many values make a group, 2 or more.
         executor: where items are mapped; in this event loop if None. Steps, retries and dead letters
@@ -184,14 +187,17 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         types = KnownTypes.of(JobResult, RetryExhausted, *annotations)
         mapping = MapPhase(
             job=name,
-            step=_of_last_attempt(_step_of(map, "map", types), retry),
+            step=_of_last_attempt(_step_of(map, "map", types)),
             function=_plain(map),
             executor=executor,
             retry=retry,
             keeps_dead_letters=on_item_failure == "dead_letter",
+            parameter=_parameter_of(map),
         )
         reducing = ReducePhase(_step_of(reduce, "reduce", types), _plain(reduce))
-        definition = Definition(name, version, "mapreduce", (mapping.step.name, reducing.step.name))
+        steps = (mapping.step.name, reducing.step.name)
+        structure = (f"on_item_failure={on_item_failure}", f"fan_in={fan_in}")
+        definition = Definition(name, version, "mapreduce", steps, structure)
         super().__init__(
             Blueprint(
                 define=lambda: definition,
@@ -230,16 +236,17 @@ def _step_of(function: Any, role: str, types: KnownTypes) -> StepDefinition:
     return StepDefinition(role if name == "<lambda>" else name, types, types.errors)
 
 
-def _of_last_attempt(step: StepDefinition, retry: RetryPolicy | None) -> StepDefinition:
+def _parameter_of(function: Any) -> str | None:
+    """What a `@step` calls its item, which it records; None for any other function."""
+    return next(iter(function.parameters), "item") if isinstance(function, Step) else None
+
+
+def _of_last_attempt(step: StepDefinition) -> StepDefinition:
     """The step, asked about what its last attempt failed with, not about the end of its retries."""
     is_retryable = step.retryable
-    if retry is None or not callable(is_retryable):
+    if not callable(is_retryable):
         return step
-
-    def of_last_attempt(exhausted: RetryExhausted[Any]) -> bool:
-        return is_retryable(exhausted.error)
-
-    return replace(step, retryable=of_last_attempt)
+    return replace(step, retryable=lambda raised: is_retryable(last_failure(raised)[0]))
 
 
 def _plain(function: Any) -> Any:

@@ -27,6 +27,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
+    DefinitionChanged,
     Lease,
     OutcomeUnknown,
     RunStatus,
@@ -287,6 +288,40 @@ async def test_a_source_that_grew_is_refused_once_its_length_was_used(store: Mem
 
     assert isinstance(error, StepInputChanged)
     assert (error.recorded, error.current) == ("(3 items)", "(4 items)")
+
+
+async def test_a_step_refuses_another_item_under_the_same_key(store: MemoryStore) -> None:
+    source = [("a", 1), ("b", 2), ("c", 3)]
+    is_broken = True
+
+    @step
+    def content(item: tuple[str, int]) -> Effect[App, str, str]:
+        return fail("no") if is_broken and item[0] == "c" else pure(str(item[1]))
+
+    job = spelling(
+        items=lambda _: list(source), map=content, key=lambda item: item[0], max_parallel=1
+    )
+    await job.start(None, run_id="r").run(app_around(store))
+    is_broken = False
+    source[1] = ("b", 200)
+
+    error = (await job.resume("r").run(app_around(store))).failure()
+
+    assert isinstance(error, StepInputChanged)
+    assert error.step == "map[b]/content"
+    assert (error.recorded, error.current) == ("(item=('b', 2))", "(item=('b', 200))")
+    assert "the items of a source" in str(error)
+
+
+async def test_groups_of_another_size_are_another_definition(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(4)
+    await spelling(fan_in=2).start(5, run_id="r").run(app)
+
+    error = (await spelling(fan_in=3).resume("r").run(app)).failure()
+
+    assert isinstance(error, DefinitionChanged)
+    assert "'fan_in=3' was added; 'fan_in=2' was removed" in str(error)
 
 
 async def test_an_interrupted_job_goes_on_where_it_stood(store: MemoryStore) -> None:
