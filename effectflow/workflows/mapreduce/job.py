@@ -201,7 +201,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         super().__init__(
             Blueprint(
                 define=lambda: definition,
-                body=JobBody(items, key, mapping, reducing, max_parallel, fan_in),
+                body=JobBody(name, items, key, mapping, reducing, max_parallel, fan_in),
                 input_type=input_type(items),
                 input_types=KnownTypes.of(input_type(items)),
                 output_types=types,
