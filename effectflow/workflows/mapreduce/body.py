@@ -56,8 +56,8 @@ class JobBody:
     def _work_through(self, source: Any, retries: int) -> AnyEffect:
         if not isinstance(source, Iterable | AsyncIterable):
             raise TypeError(
-                f"`items` of job {self.job!r} gave {source!r}: it gives an iterable, sync or async, or an "
-                "effect that yields one"
+                f"`items` of job {self.job!r} gave {source!r}: it gives an iterable, sync or "
+                "async, or an effect that yields one"
             )
         return par_reduce(
             cast("Iterable[Any]", source),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, Never, TypeVar, cast, overload
 
@@ -13,9 +13,13 @@ from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.step import Step, effect_types
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, Executor, RetryExhausted, RetryPolicy
-from effectflow.effects.reduction import FAN_IN, check_fan_in
-from effectflow.effects.retry import check_bounded
-from effectflow.effects.traversal import check_limit
+from effectflow.effects.reduction import FAN_IN
+from effectflow.workflows.checks import (
+    count_problems,
+    function_problems,
+    refuse,
+    workflow_name_problems,
+)
 from effectflow.workflows.driving import Blueprint
 from effectflow.workflows.linear import input_type
 from effectflow.workflows.mapreduce.body import JobBody
@@ -76,22 +80,26 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         version: change it when a change of the code matters to runs that are under way.
 
     It yields a JobResult. Fails with ItemFailed (unless items go to the dead letters), and with the
-    errors of `items` and `reduce`. Two items with one key end it in a ValueError that names the key.
+    errors of `items` and `reduce`. All that is wrong with it is in the ValueError that building it
+    raises. Two items with one key end it in a ValueError that names the key.
 
     Example:
-        >>> from types import SimpleNamespace
+        >>> from dataclasses import dataclass
         >>> from effectflow import Checkpoints, MapReduce, pure
         >>> from effectflow.stores import MemoryStore
         >>> squares = MapReduce(
         ...     "squares",
-        ...     items=lambda count: range(count),
+        ...     items=range,
         ...     map=lambda number: pure(number * number),
         ...     reduce=lambda values: pure(sum(values)),
         ...     key=str,
         ...     max_parallel=10,
         ... )
-        >>> env = SimpleNamespace(checkpoints=Checkpoints(MemoryStore()))
-        >>> squares.start(4).run_sync(env)
+        >>> @dataclass
+        ... class App:
+        ...     checkpoints: Checkpoints
+        >>> app = App(Checkpoints(MemoryStore()))
+        >>> squares.start(4).run_sync(app)
         <Success: JobResult(value=14, items=4, dead_letters=())>
     """
 
@@ -175,14 +183,16 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         executor: Executor | None = None,
         version: str = "1",
     ) -> None:
-        check_limit(max_parallel, "max_parallel")
-        check_fan_in(fan_in)
-        if retry is not None:
-            check_bounded(retry)
-        if on_item_failure not in ("fail", "dead_letter"):
-            raise ValueError(
-                f'on_item_failure must be "fail" or "dead_letter", not {on_item_failure!r}'
-            )
+        refuse(
+            f"job {name!r}",
+            [
+                *workflow_name_problems(name),
+                *_function_problems(items, map, reduce, key),
+                *count_problems(max_parallel, "max_parallel", least=1),
+                *count_problems(fan_in, "fan_in", least=2),
+                *_failure_problems(on_item_failure, retry),
+            ],
+        )
         annotations = (*effect_types(_plain(map)), *effect_types(_plain(reduce)))
         types = KnownTypes.of(JobResult, RetryExhausted, *annotations)
         mapping = MapPhase(
@@ -228,6 +238,24 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         return self._take_up(run_id, force=force, reopen=has_dead_letters)
 
 
+def _function_problems(items: object, map: object, reduce: object, key: object) -> Iterator[str]:
+    if not callable(items):
+        yield f"`items` is given {items!r}: it takes a function from the job's input to its items"
+    yield from function_problems(_plain(map), "`map`", "a function from an item to an effect")
+    yield from function_problems(_plain(reduce), "`reduce`", "a function from a list to an effect")
+    yield from function_problems(key, "`key`", "a function from an item to its name")
+
+
+def _failure_problems(on_item_failure: object, retry: RetryPolicy | None) -> Iterator[str]:
+    if on_item_failure not in ("fail", "dead_letter"):
+        yield f'on_item_failure must be "fail" or "dead_letter", not {on_item_failure!r}'
+    if retry is not None and not retry.is_bounded:
+        yield (
+            "the retry policy needs a bound: with_max_retries(n), with_max_elapsed(seconds), or "
+            "without_bound() to try for ever"
+        )
+
+
 def _step_of(function: Any, role: str, types: KnownTypes) -> StepDefinition:
     """The step that a function is: its own if it is a `@step`, and otherwise one of its name."""
     if isinstance(function, Step):
@@ -246,7 +274,11 @@ def _of_last_attempt(step: StepDefinition) -> StepDefinition:
     is_retryable = step.retryable
     if not callable(is_retryable):
         return step
-    return replace(step, retryable=lambda raised: is_retryable(last_failure(raised)[0]))
+
+    def of_last_attempt(raised: object) -> bool:
+        return is_retryable(last_failure(raised)[0])
+
+    return replace(step, retryable=of_last_attempt)
 
 
 def _plain(function: Any) -> Any:

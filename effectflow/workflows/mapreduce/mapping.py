@@ -113,7 +113,9 @@ def last_failure(raised: Any) -> tuple[Any, int]:
 
 def _one_attempt(error: object) -> object:
     """The error of an item without retries, as it is recorded: `last_failure` gives it back."""
-    return RetryExhausted(error, 1, 0.0) if isinstance(error, RetryExhausted) else error
+    if isinstance(error, RetryExhausted):
+        return RetryExhausted(cast("object", error), 1, 0.0)
+    return error
 
 
 def _set_aside(letter: DeadLetter[Any], scope: Scope) -> None:
