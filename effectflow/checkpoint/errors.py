@@ -145,7 +145,8 @@ class StepInputChanged(CheckpointError):
         super().__init__(
             f"step {step!r} of run {run_id!r} completed with {recorded}, and is now called with "
             f"{current}. Its recorded output answers another question. Take what varies (time, "
-            "chance, configuration) from now(), random(), uuid() or a step, or start a new run."
+            "chance, configuration, the items of a source) from now(), random(), uuid() or a step, or "
+            "start a new run."
         )
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from effectflow.checkpoint.durable_step import StepDefinition
 
-__all__ = ["function_problems", "step_name_problems", "workflow_name_problems"]
+__all__ = [
+    "count_problems",
+    "function_problems",
+    "refuse",
+    "step_name_problems",
+    "workflow_name_problems",
+]
 
 
 def workflow_name_problems(name: object) -> Iterator[str]:
@@ -36,3 +42,16 @@ def function_problems(given: object, whose: str, takes: str) -> Iterator[str]:
         yield f"{whose} is given {given!r}: it takes {takes}"
     elif inspect.isgeneratorfunction(given):
         yield f"{whose} is given a generator function: put @do above it"
+
+
+def count_problems(given: object, what: str, *, least: int) -> Iterator[str]:
+    """Why this cannot be a number of things, of which there are at least so many, if it cannot."""
+    if type(given) is not int or given < least:
+        yield f"{what} must be {least} or more, as an int, not {given!r}"
+
+
+def refuse(what: str, problems: Iterable[str]) -> None:
+    """Raise one ValueError that has all of the problems, if there are any."""
+    lines = "".join(f"\n- {problem}" for problem in problems)
+    if lines:
+        raise ValueError(f"{what} cannot be built:{lines}")

@@ -13,6 +13,12 @@ from effectflow.checkpoint.durable_step import StepDefinition, durable
 from effectflow.checkpoint.step import effect_types
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, do, suspend
+from effectflow.workflows.checks import (
+    count_problems,
+    function_problems,
+    refuse,
+    workflow_name_problems,
+)
 from effectflow.workflows.driving import Blueprint
 from effectflow.workflows.flow import flow
 from effectflow.workflows.linear import input_type
@@ -58,17 +64,23 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
         version: change it when a change of the code matters to runs that are under way.
 
     Example:
-        >>> from types import SimpleNamespace
-        >>> from effectflow import Checkpoints, Iterative, pure
+        >>> from dataclasses import dataclass
+        >>> from typing import Never
+        >>> from effectflow import Checkpoints, Effect, Iterative, pure
         >>> from effectflow.stores import MemoryStore
+        >>> def better(x: float) -> Effect[object, Never, float]:
+        ...     return pure((x + 2 / x) / 2)
         >>> root_of_two = Iterative(
         ...     "root of two",
-        ...     lambda x: pure((x + 2 / x) / 2),
+        ...     better,
         ...     converged=lambda before, after: abs(after - before) < 1e-6,
         ...     max_rounds=20,
         ... )
-        >>> env = SimpleNamespace(checkpoints=Checkpoints(MemoryStore()))
-        >>> root_of_two.start(1.0).run_sync(env)
+        >>> @dataclass
+        ... class App:
+        ...     checkpoints: Checkpoints
+        >>> app = App(Checkpoints(MemoryStore()))
+        >>> root_of_two.start(1.0).run_sync(app)
         <Success: IterativeResult(value=1.414213562373095, rounds=5, is_converged=True)>
     """
 
@@ -81,8 +93,15 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
         max_rounds: int,
         version: str = "1",
     ) -> None:
-        if max_rounds < 1:
-            raise ValueError(f"max_rounds must be 1 or more, not {max_rounds}")
+        refuse(
+            f"iterative workflow {name!r}",
+            [
+                *workflow_name_problems(name),
+                *function_problems(round, "`round`", "a function from a value to an effect"),
+                *function_problems(converged, "`converged`", "a function of two values"),
+                *count_problems(max_rounds, "max_rounds", least=1),
+            ],
+        )
         output, error = effect_types(round)
         types = KnownTypes.of(IterativeResult, output, error, input_type(round))
         step = StepDefinition("round", types, types.errors)

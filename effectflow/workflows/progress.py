@@ -12,8 +12,10 @@ from effectflow.checkpoint.store import RunStatus
 __all__ = ["JobProgress", "job_progress"]
 
 _ROUND = re.compile(r"round(?:#\d+)?")
-_ITEM = re.compile(r"map\[([^]]*)\]/[^/]+")
-_GROUP = re.compile(r"reduce\[(\d+)\.\d+\]/[^/]+")
+_PART = re.compile(
+    r"(?P<flow>(?:.*/)?)(?P<phase>map|reduce)(?P<again>(?:#\d+)?)\[(?P<key>[^]]*)\]/[^/]+",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +45,24 @@ class JobProgress:
 def job_progress(checkpoint: Checkpoint) -> JobProgress | None:
     """Where a map-reduce or iterative run stands; of an iterative one, the round it is in. Pure.
 
-    None for a run of another kind.
+    A job that is part of another workflow is found as well: the one that was begun last. Its phase is
+    "complete" once the run is. None for a run without a job.
     """
-    if checkpoint.kind not in ("mapreduce", "iterative"):
-        return None
     iteration = None
     if checkpoint.kind == "iterative":
         iteration = sum(_ROUND.fullmatch(step) is not None for step in checkpoint.metadata.attempts)
-    steps = _steps_of(checkpoint, _prefix(iteration))
-    items = [(_ITEM.fullmatch(step), outcome) for step, outcome in steps.items()]
-    done = {item[1] for item, outcome in items if item and outcome == "completed"}
-    failed = {item[1] for item, outcome in items if item and outcome == "failed"} - done
-    groups = [(_GROUP.fullmatch(step), outcome) for step, outcome in steps.items()]
-    total = _number_of_items(checkpoint, _prefix(iteration))
-    is_mapping = total is None or any(item and outcome is None for item, outcome in items)
+    parts = _parts_of(checkpoint, _prefix(iteration))
+    if not parts and checkpoint.kind not in ("mapreduce", "iterative"):
+        return None
+    job = _job_of(checkpoint, iteration, parts)
+    outcomes = {item.step: item.outcome for item in checkpoint.history}
+    ours = [part for part in parts if _place(part) == job]
+    items = [(part["key"], outcomes.get(part[0])) for part in ours if part["phase"] == "map"]
+    groups = [(part["key"], outcomes.get(part[0])) for part in ours if part["phase"] == "reduce"]
+    done = {key for key, outcome in items if outcome == "completed"}
+    failed = {key for key, outcome in items if outcome == "failed"} - done
+    total = _number_of_items(checkpoint, job)
+    is_mapping = total is None or any(outcome is None for _, outcome in items)
     is_complete = checkpoint.status is RunStatus.COMPLETED
     return JobProgress(
         iteration=iteration,
@@ -64,8 +70,8 @@ def job_progress(checkpoint: Checkpoint) -> JobProgress | None:
         items_done=len(done),
         items_failed=len(failed),
         items_total=total,
-        reduce_round=max((int(group[1]) for group, _ in groups if group), default=0),
-        groups_done=sum(group is not None and outcome == "completed" for group, outcome in groups),
+        reduce_round=max((int(key.partition(".")[0]) for key, _ in groups), default=0),
+        groups_done=sum(outcome == "completed" for _, outcome in groups),
     )
 
 
@@ -76,18 +82,29 @@ def _prefix(iteration: int | None) -> str:
     return "round/" if iteration == 1 else f"round#{iteration}/"
 
 
-def _steps_of(checkpoint: Checkpoint, prefix: str) -> dict[str, str | None]:
-    """The steps below a prefix that were begun, and how they ended, if they did."""
-    outcomes = {item.step: item.outcome for item in checkpoint.history}
-    return {
-        step.removeprefix(prefix): outcomes.get(step)
-        for step in checkpoint.metadata.attempts
-        if step.startswith(prefix)
-    }
+def _parts_of(checkpoint: Checkpoint, prefix: str) -> list[re.Match[str]]:
+    """The items and groups below a prefix that were begun, in that order."""
+    found = (_PART.fullmatch(path) for path in checkpoint.metadata.attempts)
+    return [part for part in found if part and part["flow"].startswith(prefix)]
 
 
-def _number_of_items(checkpoint: Checkpoint, prefix: str) -> int | None:
+def _place(part: re.Match[str]) -> tuple[str, str]:
+    """Which job an item or a group is of: the flow that it is in, and which one there."""
+    return part["flow"], part["again"]
+
+
+def _job_of(
+    checkpoint: Checkpoint, iteration: int | None, parts: list[re.Match[str]]
+) -> tuple[str, str]:
+    """The job that is told about: the run itself, or the last one that was begun in it."""
+    if checkpoint.kind == "mapreduce" or not parts:
+        return _prefix(iteration), ""
+    return _place(parts[-1])
+
+
+def _number_of_items(checkpoint: Checkpoint, job: tuple[str, str]) -> int | None:
+    flow, again = job
     for step in reversed(checkpoint.completed_steps):
-        if step.step == f"{prefix}mapped" and isinstance(step.output, int):
+        if step.step == f"{flow}mapped{again}" and isinstance(step.output, int):
             return step.output
     return None

@@ -262,9 +262,23 @@ def test_it_is_the_loop_that_it_stands_for(start: int, max_rounds: int) -> None:
     assert ended == Success(IterativeResult(value, rounds, is_converged))
 
 
-def test_no_rounds_are_refused() -> None:
+@pytest.mark.parametrize("max_rounds", [0, 1.5, True, "3"])
+def test_a_bound_that_is_no_number_of_rounds_is_refused(max_rounds: Any) -> None:
     with pytest.raises(ValueError, match="max_rounds"):
-        Iterative("c", pure, converged=lambda before, after: True, max_rounds=0)
+        Iterative("c", pure, converged=lambda before, after: True, max_rounds=max_rounds)
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    mistaken: Any = Iterative
+    with pytest.raises(ValueError, match="cannot be built") as caught:
+        mistaken("x", 5, converged=3, max_rounds=1.5)
+
+    assert str(caught.value).splitlines() == [
+        "iterative workflow 'x' cannot be built:",
+        "- `round` is given 5: it takes a function from a value to an effect",
+        "- `converged` is given 3: it takes a function of two values",
+        "- max_rounds must be 1 or more, as an int, not 1.5",
+    ]
 
 
 def test_the_input_is_that_of_a_round() -> None:

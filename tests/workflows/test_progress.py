@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import groupby
+from typing import Any
 
 import pytest
 
-from effectflow import Checkpoints, Do, Iterative, do, workflow
+from effectflow import Checkpoints, Do, Iterative, StateGraph, do, pure, workflow
 from effectflow.checkpoint import CheckpointError, Entry, read_checkpoint, read_entries
 from effectflow.checkpoint.journal import fold
 from effectflow.stores import MemoryStore
@@ -111,6 +113,41 @@ async def test_of_an_iterative_run_it_is_that_of_its_round(store: MemoryStore) -
         2: (5, 5),
         3: (6, 6),
     }
+
+
+async def test_a_job_within_another_workflow_is_found_the_last_one_of_them(
+    store: MemoryStore,
+) -> None:
+    first, second = spelling(), spelling()
+
+    @workflow
+    def both(count: int) -> Do[App, Any, str]:
+        before = yield from first.body(count)
+        after = yield from second.body(before.items + 1)
+        return before.value + after.value
+
+    graph = (
+        StateGraph("around")
+        .node("inner job", both)
+        .node("say", lambda text: pure(text))
+        .edge("inner job", "say")
+        .entry("inner job")
+        .exit("say")
+        .build()
+    )
+    for run_id, outer in (("code", both), ("graph", graph)):
+        await outer.start(4, run_id=run_id).run(app_around(store))
+        entries = await read_entries(store, run_id)
+        seen = [job_progress(fold(entries[:end], run_id)) for end in range(1, len(entries) + 1)]
+        told = [(one.items_done, one.items_total) for one in seen if one]
+
+        assert seen[0] is None
+        assert [one for one, _ in groupby(told)] == [
+            *((done, None) for done in range(5)),
+            (4, 4),
+            *((done, None) for done in range(6)),
+            (5, 5),
+        ]
 
 
 async def test_other_runs_have_none(store: MemoryStore) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,7 +10,7 @@ from effectflow.checkpoint.durable_step import StepDefinition, durable
 from effectflow.checkpoint.entries import Arguments
 from effectflow.checkpoint.values import digest_of
 from effectflow.effects import Effect, par_reduce, pure
-from effectflow.effects.nodes import Suspend
+from effectflow.effects.nodes import Named, Suspend
 from effectflow.effects.scope import Scope
 from effectflow.workflows.mapreduce.mapping import MapPhase
 from effectflow.workflows.mapreduce.reducing import ReducePhase
@@ -26,6 +26,7 @@ class JobBody:
     """The body of a job, from its input to the effect that yields its result.
 
     Attributes:
+        job: the job's name.
         items: gives the items for an input, or an effect that yields them.
         key: names an item.
         mapping, reducing: what is done with items, and with groups.
@@ -33,6 +34,7 @@ class JobBody:
         fan_in: how many values make a group.
     """
 
+    job: str
     items: Callable[[Any], Any]
     key: Callable[[Any], object]
     mapping: MapPhase
@@ -49,11 +51,16 @@ class JobBody:
                 return listing.and_then(lambda found: self._work_through(found, retries))
             return self._work_through(source, retries)
 
-        return Suspend(begin)
+        return Named(Suspend(begin), self.job, f"in job {self.job!r}")
 
     def _work_through(self, source: Any, retries: int) -> AnyEffect:
+        if not isinstance(source, Iterable | AsyncIterable):
+            raise TypeError(
+                f"`items` of job {self.job!r} gave {source!r}: it gives an iterable, sync or "
+                "async, or an effect that yields one"
+            )
         return par_reduce(
-            source,
+            cast("Iterable[Any]", source),
             lambda item: self.mapping.part_of(self._key_of(item), item, retries),
             self.reducing.part_of,
             limit=self.max_parallel,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, Never, TypeVar, cast, overload
 
@@ -13,13 +13,17 @@ from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.step import Step, effect_types
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, Executor, RetryExhausted, RetryPolicy
-from effectflow.effects.reduction import FAN_IN, check_fan_in
-from effectflow.effects.retry import check_bounded
-from effectflow.effects.traversal import check_limit
+from effectflow.effects.reduction import FAN_IN
+from effectflow.workflows.checks import (
+    count_problems,
+    function_problems,
+    refuse,
+    workflow_name_problems,
+)
 from effectflow.workflows.driving import Blueprint
 from effectflow.workflows.linear import input_type
 from effectflow.workflows.mapreduce.body import JobBody
-from effectflow.workflows.mapreduce.mapping import MapPhase
+from effectflow.workflows.mapreduce.mapping import MapPhase, last_failure
 from effectflow.workflows.mapreduce.reducing import ReducePhase
 from effectflow.workflows.mapreduce.results import ItemFailed, JobResult
 from effectflow.workflows.mapreduce.retrying import has_dead_letters
@@ -59,13 +63,16 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         items: gives the items for the job's input: a sync or async iterable, read lazily, or an effect
             that yields one. A resume reads it again, and must find the same items in the same order; if
             it may not, make it a `@step` that yields a list, which is recorded.
-        map: makes the effect of one item.
+        map: makes the effect of one item. A `@step` records a digest of its item as well, and refuses
+            another one of the same key with StepInputChanged.
         reduce: makes the effect that combines a list of values. How they are grouped must not matter to
             it. Of no items at all it is given an empty list.
-        key: names an item, as text, differently for each.
+        key: names an item, as text, differently for each. An item that is done stays done under its
+            key: what may change of an item belongs in its key, unless `map` is a `@step`.
         max_parallel: how many items and groups are worked on at once, 1 or more.
         on_item_failure: "fail" stops the job with ItemFailed; "dead_letter" sets the item aside. A
-            defect, which is no failure, stops the job in either case.
+            defect, which is no failure, stops the job in either case. A run goes on with another
+            choice by `force=True`; with "fail", items that were set aside are then tried again.
         retry: when an item that failed is tried again before that; never if None.
         fan_in: how many values make a group, 2 or more.
         executor: where items are mapped; in this event loop if None. Steps, retries and dead letters
@@ -73,22 +80,26 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         version: change it when a change of the code matters to runs that are under way.
 
     It yields a JobResult. Fails with ItemFailed (unless items go to the dead letters), and with the
-    errors of `items` and `reduce`. Two items with one key end it in a ValueError that names the key.
+    errors of `items` and `reduce`. All that is wrong with it is in the ValueError that building it
+    raises. Two items with one key end it in a ValueError that names the key.
 
     Example:
-        >>> from types import SimpleNamespace
+        >>> from dataclasses import dataclass
         >>> from effectflow import Checkpoints, MapReduce, pure
         >>> from effectflow.stores import MemoryStore
         >>> squares = MapReduce(
         ...     "squares",
-        ...     items=lambda count: range(count),
+        ...     items=range,
         ...     map=lambda number: pure(number * number),
         ...     reduce=lambda values: pure(sum(values)),
         ...     key=str,
         ...     max_parallel=10,
         ... )
-        >>> env = SimpleNamespace(checkpoints=Checkpoints(MemoryStore()))
-        >>> squares.start(4).run_sync(env)
+        >>> @dataclass
+        ... class App:
+        ...     checkpoints: Checkpoints
+        >>> app = App(Checkpoints(MemoryStore()))
+        >>> squares.start(4).run_sync(app)
         <Success: JobResult(value=14, items=4, dead_letters=())>
     """
 
@@ -172,30 +183,35 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         executor: Executor | None = None,
         version: str = "1",
     ) -> None:
-        check_limit(max_parallel, "max_parallel")
-        check_fan_in(fan_in)
-        if retry is not None:
-            check_bounded(retry)
-        if on_item_failure not in ("fail", "dead_letter"):
-            raise ValueError(
-                f'on_item_failure must be "fail" or "dead_letter", not {on_item_failure!r}'
-            )
+        refuse(
+            f"job {name!r}",
+            [
+                *workflow_name_problems(name),
+                *_function_problems(items, map, reduce, key),
+                *count_problems(max_parallel, "max_parallel", least=1),
+                *count_problems(fan_in, "fan_in", least=2),
+                *_failure_problems(on_item_failure, retry),
+            ],
+        )
         annotations = (*effect_types(_plain(map)), *effect_types(_plain(reduce)))
         types = KnownTypes.of(JobResult, RetryExhausted, *annotations)
         mapping = MapPhase(
             job=name,
-            step=_of_last_attempt(_step_of(map, "map", types), retry),
+            step=_of_last_attempt(_step_of(map, "map", types)),
             function=_plain(map),
             executor=executor,
             retry=retry,
             keeps_dead_letters=on_item_failure == "dead_letter",
+            parameter=_parameter_of(map),
         )
         reducing = ReducePhase(_step_of(reduce, "reduce", types), _plain(reduce))
-        definition = Definition(name, version, "mapreduce", (mapping.step.name, reducing.step.name))
+        steps = (mapping.step.name, reducing.step.name)
+        structure = (f"on_item_failure={on_item_failure}", f"fan_in={fan_in}")
+        definition = Definition(name, version, "mapreduce", steps, structure)
         super().__init__(
             Blueprint(
                 define=lambda: definition,
-                body=JobBody(items, key, mapping, reducing, max_parallel, fan_in),
+                body=JobBody(name, items, key, mapping, reducing, max_parallel, fan_in),
                 input_type=input_type(items),
                 input_types=KnownTypes.of(input_type(items)),
                 output_types=types,
@@ -222,6 +238,24 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         return self._take_up(run_id, force=force, reopen=has_dead_letters)
 
 
+def _function_problems(items: object, map: object, reduce: object, key: object) -> Iterator[str]:
+    if not callable(items):
+        yield f"`items` is given {items!r}: it takes a function from the job's input to its items"
+    yield from function_problems(_plain(map), "`map`", "a function from an item to an effect")
+    yield from function_problems(_plain(reduce), "`reduce`", "a function from a list to an effect")
+    yield from function_problems(key, "`key`", "a function from an item to its name")
+
+
+def _failure_problems(on_item_failure: object, retry: RetryPolicy | None) -> Iterator[str]:
+    if on_item_failure not in ("fail", "dead_letter"):
+        yield f'on_item_failure must be "fail" or "dead_letter", not {on_item_failure!r}'
+    if retry is not None and not retry.is_bounded:
+        yield (
+            "the retry policy needs a bound: with_max_retries(n), with_max_elapsed(seconds), or "
+            "without_bound() to try for ever"
+        )
+
+
 def _step_of(function: Any, role: str, types: KnownTypes) -> StepDefinition:
     """The step that a function is: its own if it is a `@step`, and otherwise one of its name."""
     if isinstance(function, Step):
@@ -230,14 +264,19 @@ def _step_of(function: Any, role: str, types: KnownTypes) -> StepDefinition:
     return StepDefinition(role if name == "<lambda>" else name, types, types.errors)
 
 
-def _of_last_attempt(step: StepDefinition, retry: RetryPolicy | None) -> StepDefinition:
+def _parameter_of(function: Any) -> str | None:
+    """What a `@step` calls its item, which it records; None for any other function."""
+    return next(iter(function.parameters), "item") if isinstance(function, Step) else None
+
+
+def _of_last_attempt(step: StepDefinition) -> StepDefinition:
     """The step, asked about what its last attempt failed with, not about the end of its retries."""
     is_retryable = step.retryable
-    if retry is None or not callable(is_retryable):
+    if not callable(is_retryable):
         return step
 
-    def of_last_attempt(exhausted: RetryExhausted[Any]) -> bool:
-        return is_retryable(exhausted.error)
+    def of_last_attempt(raised: object) -> bool:
+        return is_retryable(last_failure(raised)[0])
 
     return replace(step, retryable=of_last_attempt)
 

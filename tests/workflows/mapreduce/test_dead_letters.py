@@ -15,8 +15,10 @@ from returns.result import Success
 from effectflow import (
     Checkpoints,
     Effect,
+    ItemFailed,
     JobResult,
     MapReduce,
+    RetryExhausted,
     RetryPolicy,
     effect,
     fail,
@@ -33,7 +35,16 @@ from effectflow.checkpoint import (
 )
 from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver
-from tests.workflows.mapreduce.world import App, Broken, World, app_around, spelled, spelling
+from tests.workflows.mapreduce.world import (
+    App,
+    Broken,
+    World,
+    app_around,
+    join,
+    spell,
+    spelled,
+    spelling,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -278,3 +289,64 @@ def test_after_any_retries_the_result_is_that_of_items_that_succeeded_at_once(
             assert result == JobResult(spelled(count), count)
 
     anyio.run(main)
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, TWICE), (TWICE, None)])
+async def test_retries_may_come_and_go_while_there_are_dead_letters(
+    store: MemoryStore, before: RetryPolicy | None, after: RetryPolicy | None
+) -> None:
+    app = app_around(store)
+    app.world.break_items(1, 4)
+    await setting_aside(retry=before).start(6, run_id="r").run(app)
+    app.world.mend(4)
+    changed = setting_aside(retry=after)
+
+    result = (await changed.retry_dead_letters("r").run(app)).unwrap()
+
+    assert result.value == spelled(6, without=(1,))
+    assert letters(result) == [("1", "Broken('item 1')", 3)]
+    app.world.mend()
+    assert await changed.retry_dead_letters("r").run(app) == Success(JobResult(spelled(6), 6))
+
+
+async def test_an_error_of_retries_within_an_item_is_the_items_own(store: MemoryStore) -> None:
+    def mapped(number: int) -> Effect[App, RetryExhausted[Broken], str]:
+        return spell(number).retry(TWICE)
+
+    app = app_around(store)
+    app.world.break_items(1)
+    job = setting_aside(map=mapped)
+    await job.start(3, run_id="r").run(app)
+
+    result = (await job.retry_dead_letters("r").run(app)).unwrap()
+
+    [letter] = result.dead_letters
+    assert isinstance(letter.error, RetryExhausted)
+    assert isinstance(letter.error.error, Broken)
+    assert (letter.attempts, letter.error.attempts) == (2, 2)
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+async def test_a_job_that_keeps_no_dead_letters_any_more_tries_them_again_by_force(
+    store: MemoryStore, is_complete: bool
+) -> None:
+    app = app_around(store)
+    app.world.break_items(1)
+    is_cut_off = not is_complete
+
+    def join_once(words: list[str]) -> Effect[App, str, str]:
+        return fail("cut off") if is_cut_off and "3" in words else join(words)
+
+    await setting_aside(reduce=join_once).start(6, run_id="r").run(app)
+    is_cut_off = False
+    strict = spelling(reduce=join_once)
+
+    refused = (await strict.retry_dead_letters("r").run(app)).failure()
+    assert isinstance(refused, DefinitionChanged)
+    assert "'on_item_failure=fail' was added" in str(refused)
+    again = (await strict.retry_dead_letters("r", force=True).run(app)).failure()
+    assert isinstance(again, ItemFailed)
+    assert (again.key, again.attempts) == ("1", 2)
+    app.world.mend()
+    assert await strict.resume("r").run(app) == Success(JobResult(spelled(6), 6))
+    assert app.world.mapped.count(1) == 3

@@ -17,6 +17,7 @@ from effectflow import (
     Effect,
     ItemFailed,
     JobResult,
+    MapReduce,
     RetryPolicy,
     effect,
     fail,
@@ -27,6 +28,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
+    DefinitionChanged,
     Lease,
     OutcomeUnknown,
     RunStatus,
@@ -289,6 +291,40 @@ async def test_a_source_that_grew_is_refused_once_its_length_was_used(store: Mem
     assert (error.recorded, error.current) == ("(3 items)", "(4 items)")
 
 
+async def test_a_step_refuses_another_item_under_the_same_key(store: MemoryStore) -> None:
+    source = [("a", 1), ("b", 2), ("c", 3)]
+    is_broken = True
+
+    @step
+    def content(item: tuple[str, int]) -> Effect[App, str, str]:
+        return fail("no") if is_broken and item[0] == "c" else pure(str(item[1]))
+
+    job = spelling(
+        items=lambda _: list(source), map=content, key=lambda item: item[0], max_parallel=1
+    )
+    await job.start(None, run_id="r").run(app_around(store))
+    is_broken = False
+    source[1] = ("b", 200)
+
+    error = (await job.resume("r").run(app_around(store))).failure()
+
+    assert isinstance(error, StepInputChanged)
+    assert error.step == "map[b]/content"
+    assert (error.recorded, error.current) == ("(item=('b', 2))", "(item=('b', 200))")
+    assert "the items of a source" in str(error)
+
+
+async def test_groups_of_another_size_are_another_definition(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(4)
+    await spelling(fan_in=2).start(5, run_id="r").run(app)
+
+    error = (await spelling(fan_in=3).resume("r").run(app)).failure()
+
+    assert isinstance(error, DefinitionChanged)
+    assert "'fan_in=3' was added; 'fan_in=2' was removed" in str(error)
+
+
 async def test_an_interrupted_job_goes_on_where_it_stood(store: MemoryStore) -> None:
     app = app_around(store)
     stuck = anyio.Event()
@@ -503,12 +539,50 @@ async def test_observers_hear_of_items_that_were_done_before(store: MemoryStore)
         {"fan_in": 1},
         {"retry": RetryPolicy.constant(1)},
         {"on_item_failure": "shrug"},
+        {"max_parallel": True},
+        {"max_parallel": "3"},
     ],
     ids=str,
 )
 def test_a_job_that_means_nothing_is_refused_when_it_is_made(nonsense: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"must be|needs a bound"):
         spelling(**nonsense)
+
+
+def test_all_that_is_wrong_with_a_job_is_told_at_once() -> None:
+    def generator(_: object) -> Iterator[object]:
+        yield
+
+    mistaken: Any = MapReduce
+    with pytest.raises(ValueError, match="cannot be built") as caught:
+        mistaken("", items=5, map=generator, reduce=generator, key=None, max_parallel=0, fan_in=1)
+
+    assert str(caught.value).splitlines() == [
+        "job '' cannot be built:",
+        "- it needs a name, and is given ''",
+        "- `items` is given 5: it takes a function from the job's input to its items",
+        "- `map` is given a generator function: put @do above it",
+        "- `reduce` is given a generator function: put @do above it",
+        "- `key` is given None: it takes a function from an item to its name",
+        "- max_parallel must be 1 or more, as an int, not 0",
+        "- fan_in must be 2 or more, as an int, not 1",
+    ]
+
+
+async def test_what_is_wrong_with_a_source_names_the_job(store: MemoryStore) -> None:
+    def failing(_: object) -> Iterator[int]:
+        yield 1
+        raise OSError("went away")
+
+    sources: list[tuple[Callable[[object], Any], type[Exception]]] = [
+        (lambda _: None, TypeError),
+        (lambda _: [1, 1], ValueError),
+        (failing, OSError),
+    ]
+    for source, kind in sources:
+        with pytest.raises(kind) as caught:
+            await spelling(items=source).start(None).run(app_around(store))
+        assert "in job 'spelling'" in caught.value.__notes__
 
 
 def test_functions_without_a_name_are_called_by_what_they_do() -> None:
