@@ -107,7 +107,10 @@ def info_of(scope: Scope) -> StepInfo | None:
 
 
 class _CurrentStep:
-    """The step that is running. What it may know of itself is made when it asks, as few steps do."""
+    """The step that is running. What it may know of itself is made when it asks, as few steps do.
+
+    Pickled, for an executor, it is made: what makes it may hold a whole state machine.
+    """
 
     __slots__ = ("_attempt", "_info", "_make", "_path", "_run_id")
 
@@ -126,6 +129,9 @@ class _CurrentStep:
             run_id = self._run_id or f"unrecorded-{urandom(16).hex()}"
             self._info = self._make(run_id, self._path, self._attempt)
         return self._info
+
+    def __getstate__(self) -> tuple[None, dict[str, StepInfo]]:
+        return None, {"_info": self.info}
 
 
 @dataclass(frozen=True)

@@ -86,9 +86,13 @@ class WorkerLost(ExecutorError):
         self.item = item
         self.attempts = attempts
         self.reason = reason
+        workers = (
+            f"a worker process, which died ({reason})"
+            if attempts == 1
+            else f"{attempts} worker processes, each of which died (the last: {reason})"
+        )
         super().__init__(
-            f"item {item} was given to {attempts} worker processes, and each of them died; "
-            f"the last was {reason}. Most often it is memory that ends a process"
+            f"item {item} was given to {workers}. Most often it is memory that ends a process"
         )
 
 

@@ -6,7 +6,8 @@ own, so that the path of a step never depends on scheduling.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from returns.maybe import Maybe
@@ -17,6 +18,8 @@ from effectflow.effects.observer import EffectObserver
 __all__ = ["Recorder", "Scope", "Sink", "child_path", "observe", "root_scope", "step_path"]
 
 A = TypeVar("A")
+
+_NO_CONTEXT: Mapping[str, object] = MappingProxyType({})
 
 _ESCAPES = str.maketrans(
     {"%": "%25", "[": "%5B", "]": "%5D", "\n": "%0A"}
@@ -55,11 +58,13 @@ class Scope:
         sink: takes the events that are emitted; None if nobody listens.
         observer: is told of named effects, if there is one.
         finalizer_deadline: seconds that each finalizer may take; None for no limit.
+        context: what the caller attached to the run around this flow; empty outside of runs.
     """
 
     __slots__ = (
         "_occurrences",
         "clock",
+        "context",
         "finalizer_deadline",
         "observer",
         "path",
@@ -78,6 +83,7 @@ class Scope:
         sink: Sink | None = None,
         observer: EffectObserver | None = None,
         finalizer_deadline: float | None = None,
+        context: Mapping[str, object] = _NO_CONTEXT,
     ) -> None:
         self.path = path
         self.clock = clock
@@ -86,6 +92,7 @@ class Scope:
         self.sink = sink
         self.observer = observer
         self.finalizer_deadline = finalizer_deadline
+        self.context = context
         self._occurrences: dict[str, int] = {}
 
     @property
@@ -116,10 +123,11 @@ class Scope:
         """The scope of the body of the step at `path`, of which `step` tells more."""
         return self._derived(path, step)
 
-    def inside_run(self, recorder: Recorder) -> Scope:
+    def inside_run(self, recorder: Recorder, context: Mapping[str, object]) -> Scope:
         """The scope of the body of a durable run."""
         scope = self._derived("", None)
         scope.recorder = recorder
+        scope.context = context
         return scope
 
     def between_steps(self) -> Scope:
@@ -144,6 +152,7 @@ class Scope:
             sink=self.sink,
             observer=self.observer,
             finalizer_deadline=self.finalizer_deadline,
+            context=self.context,
         )
 
 
@@ -173,9 +182,16 @@ def root_scope(
     *,
     observer: EffectObserver | None = None,
     finalizer_deadline: float | None = None,
+    context: Mapping[str, object] = _NO_CONTEXT,
 ) -> Scope:
     """The scope that a run begins in."""
-    return Scope("", clock or _SYSTEM, observer=observer, finalizer_deadline=finalizer_deadline)
+    return Scope(
+        "",
+        clock or _SYSTEM,
+        observer=observer,
+        finalizer_deadline=finalizer_deadline,
+        context=context,
+    )
 
 
 def observe(scope: Scope, name: str, take: Callable[[], A]) -> A:

@@ -6,10 +6,13 @@ import os
 import platform
 import reprlib
 import traceback
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, cast
+
+import anyio
 
 from effectflow.effects import Effect
 from effectflow.effects.interpreter import interpret
@@ -18,39 +21,23 @@ from effectflow.effects.notes import add_note
 from effectflow.effects.scope import Scope, root_scope
 from effectflow.executors.pickling import dumps, loads
 
-__all__ = ["answer", "defect_reply", "environment", "no_environment", "read_reply", "write_call"]
-
-
-def no_environment() -> None:
-    """The environment of workers whose functions need none."""
-
-
-@asynccontextmanager
-async def environment(make_env: bytes) -> AsyncGenerator[Any]:
-    """The environment that a pickled factory makes, for as long as it is wanted.
-
-    An async context manager that it makes is entered, and left.
-    """
-    made = loads(make_env)()
-    if isinstance(made, AbstractAsyncContextManager):
-        async with cast("AbstractAsyncContextManager[Any]", made) as entered:
-            yield entered
-    else:
-        yield made
+__all__ = ["answer", "defect_reply", "read_reply", "without_exit", "write_call"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
     """What travels.
 
-    Of the scope only what has a meaning elsewhere does: where the run stands, so that `step_info()`
-    is known there, and how long finalizers may take. Clock, listeners and the journal stay here.
+    Of the scope only what has a meaning elsewhere does: where the run stands and what its caller
+    attached to it, so that `step_info()` and `run_context()` are known there, and how long finalizers
+    may take. Clock, listeners and the journal stay here.
     """
 
     function: Callable[[Any], Effect[Any, Any, Any]]
     item: Any
     path: str
     step: object
+    context: dict[str, object]
     finalizer_deadline: float | None
 
 
@@ -70,7 +57,8 @@ def write_call(
     function: Callable[[Any], Effect[Any, Any, Any]], item: object, scope: Scope
 ) -> bytes:
     """The call of `function(item)` as bytes. What cannot be pickled is a defect that says so."""
-    call = _Call(function, item, scope.path, scope.step, scope.finalizer_deadline)
+    context = dict(scope.context)
+    call = _Call(function, item, scope.path, scope.step, context, scope.finalizer_deadline)
     try:
         return dumps(call)
     except Exception as refusal:
@@ -85,25 +73,44 @@ async def answer(call: bytes, env: Any) -> bytes:
     """Run a call in this environment to its end; give the reply."""
     try:
         task: _Call = loads(call)
-        scope = root_scope(finalizer_deadline=task.finalizer_deadline)
+        context = MappingProxyType(task.context)
+        scope = root_scope(finalizer_deadline=task.finalizer_deadline, context=context)
         place = scope.inside_step(task.path, task.step)
-        outcome = await interpret(task.function(task.item), env, place)
+        with without_exit("the item"):
+            outcome = await interpret(task.function(task.item), env, place)
     except Exception as defect:
         return defect_reply(defect)
-    except (SystemExit, KeyboardInterrupt) as leaving:
-        # It is for no item to end the worker, which may have others.
-        stand_in = RuntimeError(f"the item raised {leaving!r}")
-        return defect_reply(stand_in.with_traceback(leaving.__traceback__))
     try:
         reply = dumps(_Reply(outcome))
-        if outcome.__class__ is Failed:
-            # A class may take itself apart and yet refuse to be put together again.
-            loads(reply)
+        # A class may take itself apart and yet refuse to be put together again.
+        loads(reply)
     except Exception as refusal:
         what = outcome.error if outcome.__class__ is Failed else outcome
-        refusal.add_note(f"a value of {type(what)!r} cannot travel back: it is to be pickled")
+        refusal.add_note(
+            f"a value of {type(what)!r} cannot travel back: it is to be pickled, and made anew"
+        )
         return defect_reply(refusal)
     return reply
+
+
+@contextmanager
+def without_exit(who: str) -> Generator[None]:
+    """What is done within cannot end the worker, which may have other items: to want it is a defect."""
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as leaving:
+        if _is_cancellation(leaving):
+            raise
+        raise RuntimeError(f"{who} raised {leaving!r}") from leaving
+
+
+def _is_cancellation(raised: BaseException) -> bool:
+    if isinstance(raised, BaseExceptionGroup):
+        together = cast("BaseExceptionGroup[BaseException]", raised)
+        return any(_is_cancellation(one) for one in together.exceptions)
+    return isinstance(raised, (anyio.get_cancelled_exc_class(), GeneratorExit))
 
 
 def defect_reply(defect: Exception) -> bytes:
@@ -125,7 +132,7 @@ def read_reply(data: bytes) -> Any:
         reply: _Reply = loads(data)
     except Exception as refusal:
         refusal.add_note(
-            "while reading the reply of a worker, which has a class that is not known here"
+            "while reading the reply of a worker, which could read it: what differs is this process"
         )
         raise
     if reply.raised is not None:

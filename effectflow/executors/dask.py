@@ -20,9 +20,9 @@ from effectflow.effects import Effect, ExecutorError, ExecutorLost, WorkerLost
 from effectflow.effects.event_loop import new_waiter, running_backend, shielded
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
-from effectflow.executors.call import no_environment, read_reply, write_call
+from effectflow.executors.call import read_reply, write_call
 from effectflow.executors.dask_worker import Departure, Workplace, answer_in
-from effectflow.executors.pickling import dumps
+from effectflow.executors.environment import factory_or_none, write_factory
 
 __all__ = ["DaskExecutor"]
 
@@ -67,7 +67,7 @@ class DaskExecutor(Generic[Env]):
                 "DaskExecutor needs a client that is not asynchronous, or the scheduler's address"
             )
         self._given = client
-        self._make_env = make_env or no_environment
+        self._make_env = factory_or_none(make_env)
         self._name = f"effectflow-{uuid4().hex}"
         self._client: _Client = None
 
@@ -123,7 +123,7 @@ class DaskExecutor(Generic[Env]):
         await shielded(to_thread.run_sync(self._leave, client))
 
     def _connect(self, backend: Literal["asyncio", "trio"]) -> _Client:
-        workplace = Workplace(dumps(self._make_env), backend)
+        workplace = Workplace(write_factory(self._make_env), backend)
         client = self._given if isinstance(self._given, Client) else _connected(self._given)
         try:
             client.register_plugin(Departure(client.id, self._name), name=self._name)
@@ -169,7 +169,7 @@ def _collect(future: Any, item: object) -> bytes | ExecutorError:
     try:
         return future.result()
     except KilledWorker as killed:
-        where = f"the last was {killed.last_worker.address}"
+        where = f"at {killed.last_worker.address}"
         return WorkerLost(reprlib.repr(item), killed.allowed_failures + 1, where)
     except CancelledError as lost:
         return ExecutorLost(f"Dask cancelled the item: {' '.join(str(lost).split())}")

@@ -15,7 +15,8 @@ from distributed import Reschedule, get_worker
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 
 from effectflow.effects.event_loop import call_soon_from_threads
-from effectflow.executors.call import answer, defect_reply, environment
+from effectflow.executors.call import answer, defect_reply
+from effectflow.executors.environment import environment
 
 __all__ = ["Departure", "Workplace", "answer_in"]
 

@@ -21,8 +21,8 @@ from effectflow.effects import Effect, ExecutorError, ExecutorLost, WorkerLost
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
-from effectflow.executors.call import no_environment, read_reply, write_call
-from effectflow.executors.pickling import dumps
+from effectflow.executors.call import read_reply, write_call
+from effectflow.executors.environment import factory_or_none, write_factory
 from effectflow.executors.pool import PoolClosed, WorkerPool
 from effectflow.executors.worker_process import WorkerDied
 
@@ -97,7 +97,9 @@ class ProcessExecutor(Generic[Env]):
     ) -> None:
         if (workers is not None and workers < 1) or attempts < 1:
             raise ValueError(f"an executor needs a worker and an attempt: {workers=}, {attempts=}")
-        self._make_env = make_env or no_environment
+        if not grace >= 0:
+            raise ValueError(f"grace is a time in seconds, from 0: {grace=}")
+        self._make_env = factory_or_none(make_env)
         self._limit = workers or _cores()
         self._attempts = attempts
         self._grace = grace
@@ -138,7 +140,7 @@ class ProcessExecutor(Generic[Env]):
         return read_reply(reply)
 
     async def __aenter__(self) -> Self:
-        self._pool = WorkerPool(dumps(self._make_env), limit=self._limit, grace=self._grace)
+        self._pool = WorkerPool(write_factory(self._make_env), limit=self._limit, grace=self._grace)
         return self
 
     async def __aexit__(

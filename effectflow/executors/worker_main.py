@@ -21,7 +21,8 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads
-from effectflow.executors.call import answer, defect_reply, environment
+from effectflow.executors.call import answer, defect_reply
+from effectflow.executors.environment import environment
 from effectflow.executors.frames import frame, read_frame
 from effectflow.executors.pickling import loads
 

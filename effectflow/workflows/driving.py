@@ -316,7 +316,7 @@ def _resumed(owner: str, written: Definition, now: Definition) -> Resumed:
 
 async def _drive(run: LiveRun, blueprint: Blueprint, input: Any, env: Any, scope: Scope) -> Any:
     """Run the body, and make its end durable before anybody hears of it."""
-    place = scope.inside_run(run)
+    place = scope.inside_run(run, run.context)
     defect: Exception | None = None
     outcome: Any = None
     try:

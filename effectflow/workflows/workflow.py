@@ -13,7 +13,6 @@ from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.plan import ResumePlan
 from effectflow.checkpoint.reading import read_entries, run_not_found
-from effectflow.checkpoint.run_context import context_of
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
 from effectflow.effects.nodes import Failed, Perform
@@ -160,7 +159,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 input,
                 run_id=chosen,
                 is_new=run_id is None and scope.recorder is None,
-                context=context_of(scope) if context is None else context,
+                context=scope.context if context is None else context,
                 checkpoints=checkpoints,
                 env=env,
                 scope=scope,

@@ -64,7 +64,7 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Dask cluster of two worker processes, which run one item at a time."""
-    options: dict[str, Any] = {"dashboard_address": None, "memory_limit": "1GB"}
+    options: dict[str, Any] = {"dashboard_address": ":0", "memory_limit": "1GB"}
     options["local_directory"] = str(tmp_path_factory.mktemp("dask"))
     with configure({"distributed.scheduler.allowed-failures": 1}):
         running: Any = LocalCluster(n_workers=2, threads_per_worker=1, **options)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from threading import Lock
 from typing import Never
 
 import pytest
@@ -35,6 +37,35 @@ async def test_an_environment_that_cannot_be_made_is_a_defect(make_remote: MakeE
             with pytest.raises(ConnectionError, match="no database") as raised:
                 await executor.apply(pure, 1).run(None)
             assert "in make_env\n" in raised.value.__notes__[0]
+
+
+async def test_a_factory_that_wants_to_exit_is_a_defect(make_remote: MakeExecutor) -> None:
+    async with make_remote(lambda: sys.exit(3)) as executor:
+        with pytest.raises(RuntimeError, match=r"make_env raised SystemExit\(3\)"):
+            await executor.apply(pure, 1).run(None)
+
+
+async def test_an_async_factory_is_told_to_be_a_context_manager(make_remote: MakeExecutor) -> None:
+    async def make_env() -> Folder:
+        raise AssertionError("nobody awaits it")
+
+    async with make_remote(make_env) as executor:
+        with pytest.raises(TypeError, match="is to be an async context manager"):
+            await executor.apply(pure, 1).run(None)
+
+
+async def test_a_factory_that_cannot_travel_is_told_on_entering(make_remote: MakeExecutor) -> None:
+    lock = Lock()
+    with pytest.raises(TypeError, match="lock") as refused:
+        async with make_remote(lambda: lock):
+            raise AssertionError("entered")
+
+    assert "while sending make_env" in refused.value.__notes__[0]
+
+
+def test_what_is_no_factory_is_refused_at_once(make_remote: MakeExecutor) -> None:
+    with pytest.raises(TypeError, match="called there: 5 cannot be"):
+        make_remote(5)
 
 
 async def test_outside_of_its_block_a_remote_executor_runs_nothing(

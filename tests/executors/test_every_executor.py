@@ -17,9 +17,12 @@ from effectflow import (
     Checkpoints,
     Do,
     Effect,
+    Moved,
     RetryExhausted,
     RetryPolicy,
+    StateMachine,
     StepInfo,
+    Transition,
     ask,
     asks,
     bracket,
@@ -31,6 +34,7 @@ from effectflow import (
     par_traverse,
     pure,
     race,
+    run_context,
     step,
     step_info,
     traverse,
@@ -40,6 +44,7 @@ from effectflow import (
 from effectflow.checkpoint import read_checkpoint
 from effectflow.executors import DaskExecutor, LocalExecutor, ProcessExecutor
 from effectflow.stores import MemoryStore
+from effectflow.workflows.machine import transition_info
 from tests.executors.conftest import AnyExecutor, interrupted, soon
 from tests.executors.items import Folder, OutOfStock, asleep
 
@@ -221,6 +226,42 @@ async def test_step_info_is_known_where_the_step_runs(executor: AnyExecutor) -> 
     assert info.idempotency_key == "monday:pay"
 
 
+async def test_the_context_of_the_run_is_known_where_its_items_run(executor: AnyExecutor) -> None:
+    def tenant(name: str) -> Effect[object, Never, str]:
+        return run_context().map(lambda context: f"{name} of {context.get('tenant')}")
+
+    @workflow
+    def ask_twice(_: None) -> Do[Any, Any, tuple[str, str]]:
+        between_steps = yield from executor.apply(tenant, "cap")
+        in_step = yield from executor.apply(tenant, "scarf").checkpointed("ask")
+        return between_steps, in_step
+
+    app = App(Checkpoints(MemoryStore()))
+    found = await ask_twice.start(None, context={"tenant": "acme"}).run(app)
+
+    assert found == Success(("cap of acme", "scarf of acme"))
+    assert await executor.apply(tenant, "hat").run(None) == Success("hat of None")
+
+
+async def test_the_action_of_a_machine_may_use_an_executor_that_it_captures(
+    executor: AnyExecutor,
+) -> None:
+    def about(state: str) -> Effect[object, Never, str]:
+        return transition_info().map(lambda info: f"{info.transition} from {state}")
+
+    def ship(state: str) -> Effect[object, Any, Moved[str]]:
+        return executor.apply(about, state).map(Moved)
+
+    shipping = Transition("ship", "packed", {"ship from packed"}, ship)
+    order = StateMachine(
+        "order", initial="packed", transitions=[shipping], final="ship from packed"
+    )
+
+    app = App(Checkpoints(MemoryStore()))
+    assert (await order.start(run_id="r").run_or_raise(app)).current == "ship from packed"
+    assert (await order.run_until_final().run_or_raise(None)).current == "ship from packed"
+
+
 @dataclass(frozen=True)
 class App:
     checkpoints: Checkpoints
@@ -259,6 +300,24 @@ async def test_what_cannot_travel_is_a_defect_that_says_so(executor: AnyExecutor
     assert await executor.apply(pure, "still there").run(None) == Success("still there")
 
 
+class Peculiar:
+    """Can be taken apart, but not put together again."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> Any:
+        return Peculiar, ()
+
+
+@elsewhere
+async def test_a_value_that_cannot_be_made_anew_is_told_by_its_class(executor: AnyExecutor) -> None:
+    with pytest.raises(TypeError, match="number") as returning:
+        await executor.apply(lambda n: from_fn(lambda _: Peculiar(n)), 1).run(None)
+
+    assert "Peculiar'> cannot travel back" in returning.value.__notes__[0]
+
+
 class Stubborn(Exception):
     """Can be taken apart, but not put together again."""
 
@@ -287,6 +346,21 @@ async def test_an_item_that_wants_to_exit_is_a_defect(executor: AnyExecutor) -> 
     assert await executor.apply(pure, "still there").run(None) == Success("still there")
 
     assert "sys.exit(code)" in raised.value.__notes__[0]
+
+
+class Leaving(BaseException):
+    """No `Exception`, so that hardly anybody catches it."""
+
+
+@elsewhere
+async def test_an_item_that_raises_no_exception_is_a_defect(executor: AnyExecutor) -> None:
+    def leave(reason: str, _: object) -> Never:
+        raise Leaving(reason)
+
+    with pytest.raises(RuntimeError, match=r"the item raised Leaving\('enough'\)") as raised:
+        await executor.apply(lambda reason: from_fn(partial(leave, reason)), "enough").run(None)
+
+    assert "in leave\n" in raised.value.__notes__[0]
 
 
 @elsewhere

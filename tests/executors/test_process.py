@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Never, TypeAlias
+from typing import Any, Never, TypeAlias
 
 import anyio
 import psutil
@@ -119,6 +119,13 @@ async def test_a_worker_that_exits_is_told_by_its_code() -> None:
 
     assert isinstance(lost, WorkerLost)
     assert lost.reason == "exited with code 7"
+    assert "item 7 was given to a worker process, which died (exited with code 7)." in str(lost)
+
+
+@pytest.mark.parametrize("options", [{"workers": 0}, {"attempts": 0}, {"grace": -1}])
+def test_options_that_mean_nothing_are_refused_at_once(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        ProcessExecutor(**options)
 
 
 async def test_a_worker_killed_while_idle_costs_nothing(folder: Folder) -> None:
