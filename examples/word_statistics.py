@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator
@@ -107,7 +108,11 @@ def local_cluster() -> Generator[str]:
     from distributed import LocalCluster
 
     start: Any = LocalCluster  # its types are in part unknown to the checkers
-    with start(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+    # Its processes inherit this: Ctrl-C is for the one that has the run, which then ends them.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    cluster = start(n_workers=2, threads_per_worker=1, dashboard_address=None)
+    signal.signal(signal.SIGINT, handler)
+    with cluster:
         yield cluster.scheduler_address
 
 

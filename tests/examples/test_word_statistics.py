@@ -48,6 +48,15 @@ def durable_steps(folder: Path) -> dict[str, int]:
     return {step.step: step.attempt for step in checkpoint.completed_steps}
 
 
+def some_durable_steps(folder: Path) -> dict[str, int]:
+    """Wait until there are some."""
+    deadline = time.monotonic() + 60
+    while len(done := durable_steps(folder)) < 10:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return done
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What the example prints of the standard library when nobody stops it."""
@@ -60,10 +69,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_report(
 ) -> None:
     arguments = ("--executor", executor)
     process = subprocess.Popen(command(*arguments), cwd=tmp_path, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while len(done := durable_steps(tmp_path)) < 10:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    done = some_durable_steps(tmp_path)
     process.kill()
     assert process.wait() == -signal.SIGKILL
     done |= durable_steps(tmp_path)
@@ -76,6 +82,25 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_report(
     attempts = {step.step: step.attempt for step in checkpoint.completed_steps}
     assert done.items() <= attempts.items(), "a step that was durable was run again"
     assert len(attempts) > len(done)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_ctrl_c_stops_it_without_a_traceback_of_its_workers(tmp_path: Path, executor: str) -> None:
+    process = subprocess.Popen(
+        command("--executor", executor),
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    some_durable_steps(tmp_path)
+    # As the terminal does it: to all processes that it knows of.
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 3
+    assert err.endswith("stopped by SIGINT; start it again to go on\n")
+    assert "Traceback" not in err
 
 
 def test_the_report_is_the_same_wherever_the_files_are_counted(tmp_path: Path) -> None:

@@ -28,6 +28,10 @@ AnyExecutor: TypeAlias = Any
 MakeExecutor: TypeAlias = Callable[..., AnyExecutor]
 
 
+on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+"""For what is the same under both event loops, and takes many processes to show."""
+
+
 def until(condition: Callable[[], object], seconds: float = 30) -> None:
     """Wait for something that another process does."""
     deadline = time.monotonic() + seconds
@@ -62,14 +66,23 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Dask cluster of two worker processes, which run one item at a time."""
+def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A Dask cluster of two worker processes, which run one item at a time."""
     options: dict[str, Any] = {"dashboard_address": ":0", "memory_limit": "1GB"}
     options["local_directory"] = str(tmp_path_factory.mktemp("dask"))
     with configure({"distributed.scheduler.allowed-failures": 1}):
-        running: Any = LocalCluster(n_workers=2, threads_per_worker=1, **options)
-    with running:
-        yield running.scheduler_address
+        cluster: Any = LocalCluster(n_workers=2, threads_per_worker=1, **options)
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(dask_cluster: Any) -> str:
+    """The address of the cluster, which has both its workers, whatever the test before did to them."""
+    # One that is killed just when it starts is given up by Dask.
+    dask_cluster.scale(2)
+    dask_cluster.wait_for_workers(2, timeout=60)
+    return dask_cluster.scheduler_address
 
 
 @pytest.fixture(params=["processes", "dask"])

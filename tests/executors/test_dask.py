@@ -18,7 +18,7 @@ from returns.result import Failure, Success
 from effectflow import from_async, par, par_all, par_traverse, pure
 from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.executors import DaskExecutor
-from tests.executors.conftest import Scheduler, interrupted, soon, until
+from tests.executors.conftest import Scheduler, interrupted, on_asyncio, soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held
 
 pytestmark = pytest.mark.anyio
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
 
 
+@on_asyncio
 async def test_a_killed_worker_costs_its_item_one_more_run_and_the_others_nothing(
     cluster: str, folder: Folder
 ) -> None:
@@ -46,6 +47,7 @@ async def test_a_killed_worker_costs_its_item_one_more_run_and_the_others_nothin
     assert folder.begun() == {str(n): 1 for n in range(6)} | {victim: 2}
 
 
+@on_asyncio
 async def test_an_item_that_always_kills_its_worker_fails_with_worker_lost(
     cluster: str, folder: Folder
 ) -> None:
@@ -130,7 +132,7 @@ anyio.run(main)
 """
 
 
-async def test_the_workers_clean_up_after_a_coordinator_that_was_killed(
+def test_the_workers_clean_up_after_a_coordinator_that_was_killed(
     cluster: str, folder: Folder
 ) -> None:
     coordinator = subprocess.Popen(
@@ -144,6 +146,7 @@ async def test_the_workers_clean_up_after_a_coordinator_that_was_killed(
     assert folder.begun()["item-ended"] == 1
 
 
+@on_asyncio
 async def test_a_lost_scheduler_ends_what_is_under_way(
     scheduler: Scheduler, folder: Folder
 ) -> None:

@@ -89,7 +89,8 @@ async def executor(
         case "processes":
             made = ProcessExecutor(make_shop, workers=2)
         case _:
-            made = DaskExecutor(request.getfixturevalue("cluster"), make_shop)
+            cluster = request.getfixturevalue("dask_cluster")
+            made = DaskExecutor(cluster.scheduler_address, make_shop)
     async with made:
         yield made
 

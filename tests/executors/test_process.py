@@ -31,7 +31,7 @@ from effectflow import (
 from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.effects.event_loop import running_backend
 from effectflow.executors import ProcessExecutor
-from tests.executors.conftest import interrupted, soon, until
+from tests.executors.conftest import interrupted, on_asyncio, soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held
 
 pytestmark = pytest.mark.anyio
@@ -68,6 +68,7 @@ async def test_items_run_in_several_processes_at_once(folder: Folder) -> None:
     assert os.getpid() not in pids
 
 
+@on_asyncio
 async def test_no_more_processes_are_started_than_it_is_told(
     folder: Folder, children: Children
 ) -> None:
@@ -111,6 +112,7 @@ async def test_an_item_that_always_kills_its_worker_fails_and_the_others_do_not(
     assert folder.begun() == {"0": 2, "1": 2, "2": 2, "3": 2, "4": 1, "5": 1}
 
 
+@on_asyncio
 async def test_a_worker_that_exits_is_told_by_its_code() -> None:
     async with ProcessExecutor(attempts=1) as executor:
         lost = (
@@ -165,7 +167,7 @@ async def test_a_cancelled_item_that_goes_on_computing_is_ended_with_its_process
     assert folder.begun()["busy"] == 1
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@on_asyncio
 async def test_asyncio_s_own_cancellation_is_as_good(folder: Folder) -> None:
     async with ProcessExecutor(lambda: folder, workers=1, grace=30) as executor:
         warm = await executor.apply(begin, "warm").run_or_raise(None)
@@ -222,12 +224,14 @@ async def test_closing_ends_what_is_under_way(folder: Folder, children: Children
     assert not children()
 
 
+@on_asyncio
 async def test_large_items_and_values_travel() -> None:
     data = os.urandom(5_000_000)
     async with ProcessExecutor(workers=1) as executor:
         assert await executor.apply(lambda d: pure(d[::-1]), data).run(None) == Success(data[::-1])
 
 
+@on_asyncio
 async def test_what_an_item_prints_is_no_reply(capfd: pytest.CaptureFixture[str]) -> None:
     def shout(word: str, _: object) -> int:
         sys.stdout.write(f"{word}\n")
@@ -241,6 +245,7 @@ async def test_what_an_item_prints_is_no_reply(capfd: pytest.CaptureFixture[str]
     assert capfd.readouterr().err == "loud\nraw\n"
 
 
+@on_asyncio
 async def test_an_environment_that_cannot_be_made_is_told_once(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -255,6 +260,7 @@ async def test_an_environment_that_cannot_be_made_is_told_once(
     assert capfd.readouterr().err == "", "the defect says it all"
 
 
+@on_asyncio
 async def test_a_process_that_an_item_forks_keeps_nobody_waiting(folder: Folder) -> None:
     """It would, if it kept the pipes of its parent open."""
 
