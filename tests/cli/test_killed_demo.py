@@ -19,10 +19,10 @@ KILLS = 30
 COUNTED = textwrap.dedent("""
     import os, sys
     from pathlib import Path
-    from effectflow.cli import commands
+    from effectflow.cli import commands, finding
     from effectflow.cli.app import main
 
-    class Environment(commands.DemoEnvironment):
+    class Environment(finding.DemoEnvironment):
         '''Writes down each file once it has been measured, and takes its time over it.'''
 
         def measure(self, folder, name):
@@ -33,7 +33,7 @@ COUNTED = textwrap.dedent("""
                 os.fsync(log.fileno())
             return metrics
 
-    commands.DemoEnvironment = Environment
+    finding.DemoEnvironment = Environment
     main()
 """)
 """The command, with an environment of its own that counts: injected, as the library means it."""
