@@ -247,7 +247,9 @@ def test_depth_has_a_bound(value: list[Any]) -> None:
         from_tree(nested(70), types=NO_TYPES)
 
 
-@pytest.mark.parametrize("kind", [list, tuple, set, dict.fromkeys], ids=str)
+@pytest.mark.parametrize(
+    "kind", [list, tuple, set, dict.fromkeys], ids=["list", "tuple", "set", "dict"]
+)
 def test_the_number_of_items_has_a_bound(kind: Any) -> None:
     with pytest.raises(NotSerializable, match="1,000,001 items") as caught:
         to_tree({"all": kind(range(MAX_ITEMS + 1))}, types=NO_TYPES)
