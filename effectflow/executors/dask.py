@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import reprlib
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
+from itertools import count
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, overload
 from uuid import uuid4
@@ -16,7 +18,7 @@ from anyio import to_thread
 from distributed import Client
 from distributed.scheduler import KilledWorker
 
-from effectflow.effects import Effect, ExecutorError, ExecutorLost, WorkerLost
+from effectflow.effects import Effect, ExecutorError, ExecutorLost, RetryPolicy, WorkerLost
 from effectflow.effects.event_loop import new_waiter, running_backend, shielded
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
@@ -27,6 +29,9 @@ from effectflow.executors.environment import factory_or_none, write_factory
 __all__ = ["DaskExecutor"]
 
 logger = logging.getLogger(__name__)
+
+_PATIENCE = RetryPolicy.exponential(0.1).with_max_retries(6)
+"""While the scheduler finds out that a worker is gone: 6.3 seconds in all."""
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -126,8 +131,8 @@ class DaskExecutor(Generic[Env]):
         workplace = Workplace(write_factory(self._make_env), backend)
         client = self._given if isinstance(self._given, Client) else _connected(self._given)
         try:
-            client.register_plugin(Departure(client.id, self._name), name=self._name)
-            client.register_plugin(workplace, name=self._name)
+            _register(client, Departure(client.id, self._name), self._name)
+            _register(client, workplace, self._name)
         except BaseException:
             self._leave(client)
             raise
@@ -138,8 +143,11 @@ class DaskExecutor(Generic[Env]):
             try:
                 client.unregister_scheduler_plugin(self._name)
                 client.unregister_worker_plugin(self._name)
+            except OSError:
+                # A worker that cannot be told is about to end, and its environment with it.
+                pass
             except Exception:
-                logger.exception("the environments of %s may be left on the cluster", self._name)
+                logger.exception("an environment was not left as it should be")
         if not isinstance(self._given, Client):
             client.close()
 
@@ -149,6 +157,25 @@ def _connected(address: str) -> _Client:
         return Client(address, set_as_default=False)
     except OSError as error:
         raise ExecutorLost(f"no Dask scheduler answers at {address}") from error
+
+
+def _register(client: _Client, plugin: object, name: str) -> None:
+    """Make a plugin known to the cluster.
+
+    A worker that dies just then makes this fail, and a little later the scheduler knows that it is gone.
+    """
+    for attempt in count():
+        try:
+            client.register_plugin(plugin, name=name)
+        except OSError as error:
+            delay = _PATIENCE.delay_for_attempt(attempt)
+            if delay is None:
+                raise ExecutorLost(
+                    f"a worker of the Dask cluster cannot be reached: {error}"
+                ) from error
+            time.sleep(delay)
+        else:
+            return
 
 
 async def _end_of(future: Any) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from dask.config import set as configure
 from distributed import Client
@@ -98,6 +99,25 @@ async def test_a_client_that_was_given_stays_open(cluster: str) -> None:
         assert client.submit(len, "abc").result() == 3
 
 
+@on_asyncio
+async def test_a_worker_that_dies_just_then_keeps_nobody_from_entering(
+    cluster: str, folder: Folder
+) -> None:
+    async with DaskExecutor(cluster, lambda: folder) as executor:
+        pid = await executor.apply(begin, 1).run_or_raise(None)
+
+    async def kill() -> None:
+        await anyio.sleep(0.5)
+        os.kill(pid, signal.SIGKILL)
+
+    # It takes the message that there is a new executor, and dies over it.
+    os.kill(pid, signal.SIGSTOP)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(kill)
+        async with DaskExecutor(cluster, lambda: folder) as executor:
+            assert isinstance(await executor.apply(begin, 2).run(None), Success)
+
+
 def test_an_asynchronous_client_is_refused(cluster: str) -> None:
     async def main() -> None:
         async with Client(cluster, asynchronous=True, set_as_default=False) as client:
@@ -135,12 +155,12 @@ anyio.run(main)
 def test_the_workers_clean_up_after_a_coordinator_that_was_killed(
     cluster: str, folder: Folder
 ) -> None:
-    coordinator = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, cluster, str(folder.path)], cwd=ROOT
-    )
-    until(lambda: folder.begun()["item"] == 1)
-    coordinator.kill()
-    coordinator.wait()
+    script = [sys.executable, "-c", SCRIPT, cluster, str(folder.path)]
+    with subprocess.Popen(script, cwd=ROOT) as coordinator:
+        try:
+            until(lambda: folder.begun()["item"] == 1)
+        finally:
+            coordinator.kill()
 
     until(lambda: folder.begun()["left"] == folder.begun()["entered"] == 1)
     assert folder.begun()["item-ended"] == 1
