@@ -41,9 +41,6 @@ __all__ = [
 
 _UNSIGNED = Seal()
 
-_ATTEMPTS = 3
-"""How often a run that somebody drives is read until its parts fit; a damaged one never does."""
-
 
 @dataclass(frozen=True, slots=True)
 class Journal:
@@ -132,15 +129,11 @@ async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED
 
 async def read_consistently(store: CheckpointStore, run_id: str) -> tuple[RunInfo, list[Record]]:
     """What the store has of a run at one moment, although somebody may be driving it."""
-    attempt = 1
-    while True:
-        records = await store.read(run_id)
-        info = await store.info(run_id)
-        if info is None:
-            raise await run_not_found(store, run_id)
-        if info.length == len(records) or attempt == _ATTEMPTS:
-            return info, records
-        attempt += 1
+    info = await store.info(run_id)
+    if info is None:
+        raise await run_not_found(store, run_id)
+    # A journal grows at its end only, so these are the entries that it had at the moment of `info`.
+    return info, (await store.read(run_id))[: info.length]
 
 
 def check_against(info: RunInfo, checkpoint: Checkpoint) -> None:

@@ -187,6 +187,36 @@ def test_entries_that_are_missing_at_the_end_are_found(name: str, left: int) -> 
     assert f"what came after entry {left} is missing" in str(found.problem)
 
 
+class Growing(Tampered):
+    """A store of a run that goes on: with each answer it has one record more."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(WRITTEN["json"][:length])
+
+    def _go_on(self) -> None:
+        self._records = WRITTEN["json"][: len(self._records) + 1]
+
+    async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
+        found = await super().read(run_id, after=after)
+        self._go_on()
+        return found
+
+    async def info(self, run_id: str) -> RunInfo | None:
+        is_complete = len(self._records) == len(WRITTEN["json"])
+        status = RunStatus.COMPLETED if is_complete else RunStatus.RUNNING
+        found = RunInfo(run_id, replace(SUMMARY, status=status), 0.0, len(self._records), None)
+        self._go_on()
+        return found
+
+
+@pytest.mark.parametrize("length", range(1, len(WRITTEN["json"]) + 1))
+def test_a_run_that_goes_on_while_it_is_verified_is_good(length: int) -> None:
+    found = anyio.run(verify_run, Growing(length), "r")
+
+    assert found.problem is None
+    assert found.good == found.length == length
+
+
 @pytest.mark.parametrize(
     ("written_with", "read_with", "reason"),
     [

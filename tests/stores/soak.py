@@ -106,7 +106,8 @@ async def check(place: Place, *, is_alone: bool) -> None:
             records = await store.read(run_id)
             missing = set(lines) - {f"{r.sequence} {digest(r.body)}" for r in records}
             assert not missing, f"run {run_id} has lost {sorted(missing)}"
-            assert (await verify_run(store, run_id)).problem is None
+            problem = (await verify_run(store, run_id)).problem
+            assert problem is None, f"run {run_id} is not as it was written: {problem}"
             await check_steps(store, run_id)
             info = await store.info(run_id)
             assert info is not None
