@@ -306,11 +306,14 @@ async def test_an_environment_that_does_not_end_is_ended_by_force(
 
 
 SCRIPT = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 import anyio
 from effectflow import from_fn, par_traverse
 from effectflow.executors import ProcessExecutor
+
+# Tests that run in the background are started with it ignored, and so are their children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def busy(item):
     def compute(_):

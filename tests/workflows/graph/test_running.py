@@ -376,7 +376,9 @@ async def test_memory_does_not_grow_with_the_rounds() -> None:
         return most
 
     await peak(10)
-    assert await peak(20_000) < await peak(200) + 20_000
+    # Whatever a round left behind would take more; what other threads do takes less.
+    bytes_a_round = 32
+    assert await peak(20_000) < await peak(200) + 20_000 * bytes_a_round
 
 
 async def test_one_graph_may_be_run_many_times_at_once() -> None:
