@@ -74,6 +74,7 @@ class FileStore:
         self._locks = self.directory / "locks"
         self._history: dict[str, int] = {}
         self._found: dict[str, tuple[Mark, RunState]] = {}
+        self._saved: dict[str, tuple[Mark | None, RunState]] = {}
         self._is_open = False
 
     async def __aenter__(self) -> Self:
@@ -135,7 +136,7 @@ class FileStore:
                 folder.write_lease(replace(held, owner=""))
 
         await self._locked(lease.run_id, release)
-        self._history.pop(lease.run_id, None)
+        self._forget(lease.run_id)
 
     async def append(
         self,
@@ -147,7 +148,10 @@ class FileStore:
         release: bool = False,
     ) -> None:
         def append(folder: RunFolder) -> None:
-            state = folder.state()
+            # Taken away first: whatever goes wrong, the next append reads the file.
+            mark, saved = self._saved.pop(lease.run_id, (None, None))
+            is_known = saved is not None and mark == folder.mark()
+            state = saved if is_known else folder.state()
             _check_held(lease, folder.lease(state))
             length = 0 if state is None else state.length
             if length != after:
@@ -157,17 +161,19 @@ class FileStore:
                     raise ValueError("the first append of a run needs a summary")
                 state = folder.create(summary)
                 replace_link(self._sessions / "latest", folder.path.name)
-            folder.save(
+            saved = folder.save(
                 state,
                 [bytes(body) for body in bodies],
                 summary or state.summary,
                 fence=lease.fence,
                 release=release,
             )
+            if not release:
+                self._saved[lease.run_id] = folder.mark(), saved
 
         await self._locked(lease.run_id, append)
         if release:
-            self._history.pop(lease.run_id, None)
+            self._forget(lease.run_id)
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         return await self._reading(lambda: self._folder(run_id).records(after))
@@ -212,7 +218,11 @@ class FileStore:
             self._remove(folder, held)
 
         await self._locked(run_id, delete)
+        self._forget(run_id)
+
+    def _forget(self, run_id: str) -> None:
         self._history.pop(run_id, None)
+        self._saved.pop(run_id, None)
 
     def _remove(self, folder: RunFolder, held: Lease) -> None:
         self._lock(folder.run_id).remember(held.fence)

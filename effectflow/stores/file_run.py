@@ -15,6 +15,7 @@ run is. It also has the fence of whoever saved it, and whether the lease was giv
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -239,8 +240,11 @@ class RunFolder:
         *,
         fence: int,
         release: bool = False,
-    ) -> None:
-        """Append records, durably. Raises OSError, and then nothing was appended."""
+    ) -> RunState:
+        """Append records, durably; give where the run stands then.
+
+        Raises OSError, and then nothing was appended.
+        """
         now = time.time()
         fresh = (
             Record(sequence, now, body) for sequence, body in enumerate(bodies, state.length + 1)
@@ -262,6 +266,7 @@ class RunFolder:
         write_whole(self._checkpoint, encode_state(saved))
         for path in copies[self.history :]:
             path.unlink(missing_ok=True)
+        return saved
 
     def _kept(self, *, is_damaged: bool) -> list[Path]:
         """The copies, with one of what is about to be replaced, which stays in its place until then."""
@@ -309,21 +314,28 @@ class RunFolder:
 
 def _copies(folder: Path) -> list[Path]:
     """The copies of earlier checkpoints in the folder of a run, newest first."""
-    paths = (folder / "history").glob("checkpoint-*.json")
-    return sorted((path for path in paths if _COPY.fullmatch(path.name)), reverse=True)
+    history = folder / "history"
+    try:
+        names = [name for name in os.listdir(history) if _COPY.fullmatch(name)]
+    except FileNotFoundError:
+        return []
+    return [history / name for name in sorted(names, reverse=True)]
 
 
 def _stamp(copies: list[Path]) -> str:
     """The time, or just after the newest copy if the clock was set back since."""
-    now = datetime.now(UTC)
-    if copies:
-        newest = copies[0].name.removeprefix("checkpoint-").removesuffix(".json")
-        with suppress(ValueError):
-            after = datetime.strptime(newest, _STAMP).replace(tzinfo=UTC) + timedelta(
-                microseconds=1
-            )
-            now = max(now, after)
-    return now.strftime(_STAMP)
+    now = datetime.now(UTC).strftime(_STAMP)
+    if not copies:
+        return now
+    newest = copies[0].name.removeprefix("checkpoint-").removesuffix(".json")
+    if newest < now:
+        return now
+    try:
+        after = datetime.strptime(newest, _STAMP).replace(tzinfo=UTC) + timedelta(microseconds=1)
+    except ValueError:
+        # A name that has the form of a time and is none.
+        return now
+    return after.strftime(_STAMP)
 
 
 def _is_long(records: Sequence[Record]) -> bool:
