@@ -4,6 +4,9 @@ The names here are those of every day; the rest is in `effectflow.effects`, `eff
 `effectflow.stores`, `effectflow.workflows` and `effectflow.testing`.
 """
 
+from typing import TYPE_CHECKING
+
+from effectflow import workflows
 from effectflow.checkpoint import (
     CheckpointError,
     CheckpointPolicy,
@@ -56,28 +59,29 @@ from effectflow.effects import (
     traverse,
     uuid,
 )
-from effectflow.workflows import (
-    Abort,
-    DeadLetter,
-    GraphError,
-    InvalidGraph,
-    ItemFailed,
-    Iterative,
-    IterativeResult,
-    JobResult,
-    Machine,
-    MapReduce,
-    MaxIterationsExceeded,
-    Moved,
-    NoEdge,
-    NoTransition,
-    Retry,
-    StateGraph,
-    StateMachine,
-    Transition,
-    Workflow,
-    workflow,
-)
+from effectflow.workflows import Workflow, workflow
+
+if TYPE_CHECKING:
+    from effectflow.workflows import (
+        Abort,
+        DeadLetter,
+        GraphError,
+        InvalidGraph,
+        ItemFailed,
+        Iterative,
+        IterativeResult,
+        JobResult,
+        Machine,
+        MapReduce,
+        MaxIterationsExceeded,
+        Moved,
+        NoEdge,
+        NoTransition,
+        Retry,
+        StateGraph,
+        StateMachine,
+        Transition,
+    )
 
 __all__ = [
     "Abort",
@@ -149,3 +153,9 @@ __all__ = [
     "with_checkpointing",
     "workflow",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        return getattr(workflows, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

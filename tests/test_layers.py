@@ -7,8 +7,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+import effectflow
+import effectflow.workflows
 
 ROOT = Path(__file__).parent.parent
 
@@ -86,3 +90,26 @@ def test_importing_effectflow_brings_in_no_optional_package_and_no_command_line(
     assert "effectflow" in imported
     assert OPTIONAL_PACKAGES.isdisjoint(name.partition(".")[0] for name in imported)
     assert not [name for name in imported if name.startswith(("effectflow.cli", "effectflow.web"))]
+
+
+def test_shapes_that_a_program_does_not_use_are_not_imported() -> None:
+    imported = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from effectflow import workflow, step; import sys; print(*sys.modules)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+
+    for shape in ("graph", "machine", "mapreduce", "iterative"):
+        assert f"effectflow.workflows.{shape}" not in imported
+
+
+@pytest.mark.parametrize("package", [effectflow, effectflow.workflows])
+def test_every_public_name_is_there_when_it_is_asked_for(package: ModuleType) -> None:
+    assert all(hasattr(package, name) for name in package.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'StateGrahp'"):
+        package.StateGrahp  # noqa: B018

@@ -8,7 +8,7 @@ the end of its lease can do no harm when it wakes.
 from __future__ import annotations
 
 import os
-import socket
+import platform
 import uuid
 from dataclasses import dataclass
 from functools import cache
@@ -98,7 +98,7 @@ class Owner:
 @cache
 def _host() -> str:
     """A name for this host, this boot of it and this process namespace."""
-    parts = [socket.gethostname()]
+    parts = [platform.node()]
     try:
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8])
         parts.append(os.readlink("/proc/self/ns/pid").removeprefix("pid:").strip("[]"))
