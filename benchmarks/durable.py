@@ -16,33 +16,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
+from counting import App, count_to, increment
 
-from effectflow import Checkpoints, Do, Effect, fail, pure, step, workflow
+from effectflow import Checkpoints, Do, fail, workflow
 from effectflow.stores import SqliteStore
 
 ROUNDS = 5
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
-
-
-@step
-def increment(number: int) -> Effect[object, str, int]:
-    return pure(number + 1)
-
-
-@workflow
-def count_to(steps: int) -> Do[App, str, int]:
-    number = 0
-    for _ in range(steps):
-        number = yield from increment(number)
-    return number
 
 
 @workflow
