@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import sqlite3
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -85,18 +83,6 @@ async def resume_after(path: Path, steps: int) -> float:
         return await seconds(lambda: count_and_fail.resume("r").run(app))
 
 
-def import_time() -> float:
-    """Seconds that `import effectflow` takes in a fresh interpreter."""
-    script = (
-        "import time; t = time.perf_counter(); import effectflow; print(time.perf_counter() - t)"
-    )
-    times = [
-        float(subprocess.check_output([sys.executable, "-c", script], text=True))
-        for _ in range(ROUNDS)
-    ]
-    return min(times)
-
-
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -129,7 +115,6 @@ def main() -> None:
 
         resumes = [anyio.run(resume_after, folder / f"resume{n}.db", 1_000) for n in range(ROUNDS)]
         print(f"resume after 1,000 steps: {min(resumes) * 1e3:.1f} ms (to reach: 30)")
-    print(f"import effectflow: {import_time() * 1e3:.0f} ms (to reach: 100)")
 
 
 if __name__ == "__main__":

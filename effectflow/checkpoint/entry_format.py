@@ -22,7 +22,7 @@ from effectflow.checkpoint.entries import (
     Started,
 )
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
-from effectflow.checkpoint.store import Record, RunStatus
+from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import (
     MalformedValue,
     Tree,
@@ -52,25 +52,24 @@ def encode_entry(entry: Entry, format: Format = "json") -> bytes:
     return encode_json(tree) if format == "json" else encode_cbor(tree)
 
 
-def decode_entry(record: Record, run_id: str) -> Entry:
-    """The entry in a record.
+def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
+    """The entry in bytes that have this place in a run.
 
     Fails with CorruptCheckpoint if there is none, and with UnsupportedVersion if a newer effectflow
     wrote it.
     """
+    is_json = data[:1] == b"{"
     try:
-        decode = decode_json if record.body[:1] == b"{" else decode_cbor
-        tree = cast(Any, decode(record.body))
-        encode = encode_json if record.body[:1] == b"{" else encode_cbor
-        if encode(tree) != record.body:
+        tree = cast(Any, decode_json(data) if is_json else decode_cbor(data))
+        if (encode_json(tree) if is_json else encode_cbor(tree)) != data:
             # A key that is there twice, blanks, another way to write a number.
             raise MalformedValue("$", "it is not in the form that entries are written in")
         return read_entry(tree)
     except MalformedValue as error:
-        raise CorruptCheckpoint(run_id, str(error), sequence=record.sequence) from error
+        raise CorruptCheckpoint(run_id, str(error), sequence=sequence) from error
     except (KeyError, TypeError, ValueError) as error:
         reason = f"it is no entry that this version knows ({error!r})"
-        raise CorruptCheckpoint(run_id, reason, sequence=record.sequence) from error
+        raise CorruptCheckpoint(run_id, reason, sequence=sequence) from error
 
 
 def read_entry(tree: Mapping[str, Any]) -> Entry:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -32,6 +33,7 @@ MAX_ENTRY_BYTES = 64 * 1024 * 1024
 _PLAIN, _KEYED = b"sha256", b"hmac"
 _BINARY_KINDS = {b"S": _PLAIN, b"H": _KEYED}
 _DIGEST = 32
+_DIGITS = re.compile(rb"[0-9a-f]{64}")
 
 
 def first_digest(run_id: str) -> bytes:
@@ -71,30 +73,33 @@ class Seal:
         if self.encryption is not None:
             payload = self.encryption.encrypt(payload, after=previous)
         digest = self._digest(payload, previous)
-        kind = _PLAIN if self.key is None else _KEYED
-        if payload[:1] == b"{":
-            return b"%b\n%b:%b" % (payload, kind, digest.hex().encode()), digest
-        return payload + digest + (b"S" if self.key is None else b"H"), digest
+        return payload + self._trailer(payload, digest), digest
 
     def open(self, record: Record, run_id: str, previous: bytes) -> tuple[Entry, bytes]:
         """The entry in a record that follows `previous`, and its digest.
 
         Fails with CorruptCheckpoint for bytes that are not those that were written there.
         """
-        payload, kind, found = _take_apart(record, run_id)
-        if kind == _KEYED and self.key is None:
-            reason = "it is signed: give its key, Checkpoints(key=...) or --key-file"
-            raise _refused(record, run_id, reason)
-        if kind == _PLAIN and self.key is not None:
-            raise _refused(record, run_id, "it is not signed, although a key is given")
+        if len(record.body) > 2 * MAX_ENTRY_BYTES:
+            size = f"{len(record.body):,} bytes"
+            raise _refused(record, run_id, f"it has {size}, more than any entry")
+        payload, trailer = _take_apart(record.body)
         digest = self._digest(payload, previous)
-        if not hmac.compare_digest(digest, found):
-            reason = "its digest is wrong: it, or what comes before it, was changed, lost or moved"
-            if self.key is not None:
-                reason += ", or was signed with another key"
-            raise _refused(record, run_id, reason)
+        if not hmac.compare_digest(trailer, self._trailer(payload, digest)):
+            raise _refused(record, run_id, self._what_is_wrong(payload, trailer))
         payload = self._decrypted(payload, record, run_id, previous)
-        return decode_entry(Record(record.sequence, record.written_at, payload), run_id), digest
+        return decode_entry(payload, run_id, record.sequence), digest
+
+    def _what_is_wrong(self, payload: bytes, trailer: bytes) -> str:
+        kind = _kind_of(trailer)
+        if kind is None or not payload:
+            return "it is cut off, or was never an entry"
+        if kind == _KEYED and self.key is None:
+            return "it is signed: give its key, Checkpoints(key=...) or --key-file"
+        if kind == _PLAIN and self.key is not None:
+            return "it is not signed, although a key is given"
+        reason = "its digest is wrong: it, or what comes before it, was changed, lost or moved"
+        return reason if self.key is None else f"{reason}, or was signed with another key"
 
     def _decrypted(self, payload: bytes, record: Record, run_id: str, previous: bytes) -> bytes:
         is_encrypted = payload[:1] == MARK
@@ -113,33 +118,31 @@ class Seal:
         except ValueError as error:
             raise _refused(record, run_id, str(error)) from error
 
+    def _trailer(self, payload: bytes, digest: bytes) -> bytes:
+        """What follows a payload. One digest has one form: not another case, no blanks."""
+        if payload[:1] == b"{":
+            return b"\n%b:%b" % (_PLAIN if self.key is None else _KEYED, digest.hex().encode())
+        return digest + (b"S" if self.key is None else b"H")
+
     def _digest(self, payload: bytes, previous: bytes) -> bytes:
         if self.key is None:
             return hashlib.sha256(previous + payload).digest()
         return hmac.digest(self.key, previous + payload, "sha256")
 
 
-def _take_apart(record: Record, run_id: str) -> tuple[bytes, bytes, bytes]:
-    """Payload, kind of digest, and digest of a record."""
-    body = record.body
-    if len(body) > 2 * MAX_ENTRY_BYTES:
-        raise _refused(record, run_id, f"it has {len(body):,} bytes, more than any entry")
-    if body[:1] == b"{":
-        payload, _, trailer = body.rpartition(b"\n")
-        kind, _, digits = trailer.partition(b":")
-        try:
-            digest = bytes.fromhex(digits.decode("ascii"))
-        except ValueError:
-            digest = b""
-        if digest.hex().encode() != digits:
-            # One digest has one form: not another case, no blanks.
-            digest = b""
-    else:
-        payload, digest = body[: -_DIGEST - 1], body[-_DIGEST - 1 : -1]
-        kind = _BINARY_KINDS.get(body[-1:], b"")
-    if kind not in (_PLAIN, _KEYED) or len(digest) != _DIGEST or not payload:
-        raise _refused(record, run_id, "it is cut off, or was never an entry")
-    return payload, kind, digest
+def _take_apart(body: bytes) -> tuple[bytes, bytes]:
+    """The payload of a record and what follows it."""
+    start = body.rfind(b"\n") if body[:1] == b"{" else len(body) - _DIGEST - 1
+    return body[: max(start, 0)], body[max(start, 0) :]
+
+
+def _kind_of(trailer: bytes) -> bytes | None:
+    """What sort of digest it has; None if it is none."""
+    if len(trailer) == _DIGEST + 1:
+        return _BINARY_KINDS.get(trailer[-1:])
+    kind, _, digits = trailer[1:].partition(b":")
+    is_whole = trailer[:1] == b"\n" and _DIGITS.fullmatch(digits) is not None
+    return kind if is_whole and kind in (_PLAIN, _KEYED) else None
 
 
 def _refused(record: Record, run_id: str, reason: str) -> CorruptCheckpoint:

@@ -47,7 +47,7 @@ _CHUNK = 500
 
 
 class RedisStore:
-    """Keeps runs in Redis. Needs the extra `effectflow[redis]` (redis-py).
+    """Keeps runs in Redis. Needs the extra `effectflow[redis]` (redis-py, hiredis).
 
     An append is one atomic script; one that comes twice, because its answer was lost, is done once.
     Time is that of the server.

@@ -21,7 +21,6 @@ from effectflow.checkpoint import (
     Finished,
     HistoryItem,
     Interrupted,
-    Record,
     Recorded,
     Resumed,
     RunStatus,
@@ -78,7 +77,7 @@ def test_an_entry_comes_back_from_either_format(
 ) -> None:
     body = encode_entry(entry, format)
 
-    assert decode_entry(Record(1, 0.0, body), "r") == entry
+    assert decode_entry(body, "r", 1) == entry
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,7 @@ def test_an_entry_comes_back_from_either_format(
 )
 def test_what_is_no_entry_is_named(body: bytes) -> None:
     with pytest.raises(CorruptCheckpoint) as caught:
-        decode_entry(Record(7, 0.0, body), "run-1")
+        decode_entry(body, "run-1", 7)
 
     assert caught.value.sequence == 7
     assert "'run-1'" in str(caught.value)
@@ -141,14 +140,14 @@ def test_an_entry_of_other_parts_is_refused(entry: Entry, change: dict[str, Tree
     assert isinstance(tree, dict)
     for encode in (encode_json, encode_cbor):
         with pytest.raises(CorruptCheckpoint, match="no entry that this version knows"):
-            decode_entry(Record(1, 0.0, encode({**tree, **change})), "r")
+            decode_entry(encode({**tree, **change}), "r", 1)
 
 
 def test_a_format_from_the_future_is_refused() -> None:
     body = encode_entry(STARTED).replace(b'"format":1', b'"novelty":1,"format":2')
 
     with pytest.raises(UnsupportedVersion):
-        decode_entry(Record(1, 0.0, body), "r")
+        decode_entry(body, "r", 1)
 
 
 @pytest.mark.parametrize(
