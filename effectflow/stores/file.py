@@ -9,7 +9,7 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from anyio import to_thread
 from filelock import Timeout
@@ -27,7 +27,7 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
 from effectflow.stores.file_format import RunState
-from effectflow.stores.file_lock import RunLock
+from effectflow.stores.file_lock import LOCK_SECONDS, RunLock
 from effectflow.stores.file_run import Mark, RunFolder, run_id_of
 from effectflow.stores.file_writing import folder_name, make_folder, remove_link, replace_link
 
@@ -37,8 +37,12 @@ logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
-_LOCK_SECONDS = 10.0
-"""How long to wait for another program that writes to the same run."""
+
+class _Run(NamedTuple):
+    """The files of a run, and the lock of whoever changes them."""
+
+    folder: RunFolder
+    lock: RunLock
 
 
 class FileStore:
@@ -74,7 +78,7 @@ class FileStore:
         self._locks = self.directory / "locks"
         self._history: dict[str, int] = {}
         self._found: dict[str, tuple[Mark, RunState]] = {}
-        self._saved: dict[str, tuple[Mark | None, RunState]] = {}
+        self._driven: dict[str, _Run] = {}
         self._is_open = False
 
     async def __aenter__(self) -> Self:
@@ -98,6 +102,7 @@ class FileStore:
 
     def keep_history(self, run_id: str, copies: int) -> None:
         """Keep so many copies of earlier checkpoints of this run until it is given free, and not 10."""
+        self._forget(run_id)
         self._history[run_id] = copies
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
@@ -108,7 +113,7 @@ class FileStore:
             if held.owner not in ("", owner) and held.is_held(now):
                 raise RunBusy(run_id, held.owner, held.expires_at - now)
             folder.tidy(state)
-            fence = max(held.fence, self._lock(run_id).fence()) + 1
+            fence = max(held.fence, self._run(run_id).lock.fence()) + 1
             lease = Lease(run_id, owner, fence, now + seconds)
             folder.write_lease(lease)
             return lease
@@ -148,10 +153,7 @@ class FileStore:
         release: bool = False,
     ) -> None:
         def append(folder: RunFolder) -> None:
-            # Taken away first: whatever goes wrong, the next append reads the file.
-            mark, saved = self._saved.pop(lease.run_id, (None, None))
-            is_known = saved is not None and mark == folder.mark()
-            state = saved if is_known else folder.state()
+            state = folder.state()
             _check_held(lease, folder.lease(state))
             length = 0 if state is None else state.length
             if length != after:
@@ -161,26 +163,30 @@ class FileStore:
                     raise ValueError("the first append of a run needs a summary")
                 state = folder.create(summary)
                 replace_link(self._sessions / "latest", folder.path.name)
-            saved = folder.save(
+            folder.save(
                 state,
                 [bytes(body) for body in bodies],
                 summary or state.summary,
                 fence=lease.fence,
                 release=release,
             )
-            if not release:
-                self._saved[lease.run_id] = folder.mark(), saved
 
-        await self._locked(lease.run_id, append)
+        # Remembered, so that it knows at the next append what this one has left.
+        self._driven[lease.run_id] = self._run(lease.run_id)
+        try:
+            await self._locked(lease.run_id, append)
+        except LeaseLost:
+            self._driven.pop(lease.run_id, None)
+            raise
         if release:
             self._forget(lease.run_id)
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
-        return await self._reading(lambda: self._folder(run_id).records(after))
+        return await self._reading(lambda: self._run(run_id).folder.records(after))
 
     async def info(self, run_id: str) -> RunInfo | None:
         def info() -> RunInfo | None:
-            folder = self._folder(run_id)
+            folder = self._run(run_id).folder
             state = folder.state()
             return None if state is None else _info(folder, state)
 
@@ -222,10 +228,10 @@ class FileStore:
 
     def _forget(self, run_id: str) -> None:
         self._history.pop(run_id, None)
-        self._saved.pop(run_id, None)
+        self._driven.pop(run_id, None)
 
     def _remove(self, folder: RunFolder, held: Lease) -> None:
-        self._lock(folder.run_id).remember(held.fence)
+        self._run(folder.run_id).lock.remember(held.fence)
         folder.remove()
         remove_link(self._sessions / "latest", folder.path.name)
 
@@ -235,12 +241,14 @@ class FileStore:
                 str(self.directory), "it is not open: use `async with store: ...`"
             )
 
-    def _folder(self, run_id: str) -> RunFolder:
-        path = self._sessions / folder_name(run_id)
-        return RunFolder(path, run_id, history=self._history.get(run_id, 10))
-
-    def _lock(self, run_id: str) -> RunLock:
-        return RunLock(self._locks, folder_name(run_id))
+    def _run(self, run_id: str) -> _Run:
+        """One that is being driven, or else with nothing known of it."""
+        driven = self._driven.get(run_id)
+        if driven is not None:
+            return driven
+        name = folder_name(run_id)
+        folder = RunFolder(self._sessions / name, run_id, history=self._history.get(run_id, 10))
+        return _Run(folder, RunLock(self._locks, name))
 
     def _all(self) -> tuple[list[RunInfo], dict[str, CheckpointError]]:
         """The line about each run, and what is wrong with those that cannot be read."""
@@ -287,12 +295,12 @@ class FileStore:
         """What `work` gives, while nobody else changes the files of the run."""
 
         def locked() -> A:
-            folder, lock = self._folder(run_id), self._lock(run_id)
+            folder, lock = self._run(run_id)
             try:
-                with lock.held(_LOCK_SECONDS):
+                with lock.held:
                     return work(folder)
             except Timeout as error:
-                reason = f"another program has locked {lock.path} for {_LOCK_SECONDS:.0f} s"
+                reason = f"another program has locked {lock.path} for {LOCK_SECONDS:.0f} s"
                 raise SaveFailed(run_id, reason) from error
             except OSError as error:
                 raise SaveFailed(run_id, f"{folder.path}: {error.strerror or error}") from error

@@ -9,10 +9,13 @@ from filelock import FileLock
 
 from effectflow.stores.file_writing import make_folder, write_whole
 
-__all__ = ["RunLock"]
+__all__ = ["LOCK_SECONDS", "RunLock"]
 
 _LOCKS = 1024
 """Several runs may share a lock. Few of those that are written to at one moment do."""
+
+LOCK_SECONDS = 10.0
+"""How long to wait for another program that writes to the same run."""
 
 _POLL_SECONDS = 0.01
 
@@ -28,11 +31,13 @@ class RunLock:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = folder / f"{zlib.crc32(name.encode()) % _LOCKS:03x}"
+        self._lock = FileLock(self.path, timeout=LOCK_SECONDS, poll_interval=_POLL_SECONDS)
         self._fence = self.path.with_suffix(".fence")
 
-    def held(self, seconds: float) -> FileLock:
-        """To be entered; raises Timeout if another program has it for so long."""
-        return FileLock(self.path, timeout=seconds, poll_interval=_POLL_SECONDS)
+    @property
+    def held(self) -> FileLock:
+        """To be entered; raises Timeout if another program has it for `LOCK_SECONDS`."""
+        return self._lock
 
     def fence(self) -> int:
         """A claim of a run that is not there must give a higher one: stale writers stay out."""

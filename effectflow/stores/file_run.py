@@ -20,7 +20,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -58,6 +58,17 @@ Mark: TypeAlias = tuple[int, int, int]
 _ENTRIES_IN_A_FILE = 100
 _BYTES_IN_A_FILE = 1024 * 1024
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What a save has left, as long as the checkpoint has this mark."""
+
+    mark: Mark
+    state: RunState
+    copies: list[Path]
+
+
 _COPY = re.compile(r"checkpoint-\d{8}T\d{6}\.\d{6}Z\.json")
 _OLDER = re.compile(r"\d{9,18}\.json")
 
@@ -93,6 +104,7 @@ class RunFolder:
         self.run_id = run_id
         self.history = history
         self._checkpoint = path / "checkpoint.json"
+        self._last: _Saved | None = None
 
     # The lease.
 
@@ -136,7 +148,7 @@ class RunFolder:
     def mark(self) -> Mark | None:
         """What changes whenever the run is saved; None if there is no `checkpoint.json`."""
         try:
-            status = self._checkpoint.stat()
+            status = os.stat(self._checkpoint)
         except FileNotFoundError:
             return None
         return status.st_ino, status.st_mtime_ns, status.st_size
@@ -148,6 +160,9 @@ class RunFolder:
         that says what was lost. Fails with CorruptCheckpoint if there is none, and with
         UnsupportedVersion if a newer effectflow wrote it.
         """
+        last = self._last
+        if last is not None and last.mark == self.mark():
+            return last.state
         try:
             return decode_state(self._checkpoint.read_bytes(), self.run_id)
         except FileNotFoundError:
@@ -240,11 +255,10 @@ class RunFolder:
         *,
         fence: int,
         release: bool = False,
-    ) -> RunState:
-        """Append records, durably; give where the run stands then.
-
-        Raises OSError, and then nothing was appended.
-        """
+    ) -> None:
+        """Append records, durably. Raises OSError, and then nothing was appended."""
+        # Whatever goes wrong from here on, the next save reads the files.
+        last, self._last = self._last, None
         now = time.time()
         fresh = (
             Record(sequence, now, body) for sequence, body in enumerate(bodies, state.length + 1)
@@ -262,11 +276,16 @@ class RunFolder:
                 self.path / "entries" / f"{saved.first:09}.json", encode_records(saved.records)
             )
             saved = saved.without_records()
-        copies = self._kept(is_damaged=state.is_restored)
+        if last is not None and last.state is state:
+            copies = self._with_a_copy(last.copies)
+        else:
+            copies = self._kept(is_damaged=state.is_restored)
         write_whole(self._checkpoint, encode_state(saved))
         for path in copies[self.history :]:
             path.unlink(missing_ok=True)
-        return saved
+        mark = self.mark()
+        if mark is not None:
+            self._last = _Saved(mark, saved, copies[: self.history])
 
     def _kept(self, *, is_damaged: bool) -> list[Path]:
         """The copies, with one of what is about to be replaced, which stays in its place until then."""
@@ -277,12 +296,17 @@ class RunFolder:
             damaged = self.path / "history" / f"damaged-{_stamp(copies)}.json"
             keep_copy(self._checkpoint, damaged)
             return copies
-        # It is among them already if the last save failed after this.
-        if self.history and not (copies and copies[0].samefile(self._checkpoint)):
-            copy = self.path / "history" / f"checkpoint-{_stamp(copies)}.json"
-            keep_copy(self._checkpoint, copy)
-            copies = [copy, *copies]
-        return copies
+        if copies and copies[0].samefile(self._checkpoint):
+            # The last save failed after this.
+            return copies
+        return self._with_a_copy(copies)
+
+    def _with_a_copy(self, copies: list[Path]) -> list[Path]:
+        if not self.history:
+            return copies
+        copy = self.path / "history" / f"checkpoint-{_stamp(copies)}.json"
+        keep_copy(self._checkpoint, copy)
+        return [copy, *copies]
 
     def remove(self) -> None:
         """Remove the run, durably. A removal that was cut off leaves a run, or else no run."""
