@@ -36,6 +36,7 @@ from effectflow.checkpoint import (
     fold,
     read_checkpoint,
 )
+from effectflow.checkpoint.format_versions import format_version
 from effectflow.checkpoint.seal import first_digest
 from effectflow.checkpoint.store import Record
 from effectflow.checkpoint.values import KnownTypes, from_tree, to_tree
@@ -75,7 +76,7 @@ def values() -> None:
 
     def entry_there_and_back() -> None:
         seal.close(entry, first)
-        seal.open(record, "r", first)
+        seal.open(record, "r", first, format_version())
 
     def value_there_and_back() -> None:
         from_tree(to_tree(value, types=NO_TYPES), types=NO_TYPES)

@@ -5,14 +5,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import Finished, HeadState, Interrupted
-from effectflow.checkpoint.entry_format import FORMAT_VERSION, read_entry, write_entry
+from effectflow.checkpoint.entry_format import read_entry, write_entry
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
+from effectflow.checkpoint.format_versions import format_version
+from effectflow.checkpoint.shapes import (
+    LIST,
+    MAP,
+    MAP_OR_NULL,
+    NUMBER,
+    TEXT,
+    VALUE,
+    WHOLE,
+    Shape,
+    check_shape,
+    texts,
+)
 from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import (
     MalformedValue,
@@ -177,22 +190,31 @@ def _digest(tree: dict[str, Tree]) -> str:
 
 def _read_with(decode: Callable[[bytes], Tree], data: bytes) -> Checkpoint:
     try:
-        tree = cast("dict[str, Any]", decode(data))
-        if tree["version"] > FORMAT_VERSION:
-            raise UnsupportedVersion("the checkpoint", tree["version"], FORMAT_VERSION)
+        tree: Any = decode(data)
+        if tree["version"] > format_version():
+            raise UnsupportedVersion("the checkpoint", tree["version"], format_version())
         if tree.pop("digest") != _digest(tree):
             raise ValueError("its digest is wrong")
         checkpoint = _read(tree)
         if _write(checkpoint) != tree:
             raise ValueError("its parts contradict one another")
     except (MalformedValue, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptCheckpoint("?", f"it is no checkpoint that was saved ({error!r})") from error
+        reason = f"it is none that was saved ({error!r})"
+        raise CorruptCheckpoint("", reason, what="the checkpoint") from error
     return checkpoint
 
 
 def _read(tree: dict[str, Any]) -> Checkpoint:
+    check_shape(tree, _CHECKPOINT)
     kind, definition = tree["kind"], tree["definition"]
-    steps, structure = tuple(definition["steps"]), tuple(definition.get("structure", ()))
+    check_shape(definition, _DEFINITION, {"structure": LIST})
+    steps, structure = texts(definition["steps"]), texts(definition.get("structure", ()))
+    for step in tree["completed_steps"]:
+        check_shape(step, _COMPLETED_STEP)
+    for item in tree["history"]:
+        check_shape(item, _HISTORY_ITEM)
+    check_shape(tree["metadata"], _METADATA)
+    check_shape(tree["metadata"]["attempts"], dict.fromkeys(tree["metadata"]["attempts"], WHOLE))
     return Checkpoint(
         version=tree["version"],
         run_id=tree["run_id"],
@@ -210,6 +232,37 @@ def _read(tree: dict[str, Any]) -> Checkpoint:
         updated_at=tree["updated_at"],
         finished=_read_entry_of(Finished, tree["finished"]),
     )
+
+
+_CHECKPOINT: Shape = {
+    "version": WHOLE,
+    "id": TEXT,
+    "run_id": TEXT,
+    "workflow": TEXT,
+    "kind": TEXT,
+    "status": TEXT,
+    "definition": MAP,
+    "initial_state": VALUE,
+    "current_state": VALUE,
+    "state": MAP_OR_NULL,
+    "completed_steps": LIST,
+    "history": LIST,
+    "metadata": MAP,
+    "context": VALUE,
+    "created_at": NUMBER,
+    "updated_at": NUMBER,
+    "finished": MAP_OR_NULL,
+}
+_DEFINITION: Shape = {"version": TEXT, "fingerprint": TEXT, "steps": LIST}
+_COMPLETED_STEP: Shape = {
+    "step": TEXT,
+    "output": VALUE,
+    "attempt": WHOLE,
+    "duration": NUMBER,
+    "completed_at": NUMBER,
+}
+_HISTORY_ITEM: Shape = {"step": TEXT, "outcome": TEXT, "detail": TEXT}
+_METADATA: Shape = {"attempts": MAP, "resumes": WHOLE, "entries": WHOLE}
 
 
 def _read_entry_of(kind: Any, tree: dict[str, Any] | None) -> Any:

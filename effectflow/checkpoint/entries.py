@@ -62,6 +62,7 @@ class Resumed:
         owner: which process.
         version, steps, structure: the workflow's definition from here on, if it is not what it was;
             `version` is None if it is.
+        format: the version of the format from here on; None if it is what it was.
     """
 
     owner: str
@@ -69,6 +70,7 @@ class Resumed:
     version: str | None = None
     steps: tuple[str, ...] = ()
     structure: tuple[str, ...] = ()
+    format: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

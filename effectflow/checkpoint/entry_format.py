@@ -1,11 +1,12 @@
 """Entries as bytes: JSON or CBOR, told apart by their first byte.
 
-The names on disk are part of the format and never change their meaning: see `FORMAT_VERSION`.
+The names on disk are part of the format and never change their meaning: see `format_versions`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from effectflow.checkpoint.entries import (
@@ -22,6 +23,22 @@ from effectflow.checkpoint.entries import (
     Started,
 )
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
+from effectflow.checkpoint.format_versions import format_version, migrated
+from effectflow.checkpoint.shapes import (
+    LIST,
+    MAP,
+    MAP_OR_NULL,
+    NOTHING,
+    NUMBER,
+    TEXT,
+    TEXT_OR_NULL,
+    VALUE,
+    WHOLE,
+    YES_OR_NO,
+    Shape,
+    check_shape,
+    texts,
+)
 from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import (
     MalformedValue,
@@ -33,15 +50,12 @@ from effectflow.checkpoint.values import (
 )
 
 __all__ = [
-    "FORMAT_VERSION",
     "Format",
     "decode_entry",
     "encode_entry",
     "read_entry",
     "write_entry",
 ]
-
-FORMAT_VERSION = 1
 
 Format: TypeAlias = Literal["json", "cbor"]
 
@@ -52,8 +66,8 @@ def encode_entry(entry: Entry, format: Format = "json") -> bytes:
     return encode_json(tree) if format == "json" else encode_cbor(tree)
 
 
-def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
-    """The entry in bytes that have this place in a run.
+def decode_entry(data: bytes, run_id: str, sequence: int, version: int) -> Entry:
+    """The entry in bytes that have this place in a run, whose format there has this version.
 
     Fails with CorruptCheckpoint if there is none, and with UnsupportedVersion if a newer effectflow
     wrote it.
@@ -64,7 +78,7 @@ def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
         if (encode_json(tree) if is_json else encode_cbor(tree)) != data:
             # A key that is there twice, blanks, another way to write a number.
             raise MalformedValue("$", "it is not in the form that entries are written in")
-        return read_entry(tree)
+        return read_entry(migrated(tree, _version_of(tree, run_id, version)))
     except MalformedValue as error:
         raise CorruptCheckpoint(run_id, str(error), sequence=sequence) from error
     except (KeyError, TypeError, ValueError) as error:
@@ -75,9 +89,7 @@ def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
 def read_entry(tree: Mapping[str, Any]) -> Entry:
     """The entry in plain data. Raises KeyError, TypeError or ValueError if there is none."""
     form = _FORMS[tree["entry"]]
-    if form.read is _read_started:
-        _check_version(tree)
-    _check(tree, form.required, form.optional)
+    check_shape(tree, form.required, form.optional)
     return form.read(tree)
 
 
@@ -110,8 +122,10 @@ def write_entry(entry: Entry) -> Tree:
                 "entry": "interrupted", "step": step, "in_progress": in_progress,
                 "reason": reason, "at": at,
             }  # fmt: skip
-        case Resumed(owner, at, version, steps, structure):
+        case Resumed(owner, at, version, steps, structure, format):
             tree = {"entry": "resumed", "owner": owner, "at": at}
+            if format is not None:
+                tree["format"] = format
             if version is not None:
                 tree |= {"version": version, "steps": list(steps), **_structure(structure)}
             return tree
@@ -141,37 +155,23 @@ def _write_error(error: ErrorRecord) -> Tree:
     }  # fmt: skip
 
 
-def _check_version(tree: Mapping[str, Any]) -> None:
-    version = tree["format"]
-    if version.__class__ is not int or version < 1:
-        raise ValueError(f"format is {version!r}")
-    if version > FORMAT_VERSION:
-        raise UnsupportedVersion(f"run {tree['run_id']!r}", version, FORMAT_VERSION)
+def _version_of(tree: Mapping[str, Any], run_id: str, version: int) -> int:
+    """The version that an entry is in: what it says itself, or else that of those before it."""
+    if tree["entry"] not in _SAYING_A_VERSION or "format" not in tree:
+        return version
+    said = tree["format"]
+    if said.__class__ is not int or said < 1:
+        raise ValueError(f"format is {said!r}")
+    if said > format_version():
+        raise UnsupportedVersion(f"run {run_id!r}", said, format_version())
+    return said
 
 
-def _check(tree: Mapping[str, Any], required: _Kinds, optional: _Kinds) -> None:
-    """Refuse a map that lacks a key, has another, or has a value of another kind at one."""
-    for key, kinds in required.items():
-        if tree[key].__class__ not in kinds:
-            raise TypeError(f"{key} is a {type(tree[key]).__name__}")
-    if len(tree) == len(required):
-        return
-    for key in tree.keys() - required.keys():
-        if key not in optional:
-            raise ValueError(f"{key} is no part of it")
-        if tree[key].__class__ not in optional[key]:
-            raise TypeError(f"{key} is a {type(tree[key]).__name__}")
-
-
-def _texts(items: Sequence[object]) -> tuple[str, ...]:
-    for item in items:
-        if item.__class__ is not str:
-            raise TypeError(f"{item!r} is no name")
-    return cast("tuple[str, ...]", tuple(items))
+_SAYING_A_VERSION = ("started", "resumed")
 
 
 def _read_error(tree: Mapping[str, Any]) -> ErrorRecord:
-    _check(tree, _ERROR, _NOTHING)
+    check_shape(tree, _ERROR)
     return ErrorRecord(tree["type"], tree["message"], tree["value"], tree["traceback"])
 
 
@@ -182,20 +182,21 @@ def _read_started(tree: Mapping[str, Any]) -> Started:
         kind=tree["kind"],
         version=tree["version"],
         fingerprint=tree["fingerprint"],
-        steps=_texts(tree["steps"]),
+        steps=texts(tree["steps"]),
         input=tree["input"],
         context=tree["context"],
         format=tree["format"],
         at=tree["at"],
-        structure=_texts(tree.get("structure", ())),
+        structure=texts(tree.get("structure", ())),
     )
 
 
 def _read_resumed(tree: Mapping[str, Any]) -> Resumed:
+    resumed = Resumed(tree["owner"], tree["at"], format=tree.get("format"))
     if "version" not in tree:
-        return Resumed(tree["owner"], tree["at"])
-    steps, structure = _texts(tree["steps"]), _texts(tree.get("structure", ()))
-    return Resumed(tree["owner"], tree["at"], tree["version"], steps, structure)
+        return resumed
+    steps, structure = texts(tree["steps"]), texts(tree.get("structure", ()))
+    return replace(resumed, version=tree["version"], steps=steps, structure=structure)
 
 
 def _read_before_step(tree: Mapping[str, Any]) -> BeforeStep:
@@ -209,79 +210,64 @@ def _read_finished(tree: Mapping[str, Any]) -> Finished:
     return Finished(RunStatus(tree["status"]), tree["output"], error, tree["at"])
 
 
-_Kinds: TypeAlias = Mapping[str, frozenset[type]]
-
-_NOTHING: _Kinds = {}
-
-_TEXT = frozenset({str})
-_TEXT_OR_NULL = frozenset({str, type(None)})
-_NUMBER = frozenset({float, int})
-_WHOLE = frozenset({int})
-_YES_OR_NO = frozenset({bool})
-_LIST = frozenset({list})
-_MAP = frozenset({dict})
-_MAP_OR_NULL = frozenset({dict, type(None)})
-_VALUE = frozenset({str, int, float, bool, list, dict, type(None)})
-
-
 class _Form(NamedTuple):
     """How an entry of one name is read, and what it has on disk."""
 
     read: Callable[[Mapping[str, Any]], Entry]
-    required: _Kinds
-    optional: _Kinds
+    required: Shape
+    optional: Shape
 
 
 def _form(
-    read: Callable[[Mapping[str, Any]], Entry], required: _Kinds, optional: _Kinds = _NOTHING
+    read: Callable[[Mapping[str, Any]], Entry], required: Shape, optional: Shape = NOTHING
 ) -> _Form:
-    return _Form(read, {"entry": _TEXT, "at": _NUMBER, **required}, optional)
+    return _Form(read, {"entry": TEXT, "at": NUMBER, **required}, optional)
 
 
-_ERROR: _Kinds = {"type": _TEXT, "message": _TEXT, "value": _VALUE, "traceback": _TEXT_OR_NULL}
+_ERROR: Shape = {"type": TEXT, "message": TEXT, "value": VALUE, "traceback": TEXT_OR_NULL}
 
 _FORMS: Mapping[str, _Form] = {
     "started": _form(
         _read_started,
         {
-            "format": _WHOLE, "run_id": _TEXT, "workflow": _TEXT, "kind": _TEXT,
-            "version": _TEXT, "fingerprint": _TEXT, "steps": _LIST,
-            "input": _VALUE, "context": _VALUE,
+            "format": WHOLE, "run_id": TEXT, "workflow": TEXT, "kind": TEXT,
+            "version": TEXT, "fingerprint": TEXT, "steps": LIST,
+            "input": VALUE, "context": VALUE,
         },
-        {"structure": _LIST},
+        {"structure": LIST},
     ),
     "resumed": _form(
         _read_resumed,
-        {"owner": _TEXT},
-        {"version": _TEXT, "steps": _LIST, "structure": _LIST},
+        {"owner": TEXT},
+        {"version": TEXT, "steps": LIST, "structure": LIST, "format": WHOLE},
     ),
     "before_step": _form(
         _read_before_step,
-        {"step": _TEXT, "attempt": _WHOLE},
-        {"digest": _TEXT, "arguments": _TEXT},
+        {"step": TEXT, "attempt": WHOLE},
+        {"digest": TEXT, "arguments": TEXT},
     ),
     "completed": _form(
         lambda tree: Completed(tree["step"], tree["output"], tree["duration"], tree["at"]),
-        {"step": _TEXT, "output": _VALUE, "duration": _NUMBER},
+        {"step": TEXT, "output": VALUE, "duration": NUMBER},
     ),
     "recorded": _form(
         lambda tree: Recorded(tree["step"], tree["value"], tree["at"], tree["failure"]),
-        {"step": _TEXT, "value": _VALUE, "failure": _YES_OR_NO},
+        {"step": TEXT, "value": VALUE, "failure": YES_OR_NO},
     ),
     "failed": _form(
         lambda tree: Failed(
             tree["step"], _read_error(tree["error"]), tree["retryable"], tree["at"]
         ),
-        {"step": _TEXT, "error": _MAP, "retryable": _YES_OR_NO},
+        {"step": TEXT, "error": MAP, "retryable": YES_OR_NO},
     ),
     "interrupted": _form(
         lambda tree: Interrupted(
             tree["step"], tree["in_progress"], tree["reason"], tree["at"]
         ),
-        {"step": _TEXT_OR_NULL, "in_progress": _YES_OR_NO, "reason": _TEXT},
+        {"step": TEXT_OR_NULL, "in_progress": YES_OR_NO, "reason": TEXT},
     ),
     "finished": _form(
         _read_finished,
-        {"status": _TEXT, "output": _VALUE, "error": _MAP_OR_NULL},
+        {"status": TEXT, "output": VALUE, "error": MAP_OR_NULL},
     ),
 }  # fmt: skip

@@ -20,6 +20,7 @@ from effectflow.checkpoint.entries import (
     Started,
 )
 from effectflow.checkpoint.errors import CorruptCheckpoint
+from effectflow.checkpoint.format_versions import format_version
 from effectflow.checkpoint.past import flow_of
 from effectflow.checkpoint.values import Tree
 
@@ -82,7 +83,7 @@ class _Reading:
                 self.state = entry
             case Interrupted():
                 self.state = entry
-            case Resumed(_, _, version, steps, structure):
+            case Resumed(version=version, steps=steps, structure=structure):
                 self.resumes += 1
                 self.finished = None
                 if version is not None:
@@ -104,7 +105,7 @@ class _Reading:
     def checkpoint(self, count: int) -> Checkpoint:
         started = self.started
         return Checkpoint(
-            version=started.format,
+            version=format_version(),
             run_id=started.run_id,
             workflow=started.workflow,
             kind=started.kind,

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from effectflow.checkpoint.checkpoint import Checkpoint
-from effectflow.checkpoint.entries import Entry
+from effectflow.checkpoint.entries import Entry, Resumed, Started
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CorruptCheckpoint,
     RunNotFound,
     UnsupportedVersion,
 )
+from effectflow.checkpoint.format_versions import format_version
 from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.seal import Seal, first_digest
 from effectflow.checkpoint.store import (
@@ -44,15 +45,16 @@ _UNSIGNED = Seal()
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The entries of a run, oldest first, and the digest of the newest."""
+    """The entries of a run, oldest first; the digest of the newest, and the version of its format."""
 
     entries: tuple[Entry, ...]
     digest: bytes
+    format: int
 
     @staticmethod
     def empty(run_id: str) -> Journal:
         """That of a run which is not there yet."""
-        return Journal((), first_digest(run_id))
+        return Journal((), first_digest(run_id), format_version())
 
 
 async def read_journal(
@@ -163,7 +165,7 @@ def _open_all(
 
     It empties `records`: a long journal is not to be held twice.
     """
-    entries, digest = list(known.entries), known.digest
+    entries, digest, format = list(known.entries), known.digest, known.format
     problem: CheckpointError | None = None
     records.reverse()
     while records:
@@ -172,14 +174,16 @@ def _open_all(
             if record.sequence != len(entries) + 1:
                 reason = "an entry is missing before it"
                 raise CorruptCheckpoint(run_id, reason, sequence=record.sequence)
-            entry, digest = seal.open(record, run_id, digest)
+            entry, digest = seal.open(record, run_id, digest, format)
         except CheckpointError as error:
             if entries:
                 error.add_note(f"the entries 1 to {len(entries)} before it are good")
             problem = error
             break
+        if isinstance(entry, Started | Resumed) and entry.format is not None:
+            format = entry.format
         entries.append(entry)
-    return Journal(tuple(entries), digest), problem
+    return Journal(tuple(entries), digest, format), problem
 
 
 async def all_run_ids(store: CheckpointStore) -> list[str]:

@@ -15,10 +15,10 @@ from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started
-from effectflow.checkpoint.entry_format import FORMAT_VERSION
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, LeaseLost, RunConflict
 from effectflow.checkpoint.events import CheckpointLoaded, RunResumed, tell
 from effectflow.checkpoint.failures import write_error
+from effectflow.checkpoint.format_versions import format_version
 from effectflow.checkpoint.interruption import interruption_reason
 from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.lease import Lease, Owner
@@ -123,7 +123,7 @@ async def start_run(
             steps=definition.steps,
             input=input_tree,
             context=context_tree,
-            format=FORMAT_VERSION,
+            format=format_version(),
             at=time.time(),
             structure=definition.structure,
         )
@@ -293,7 +293,7 @@ async def _continue(
         raise changed
     input = _decode(known.initial_state, blueprint.input_types, known.run_id, "input")
     run = claim.live_run(known, found.journal, force=force)
-    run.add(_resumed(claim.lease.owner, found.was, definition))
+    run.add(_resumed(claim.lease.owner, found, definition))
     if is_complete:
         run.reopen()
     if run.checkpoints.observers:
@@ -308,10 +308,13 @@ def _next_step(blueprint: Blueprint, known: Checkpoint) -> str | None:
     return None
 
 
-def _resumed(owner: str, written: Definition, now: Definition) -> Resumed:
-    if written.fingerprint == now.fingerprint:
-        return Resumed(owner, time.time())
-    return Resumed(owner, time.time(), now.version, now.steps, now.structure)
+def _resumed(owner: str, found: _Found, now: Definition) -> Resumed:
+    """What says that the run goes on, and in which definition and format if these are others now."""
+    format = None if found.journal.format == format_version() else format_version()
+    resumed = Resumed(owner, time.time(), format=format)
+    if found.was.fingerprint == now.fingerprint:
+        return resumed
+    return replace(resumed, version=now.version, steps=now.steps, structure=now.structure)
 
 
 async def _drive(run: LiveRun, blueprint: Blueprint, input: Any, env: Any, scope: Scope) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from typing import Literal
 
@@ -77,7 +78,7 @@ def test_an_entry_comes_back_from_either_format(
 ) -> None:
     body = encode_entry(entry, format)
 
-    assert decode_entry(body, "r", 1) == entry
+    assert decode_entry(body, "r", 1, 1) == entry
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_an_entry_comes_back_from_either_format(
 )
 def test_what_is_no_entry_is_named(body: bytes) -> None:
     with pytest.raises(CorruptCheckpoint) as caught:
-        decode_entry(body, "run-1", 7)
+        decode_entry(body, "run-1", 7, 1)
 
     assert caught.value.sequence == 7
     assert "'run-1'" in str(caught.value)
@@ -140,14 +141,14 @@ def test_an_entry_of_other_parts_is_refused(entry: Entry, change: dict[str, Tree
     assert isinstance(tree, dict)
     for encode in (encode_json, encode_cbor):
         with pytest.raises(CorruptCheckpoint, match="no entry that this version knows"):
-            decode_entry(encode({**tree, **change}), "r", 1)
+            decode_entry(encode({**tree, **change}), "r", 1, 1)
 
 
 def test_a_format_from_the_future_is_refused() -> None:
     body = encode_entry(STARTED).replace(b'"format":1', b'"novelty":1,"format":2')
 
     with pytest.raises(UnsupportedVersion):
-        decode_entry(body, "r", 1)
+        decode_entry(body, "r", 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -250,6 +251,34 @@ def test_a_changed_checkpoint_is_refused(part: str, changed: str) -> None:
 
     with pytest.raises(CorruptCheckpoint, match="digest"):
         Checkpoint.from_json(text.replace(part, changed))
+
+
+@pytest.mark.parametrize(
+    ("part", "changed"),
+    [
+        ("workflow", 7),
+        ("definition", {"version": "1", "fingerprint": "f", "steps": [7]}),
+        (
+            "completed_steps",
+            [{"step": "a", "output": 1, "attempt": "1", "duration": 1, "completed_at": 1}],
+        ),
+        ("completed_steps", [{"step": "a"}]),
+        ("completed_steps", ["a"]),
+        ("history", [{"step": "a", "outcome": "completed", "detail": None}]),
+        ("metadata", {"attempts": {"a": "1"}, "resumes": 0, "entries": 2}),
+        ("metadata", {"attempts": [], "resumes": 0, "entries": 2}),
+        ("created_at", "today"),
+        ("evil", 1),
+    ],
+)
+def test_a_checkpoint_of_other_parts_is_refused(part: str, changed: Tree) -> None:
+    tree = fold([STARTED, BeforeStep("a", 1)], "r").to_tree()
+    del tree["digest"]
+    tree[part] = changed
+    tree["digest"] = hashlib.sha256(encode_json(tree)).hexdigest()
+
+    with pytest.raises(CorruptCheckpoint, match="the checkpoint cannot be read"):
+        Checkpoint.from_json(encode_json(tree).decode())
 
 
 def test_a_checkpoint_with_a_key_that_is_there_twice_is_refused() -> None:
