@@ -14,7 +14,9 @@ from effectflow.checkpoint.values.encoding import (
 )
 from effectflow.checkpoint.values.known_types import KnownTypes, MalformedValue
 from effectflow.checkpoint.values.model import Tree
-from effectflow.checkpoint.values.tree import MAX_DEPTH, MAX_INT_BITS, MAX_ITEMS, from_tree, to_tree
+from effectflow.checkpoint.values.reading import from_tree
+from effectflow.checkpoint.values.walk import MAX_DEPTH, MAX_INT_BITS, MAX_ITEMS
+from effectflow.checkpoint.values.writing import to_tree
 
 __all__ = [
     "MAX_COMPACT_BYTES",

@@ -9,7 +9,7 @@ import orjson
 
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.known_types import KnownTypes
-from effectflow.checkpoint.values.tree import to_tree
+from effectflow.checkpoint.values.writing import to_tree
 
 __all__ = ["digest_of"]
 
