@@ -1,0 +1,132 @@
+"""Appending to a run, and reading it back."""
+
+from __future__ import annotations
+
+import time
+
+from effectflow.checkpoint import (
+    CheckpointStore,
+    LeaseLost,
+    RunNotFound,
+    RunStatus,
+)
+from effectflow.testing.store_conformance.check import (
+    bodies_of,
+    check,
+    claimed,
+    fails,
+    summary_of,
+    written,
+)
+
+
+@check
+async def what_was_read_is_the_readers_own(store: CheckpointStore) -> None:
+    await written(store, "r", b"1", b"2")
+
+    (await store.read("r")).clear()
+
+    assert await bodies_of(store) == [b"1", b"2"]
+
+
+@check
+async def records_are_read_back_in_order(store: CheckpointStore) -> None:
+    lease = await claimed(store)
+    await store.append(lease, [b"1", b"2"], after=0, summary=summary_of())
+    await store.append(lease, [b"3"], after=2)
+
+    records = await store.read("r")
+    assert [(one.sequence, one.body) for one in records] == [(1, b"1"), (2, b"2"), (3, b"3")]
+    assert [one.body for one in await store.read("r", after=2)] == [b"3"]
+    assert await store.read("r", after=3) == []
+    assert all(abs(one.written_at - time.time()) < 60 for one in records)
+
+
+@check
+async def an_unknown_run_is_empty(store: CheckpointStore) -> None:
+    assert await store.read("nobody") == []
+    assert await store.info("nobody") is None
+    with fails(RunNotFound):
+        await store.delete("nobody")
+
+
+@check
+async def a_claim_alone_is_no_run(store: CheckpointStore) -> None:
+    await claimed(store)
+
+    assert await store.info("r") is None
+    assert await store.find() == []
+
+
+@check
+async def the_first_append_needs_a_summary(store: CheckpointStore) -> None:
+    lease = await claimed(store)
+    with fails(ValueError):
+        await store.append(lease, [b"1"], after=0)
+
+    assert await store.read("r") == []
+    await store.append(lease, [b"1"], after=0, summary=summary_of())
+
+
+@check
+async def an_append_after_another_than_the_last_record_is_refused_whole(
+    store: CheckpointStore,
+) -> None:
+    lease = await claimed(store)
+    await store.append(lease, [b"1"], after=0, summary=summary_of())
+
+    for after in (0, 2):
+        with fails(LeaseLost):
+            await store.append(
+                lease, [b"x", b"y"], after=after, summary=summary_of(RunStatus.FAILED)
+            )
+
+    info = await store.info("r")
+    assert info is not None
+    assert (info.length, info.summary) == (1, summary_of())
+    assert await bodies_of(store) == [b"1"]
+
+
+@check
+async def an_append_can_end_the_lease_and_replace_the_summary(store: CheckpointStore) -> None:
+    lease = await claimed(store)
+    await store.append(lease, [b"1"], after=0, summary=summary_of())
+    done = summary_of(RunStatus.COMPLETED)
+    await store.append(lease, [b"2"], after=1, summary=done, release=True)
+
+    info = await store.info("r")
+    assert info is not None
+    assert info.summary == done
+    assert info.lease is None
+    assert info.length == 2
+    await claimed(store)
+
+
+@check
+async def an_append_without_records_may_change_the_summary(store: CheckpointStore) -> None:
+    lease = await claimed(store)
+    await store.append(lease, [b"1"], after=0, summary=summary_of())
+    await store.append(lease, [], after=1, summary=summary_of(RunStatus.INTERRUPTED), release=True)
+
+    info = await store.info("r")
+    assert info is not None
+    assert (info.summary.status, info.length) == (RunStatus.INTERRUPTED, 1)
+
+
+@check
+async def large_and_odd_bytes_survive(store: CheckpointStore) -> None:
+    large = bytes(range(256)) * 40_000
+    lease = await claimed(store)
+    await store.append(lease, [b"", b"\n", b"\0", large], after=0, summary=summary_of())
+
+    assert await bodies_of(store) == [b"", b"\n", b"\0", large]
+
+
+@check
+async def a_long_journal_is_read_whole(store: CheckpointStore) -> None:
+    lease = await claimed(store)
+    written = [str(number).encode() for number in range(2000)]
+    await store.append(lease, written[:1], after=0, summary=summary_of())
+    await store.append(lease, written[1:], after=1)
+
+    assert await bodies_of(store) == written
