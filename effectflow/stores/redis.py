@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,11 +27,12 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
+from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
 from effectflow.stores import redis_scripts
 from effectflow.stores.asyncio_bridge import AsyncioBridge
 from effectflow.stores.holder import Holder, past_a_dead_holder
 from effectflow.stores.patience import Patience
+from effectflow.stores.redis_rows import Row, info_of, summary_json
 
 __all__ = ["RedisStore"]
 
@@ -142,7 +142,7 @@ class RedisStore:
         async def ask(dead: int) -> Lease | Holder:
             keys = [self._lease(run_id)]
             answer = await self._run(redis_scripts.CLAIM, keys, owner, seconds, dead)
-            holder, fence = _text(answer[0]), int(answer[1])
+            holder, fence = answer[0].decode(), int(answer[1])
             expires_at, now = float(answer[2]), float(answer[3])
             if holder == owner:
                 return Lease(run_id, owner, fence, expires_at)
@@ -176,7 +176,7 @@ class RedisStore:
             int(release),
             lease.run_id,
             uuid4().bytes,
-            "" if summary is None else _summary_json(summary),
+            "" if summary is None else summary_json(summary),
             *bodies,
         )
         is_unknown = False
@@ -196,9 +196,9 @@ class RedisStore:
             raise SaveFailed(lease.run_id, str(error), is_unknown=is_unknown) from error
         if problem is None:
             return
-        if _text(problem) == "no summary":
+        if problem.decode() == "no summary":
             raise ValueError("the first append of a run needs a summary")
-        raise LeaseLost(lease.run_id, _text(problem))
+        raise LeaseLost(lease.run_id, problem.decode())
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         records: list[Record] = []
@@ -214,7 +214,7 @@ class RedisStore:
 
     async def info(self, run_id: str) -> RunInfo | None:
         rows = await self._rows([self._keys(run_id)[2].encode()])
-        return _info(rows[0]) if rows else None
+        return info_of(rows[0]) if rows else None
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         now = await self._now()
@@ -222,7 +222,7 @@ class RedisStore:
         # Runs made at one time come by id, which the index does not know: so all times are read.
         for row in await self._all_rows():
             try:
-                info = _info(row)
+                info = info_of(row)
             except CorruptCheckpoint as error:
                 logger.warning("run %r is passed over: %s", error.run_id, error)
                 continue
@@ -236,7 +236,7 @@ class RedisStore:
         damaged: list[str] = []
         for row in await self._all_rows():
             try:
-                _info(row)
+                info_of(row)
             except CorruptCheckpoint as error:
                 damaged.append(error.run_id)
         return sorted(damaged)
@@ -253,7 +253,7 @@ class RedisStore:
 
             was_sent, (state, *held) = await self._do(delete)
             if state == b"held":
-                return Holder(_text(held[0]), int(held[1]), float(held[2]))
+                return Holder(held[0].decode(), int(held[1]), float(held[2]))
             # One that is missing the second time was deleted by the first, whose answer was lost.
             return state == b"deleted" or was_sent
 
@@ -281,14 +281,14 @@ class RedisStore:
         seconds, microseconds = await self._do(lambda client: client.time())
         return seconds + microseconds / 1e6
 
-    async def _all_rows(self) -> list[_Row]:
+    async def _all_rows(self) -> list[Row]:
         keys: list[bytes] = await self._do(lambda client: client.zrange(self._index, 0, -1))
-        rows: list[_Row] = []
+        rows: list[Row] = []
         for start in range(0, len(keys), _CHUNK):
             rows += await self._rows(keys[start : start + _CHUNK])
         return rows
 
-    async def _rows(self, keys: Sequence[bytes]) -> list[_Row]:
+    async def _rows(self, keys: Sequence[bytes]) -> list[Row]:
         """What is kept of the runs with these keys, without those that are gone."""
 
         async def ask(client: _Client) -> list[Any]:
@@ -379,47 +379,3 @@ async def _evicting_policy_of(client: _Client) -> str | None:
 def _name(run_id: str) -> str:
     """What a run's keys end with: any text is a run id, and keys are looked at by people."""
     return hashlib.sha256(run_id.encode()).hexdigest()
-
-
-def _text(data: bytes) -> str:
-    return data.decode()
-
-
-def _summary_json(summary: RunSummary) -> str:
-    return json.dumps(
-        {
-            "workflow": summary.workflow,
-            "kind": summary.kind,
-            "version": summary.version,
-            "status": str(summary.status),
-            "created_at": summary.created_at,
-        }
-    )
-
-
-_Row: TypeAlias = tuple[dict[bytes, bytes], int, dict[bytes, bytes]]
-"""A run, the length of its journal, and its lease."""
-
-
-def _info(row: _Row) -> RunInfo:
-    run, length, lease = row
-    run_id = _text(run[b"id"])
-    held = None
-    if lease.get(b"owner"):
-        expires_at = float(lease[b"expires"])
-        held = Lease(run_id, _text(lease[b"owner"]), int(lease[b"fence"]), expires_at)
-    return RunInfo(run_id, _summary(run[b"summary"], run_id), float(run[b"updated"]), length, held)
-
-
-def _summary(stored: bytes, run_id: str) -> RunSummary:
-    try:
-        summary = json.loads(stored)
-        return RunSummary(
-            summary["workflow"],
-            summary["kind"],
-            summary["version"],
-            RunStatus.stored(summary["status"], run_id),
-            summary["created_at"],
-        )
-    except (ValueError, LookupError, TypeError) as error:
-        raise CorruptCheckpoint(run_id, f"its summary is damaged: {error}") from error
