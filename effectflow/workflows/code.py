@@ -14,7 +14,7 @@ from effectflow.checkpoint.failures import error_classes
 from effectflow.checkpoint.step import Step, effect_types
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, do
-from effectflow.workflows.driving import Blueprint
+from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.linear import input_type
 from effectflow.workflows.migrating import Migration, check_migrations
 from effectflow.workflows.workflow import Workflow

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any, Self, TypeAlias, cast
 
 import anyio
@@ -14,7 +13,7 @@ import anyio
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started
+from effectflow.checkpoint.entries import Finished, Resumed, Started
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, LeaseLost, RunConflict
 from effectflow.checkpoint.events import CheckpointLoaded, RunResumed, tell
 from effectflow.checkpoint.failures import write_error
@@ -24,7 +23,6 @@ from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.live_run import LiveRun
 from effectflow.checkpoint.past import read_past
-from effectflow.checkpoint.plan import ResumePlan, plan_resume
 from effectflow.checkpoint.reading import (
     Journal,
     check_against,
@@ -33,58 +31,18 @@ from effectflow.checkpoint.reading import (
 )
 from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary
 from effectflow.checkpoint.values import KnownTypes, MalformedValue, Tree, from_tree, to_tree
-from effectflow.effects import Effect, Halt
+from effectflow.effects import Halt
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
-from effectflow.workflows.migrating import Migration, upgrade
+from effectflow.workflows.blueprint import Blueprint
 
-__all__ = ["Blueprint", "Reopen", "resume_run", "start_run"]
+__all__ = ["Reopen", "resume_run", "start_run"]
 
 Reopen: TypeAlias = Callable[[Any], bool]
 """Whether a complete run is to go on all the same, given its output."""
 
 _NO_TYPES = KnownTypes.of()
-
-
-@dataclass(frozen=True)
-class Blueprint:
-    """All that is needed to run a workflow.
-
-    Attributes:
-        define: makes the definition, which a resume compares. It is asked for when it is first
-            needed, since a function's code may name steps that are defined after it.
-        body: from an input to the effect to run.
-        input_type: the annotation of its input, or None.
-        input_types, output_types: the classes that inputs and outputs may be made of.
-        errors: the exception classes that it may fail with.
-        migrations: from what each earlier version saved to what the next one saves.
-        following: the path of the step that comes after where a run stands, for a workflow whose steps
-            do not follow one another as its definition lists them.
-    """
-
-    define: Callable[[], Definition]
-    body: Callable[[Any], Effect[Any, Any, Any]]
-    input_type: object
-    input_types: KnownTypes
-    output_types: KnownTypes
-    errors: Mapping[str, type[Exception]]
-    migrations: Mapping[int, Migration] = field(default_factory=dict[int, Migration])
-    following: Callable[[Checkpoint], str | None] | None = None
-
-    @cached_property
-    def definition(self) -> Definition:
-        """The workflow's definition."""
-        return self.define()
-
-    def upgraded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        """A journal as the workflow would have written it as it is now."""
-        return upgrade(entries, self.definition, self.migrations) if self.migrations else entries
-
-    def plan(self, checkpoint: Checkpoint, *, force: bool = False) -> ResumePlan:
-        """What a resume of this checkpoint does; see `plan_resume`."""
-        definition = None if force else self.definition
-        return plan_resume(checkpoint, definition, following=self.following)
 
 
 async def start_run(

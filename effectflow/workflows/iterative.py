@@ -13,13 +13,13 @@ from effectflow.checkpoint.durable_step import StepDefinition, durable
 from effectflow.checkpoint.step import effect_types
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, do, suspend
+from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.checks import (
     count_problems,
     function_problems,
     refuse,
     workflow_name_problems,
 )
-from effectflow.workflows.driving import Blueprint
 from effectflow.workflows.flow import flow
 from effectflow.workflows.linear import input_type
 from effectflow.workflows.workflow import Workflow

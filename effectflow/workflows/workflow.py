@@ -17,7 +17,8 @@ from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope, observe
-from effectflow.workflows.driving import Blueprint, Reopen, resume_run, start_run
+from effectflow.workflows.blueprint import Blueprint
+from effectflow.workflows.driving import Reopen, resume_run, start_run
 from effectflow.workflows.flow import flow
 from effectflow.workflows.linear import chain, input_type, step_of
 from effectflow.workflows.migrating import Migration, check_migrations

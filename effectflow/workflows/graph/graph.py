@@ -10,7 +10,7 @@ from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.workflows import drawing
-from effectflow.workflows.driving import Blueprint
+from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.graph.picture import picture
 from effectflow.workflows.graph.progress import GraphProgress, next_step, progress_of
 from effectflow.workflows.graph.running import walk

@@ -15,9 +15,9 @@ from effectflow.checkpoint.values import MalformedValue, from_tree
 from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.nodes import AndThen, AnyEffect, Fail, Pure, Suspend
 from effectflow.effects.scope import Scope
+from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.checks import workflow_name_problems
 from effectflow.workflows.drawing import to_dot, to_mermaid
-from effectflow.workflows.driving import Blueprint
 from effectflow.workflows.machine.attempt import Attempt
 from effectflow.workflows.machine.binding import bind, saved_types
 from effectflow.workflows.machine.chart import chart_of

@@ -14,13 +14,13 @@ from effectflow.checkpoint.step import Step, effect_types
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, Executor, RetryExhausted, RetryPolicy
 from effectflow.effects.reduction import FAN_IN
+from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.checks import (
     count_problems,
     function_problems,
     refuse,
     workflow_name_problems,
 )
-from effectflow.workflows.driving import Blueprint
 from effectflow.workflows.linear import input_type
 from effectflow.workflows.mapreduce.body import JobBody
 from effectflow.workflows.mapreduce.mapping import MapPhase, last_failure

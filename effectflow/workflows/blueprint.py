@@ -1,0 +1,58 @@
+"""All that is needed to run a workflow, whichever way it was composed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from effectflow.checkpoint.checkpoint import Checkpoint
+from effectflow.checkpoint.definition import Definition
+from effectflow.checkpoint.entries import Entry
+from effectflow.checkpoint.plan import ResumePlan, plan_resume
+from effectflow.checkpoint.values import KnownTypes
+from effectflow.effects import Effect
+from effectflow.workflows.migrating import Migration, upgrade
+
+__all__ = ["Blueprint"]
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """All that is needed to run a workflow.
+
+    Attributes:
+        define: makes the definition, which a resume compares. It is asked for when it is first
+            needed, since a function's code may name steps that are defined after it.
+        body: from an input to the effect to run.
+        input_type: the annotation of its input, or None.
+        input_types, output_types: the classes that inputs and outputs may be made of.
+        errors: the exception classes that it may fail with.
+        migrations: from what each earlier version saved to what the next one saves.
+        following: the path of the step that comes after where a run stands, for a workflow whose steps
+            do not follow one another as its definition lists them.
+    """
+
+    define: Callable[[], Definition]
+    body: Callable[[Any], Effect[Any, Any, Any]]
+    input_type: object
+    input_types: KnownTypes
+    output_types: KnownTypes
+    errors: Mapping[str, type[Exception]]
+    migrations: Mapping[int, Migration] = field(default_factory=dict[int, Migration])
+    following: Callable[[Checkpoint], str | None] | None = None
+
+    @cached_property
+    def definition(self) -> Definition:
+        """The workflow's definition."""
+        return self.define()
+
+    def upgraded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """A journal as the workflow would have written it as it is now."""
+        return upgrade(entries, self.definition, self.migrations) if self.migrations else entries
+
+    def plan(self, checkpoint: Checkpoint, *, force: bool = False) -> ResumePlan:
+        """What a resume of this checkpoint does; see `plan_resume`."""
+        definition = None if force else self.definition
+        return plan_resume(checkpoint, definition, following=self.following)
