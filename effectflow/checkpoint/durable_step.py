@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from os import urandom
@@ -27,7 +27,7 @@ from effectflow.checkpoint.errors import (
     StepInputChanged,
 )
 from effectflow.checkpoint.events import StepSkipped
-from effectflow.checkpoint.failures import error_classes, is_exact, read_error, write_error
+from effectflow.checkpoint.failures import is_exact, read_error, write_error
 from effectflow.checkpoint.interruption import interruption_reason
 from effectflow.checkpoint.live_run import LiveRun
 from effectflow.checkpoint.past import PastStep
@@ -142,14 +142,12 @@ class StepDefinition:
         name: its name; no `/`, `[`, `]`, `#` or control character, which paths are made with, and no
             lone surrogate, which no encoding can hold.
         types: the classes that its output and errors may be made of.
-        errors: the exception classes that it may fail with.
         retryable: whether a failure is worth another attempt by a resume; yes if None.
         at_most_once: never to be run again without being told, when its outcome is unknown.
     """
 
     name: str
     types: KnownTypes = field(default_factory=KnownTypes.of)
-    errors: Mapping[str, type[Exception]] = field(default_factory=dict[str, type[Exception]])
     retryable: bool | Callable[[Any], bool] | None = None
     at_most_once: bool = False
 
@@ -195,9 +193,7 @@ def with_checkpointing(
         at_most_once: after a crash in the middle of it, fail with OutcomeUnknown instead of running
             it again.
     """
-    definition = StepDefinition(
-        step, KnownTypes.of(output, error), error_classes(error), retryable, at_most_once
-    )
+    definition = StepDefinition(step, KnownTypes.of(output, error), retryable, at_most_once)
     return durable(definition, effect)
 
 
@@ -267,7 +263,7 @@ def _settled(
             raise run.halt(CorruptCheckpoint(run.run_id, reason)) from error
     if past.error is not None and (past.was_handled or not past.retryable):
         try:
-            error = read_error(past.error, path, definition.types, definition.errors)
+            error = read_error(past.error, path, definition.types)
         except NotSerializable as unreadable:
             raise run.halt(unreadable) from unreadable
         run.notify(StepSkipped(run.run_id, path, past.output))
@@ -336,7 +332,7 @@ def _unreadable(
 ) -> NotSerializable | None:
     """Why a resume could not have this error again, or None if it could."""
     try:
-        again = read_error(record, path, definition.types, definition.errors)
+        again = read_error(record, path, definition.types)
     except NotSerializable as unreadable:
         return unreadable
     if is_exact(error, record, again):

@@ -7,8 +7,7 @@ stored data is ever imported.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Mapping
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.checkpoint.errors import NotSerializable
@@ -21,17 +20,7 @@ from effectflow.checkpoint.values.exceptions import (
     text_of,
 )
 
-__all__ = ["error_classes", "is_exact", "read_error", "write_error"]
-
-
-def error_classes(annotation: object) -> dict[str, type[Exception]]:
-    """The exception classes in an annotation such as `PaymentError | Timeout`, by name."""
-    if isinstance(annotation, type) and issubclass(annotation, Exception):
-        return {name_of_error(annotation): annotation}
-    found: dict[str, type[Exception]] = {}
-    for part in cast(Iterable[object], get_args(annotation)):
-        found |= error_classes(part)
-    return found
+__all__ = ["is_exact", "read_error", "write_error"]
 
 
 def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRecord:
@@ -47,9 +36,7 @@ def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRe
     )
 
 
-def read_error(
-    record: ErrorRecord, step: str, types: KnownTypes, classes: Mapping[str, type[Exception]]
-) -> Any:
+def read_error(record: ErrorRecord, step: str, types: KnownTypes) -> Any:
     """The error that a record was made of.
 
     Fails (raises) with NotSerializable if it has no exact form or its class was not declared.
@@ -59,7 +46,7 @@ def read_error(
         if isinstance(value, dict) and "value" in value:
             return from_tree(value["value"], types=types)
         if isinstance(value, dict):
-            found = error_named(record.type, classes)
+            found = error_named(record.type, types.errors)
             args = cast(list[Any], from_tree(value["args"], types=types))
             state = cast(dict[str, Any], from_tree(value["state"], types=types))
             return put_together(found, args, state)

@@ -20,7 +20,6 @@ from typing import (
 
 from effectflow.checkpoint.durable_step import StepDefinition, durable
 from effectflow.checkpoint.entries import Arguments
-from effectflow.checkpoint.failures import error_classes
 from effectflow.checkpoint.values import KnownTypes, digest_of
 from effectflow.effects import Effect, do
 
@@ -51,7 +50,6 @@ class Step(Generic[P, Env, E, A]):
         self.definition = StepDefinition(
             name or function.__name__,
             KnownTypes.of(output, error),
-            error_classes(error),
             retryable,
             at_most_once,
         )

@@ -27,8 +27,8 @@ class Blueprint:
             needed, since a function's code may name steps that are defined after it.
         body: from an input to the effect to run.
         input_type: the annotation of its input, or None.
-        input_types, output_types: the classes that inputs and outputs may be made of.
-        errors: the exception classes that it may fail with.
+        input_types: the classes that inputs may be made of.
+        output_types: those that outputs may be made of, and what it may fail with.
         migrations: from what each earlier version saved to what the next one saves.
         following: the path of the step that comes after where a run stands, for a workflow whose steps
             do not follow one another as its definition lists them.
@@ -39,7 +39,6 @@ class Blueprint:
     input_type: object
     input_types: KnownTypes
     output_types: KnownTypes
-    errors: Mapping[str, type[Exception]]
     migrations: Mapping[int, Migration] = field(default_factory=dict[int, Migration])
     following: Callable[[Checkpoint], str | None] | None = None
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar, overload
 
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.failures import error_classes
 from effectflow.checkpoint.step import Step, effect_types
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, do
@@ -55,7 +54,6 @@ class WorkflowDecorator:
                 input_type=input_type(body),
                 input_types=KnownTypes.of(input_type(body)),
                 output_types=KnownTypes.of(output, error),
-                errors=error_classes(error),
                 migrations=self._migrations,
             )
         )

@@ -104,7 +104,7 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
         )
         output, error = effect_types(round)
         types = KnownTypes.of(IterativeResult, output, error, input_type(round))
-        step = StepDefinition("round", types, types.errors)
+        step = StepDefinition("round", types)
         definition = Definition(name, version, "iterative", (step.name,))
 
         @do
@@ -124,6 +124,5 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
                 input_type=input_type(round),
                 input_types=types,
                 output_types=types,
-                errors={},
             )
         )

@@ -85,7 +85,6 @@ class Workflow(Generic[Env, E, Input, Out]):
                 input_type=input_type(parts[0].step.function),
                 input_types=types,
                 output_types=types,
-                errors={},
                 migrations=migrations or {},
             )
         )

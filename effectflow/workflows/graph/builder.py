@@ -9,14 +9,12 @@ from functools import partial
 from typing import Any, Generic, Self, TypeAlias, TypeVar, get_args
 
 from effectflow.checkpoint.checkpoints import HasCheckpoints
-from effectflow.checkpoint.failures import error_classes
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
 from effectflow.workflows.checks import workflow_name_problems
 from effectflow.workflows.graph.errors import GraphError, InvalidGraph
 from effectflow.workflows.graph.graph import Graph
 from effectflow.workflows.graph.nodes import (
-    errors_of,
     known_to,
     node_of,
     node_problems,
@@ -188,29 +186,27 @@ class StateGraph(Generic[Env, E, S]):
             *self._problems,
             *problems_of(self._draft()),
             *_refusal(lambda: check_migrations(self._name, self._version, self._migrations)),
-            *_refusal(lambda: known_to(nodes, state, error)),
+            *_refusal(lambda: known_to(nodes, state, error, GraphError)),
         ]
         if problems:
             raise InvalidGraph(self._name, problems)
-        types = known_to(nodes, state, error)
-        errors = errors_of(nodes) | error_classes(error) | error_classes(GraphError)
-        structure = self._structure(types, errors)
+        types = known_to(nodes, state, error, GraphError)
+        structure = self._structure(types)
         return Graph(
             structure,
             version=self._version,
             input_type=state or _input_of(structure.nodes[structure.entry]),
             types=types,
-            errors=errors,
             migrations=self._migrations,
         )
 
     def _draft(self) -> Draft:
         return Draft(self._names, self._edges, self._entries, self._exits, self._max_iterations)
 
-    def _structure(self, types: KnownTypes, errors: Mapping[str, type[Exception]]) -> Structure:
+    def _structure(self, types: KnownTypes) -> Structure:
         nodes = {
             name: replace(
-                sharing(node, types, errors),
+                sharing(node, types),
                 edges=tuple(edge for edge in self._edges if edge.source == name),
                 is_exit=name in self._exits,
             )

@@ -39,7 +39,6 @@ class Graph(Workflow[Env, E, S, S], Generic[Env, E, S]):
         version: str,
         input_type: object,
         types: KnownTypes,
-        errors: Mapping[str, type[Exception]],
         migrations: Mapping[int, Migration],
     ) -> None:
         self.structure = structure
@@ -51,7 +50,6 @@ class Graph(Workflow[Env, E, S, S], Generic[Env, E, S]):
                 input_type=input_type,
                 input_types=types,
                 output_types=types,
-                errors=errors,
                 migrations=migrations,
                 following=partial(next_step, structure),
             )

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 from effectflow.checkpoint.durable_step import StepDefinition
-from effectflow.checkpoint.failures import error_classes
 from effectflow.checkpoint.step import Step, effect_types
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
@@ -19,7 +18,6 @@ from effectflow.workflows.machine.state_machine import StateMachine
 from effectflow.workflows.workflow import Workflow
 
 __all__ = [
-    "errors_of",
     "known_to",
     "node_of",
     "node_problems",
@@ -48,18 +46,17 @@ def node_of(name: str, body: object) -> Node:
         return _workflow_node(name, cast("Workflow[Any, Any, Any, Any]", body))
     if isinstance(body, Step):
         step = cast("Step[[Any], Any, Any, Any]", body)
-        types = KnownTypes.of(input_type(step.function), *step.definition.types.classes.values())
-        return Node(replace(step.definition, name=name, types=types), Call(step.function))
+        node = Node(replace(step.definition, name=name), Call(step.function))
+        return sharing(node, known_to([node], input_type(step.function)))
     function = cast("Callable[[Any], Effect[Any, Any, Any]]", body)
-    output, error = effect_types(function)
-    types = KnownTypes.of(output, error, input_type(function))
-    return Node(StepDefinition(name, types, error_classes(error)), Call(function))
+    types = KnownTypes.of(*effect_types(function), input_type(function))
+    return Node(StepDefinition(name, types), Call(function))
 
 
 def _workflow_node(name: str, workflow: Workflow[Any, Any, Any, Any]) -> Node:
     blueprint = workflow.blueprint
     structure = workflow.structure if isinstance(workflow, Graph) else None
-    definition = StepDefinition(name, blueprint.output_types, blueprint.errors)
+    definition = StepDefinition(name, blueprint.output_types)
     return Node(definition, Nested(workflow.body, workflow.definition, structure))
 
 
@@ -82,7 +79,7 @@ def parallel_node(
 ) -> Node:
     """A node that runs branches side by side; of those that `parallel_problems` lets pass."""
     made = tuple(node_of(branch, body) for branch, body in branches.items())
-    return Node(StepDefinition(name, known_to(made), errors_of(made)), Parallel(made, merge))
+    return Node(StepDefinition(name, known_to(made)), Parallel(made, merge))
 
 
 def known_to(nodes: Iterable[Node], *annotations: object) -> KnownTypes:
@@ -90,19 +87,17 @@ def known_to(nodes: Iterable[Node], *annotations: object) -> KnownTypes:
 
     Raises ValueError if two different ones have one name.
     """
-    classes = (kind for node in nodes for kind in node.definition.types.classes.values())
+    known = [node.definition.types for node in nodes]
+    classes = [
+        kind for types in known for kind in (*types.classes.values(), *types.errors.values())
+    ]
     return KnownTypes.of(*annotations, *classes)
 
 
-def errors_of(nodes: Iterable[Node]) -> dict[str, type[Exception]]:
-    """The exception classes that any of these nodes may fail with."""
-    return {name: kind for node in nodes for name, kind in node.definition.errors.items()}
-
-
-def sharing(node: Node, types: KnownTypes, errors: Mapping[str, type[Exception]]) -> Node:
+def sharing(node: Node, types: KnownTypes) -> Node:
     """The node, and its branches, as part of a graph in which these classes are known."""
-    definition = replace(node.definition, types=types, errors=errors)
+    definition = replace(node.definition, types=types)
     if not isinstance(node.work, Parallel):
         return replace(node, definition=definition)
-    branches = tuple(sharing(branch, types, errors) for branch in node.work.branches)
+    branches = tuple(sharing(branch, types) for branch in node.work.branches)
     return replace(node, definition=definition, work=replace(node.work, branches=branches))

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, get_args, get_origin
 
 from effectflow.checkpoint.durable_step import StepDefinition
-from effectflow.checkpoint.failures import error_classes
 from effectflow.checkpoint.step import effect_types
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import RetryPolicy
 from effectflow.workflows.machine.attempt import BoundTransition
 from effectflow.workflows.machine.chart import Chart
-from effectflow.workflows.machine.errors import TransitionExhausted
+from effectflow.workflows.machine.errors import NoTransition, TransitionExhausted
 from effectflow.workflows.machine.outcomes import Abort, Moved
 from effectflow.workflows.machine.states import State
 from effectflow.workflows.machine.transition import Transition
@@ -29,23 +28,26 @@ class SavedTypes:
 
     Attributes:
         states: those of states.
-        steps: those of states and errors, for each transition.
-        errors: the annotation of the errors of each transition's action, or None.
+        outcomes: those of states, and of what a run may fail with.
+        steps: those of states, and of what an attempt may fail with, for each transition.
     """
 
     states: KnownTypes
+    outcomes: KnownTypes
     steps: tuple[KnownTypes, ...]
-    errors: tuple[object, ...]
 
 
 def saved_types(chart: Chart) -> SavedTypes:
     """What a machine may save. Raises ValueError if two different classes have the same name."""
     annotated = [_annotations(transition) for transition in chart.transitions]
     outputs, errors = [output for output, _ in annotated], [error for _, error in annotated]
-    states = [atom.kind if isinstance(atom, State) else atom for atom in chart.declared.atoms]
-    annotations = [*states, *(part for output in outputs for part in _states_in(output))]
-    steps = tuple(KnownTypes.of(*annotations, error) for error in errors)
-    return SavedTypes(KnownTypes.of(*annotations), steps, tuple(errors))
+    atoms = [atom.kind if isinstance(atom, State) else atom for atom in chart.declared.atoms]
+    states = [*atoms, *(part for output in outputs for part in _states_in(output))]
+    return SavedTypes(
+        KnownTypes.of(*states),
+        KnownTypes.of(*states, *errors, TransitionExhausted, NoTransition),
+        tuple(KnownTypes.of(*states, error, TransitionExhausted) for error in errors),
+    )
 
 
 def bind(chart: Chart, types: SavedTypes, retry: RetryPolicy) -> Sequence[BoundTransition]:
@@ -53,18 +55,11 @@ def bind(chart: Chart, types: SavedTypes, retry: RetryPolicy) -> Sequence[BoundT
     return [
         BoundTransition(
             transition,
-            StepDefinition(
-                transition.name,
-                step_types,
-                error_classes(error) | error_classes(TransitionExhausted),
-                at_most_once=transition.at_most_once,
-            ),
+            StepDefinition(transition.name, step_types, at_most_once=transition.at_most_once),
             transition.retry or retry,
             chart.final if transition.abort_to is None else transition.abort_to,
         )
-        for transition, step_types, error in zip(
-            chart.transitions, types.steps, types.errors, strict=True
-        )
+        for transition, step_types in zip(chart.transitions, types.steps, strict=True)
     ]
 
 

@@ -10,7 +10,6 @@ from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
-from effectflow.checkpoint.failures import error_classes
 from effectflow.checkpoint.values import MalformedValue, from_tree
 from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.nodes import AndThen, AnyEffect, Fail, Pure, Suspend
@@ -122,15 +121,13 @@ class StateMachine(
         self._form = SavedForm(name, version, chart.declared, types.states, upgrades)
         steps = tuple(part.step.name for part in bound)
         definition = Definition(name, version, "machine", steps, chart.structure)
-        errors = {name: kind for part in bound for name, kind in part.step.errors.items()}
         super().__init__(
             Blueprint(
                 define=lambda: definition,
                 body=lambda input: self.run_until_final(self._machine(input)).map(self._form.write),
                 input_type=_input_type(chart.declared),
                 input_types=types.states,
-                output_types=types.states,
-                errors=error_classes(NoTransition) | errors,
+                output_types=types.outcomes,
                 migrations=upgrades,
                 following=self._following,
             )

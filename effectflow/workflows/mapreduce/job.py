@@ -215,7 +215,6 @@ class MapReduce(Workflow[Env, E, Input, Out]):
                 input_type=input_type(items),
                 input_types=KnownTypes.of(input_type(items)),
                 output_types=types,
-                errors={},
             )
         )
 
@@ -259,9 +258,9 @@ def _failure_problems(on_item_failure: object, retry: RetryPolicy | None) -> Ite
 def _step_of(function: Any, role: str, types: KnownTypes) -> StepDefinition:
     """The step that a function is: its own if it is a `@step`, and otherwise one of its name."""
     if isinstance(function, Step):
-        return replace(function.definition, types=types, errors=types.errors)
+        return replace(function.definition, types=types)
     name = getattr(function, "__name__", "<lambda>")
-    return StepDefinition(role if name == "<lambda>" else name, types, types.errors)
+    return StepDefinition(role if name == "<lambda>" else name, types)
 
 
 def _parameter_of(function: Any) -> str | None:
