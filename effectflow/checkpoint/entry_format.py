@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from effectflow.checkpoint.entries import (
     Arguments,
@@ -74,7 +74,7 @@ def decode_entry(data: bytes, run_id: str, sequence: int, version: int) -> Entry
     """
     is_json = data[:1] == b"{"
     try:
-        tree = cast(Any, decode_json(data) if is_json else decode_cbor(data))
+        tree: Any = decode_json(data) if is_json else decode_cbor(data)
         if (encode_json(tree) if is_json else encode_cbor(tree)) != data:
             # A key that is there twice, blanks, another way to write a number.
             raise MalformedValue("$", "it is not in the form that entries are written in")

@@ -7,7 +7,7 @@ stored data is ever imported.
 from __future__ import annotations
 
 import traceback
-from typing import Any, cast
+from typing import Any
 
 from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.checkpoint.errors import NotSerializable
@@ -47,8 +47,8 @@ def read_error(record: ErrorRecord, step: str, types: KnownTypes) -> Any:
             return from_tree(value["value"], types=types)
         if isinstance(value, dict):
             found = error_named(record.type, types.errors)
-            args = cast(list[Any], from_tree(value["args"], types=types))
-            state = cast(dict[str, Any], from_tree(value["state"], types=types))
+            args: list[Any] = from_tree(value["args"], types=types)
+            state: dict[str, Any] = from_tree(value["state"], types=types)
             return put_together(found, args, state)
     except (MalformedValue, LookupError, TypeError, ValueError, AttributeError):
         pass

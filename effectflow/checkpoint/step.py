@@ -12,7 +12,6 @@ from typing import (
     ParamSpec,
     TypeVar,
     Union,
-    cast,
     get_args,
     get_origin,
     overload,
@@ -127,7 +126,9 @@ class StepDecorator:
         retryable: bool | Callable[[Any], bool] | None,
         at_most_once: bool,
     ) -> None:
-        self._options = {"name": name, "retryable": retryable, "at_most_once": at_most_once}
+        self._name = name
+        self._retryable = retryable
+        self._at_most_once = at_most_once
 
     @overload
     def __call__(self, function: Callable[P, Effect[Env, E, A]], /) -> Step[P, Env, E, A]: ...
@@ -137,7 +138,9 @@ class StepDecorator:
     ) -> Step[P, Env, E, A]: ...
     def __call__(self, function: Callable[..., Any], /) -> Step[..., Any, Any, Any]:
         make = do(function) if inspect.isgeneratorfunction(function) else function
-        return Step(make, **cast(Any, self._options))
+        return Step(
+            make, name=self._name, retryable=self._retryable, at_most_once=self._at_most_once
+        )
 
 
 def effect_types(function: Callable[..., Any]) -> tuple[object, object]:

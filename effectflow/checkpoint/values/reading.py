@@ -9,7 +9,7 @@ from decimal import Decimal
 from enum import Enum, Flag
 from fractions import Fraction
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -176,7 +176,8 @@ def _read_timedelta(content: Any, _walk: Walk, _depth: int) -> timedelta:
 
 def _read_enum(content: Any, walk: Walk, _depth: int) -> Enum:
     name, member = _expect(content, list)
-    return cast(Enum, cast(Any, walk.types.class_named(name, is_enum=True))[member])
+    kind: Any = walk.types.class_named(name, is_enum=True)
+    return kind[member]
 
 
 def _read_flag(content: Any, walk: Walk, depth: int) -> Enum:
