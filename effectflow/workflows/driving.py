@@ -30,7 +30,14 @@ from effectflow.checkpoint.reading import (
     run_not_found,
 )
 from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary
-from effectflow.checkpoint.values import KnownTypes, MalformedValue, Tree, from_tree, to_tree
+from effectflow.checkpoint.values import (
+    KnownTypes,
+    MalformedValue,
+    Tree,
+    are_same,
+    from_tree,
+    to_tree,
+)
 from effectflow.effects import Halt
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
@@ -352,7 +359,7 @@ def _check_workflow(known: Checkpoint, blueprint: Blueprint) -> None:
 
 
 def _check_input(known: Checkpoint, input: Tree) -> None:
-    if known.initial_state != input:
+    if not are_same(known.initial_state, input):
         raise RunConflict(known.run_id, "it was started with another input")
 
 

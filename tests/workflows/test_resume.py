@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
@@ -10,7 +11,7 @@ from datetime import datetime
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Literal, Never
+from typing import Any, Literal, Never
 
 import anyio
 import pytest
@@ -180,6 +181,53 @@ async def test_start_refuses_an_id_that_belongs_to_another_input_or_workflow(
     assert isinstance((await three_acts.start("b", run_id="r").run(app)).failure(), RunConflict)
     assert isinstance((await other.start("a", run_id="r").run(app)).failure(), RunConflict)
     assert isinstance((await other.resume("r").run(app)).failure(), RunConflict)
+
+
+@workflow
+def echo(value: Any) -> Do[App, Never, Any]:
+    return (yield from pure(value))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (1, True),
+        (1, 1.0),
+        (0.0, -0.0),
+        (None, False),
+        ({"a": [1, 2]}, {"a": [True, 2]}),
+        ({1: "a"}, {True: "a"}),
+        ([1], (1,)),
+    ],
+)
+async def test_inputs_that_are_equal_and_not_the_same_are_told_apart(
+    store: MemoryStore, first: object, second: object
+) -> None:
+    app = App(Checkpoints(store))
+    await echo.start(first, run_id="r").run_or_raise(app)
+
+    assert isinstance((await echo.start(second, run_id="r").run(app)).failure(), RunConflict)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ({1: "a", 2: "b"}, {2: "b", 1: "a"}),
+        ([math.nan, math.inf], [math.nan, math.inf]),
+        ({"a", "b"}, {"b", "a"}),
+        (2**80, 2**80),
+    ],
+)
+@pytest.mark.parametrize("format", ["json", "cbor"])
+async def test_the_same_input_goes_on_with_the_run(
+    store: MemoryStore, first: object, second: object, format: Literal["json", "cbor"]
+) -> None:
+    app = App(Checkpoints(store, format=format))
+    await echo.start(first, run_id="r").run_or_raise(app)
+
+    again = await echo.start(second, run_id="r").run_or_raise(app)
+    assert repr(again) == repr(first) or again == first
 
 
 async def test_an_unknown_run_names_the_nearest(store: MemoryStore) -> None:

@@ -1,6 +1,6 @@
 """The value model: every value is a tree of plain data that says what it was, type for type."""
 
-from effectflow.checkpoint.values.digest import digest_of
+from effectflow.checkpoint.values.digest import are_same, digest_of
 from effectflow.checkpoint.values.encoding import (
     MAX_COMPACT_BYTES,
     MAX_PARTS,
@@ -27,6 +27,7 @@ __all__ = [
     "KnownTypes",
     "MalformedValue",
     "Tree",
+    "are_same",
     "decode_cbor",
     "decode_compact",
     "decode_indented_json",

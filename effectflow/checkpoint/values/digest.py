@@ -1,4 +1,4 @@
-"""A short digest of any plain value or data class, for comparing the arguments of steps."""
+"""Whether two values are the same, told by their trees or by short digests of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import orjson
 
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.known_types import KnownTypes
+from effectflow.checkpoint.values.model import Tree
 from effectflow.checkpoint.values.writing import to_tree
 
-__all__ = ["digest_of"]
+__all__ = ["are_same", "digest_of"]
 
 
 class _AnyTypes(KnownTypes):
@@ -41,10 +42,20 @@ def digest_of(value: Any, *, path: str = "$") -> str:
             f"{error.reason}. The arguments of a step are compared by a resume, so they must be "
             "plain data or data classes: take anything else from the environment",
         ) from None
+    return hashlib.sha256(_canonical(tree)).hexdigest()[:16]
+
+
+def are_same(one: Tree, other: Tree) -> bool:
+    """Whether two trees are those of the same value, type for type, whatever the order of keys.
+
+    Python's `==` would take True, 1 and 1.0 for the same.
+    """
+    return _canonical(one) == _canonical(other)
+
+
+def _canonical(tree: Tree) -> bytes:
     encoded = _encoded(tree)
-    if b'"$dict"' in encoded:
-        encoded = _encoded(_in_order(tree))
-    return hashlib.sha256(encoded).hexdigest()[:16]
+    return _encoded(_in_order(tree)) if b'"$dict"' in encoded else encoded
 
 
 def _in_order(tree: Any) -> Any:
