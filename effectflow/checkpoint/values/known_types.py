@@ -79,19 +79,25 @@ def _collect(
 ) -> None:
     """Add the classes of an annotation; each is looked into once."""
     todo = [annotation]
-    seen: set[int] = set()
+    # With the parts, which hints make anew: the next one could have the id of one that is gone.
+    seen: dict[int, object] = {}
     while todo:
         part = todo.pop()
         if id(part) in seen:
             continue
-        seen.add(id(part))
+        seen[id(part)] = part
         todo.extend(_arguments(part))
         origin = typing.get_origin(part) or part
-        if not isinstance(origin, type) or found.get(origin.__name__) is origin:
+        if not isinstance(origin, type):
+            todo.extend(_meant_by(origin))
+            continue
+        if found.get(origin.__name__) is origin:
             continue
         kind: type = origin
         if issubclass(kind, Exception):
             errors[name_of_error(kind)] = kind
+        if typing.is_typeddict(origin):
+            todo.extend(_field_annotations(origin))
         if not (is_record(origin) or (issubclass(origin, Enum) and origin is not Enum)):
             continue
         other = found.get(origin.__name__)
@@ -109,14 +115,32 @@ def _arguments(part: object) -> Iterator[object]:
         yield part.__bound__
         yield from part.__constraints__
     for argument in cast("tuple[object, ...]", typing.get_args(part)):
-        yield from cast("list[object]", argument) if isinstance(argument, list) else [argument]
+        if isinstance(argument, list):
+            yield from cast("list[object]", argument)
+        else:
+            # In a Literal there are members, whose class is meant.
+            yield type(argument) if isinstance(argument, Enum) else argument
+
+
+def _meant_by(name: object) -> list[object]:
+    """What a NewType or an alias (`type X = ...`) stands for."""
+    try:
+        return [
+            getattr(name, mark) for mark in ("__supertype__", "__value__") if hasattr(name, mark)
+        ]
+    except NameError:
+        return []
 
 
 def _field_annotations(kind: type[Any]) -> list[object]:
     if issubclass(kind, Enum):
         return []
+    # Where a model is a generic one with its parameters filled in, only these know.
+    fields: Any = getattr(kind, "model_fields", None)
+    is_model = isinstance(fields, dict)
+    annotations: list[object] = [fields[name].annotation for name in fields] if is_model else []
     try:
-        return list(typing.get_type_hints(cast(Any, kind)).values())
+        return [*annotations, *typing.get_type_hints(cast(Any, kind)).values()]
     except (NameError, TypeError, AttributeError):
         # A name that exists only for the type checkers: its class then counts as undeclared.
-        return []
+        return annotations
