@@ -16,7 +16,7 @@ __all__ = ["LinearStep", "chain", "step_of"]
 
 @dataclass(frozen=True, slots=True)
 class LinearStep:
-    """One step of a list: the durable step, and the annotations that say what states are made of."""
+    """One step of a list: the durable step, and the annotations of its states and errors."""
 
     step: Step[[Any], Any, Any, Any]
     annotations: tuple[object, ...]
@@ -30,8 +30,7 @@ def step_of(function: Callable[[Any], Effect[Any, Any, Any]]) -> LinearStep:
     """The step that a function is already, or is made."""
     given: Any = function
     made = cast("Step[[Any], Any, Any, Any]", given if isinstance(given, Step) else step(given))
-    output, _ = effect_types(made.function)
-    return LinearStep(made, (output, input_type(made.function)))
+    return LinearStep(made, (*effect_types(made.function), input_type(made.function)))
 
 
 def chain(steps: Sequence[LinearStep], state: Any) -> Effect[Any, Any, Any]:

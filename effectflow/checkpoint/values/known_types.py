@@ -136,9 +136,9 @@ def _field_annotations(kind: type[Any]) -> list[object]:
     if issubclass(kind, Enum):
         return []
     # Where a model is a generic one with its parameters filled in, only these know.
-    fields: Any = getattr(kind, "model_fields", None)
-    is_model = isinstance(fields, dict)
-    annotations: list[object] = [fields[name].annotation for name in fields] if is_model else []
+    fields = getattr(kind, "model_fields", None)
+    models = cast("Mapping[str, Any]", fields if isinstance(fields, dict) else {})
+    annotations: list[object] = [field.annotation for field in models.values()]
     try:
         return [*annotations, *typing.get_type_hints(cast(Any, kind)).values()]
     except (NameError, TypeError, AttributeError):

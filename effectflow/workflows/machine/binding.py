@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, get_args, get_origin
 
 from effectflow.checkpoint.durable_step import StepDefinition
@@ -43,11 +43,12 @@ def saved_types(chart: Chart) -> SavedTypes:
     outputs, errors = [output for output, _ in annotated], [error for _, error in annotated]
     atoms = [atom.kind if isinstance(atom, State) else atom for atom in chart.declared.atoms]
     states = [*atoms, *(part for output in outputs for part in _states_in(output))]
-    return SavedTypes(
-        KnownTypes.of(*states),
-        KnownTypes.of(*states, *errors, TransitionExhausted, NoTransition),
-        tuple(KnownTypes.of(*states, error, TransitionExhausted) for error in errors),
-    )
+    steps = tuple(KnownTypes.of(*states, error, TransitionExhausted) for error in errors)
+    known = KnownTypes.of(*states, NoTransition)
+    # By their full names, unlike the classes of states: two of one name are not taken for one another.
+    failures = {name: kind for types in steps for name, kind in types.errors.items()}
+    outcomes = replace(known, errors={**known.errors, **failures})
+    return SavedTypes(KnownTypes.of(*states), outcomes, steps)
 
 
 def bind(chart: Chart, types: SavedTypes, retry: RetryPolicy) -> Sequence[BoundTransition]:

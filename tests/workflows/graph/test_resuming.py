@@ -20,6 +20,7 @@ from effectflow import (
     RetryExhausted,
     RetryPolicy,
     StateGraph,
+    Workflow,
     fail,
     from_async,
     from_fn,
@@ -349,6 +350,27 @@ async def test_a_workflow_may_handle_the_failure_of_a_graph_that_is_stuck(
     # The failure was handled, so it is settled: a resume meets it again, and writes nothing again.
     assert await handling.resume("r").run(app) == Success("NoEdge: write")
     assert app.world.done == ["write", "after", "after"]
+
+
+async def test_a_workflow_may_handle_the_failure_of_a_list_of_steps_in_a_graph(
+    store: MemoryStore,
+) -> None:
+    # What the node may fail with is known from its steps, and the graph does not say it again.
+    unsaid: StateGraph[App, Any, Draft] = StateGraph("outer")
+    unsaid.node("list", Workflow.of_steps("list", [write])).entry("list").exit("list")
+    graph = unsaid.build()
+
+    @workflow
+    def handling(draft: Draft) -> Do[App, Torn, str]:
+        error = (yield from graph.body(draft).result()).failure()
+        yield from with_checkpointing("after", done("after"))
+        return str(error)
+
+    app = App(Checkpoints(store), World(broken={"write#1", "after#1"}))
+    first = (await handling.start(Draft("a"), run_id="r").run(app)).failure()
+
+    assert isinstance(first, Torn)
+    assert await handling.resume("r").run(app) == Success("write#1")
 
 
 async def test_a_node_that_may_run_only_once_is_not_run_again_silently(store: MemoryStore) -> None:

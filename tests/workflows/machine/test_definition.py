@@ -241,6 +241,28 @@ def test_two_classes_of_one_name_are_refused() -> None:
     assert "named Draft" in problem
 
 
+def test_actions_may_fail_with_classes_of_one_name() -> None:
+    def declined(module: str) -> type[Exception]:
+        @dataclass
+        class Declined(Exception):
+            code: int
+
+        Declined.__module__ = module
+        return Declined
+
+    def act_that_fails_with(error: type[Exception]) -> Callable[[object], Any]:
+        def act(state: object) -> Any: ...
+
+        act.__annotations__["return"] = Effect[object, error, Moved[Step]]
+        return act
+
+    by_card, by_bank = (act_that_fails_with(declined(module)) for module in ("card", "bank"))
+
+    assert not problems(
+        Transition("pay", Step.A, Step.B, by_card), Transition("move", Step.B, Step.D, by_bank)
+    )
+
+
 def test_what_is_not_hashable_is_no_state_and_a_set_names_several() -> None:
     with pytest.raises(TypeError, match="several states are named by a set"):
         Transition("go", [Step.A, Step.B], Step.D)
