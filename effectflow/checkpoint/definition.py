@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 
 from effectflow.checkpoint.errors import DefinitionChanged
 
@@ -65,6 +64,9 @@ def _compare(
     old: Sequence[str], new: Sequence[str]
 ) -> tuple[list[str], list[str], list[tuple[str, str]]]:
     """Steps added, removed and renamed. A rename is a step that is gone with another in its place."""
+    # Most programs never come here, and importing it takes 2 ms.
+    from difflib import SequenceMatcher
+
     gone = set(old) - set(new)
     come = set(new) - set(old)
     renamed: list[tuple[str, str]] = []

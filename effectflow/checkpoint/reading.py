@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.entries import Entry, Resumed, Started
@@ -197,5 +196,8 @@ async def all_run_ids(store: CheckpointStore) -> list[str]:
 
 async def run_not_found(store: CheckpointStore, run_id: str) -> RunNotFound:
     """The error for an unknown run id, with the ids that look like it."""
+    # Most programs never come here, and importing it takes 2 ms.
+    from difflib import get_close_matches
+
     known = [info.run_id for info in await store.find(RunQuery(limit=1000))]
     return RunNotFound(run_id, get_close_matches(run_id, known, n=3, cutoff=0.4))
