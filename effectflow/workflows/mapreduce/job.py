@@ -62,7 +62,8 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         name: the job's name.
         items: gives the items for the job's input: a sync or async iterable, read lazily, or an effect
             that yields one. A resume reads it again, and must find the same items in the same order; if
-            it may not, make it a `@step` that yields a list, which is recorded.
+            it may not, make it a `@step` that yields a list, which is recorded. Items that are done
+            and gone fail the resume with StepInputChanged.
         map: makes the effect of one item. A `@step` records a digest of its item as well, and refuses
             another one of the same key with StepInputChanged.
         reduce: makes the effect that combines a list of values. How they are grouped must not matter to
