@@ -227,7 +227,11 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         The groups that an item joins by this are reduced again, so that the result is what it would
         have been if the item had succeeded at once. Without dead letters the result is the recorded
         one. A run that is not complete is taken up where it stood, as by `resume`; so a retry that was
-        cut off is taken up by either. Of a run that was not preserved nothing is left to retry.
+        cut off, or failed, is taken up by either. Of a run that was not preserved nothing is left to
+        retry.
+
+        The source is read again, so a retry may fail. What it did until then stays done; the run is not
+        complete until the retry is, but `start` yields the result that it had before.
 
         Parameters:
             run_id: the run.
