@@ -172,7 +172,8 @@ def par_traverse(
 
     Parameters:
         items: a sync or async iterable. It is read lazily, never further ahead than `limit`. What
-            can be read only once makes an effect that can be run only once.
+            can be read only once makes an effect that can be run only once. A generator is closed at
+            the end, whichever that is.
         f: makes the effect of one item.
         limit: how many run at once, 1 or more; as many tasks are started. None for all at once.
         key: names an item within a durable run, so that its steps are found again by a resume

@@ -22,6 +22,7 @@ from effectflow import (
     effect,
     fail,
     from_fn,
+    never,
     par_reduce,
     pure,
     step,
@@ -230,6 +231,31 @@ async def test_a_source_that_breaks_is_read_again_by_a_resume(
     assert await job.resume("r").run(app) == Success(JobResult(spelled(8), 8))
     assert before <= 5
     assert len(app.world.mapped) <= 8 + 3
+
+
+async def test_a_generator_of_items_is_closed_when_the_job_ends_early(store: MemoryStore) -> None:
+    log: list[str] = []
+    kept: list[Iterator[int]] = []
+
+    def read() -> Iterator[int]:
+        try:
+            yield from range(1000)
+        finally:
+            log.append("closed")
+
+    def items(_: object) -> Iterator[int]:
+        kept.append(read())
+        return kept[-1]
+
+    app = app_around(store)
+    app.world.break_items(4)
+    assert isinstance((await spelling(items=items).start(1).run(app)).failure(), ItemFailed)
+    assert log == ["closed"]
+
+    waiting = spelling(items=items, map=lambda _: never())
+    with anyio.move_on_after(0.05):
+        await waiting.start(1).run(app)
+    assert log == ["closed", "closed"]
 
 
 async def test_a_listing_that_is_a_step_is_recorded(store: MemoryStore) -> None:
