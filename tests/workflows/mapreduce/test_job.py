@@ -479,6 +479,26 @@ async def test_a_step_says_itself_which_failures_a_resume_tries_again(
         assert (str(again.failure()) == str(first)) if is_final else again.unwrap().value == "0"
 
 
+async def test_the_failure_of_an_item_says_whether_a_resume_tries_it_again(
+    store: MemoryStore,
+) -> None:
+    final = step(retryable=False)(spell)
+    app = app_around(store)
+    app.world.break_items(1)
+
+    tried_again = (await spelling().start(2).run(app)).failure()
+    stands = (await spelling(map=final).start(2, run_id="r").run(app)).failure()
+
+    assert "A resume tries it again and goes on" in str(tried_again)
+    assert "a resume does not try it again, and fails as well" in str(stands)
+    app.world.mend()
+    assert str((await spelling(map=final).resume("r").run(app)).failure()) == str(stands)
+    assert "resumed with force=True" in str(stands)
+    aside = spelling(map=final, on_item_failure="dead_letter")
+    result = (await aside.resume("r", force=True).run(app)).unwrap()
+    assert (result.value, [letter.key for letter in result.dead_letters]) == ("0", ["1"])
+
+
 @pytest.mark.parametrize("where", ["item", "first group", "last group"])
 async def test_a_workflow_that_handled_a_failure_of_a_job_handles_the_same_again(
     store: MemoryStore, where: str
