@@ -63,7 +63,7 @@ class Traversal:
     """One run of a parallel operator.
 
     Parameters:
-        name: the operator's.
+        owner: whose items they are, as errors are to say it.
         path: the operator's place in a durable run.
         items: what to read, lazily.
         f: makes the effect of one item.
@@ -75,7 +75,7 @@ class Traversal:
 
     def __init__(
         self,
-        name: str,
+        owner: str,
         path: str,
         items: Iterable[Any] | AsyncIterable[Any],
         f: Callable[[Any], Effect[Any, Any, Any]],
@@ -87,7 +87,7 @@ class Traversal:
         only: range | None = None,
         take: Callable[[int, Any], Awaitable[object]] | None = None,
     ) -> None:
-        self.name = name
+        self.owner = owner
         self.items = items
         self.f = f
         self.env = env
@@ -244,8 +244,8 @@ class Traversal:
         key = str(self.key(item))
         if key in self.keys:
             raise ValueError(
-                f"two items of one {self.name} have the key {key!r}, so their steps could not be "
-                "told apart: give key= a function that is different for each item"
+                f"two items of {self.owner} have the key {key!r}, so their steps could not be told "
+                "apart: give key= a function that is different for each item"
             )
         self.keys.add(key)
         return self.scope.child(self.path, key)

@@ -9,8 +9,9 @@ from typing import Any, cast
 from effectflow.checkpoint.durable_step import StepDefinition, durable
 from effectflow.checkpoint.entries import Arguments
 from effectflow.checkpoint.values import digest_of
-from effectflow.effects import Effect, par_reduce, pure
+from effectflow.effects import Effect, pure
 from effectflow.effects.nodes import Named, Suspend
+from effectflow.effects.reduction import reduction_of
 from effectflow.effects.scope import Scope
 from effectflow.workflows.mapreduce.items_done import MAPPED, ItemsDone
 from effectflow.workflows.mapreduce.mapping import MapPhase
@@ -73,7 +74,8 @@ class JobBody:
             done.check(count)
             return _note_the_number_of_items(count)
 
-        return par_reduce(
+        return reduction_of(
+            f"job {self.job!r}",
             items,
             part_of,
             self.reducing.part_of,

@@ -157,7 +157,9 @@ async def test_a_defect_is_no_failure_and_parks_the_run(store: MemoryStore) -> N
 async def test_two_items_with_one_key_are_refused_by_name(store: MemoryStore) -> None:
     job = spelling(key=lambda number: number % 4)
 
-    with pytest.raises(ValueError, match="have the key '0'"):
+    with pytest.raises(
+        ValueError, match=r"two items of job 'spelling' have the key '0'.*give key="
+    ):
         await job.start(5).run(app_around(store))
     with pytest.raises(ValueError, match="have the key '0'"):
         await job.body(5).run(app_around(store))
