@@ -68,7 +68,7 @@ class Metadata:
     """What a run has cost so far.
 
     Attributes:
-        attempts: how often each step was begun.
+        attempts: how often each step was begun, in the order in which they were last begun.
         resumes: how often the run was taken up again.
         entries: how many entries its journal has.
     """

@@ -71,6 +71,8 @@ class _Reading:
         match entry:
             case BeforeStep(step, attempt):
                 self.order.setdefault(step, None)
+                # A step that is begun again comes after what came after it before.
+                self.attempts.pop(step, None)
                 self.attempts[step] = attempt
                 self.state, self.finished = entry, None
             case Completed(step, output, duration, at):

@@ -149,7 +149,7 @@ def par_all(
     async def perform(env: Any, scope: Scope) -> Any:
         path = scope.next_path("par_all")
         traversal = Traversal(
-            "par_all", path, source.items(), nodes.itself, env, scope, stop_early=False
+            "one par_all", path, source.items(), nodes.itself, env, scope, stop_early=False
         )
         await traversal.run(limit)
         failures = traversal.failures_in_order()
@@ -172,7 +172,8 @@ def par_traverse(
 
     Parameters:
         items: a sync or async iterable. It is read lazily, never further ahead than `limit`. What
-            can be read only once makes an effect that can be run only once.
+            can be read only once makes an effect that can be run only once. A generator is closed at
+            the end, whichever that is.
         f: makes the effect of one item.
         limit: how many run at once, 1 or more; as many tasks are started. None for all at once.
         key: names an item within a durable run, so that its steps are found again by a resume
@@ -218,7 +219,9 @@ def _until_failure(
         # Which failure came first is chance: a resumed run that handled one handles it again.
         decided = scope.decisions.recall(path).value_or(None) if scope.decisions else None
         only = None if decided is None else range(decided, decided + 1)
-        traversal = Traversal(name, path, source.items(), f, env, scope, key=key, only=only)
+        traversal = Traversal(
+            f"one {name}", path, source.items(), f, env, scope, key=key, only=only
+        )
         await traversal.run(limit)
         first = traversal.first_failure()
         if first is None:

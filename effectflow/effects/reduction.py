@@ -16,7 +16,7 @@ from effectflow.effects.reduction_tree import Group, ReductionTree
 from effectflow.effects.scope import Scope
 from effectflow.effects.traversal import Source, Traversal, check_limit
 
-__all__ = ["FAN_IN", "check_fan_in", "par_reduce"]
+__all__ = ["FAN_IN", "check_fan_in", "par_reduce", "reduction_of"]
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -65,12 +65,36 @@ def par_reduce(
         >>> total.run_sync(None)
         <Success: 499500>
     """
+    return reduction_of(
+        "one par_reduce",
+        items,
+        f,
+        reduce,
+        limit=limit,
+        fan_in=fan_in,
+        key=key,
+        on_mapped=on_mapped,
+    )
+
+
+def reduction_of(
+    owner: str,
+    items: Iterable[A] | AsyncIterable[A],
+    f: Callable[[A], Effect[Env, E, B]],
+    reduce: Callable[[list[B]], Effect[Env, E2, B]],
+    *,
+    limit: int,
+    fan_in: int,
+    key: Callable[[A], object] | None,
+    on_mapped: Callable[[int], Effect[Env, E2, object]] | None,
+) -> Effect[Env, E | E2, B]:
+    """`par_reduce`, for an owner of the items that errors are to name."""
     check_limit(limit)
     check_fan_in(fan_in)
     source = Source("par_reduce", items)
 
     async def perform(env: Any, scope: Scope) -> Any:
-        reduction = _Reduction(source.items(), f, reduce, env, scope, fan_in=fan_in, key=key)
+        reduction = _Reduction(owner, source.items(), f, reduce, env, scope, fan_in=fan_in, key=key)
         failed = await reduction.map(limit)
         if failed is None and on_mapped is not None:
             told = await interpret(on_mapped(reduction.mapping.read), env, scope)
@@ -94,6 +118,7 @@ class _Reduction:
 
     def __init__(
         self,
+        owner: str,
         items: Any,
         f: Callable[[Any], Effect[Any, Any, Any]],
         reduce: Callable[[list[Any]], Effect[Any, Any, Any]],
@@ -114,7 +139,7 @@ class _Reduction:
         self.decision_path = f"{path}/first_failure"
         self.only = _decided(scope, self.decision_path)
         self.mapping = Traversal(
-            "par_reduce", path, items, f, env, scope, key=key, only=self.only, take=self._take
+            owner, path, items, f, env, scope, key=key, only=self.only, take=self._take
         )
 
     async def map(self, limit: int) -> nodes.Failed | None:

@@ -106,6 +106,10 @@ class Scope:
         self._occurrences[name] = count
         return step_path(self.path, name, count)
 
+    def path_to_come(self, name: str) -> str:
+        """The path that the next occurrence of `name` here is going to have."""
+        return step_path(self.path, name, self._occurrences.get(name, 0) + 1)
+
     def child(self, path: str, key: object) -> Scope:
         """The scope of one child of the parallel operator at `path`.
 

@@ -8,6 +8,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Generator,
     Iterable,
     Iterator,
     Sized,
@@ -62,7 +63,7 @@ class Traversal:
     """One run of a parallel operator.
 
     Parameters:
-        name: the operator's.
+        owner: whose items they are, as errors are to say it.
         path: the operator's place in a durable run.
         items: what to read, lazily.
         f: makes the effect of one item.
@@ -74,7 +75,7 @@ class Traversal:
 
     def __init__(
         self,
-        name: str,
+        owner: str,
         path: str,
         items: Iterable[Any] | AsyncIterable[Any],
         f: Callable[[Any], Effect[Any, Any, Any]],
@@ -86,7 +87,7 @@ class Traversal:
         only: range | None = None,
         take: Callable[[int, Any], Awaitable[object]] | None = None,
     ) -> None:
-        self.name = name
+        self.owner = owner
         self.items = items
         self.f = f
         self.env = env
@@ -106,16 +107,21 @@ class Traversal:
 
     async def run(self, limit: int | None) -> None:
         """Run it to its end. Raises the first defect, with the others as notes."""
+        # Whether or not a generator was read to its end, it is to clean up now, and not some time.
         if isinstance(self.items, AsyncIterable):
             items = aiter(self.items)
             try:
                 await self._run(partial(self._start_async, items, limit))
             finally:
-                # Whether or not it was read to its end, it is to clean up now, and not some time.
                 if isinstance(items, AsyncGenerator):
                     await shielded(items.aclose())
         else:
-            await self._run(partial(self._start_sync, self.items, limit))
+            iterator = iter(self.items)
+            try:
+                await self._run(partial(self._start_sync, iterator, limit))
+            finally:
+                if isinstance(iterator, Generator):
+                    iterator.close()
 
     async def _run(self, start: Callable[[], Awaitable[None]]) -> None:
         async with self.tasks:
@@ -146,10 +152,14 @@ class Traversal:
             self.is_over = True
             self.tasks.cancel_scope.cancel()
 
-    async def _start_sync(self, items: Iterable[Any], limit: int | None) -> None:
-        if not isinstance(items, Sized):
-            items = list(items) if limit is None else items
-        count = len(items) if isinstance(items, Sized) else limit or 1
+    async def _start_sync(self, items: Iterator[Any], limit: int | None) -> None:
+        if isinstance(self.items, Sized):
+            count = len(self.items)
+        elif limit is None:
+            listed = list(items)
+            count, items = len(listed), iter(listed)
+        else:
+            count = limit
         numbered = enumerate(items)
         for _ in range(count if limit is None else min(count, limit)):
             self.tasks.start_soon(self._work_through, numbered)
@@ -234,8 +244,8 @@ class Traversal:
         key = str(self.key(item))
         if key in self.keys:
             raise ValueError(
-                f"two items of one {self.name} have the key {key!r}, so their steps could not be "
-                "told apart: give key= a function that is different for each item"
+                f"two items of {self.owner} have the key {key!r}, so their steps could not be told "
+                "apart: give key= a function that is different for each item"
             )
         self.keys.add(key)
         return self.scope.child(self.path, key)

@@ -69,14 +69,16 @@ async def start_run(
     found = None if is_new else await _find(blueprint, checkpoints, run_id)
     if found is not None:
         _check_input(found.checkpoint, input_tree)
-        if found.checkpoint.status is RunStatus.COMPLETED:
-            return _output(found.checkpoint, blueprint)
+        if (completion := _last_completion(found)) is not None:
+            return _output(completion, blueprint, run_id)
     async with _Claim(checkpoints, run_id) as claim:
         if not is_new:
             # Another process may have driven the run until just now.
             found = await _find(blueprint, checkpoints, run_id, found)
         if found is not None:
             _check_input(found.checkpoint, input_tree)
+            if (completion := _last_completion(found)) is not None:
+                return _output(completion, blueprint, run_id)
             return await _continue(blueprint, found, claim, env, scope, force=False)
         definition = blueprint.definition
         started = Started(
@@ -111,8 +113,9 @@ async def resume_run(
     found = await _find(blueprint, checkpoints, run_id)
     if found is None:
         raise await run_not_found(checkpoints.store, run_id)
-    if found.checkpoint.status is RunStatus.COMPLETED and reopen is None:
-        return _output(found.checkpoint, blueprint)
+    completion = _completion(found.checkpoint)
+    if completion is not None and reopen is None:
+        return _output(completion, blueprint, run_id)
     async with _Claim(checkpoints, run_id) as claim:
         # Another process may have driven the run until just now.
         found = await _find(blueprint, checkpoints, run_id, found) or found
@@ -247,9 +250,9 @@ async def _continue(
     """Drive a run on from the end of its journal."""
     known = found.checkpoint
     await claim.check_is_whole(known)
-    is_complete = known.status is RunStatus.COMPLETED
-    if is_complete:
-        output = _output(known, blueprint)
+    completion = _completion(known)
+    if completion is not None:
+        output = _output(completion, blueprint, known.run_id)
         if reopen is None or not reopen(output):
             return output
     definition = blueprint.definition
@@ -259,7 +262,7 @@ async def _continue(
     input = _decode(known.initial_state, blueprint.input_types, known.run_id, "input")
     run = claim.live_run(known, found.journal, force=force)
     run.add(_resumed(claim.lease.owner, found, definition))
-    if is_complete:
+    if completion is not None:
         run.reopen()
     if run.checkpoints.observers:
         run.notify(RunResumed(known.run_id, _next_step(blueprint, known)))
@@ -363,9 +366,24 @@ def _check_input(known: Checkpoint, input: Tree) -> None:
         raise RunConflict(known.run_id, "it was started with another input")
 
 
-def _output(known: Checkpoint, blueprint: Blueprint) -> Any:
-    assert known.finished is not None
-    return _decode(known.finished.output, blueprint.output_types, known.run_id, "output")
+def _completion(known: Checkpoint) -> Finished | None:
+    """How a complete run ended; None if it is not complete."""
+    return known.finished if known.status is RunStatus.COMPLETED else None
+
+
+def _last_completion(found: _Found) -> Finished | None:
+    """How the run ended when it was last complete; None if it never was.
+
+    What it gave then stands while it is made to go on, and until that has succeeded.
+    """
+    for entry in reversed(found.journal.entries):
+        if isinstance(entry, Finished) and entry.status is RunStatus.COMPLETED:
+            return entry
+    return None
+
+
+def _output(completion: Finished, blueprint: Blueprint, run_id: str) -> Any:
+    return _decode(completion.output, blueprint.output_types, run_id, "output")
 
 
 def _context(known: Checkpoint) -> Mapping[str, object]:

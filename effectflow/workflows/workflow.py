@@ -137,7 +137,8 @@ class Workflow(Generic[Env, E, Input, Out]):
         """Run the workflow on an input, durably, and yield its output.
 
         With the id of a run that exists and has the same input, that run is continued; if it is
-        complete, its recorded output is yielded.
+        complete, its recorded output is yielded. What a complete run gave is its answer here also while
+        it is made to go on (as `MapReduce.retry_dead_letters` does), until that has succeeded.
 
         Parameters:
             input: what the body gets. It is saved before the body runs.

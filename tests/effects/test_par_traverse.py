@@ -109,6 +109,56 @@ async def test_a_defect_of_the_items_is_raised_as_itself() -> None:
         await par_traverse(items(), pure, limit=2).run(None)
 
 
+class Numbers:
+    """Numbers from a generator that tells when it is closed; the generator itself is kept."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.kept: list[Iterator[int]] = []
+
+    def __iter__(self) -> Iterator[int]:
+        self.kept.append(self._read())
+        return self.kept[-1]
+
+    def _read(self) -> Iterator[int]:
+        try:
+            yield from range(1000)
+        finally:
+            self.log.append("closed")
+
+
+@pytest.mark.parametrize("is_shared", [True, False], ids=["a generator", "what makes one"])
+async def test_a_generator_of_items_is_closed_after_a_failure(is_shared: bool) -> None:
+    numbers = Numbers()
+    items = iter(numbers) if is_shared else numbers
+
+    effect = par_traverse(items, lambda n: fail("no") if n == 7 else pure(n), limit=2)
+
+    assert await effect.run(None) == Failure("no")
+    assert numbers.log == ["closed"]
+
+
+async def test_a_generator_of_items_is_closed_after_a_defect_and_a_cancellation() -> None:
+    numbers = Numbers()
+    with pytest.raises(RuntimeError, match="bug"):
+        await par_traverse(numbers, lambda _: die(RuntimeError("bug")), limit=2).run(None)
+    assert numbers.log == ["closed"]
+
+    with anyio.move_on_after(0.02) as waited:
+        waiting = from_async(lambda _: anyio.sleep_forever())
+        await par_traverse(numbers, lambda _: waiting, limit=2).run(None)
+    assert waited.cancelled_caught
+    assert numbers.log == ["closed", "closed"]
+
+
+async def test_an_iterator_that_is_no_generator_is_left_as_it_is() -> None:
+    items = iter(range(1000))
+
+    await par_traverse(items, lambda n: fail("no") if n == 7 else pure(n), limit=1).run(None)
+
+    assert next(items) == 8
+
+
 async def test_interruption_reaches_every_child() -> None:
     cleaned: list[int] = []
 

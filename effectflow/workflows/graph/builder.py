@@ -118,7 +118,8 @@ class StateGraph(Generic[Env, E, S]):
 
         Parameters:
             name: the node's name.
-            branches: what each branch does, by its name: as for `node`, but it may yield anything.
+            branches: what each branch does, by its name: as for `node`, but it may yield anything that
+                a step can save. A `Machine`, which a state machine yields, is nothing of that kind.
             merge: makes the next state of the one before and what each branch gave, by its name and in
                 the order of `branches`, whichever ended first. It must be pure.
         """

@@ -27,14 +27,38 @@ __all__ = [
 ]
 
 
+_STATE_OF = {
+    "machine": ("a Machine", "lambda machine: machine.current"),
+    "mapreduce": ("a JobResult", "lambda result: ..."),
+    "iterative": ("an IterativeResult", "lambda result: result.value"),
+}
+"""By kind of workflow: what it yields instead of its state, and what makes a state of that."""
+
+
 def node_problems(name: str, body: object) -> Iterator[str]:
-    """Why this cannot be a node, if it cannot."""
-    yield from step_name_problems(name)
+    """Why this cannot be a node, which yields the next state, if it cannot."""
+    yield from _problems_of_body(name, body)
+    if isinstance(body, Workflow) and body.kind in _STATE_OF:
+        result, state_of = _STATE_OF[body.kind]
+        yield (
+            f"node {name!r} is given the workflow {body.name!r}, which yields {result} and not its "
+            f"state: give it `lambda state: workflow.body(state).map({state_of})`"
+        )
+
+
+def _branch_problems(name: str, body: object) -> Iterator[str]:
+    """Why this cannot be a branch, which may yield whatever a step can save, if it cannot."""
+    yield from _problems_of_body(name, body)
     if isinstance(body, StateMachine):
         yield (
-            f"node {name!r} is given the state machine {body.name!r}, which yields a Machine and not its "
-            "state: give it `lambda s: machine.body(s).map(lambda m: m.current)`"
+            f"branch {name!r} is given the state machine {body.name!r}, which yields a Machine, and a "
+            "step cannot save that: give it `lambda state: machine.body(state).map(lambda machine: "
+            "machine.current)`"
         )
+
+
+def _problems_of_body(name: str, body: object) -> Iterator[str]:
+    yield from step_name_problems(name)
     if not isinstance(body, Workflow | Step):
         takes = "a function from a state to an effect, or a workflow that is built"
         yield from function_problems(body, f"node {name!r}", takes)
@@ -66,7 +90,7 @@ def parallel_problems(name: str, branches: Mapping[str, object], merge: object) 
     if not branches:
         yield f"node {name!r} has no branches to run side by side"
     for branch, body in branches.items():
-        yield from node_problems(branch, body)
+        yield from _branch_problems(branch, body)
     if not callable(merge):
         yield (
             f"node {name!r} is given {merge!r} to merge with: it takes a function of the state and of "

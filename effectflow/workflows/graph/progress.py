@@ -43,7 +43,8 @@ def progress_of(structure: Structure, checkpoint: Checkpoint) -> GraphProgress:
 def next_step(structure: Structure, checkpoint: Checkpoint) -> str | None:
     """The path of the visit that a resume begins with; None at an exit. Pure.
 
-    The edges out of the node that has completed last are evaluated on the state that it gave.
+    The edges out of each node that has completed are evaluated on the state that it gave, as the resume
+    does. So an attempt is not come to again where the edges, which may be others now, lead past it.
     """
     return _next(structure, "", _Steps(checkpoint), checkpoint.run_id)
 
@@ -54,9 +55,9 @@ class _Steps:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.outputs = {step.step: step.output for step in checkpoint.completed_steps}
         self.begun: dict[str, list[str]] = {}
-        # A graph is one flow, in which what has not completed comes after all that has.
-        open_steps = (path for path in checkpoint.metadata.attempts if path not in self.outputs)
-        for path in (*self.outputs, *open_steps):
+        # In the order in which they were last begun. A graph is one flow: what comes after an attempt
+        # that has not completed shows that the edges have led elsewhere since.
+        for path in checkpoint.metadata.attempts:
             self.begun.setdefault(flow_of(path), []).append(path)
 
     def last(self, flow: str) -> str | None:
@@ -122,21 +123,24 @@ def _begun_branches(work: Parallel, path: str, steps: _Steps) -> Iterator[tuple[
 
 
 def _next(structure: Structure, flow: str, steps: _Steps, run_id: str) -> str | None:
-    last = steps.last(flow)
-    if last is None:
-        return step_path(flow, structure.entry, 1)
-    node = structure.nodes.get(_name_of(last, flow))
-    if node is None:
-        return None
-    if last not in steps.outputs:
-        if isinstance(node.work, Nested) and node.work.structure and steps.last(last):
-            return _next(node.work.structure, last, steps, run_id) or last
-        return last
-    edge = None if node.is_exit else node.next_edge(_state(node, last, steps, run_id))
-    if edge is None:
-        return None
-    visits = sum(_name_of(path, flow) == edge.target for path in steps.begun[flow])
-    return step_path(flow, edge.target, visits + 1)
+    visits: Counter[str] = Counter()
+    name = structure.entry
+    while True:
+        visits[name] += 1
+        node, path = structure.nodes[name], step_path(flow, name, visits[name])
+        if path not in steps.outputs:
+            return _next_within(node, path, steps, run_id)
+        edge = None if node.is_exit else node.next_edge(_state(node, path, steps, run_id))
+        if edge is None:
+            return None
+        name = edge.target
+
+
+def _next_within(node: Node, path: str, steps: _Steps, run_id: str) -> str:
+    """The visit itself, or, if that is of a sub-graph and was begun, the one to come within it."""
+    if isinstance(node.work, Nested) and node.work.structure and steps.last(path):
+        return _next(node.work.structure, path, steps, run_id) or path
+    return path
 
 
 def _state(node: Node, path: str, steps: _Steps, run_id: str) -> Any:

@@ -9,9 +9,11 @@ from typing import Any, cast
 from effectflow.checkpoint.durable_step import StepDefinition, durable
 from effectflow.checkpoint.entries import Arguments
 from effectflow.checkpoint.values import digest_of
-from effectflow.effects import Effect, par_reduce, pure
+from effectflow.effects import Effect, pure
 from effectflow.effects.nodes import Named, Suspend
+from effectflow.effects.reduction import reduction_of
 from effectflow.effects.scope import Scope
+from effectflow.workflows.mapreduce.items_done import MAPPED, ItemsDone
 from effectflow.workflows.mapreduce.mapping import MapPhase
 from effectflow.workflows.mapreduce.reducing import ReducePhase
 from effectflow.workflows.mapreduce.retrying import retries_asked_for
@@ -59,14 +61,28 @@ class JobBody:
                 f"`items` of job {self.job!r} gave {source!r}: it gives an iterable, sync or "
                 "async, or an effect that yields one"
             )
-        return par_reduce(
-            cast("Iterable[Any]", source),
-            lambda item: self.mapping.part_of(self._key_of(item), item, retries),
+        items = cast("Iterable[Any]", source)
+        return Suspend(lambda scope: self._map_and_reduce(items, retries, ItemsDone(scope)))
+
+    def _map_and_reduce(self, items: Iterable[Any], retries: int, done: ItemsDone) -> AnyEffect:
+        def part_of(item: Any) -> AnyEffect:
+            key = self._key_of(item)
+            done.reach(key)
+            return self.mapping.part_of(key, item, retries)
+
+        def end_map_phase(count: int) -> AnyEffect:
+            done.check(count)
+            return _note_the_number_of_items(count)
+
+        return reduction_of(
+            f"job {self.job!r}",
+            items,
+            part_of,
             self.reducing.part_of,
             limit=self.max_parallel,
             fan_in=self.fan_in,
             key=self._key_of,
-            on_mapped=_note_the_number_of_items,
+            on_mapped=end_map_phase,
         ).and_then(self.reducing.result_of)
 
     def _key_of(self, item: object) -> str:
@@ -80,4 +96,4 @@ def _note_the_number_of_items(count: int) -> AnyEffect:
     return durable(_MAPPED, pure(count), lambda: Arguments(digest_of(count), f"({count} items)"))
 
 
-_MAPPED = StepDefinition("mapped")
+_MAPPED = StepDefinition(MAPPED)

@@ -62,7 +62,8 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         name: the job's name.
         items: gives the items for the job's input: a sync or async iterable, read lazily, or an effect
             that yields one. A resume reads it again, and must find the same items in the same order; if
-            it may not, make it a `@step` that yields a list, which is recorded.
+            it may not, make it a `@step` that yields a list, which is recorded. Items that are done
+            and gone fail the resume with StepInputChanged.
         map: makes the effect of one item. A `@step` records a digest of its item as well, and refuses
             another one of the same key with StepInputChanged.
         reduce: makes the effect that combines a list of values. How they are grouped must not matter to
@@ -226,7 +227,11 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         The groups that an item joins by this are reduced again, so that the result is what it would
         have been if the item had succeeded at once. Without dead letters the result is the recorded
         one. A run that is not complete is taken up where it stood, as by `resume`; so a retry that was
-        cut off is taken up by either. Of a run that was not preserved nothing is left to retry.
+        cut off, or failed, is taken up by either. Of a run that was not preserved nothing is left to
+        retry.
+
+        The source is read again, so a retry may fail. What it did until then stays done; the run is not
+        complete until the retry is, but `start` yields the result that it had before.
 
         Parameters:
             run_id: the run.

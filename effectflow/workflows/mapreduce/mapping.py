@@ -65,11 +65,14 @@ class MapPhase:
             def failed(raised: object) -> AnyEffect:
                 error, attempts = last_failure(raised)
                 letter = DeadLetter(key, error, before + attempts)
-                return Suspend(partial(go_on, retry, letter))
+                is_retryable = self.step.is_retryable(raised)
+                return Suspend(partial(go_on, retry, letter, is_retryable))
 
             return step.map(lambda value: Part.of_item(key, value, retry=retry)).or_else(failed)
 
-        def go_on(retry: int, letter: DeadLetter[Any], scope: Scope) -> AnyEffect:
+        def go_on(
+            retry: int, letter: DeadLetter[Any], is_retryable: bool, scope: Scope
+        ) -> AnyEffect:
             if self.keeps_dead_letters:
                 _set_aside(letter, scope)
                 is_tried_again = retry < retries
@@ -80,7 +83,8 @@ class MapPhase:
                 return attempt(retry + 1, letter.attempts)
             if self.keeps_dead_letters:
                 return pure(Part.of_dead_letter(letter))
-            return fail(ItemFailed(self.job, key, letter.error, letter.attempts))
+            error, attempts = letter.error, letter.attempts
+            return fail(ItemFailed(self.job, key, error, attempts, is_retryable=is_retryable))
 
         return attempt(0, 0)
 

@@ -53,15 +53,33 @@ class ItemFailed(Exception, Generic[E]):
         key: the item's.
         error: what it failed with the last time; WorkerLost where it ended each worker that it was given.
         attempts: how often it was tried.
+
+    `is_retryable` says whether a resume tries the item again: not if `map` is a `@step` that says no.
     """
 
-    def __init__(self, job: str, key: str, error: E | WorkerLost, attempts: int) -> None:
+    def __init__(
+        self,
+        job: str,
+        key: str,
+        error: E | WorkerLost,
+        attempts: int,
+        *,
+        is_retryable: bool = True,
+    ) -> None:
         self.job = job
         self.key = key
         self.error = error
         self.attempts = attempts
         times = "" if attempts == 1 else f" {attempts} times, at last"
-        super().__init__(
-            f"item {key!r} of job {job!r} failed{times} with {error!r}. A resume tries it again and "
-            'goes on; on_item_failure="dead_letter" sets such items aside'
-        )
+        way_on = _TRIED_AGAIN if is_retryable else _FINAL
+        super().__init__(f"item {key!r} of job {job!r} failed{times} with {error!r}. {way_on}")
+
+
+_TRIED_AGAIN = (
+    'A resume tries it again and goes on; on_item_failure="dead_letter" sets such items aside'
+)
+_FINAL = (
+    "Its step is not retryable, so a resume does not try it again, and fails as well; "
+    'on_item_failure="dead_letter" sets such items aside, also in this run if it is resumed with '
+    "force=True"
+)

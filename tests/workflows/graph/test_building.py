@@ -15,6 +15,8 @@ from effectflow import (
     Effect,
     HasCheckpoints,
     InvalidGraph,
+    Iterative,
+    MapReduce,
     StateGraph,
     StateMachine,
     Transition,
@@ -185,6 +187,54 @@ def test_a_state_machine_is_no_node_but_its_body_is() -> None:
 
     graph = AnyGraph("g").node("a", count).entry("a").exit("a").build()
     assert graph.start(1).run_sync(App()) == Success(2)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "result"),
+    [
+        (
+            MapReduce(
+                "sum",
+                items=range,
+                map=lambda number: pure(number),
+                reduce=lambda values: pure(sum(values)),
+                key=str,
+                max_parallel=2,
+            ),
+            "a JobResult",
+        ),
+        (
+            Iterative(
+                "halve",
+                lambda number: pure(number // 2),
+                converged=lambda before, after: before == after,
+                max_rounds=9,
+            ),
+            "an IterativeResult",
+        ),
+    ],
+)
+def test_what_yields_more_than_a_state_is_no_node(workflow: Any, result: str) -> None:
+    [problem] = problems(AnyGraph("g").node("a", workflow).entry("a").exit("a"))
+
+    assert f"the workflow {workflow.name!r}, which yields {result} and not its state" in problem
+    assert "workflow.body(state).map(lambda result: " in problem
+
+    inner = AnyGraph("g").node("a", lambda number: workflow.body(number).map(lambda r: r.value))
+    assert isinstance(inner.entry("a").exit("a").build().start(4).run_sync(App()), Success)
+
+
+def test_a_state_machine_is_no_branch_as_no_step_could_save_what_it_yields() -> None:
+    machine = StateMachine("count", initial=1, transitions=[Transition("add", 1, 2)], final={2})
+    branches: Any = {"x": pure, "y": machine}
+
+    graph = AnyGraph("g").parallel("a", branches, lambda number, _: number).entry("a").exit("a")
+
+    [problem] = problems(graph)
+    assert problem.startswith(
+        "branch 'y' is given the state machine 'count', which yields a Machine"
+    )
+    assert "a step cannot save that" in problem
 
 
 def test_branches_are_checked_as_nodes_are() -> None:

@@ -32,6 +32,7 @@ from effectflow import (
 )
 from effectflow.checkpoint import (
     BeforeStep,
+    Checkpoint,
     CheckpointStore,
     Completed,
     Lease,
@@ -484,6 +485,68 @@ async def test_a_changed_graph_goes_on_if_it_is_forced_to(store: MemoryStore) ->
     app.world.broken.clear()
     assert (await longer.resume("r", force=True).run(app)).unwrap().text == "www signed!"
     assert (await longer.plan("r").run(app)).unwrap().is_complete
+
+
+def forked(*, is_mended: bool, stops: str = "") -> Graph[App, Any, Draft]:
+    """Leads by `left` to the exit, or once that is mended by `right`, and from there by `left` again."""
+    return (
+        StateGraph[App, Any, Draft]("forked")
+        .node("begin", write)
+        .node("left", lambda draft: fail("down") if stops == "left" else write(draft))
+        .node("right", write)
+        .node("end", lambda draft: fail("stop") if stops == "end" else publish(draft))
+        .edge("begin", "right", when=lambda _: is_mended)
+        .edge("begin", "left")
+        .edge("right", "end", when=lambda _: stops != "left")
+        .edge("right", "left")
+        .edge("left", "end")
+        .entry("begin")
+        .exit("end")
+        .build()
+    )
+
+
+async def test_a_run_does_not_stand_where_a_mended_condition_has_led_past(
+    store: MemoryStore,
+) -> None:
+    app = App(Checkpoints(store))
+    await forked(is_mended=False, stops="left").start(Draft(""), run_id="r").run(app)
+    failed = await read_checkpoint(store, "r")
+    assert forked(is_mended=False).progress(failed).current == ("left",)
+
+    mended = forked(is_mended=True)
+    await forked(is_mended=True, stops="end").resume("r").run(app)
+    stopped = await read_checkpoint(store, "r")
+    assert mended.progress(stopped).current == ("end",)
+    assert (await mended.resume("r").run(app)).unwrap().text == "ww!"
+
+    ended = await read_checkpoint(store, "r")
+    assert mended.progress(ended).current == ("end",)
+    assert dict(mended.progress(ended).visits) == {"begin": 1, "left": 1, "right": 1, "end": 1}
+    again = Checkpoint.from_binary(ended.to_binary())
+    assert mended.progress(again).current == ("end",)
+    # Whichever entry the run was cut off after, a node that has completed is where it stands.
+    for length in range(failed.metadata.entries + 1, ended.metadata.entries):
+        checkpoint = await read_checkpoint(store, "r", at=length)
+        if isinstance(checkpoint.state, Completed):
+            assert mended.progress(checkpoint).current == (checkpoint.state.step,)
+            expected = {"right": "end", "end": None}[checkpoint.state.step]
+            assert mended.plan_for(checkpoint).start == expected
+
+
+async def test_an_attempt_that_was_led_past_may_be_come_to_later(store: MemoryStore) -> None:
+    app = App(Checkpoints(store))
+    await forked(is_mended=False, stops="left").start(Draft(""), run_id="r").run(app)
+    await forked(is_mended=True, stops="left").resume("r").run(app)
+    entries = await read_entries(store, "r")
+    steps = [entry.step for entry in entries if isinstance(entry, BeforeStep)]
+    assert steps == ["begin", "left", "right", "left"]
+
+    graph = forked(is_mended=True, stops="left")
+    after_right = [isinstance(e, Completed) and e.step == "right" for e in entries].index(True) + 1
+    plan = graph.plan_for(await read_checkpoint(store, "r", at=after_right))
+    assert (plan.start, plan.retry_current) == ("left", True)
+    assert graph.progress(await read_checkpoint(store, "r")).current == ("left",)
 
 
 # How often a graph is saved, and what happens if it cannot be.

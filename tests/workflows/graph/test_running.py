@@ -20,6 +20,8 @@ from effectflow import (
     Do,
     Effect,
     HasCheckpoints,
+    Iterative,
+    MapReduce,
     MaxIterationsExceeded,
     NoEdge,
     StateGraph,
@@ -292,6 +294,47 @@ async def test_a_branch_may_be_a_graph() -> None:
     assert await graph.entry("both").exit("both").build().start(()).run(App()) == Success(
         ("6", "5")
     )
+
+
+async def test_a_branch_may_be_a_job_or_an_iterative_workflow_and_is_recorded() -> None:
+    ran: list[int] = []
+    is_broken = True
+
+    def note(number: int) -> Effect[object, Never, int]:
+        return from_fn(lambda _: ran.append(number)).map(lambda _: number)
+
+    job = MapReduce(
+        "job",
+        items=range,
+        map=note,
+        reduce=lambda values: pure(sum(values)),
+        key=str,
+        max_parallel=2,
+    )
+    halving = Iterative(
+        "halving",
+        lambda number: pure(number // 2),
+        converged=lambda before, after: before == after,
+        max_rounds=9,
+    )
+
+    def merge(_: int, results: Mapping[str, Any]) -> int:
+        if is_broken:
+            raise ZeroDivisionError("a bug")
+        return results["job"].value + results["halving"].rounds
+
+    graph = StateGraph[Any, Any, int]("both").parallel(
+        "both", {"job": job, "halving": halving}, merge
+    )
+    built = graph.entry("both").exit("both").build()
+    app = App()
+
+    with pytest.raises(ZeroDivisionError):
+        await built.start(4, run_id="r").run(app)
+    assert sorted(ran) == [0, 1, 2, 3]
+    is_broken = False
+    assert await built.resume("r").run(app) == Success(6 + 4)
+    assert len(ran) == 4
 
 
 def raising(_: object) -> Never:

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from returns.result import Success
+from returns.result import Failure, Success
 
 from effectflow import (
     Checkpoints,
@@ -22,6 +22,7 @@ from effectflow import (
     RetryPolicy,
     effect,
     fail,
+    pure,
 )
 from effectflow.checkpoint import (
     DefinitionChanged,
@@ -30,8 +31,10 @@ from effectflow.checkpoint import (
     Recorded,
     RunNotFound,
     RunStatus,
+    StepInputChanged,
     read_checkpoint,
     read_entries,
+    verify_run,
 )
 from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver
@@ -214,6 +217,74 @@ async def test_a_retry_that_was_cut_off_is_taken_up_by_a_resume(store: MemorySto
     assert (await read_checkpoint(store, "r")).status is RunStatus.INTERRUPTED
 
     assert await job.resume("r").run(app) == Success(JobResult(spelled(8), 8))
+
+
+async def test_a_retry_whose_source_fails_leaves_the_result_and_can_be_taken_up(
+    store: MemoryStore,
+) -> None:
+    app = app_around(store)
+    app.world.break_items(1)
+    is_lost = False
+
+    def listing(count: int) -> Effect[App, str, range]:
+        return fail("no source") if is_lost else pure(range(count))
+
+    job = setting_aside(items=listing)
+    first = await job.start(3, run_id="r").run(app)
+    is_lost = True
+
+    for _ in range(2):
+        assert await job.retry_dead_letters("r").run(app) == Failure("no source")
+        assert (await read_checkpoint(store, "r")).status is RunStatus.FAILED
+        assert repr(await job.start(3, run_id="r").run(app)) == repr(first)
+    assert await job.resume("r").run(app) == Failure("no source")
+    assert app.world.mapped.count(1) == 1
+
+    is_lost = False
+    app.world.mend()
+    assert await job.resume("r").run(app) == Success(JobResult("0 1 2", 3))
+    assert await job.start(3, run_id="r").run(app) == Success(JobResult("0 1 2", 3))
+    assert (await verify_run(store, "r")).problem is None
+
+
+async def test_a_retry_whose_source_grew_leaves_the_result_and_can_be_taken_up(
+    store: MemoryStore,
+) -> None:
+    source = [0, 1, 2]
+    app = app_around(store)
+    app.world.break_items(1)
+    job = setting_aside(items=lambda _: list(source))
+    first = await job.start(None, run_id="r").run(app)
+    app.world.mend()
+    source.append(3)
+
+    for again in (job.retry_dead_letters("r"), job.resume("r")):
+        assert isinstance((await again.run(app)).failure(), StepInputChanged)
+        assert repr(await job.start(None, run_id="r").run(app)) == repr(first)
+
+    source.pop()
+    assert await job.resume("r").run(app) == Success(JobResult("0 1 2", 3))
+
+
+async def test_while_a_retry_is_under_way_the_result_is_that_of_before(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(1)
+    asked: list[Any] = []
+
+    @effect(errors=Broken)
+    async def ask_meanwhile(app: App, number: int) -> str:
+        if is_retry:
+            asked.append(await job.start(3, run_id="r").run(app))
+        return await spell(number).run_or_raise(app)
+
+    is_retry = False
+    job = setting_aside(map=ask_meanwhile)
+    first = await job.start(3, run_id="r").run(app)
+    is_retry = True
+    app.world.mend()
+
+    assert await job.retry_dead_letters("r").run(app) == Success(JobResult("0 1 2", 3))
+    assert [repr(answer) for answer in asked] == [repr(first)]
 
 
 async def test_a_retry_of_a_run_that_is_not_complete_takes_it_up(store: MemoryStore) -> None:

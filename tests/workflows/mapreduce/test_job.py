@@ -22,6 +22,7 @@ from effectflow import (
     effect,
     fail,
     from_fn,
+    never,
     par_reduce,
     pure,
     step,
@@ -156,7 +157,9 @@ async def test_a_defect_is_no_failure_and_parks_the_run(store: MemoryStore) -> N
 async def test_two_items_with_one_key_are_refused_by_name(store: MemoryStore) -> None:
     job = spelling(key=lambda number: number % 4)
 
-    with pytest.raises(ValueError, match="have the key '0'"):
+    with pytest.raises(
+        ValueError, match=r"two items of job 'spelling' have the key '0'.*give key="
+    ):
         await job.start(5).run(app_around(store))
     with pytest.raises(ValueError, match="have the key '0'"):
         await job.body(5).run(app_around(store))
@@ -230,6 +233,31 @@ async def test_a_source_that_breaks_is_read_again_by_a_resume(
     assert await job.resume("r").run(app) == Success(JobResult(spelled(8), 8))
     assert before <= 5
     assert len(app.world.mapped) <= 8 + 3
+
+
+async def test_a_generator_of_items_is_closed_when_the_job_ends_early(store: MemoryStore) -> None:
+    log: list[str] = []
+    kept: list[Iterator[int]] = []
+
+    def read() -> Iterator[int]:
+        try:
+            yield from range(1000)
+        finally:
+            log.append("closed")
+
+    def items(_: object) -> Iterator[int]:
+        kept.append(read())
+        return kept[-1]
+
+    app = app_around(store)
+    app.world.break_items(4)
+    assert isinstance((await spelling(items=items).start(1).run(app)).failure(), ItemFailed)
+    assert log == ["closed"]
+
+    waiting = spelling(items=items, map=lambda _: never())
+    with anyio.move_on_after(0.05):
+        await waiting.start(1).run(app)
+    assert log == ["closed", "closed"]
 
 
 async def test_a_listing_that_is_a_step_is_recorded(store: MemoryStore) -> None:
@@ -451,6 +479,26 @@ async def test_a_step_says_itself_which_failures_a_resume_tries_again(
         again = await job.resume(f"r{item}").run(app)
         assert isinstance(first, ItemFailed)
         assert (str(again.failure()) == str(first)) if is_final else again.unwrap().value == "0"
+
+
+async def test_the_failure_of_an_item_says_whether_a_resume_tries_it_again(
+    store: MemoryStore,
+) -> None:
+    final = step(retryable=False)(spell)
+    app = app_around(store)
+    app.world.break_items(1)
+
+    tried_again = (await spelling().start(2).run(app)).failure()
+    stands = (await spelling(map=final).start(2, run_id="r").run(app)).failure()
+
+    assert "A resume tries it again and goes on" in str(tried_again)
+    assert "a resume does not try it again, and fails as well" in str(stands)
+    app.world.mend()
+    assert str((await spelling(map=final).resume("r").run(app)).failure()) == str(stands)
+    assert "resumed with force=True" in str(stands)
+    aside = spelling(map=final, on_item_failure="dead_letter")
+    result = (await aside.resume("r", force=True).run(app)).unwrap()
+    assert (result.value, [letter.key for letter in result.dead_letters]) == ("0", ["1"])
 
 
 @pytest.mark.parametrize("where", ["item", "first group", "last group"])

@@ -1,0 +1,233 @@
+"""A resume finds in its source all the items that are done, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from returns.result import Failure, Success
+
+from effectflow import Do, Effect, JobResult, fail, pure, with_checkpointing, workflow
+from effectflow.checkpoint import RunStatus, StepInputChanged, read_checkpoint
+from effectflow.stores import MemoryStore
+from tests.workflows.mapreduce.world import App, Broken, app_around, spelled, spelling
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    async with MemoryStore() as store:
+        yield store
+
+
+@pytest.mark.parametrize(
+    ("after", "recorded", "current"),
+    [
+        ([4], "(items '0', '1', '2', '3')", "(1 items, without any of these)"),
+        ([1, 2, 3, 4], "(items '0')", "(4 items, without it)"),
+        ([4, 3, 9, 1, 0], "(items '2')", "(5 items, without it)"),
+        ([], "(items '0', '1', '2', '3')", "(0 items, without any of these)"),
+    ],
+    ids=["emptied as it was worked on", "shortened", "one for another", "empty"],
+)
+async def test_items_that_are_done_and_gone_are_named(
+    store: MemoryStore, after: list[int], recorded: str, current: str
+) -> None:
+    source = [0, 1, 2, 3, 4]
+    job = spelling(items=lambda _: list(source), max_parallel=1, fan_in=32)
+    app = app_around(store)
+    app.world.break_items(4)
+    await job.start(None, run_id="r").run(app)
+    app.world.mend()
+    source[:] = after
+
+    error = (await job.resume("r").run(app)).failure()
+
+    assert isinstance(error, StepInputChanged)
+    assert (error.run_id, error.step) == ("r", "map")
+    assert (error.recorded, error.current) == (recorded, current)
+    assert (await read_checkpoint(store, "r")).status is not RunStatus.COMPLETED
+
+    source[:] = [0, 1, 2, 3, 4]
+    assert await job.resume("r").run(app) == Success(JobResult(spelled(5), 5))
+
+
+async def test_a_shared_iterator_that_is_exhausted_is_no_source_without_items(
+    store: MemoryStore,
+) -> None:
+    shared = iter([0, 1, 2])
+    job = spelling(items=lambda _: shared, max_parallel=1)
+    app = app_around(store)
+    app.world.break_items(2)
+    await job.start(None, run_id="r").run(app)
+
+    error = (await job.resume("r").run(app)).failure()
+
+    assert isinstance(error, StepInputChanged)
+    assert error.current == "(0 items, without any of these)"
+
+
+@pytest.mark.parametrize("after", [[3, 2, 1, 0], [9, 0, 1, 2, 3], [0, 1, 2]])
+async def test_another_order_a_new_item_and_one_that_was_not_done_are_taken(
+    store: MemoryStore, after: list[int]
+) -> None:
+    source = [0, 1, 2, 3]
+    job = spelling(items=lambda _: list(source), max_parallel=1, fan_in=32)
+    app = app_around(store)
+    app.world.break_items(3)
+    await job.start(None, run_id="r").run(app)
+    app.world.mend()
+    source[:] = after
+
+    value = " ".join(map(str, after))
+    assert await job.resume("r").run(app) == Success(JobResult(value, len(after)))
+
+
+async def test_an_item_that_is_replaced_after_the_map_phase_is_missed(store: MemoryStore) -> None:
+    source = [0, 1, 2]
+    is_broken = True
+
+    def breaking(words: list[str]) -> Effect[App, str, str]:
+        return fail("no") if is_broken else pure(" ".join(words))
+
+    job = spelling(items=lambda _: list(source), reduce=breaking, fan_in=5)
+    await job.start(None, run_id="r").run(app_around(store))
+    is_broken = False
+    source[1] = 7
+
+    error = (await job.resume("r").run(app_around(store))).failure()
+
+    assert isinstance(error, StepInputChanged)
+    assert error.recorded == "(items '1')"
+
+
+async def test_what_a_source_that_was_refused_had_besides_is_not_missed(store: MemoryStore) -> None:
+    source = [0, 1, 2]
+    is_broken = True
+
+    def breaking(words: list[str]) -> Effect[App, str, str]:
+        return fail("no") if is_broken else pure(" ".join(words))
+
+    job = spelling(items=lambda _: list(source), reduce=breaking, fan_in=5)
+    await job.start(None, run_id="r").run(app_around(store))
+    is_broken = False
+    source.append(3)
+    assert isinstance((await job.resume("r").run(app_around(store))).failure(), StepInputChanged)
+    source.pop()
+
+    assert await job.resume("r").run(app_around(store)) == Success(JobResult("0 1 2", 3))
+
+
+async def test_however_many_are_gone_and_however_long_their_keys_the_error_is_short(
+    store: MemoryStore,
+) -> None:
+    source = list(range(1000))
+    job = spelling(
+        items=lambda _: list(source),
+        key=lambda number: f"[{number}/100%]" + "x" * 10_000,
+        max_parallel=1,
+        fan_in=2000,
+    )
+    app = app_around(store)
+    app.world.break_items(999)
+    await job.start(None, run_id="r").run(app)
+    app.world.mend()
+    source[:] = [999]
+
+    error = (await job.resume("r").run(app)).failure()
+
+    assert isinstance(error, StepInputChanged)
+    assert error.recorded.startswith("(items '[0/100%]xxx")
+    assert error.recorded.endswith("x...' and 994 more)")
+    assert len(str(error)) < 1000
+
+
+async def test_dead_letters_are_done_as_well(store: MemoryStore) -> None:
+    source = [0, 1, 2, 3]
+    is_broken = True
+
+    def breaking(words: list[str]) -> Effect[App, str, str]:
+        return fail("no") if is_broken else pure(" ".join(words))
+
+    options: dict[str, Any] = {"on_item_failure": "dead_letter", "reduce": breaking, "fan_in": 9}
+    job = spelling(items=lambda _: list(source), **options)
+    app = app_around(store)
+    app.world.break_items(2)
+    await job.start(None, run_id="r").run(app)
+    is_broken = False
+
+    source.remove(2)
+    gone = (await job.resume("r").run(app)).failure()
+    assert isinstance(gone, StepInputChanged)
+    assert gone.recorded == "(items '2')"
+
+    source.append(2)
+    app.world.mend()
+    result = (await job.resume("r").run(app)).unwrap()
+    assert (result.items, [letter.key for letter in result.dead_letters]) == (4, ["2"])
+    assert await job.retry_dead_letters("r").run(app) == Success(JobResult("0 1 3 2", 4))
+
+
+async def test_a_job_within_another_workflow_misses_its_own_items_only(store: MemoryStore) -> None:
+    sources = {"first": [0, 1], "second": [0, 1, 2]}
+    job = spelling(items=lambda name: list(sources[name]), max_parallel=1, fan_in=32)
+
+    @workflow
+    def both(_: None) -> Do[App, Any, list[str]]:
+        first = yield from job.body("first")
+        second = yield from job.body("second")
+        return [first.value, second.value]
+
+    app = app_around(store)
+    app.world.break_items(2)
+    await both.start(None, run_id="r").run(app)
+    app.world.mend()
+
+    sources["second"] = [1, 2]
+    error = (await both.resume("r").run(app)).failure()
+    assert isinstance(error, StepInputChanged)
+    assert (error.step, error.recorded) == ("map#2", "(items '0')")
+
+    sources["second"] = [0, 1, 2]
+    assert await both.resume("r").run(app) == Success(["0 1", "0 1 2"])
+
+
+async def test_items_that_a_handled_failure_left_out_are_not_missed(store: MemoryStore) -> None:
+    """The last, incomplete group fails, which is handled: a resume maps no items but those of it."""
+    job = spelling(
+        reduce=lambda words: fail("no") if words == ["3"] else pure(" ".join(words)), fan_in=3
+    )
+    is_stuck = True
+
+    @workflow
+    def handling(count: int) -> Do[App, Any, str]:
+        outcome = yield from job.body(count).result()
+        # A step after the failure, so that the journal says that it was handled.
+        yield from with_checkpointing("go on", pure(None))
+        if is_stuck:
+            yield from fail("stuck")
+        return str(outcome.failure())
+
+    app = app_around(store)
+    assert await handling.start(4, run_id="r").run(app) == Failure("stuck")
+    is_stuck = False
+    app.world.forget()
+
+    assert await handling.resume("r").run(app) == Success("no")
+    assert app.world.mapped == []
+
+
+async def test_a_map_function_of_another_name_maps_anew_and_misses_nothing(
+    store: MemoryStore,
+) -> None:
+    app = app_around(store)
+    app.world.break_items(2)
+    await spelling(max_parallel=1).start(3, run_id="r").run(app)
+
+    def spell_again(number: int) -> Effect[App, Broken, str]:
+        return pure(str(number))
+
+    renamed = spelling(map=spell_again, max_parallel=1)
+    assert await renamed.resume("r", force=True).run(app) == Success(JobResult("0 1 2", 3))
