@@ -83,7 +83,8 @@ def decode_cbor(data: bytes) -> Tree:
     _check_parts(data, _parts_of_cbor)
     source = BytesIO(data)
     try:
-        tree = cbor2.load(source, semantic_decoders=_NO_TAGS)
+        # Lists as keys could all have one hash, which takes quadratic time.
+        tree = cbor2.load(source, semantic_decoders=_NO_TAGS, strict_hashable_types=True)
     except (cbor2.CBORDecodeError, RecursionError, MemoryError) as error:
         raise MalformedValue("$", f"it is no CBOR: {error}") from error
     if source.read(1):
