@@ -13,7 +13,7 @@ from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import Finished, HeadState, Interrupted
 from effectflow.checkpoint.entry_format import read_entry, write_entry
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
-from effectflow.checkpoint.format_versions import format_version
+from effectflow.checkpoint.format_versions import format_version, migrated
 from effectflow.checkpoint.shapes import (
     LIST,
     MAP,
@@ -195,6 +195,7 @@ def _read_with(decode: Callable[[bytes], Tree], data: bytes) -> Checkpoint:
             raise UnsupportedVersion("the checkpoint", tree["version"], format_version())
         if tree.pop("digest") != _digest(tree):
             raise ValueError("its digest is wrong")
+        tree = _in_present_version(tree)
         checkpoint = _read(tree)
         if _write(checkpoint) != tree:
             raise ValueError("its parts contradict one another")
@@ -202,6 +203,19 @@ def _read_with(decode: Callable[[bytes], Tree], data: bytes) -> Checkpoint:
         reason = f"it is none that was saved ({error!r})"
         raise CorruptCheckpoint("", reason, what="the checkpoint") from error
     return checkpoint
+
+
+def _in_present_version(tree: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint of some version as the present one would have written it."""
+    version = tree["version"]
+    if version.__class__ is not int or version < 1:
+        raise ValueError(f"version is {version!r}")
+    entries = {
+        name: migrated(tree[name], version)
+        for name in ("state", "finished")
+        if tree[name] is not None
+    }
+    return {**tree, **entries, "version": format_version()}
 
 
 def _read(tree: dict[str, Any]) -> Checkpoint:

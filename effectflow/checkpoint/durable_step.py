@@ -335,7 +335,7 @@ def _unreadable(
         again = read_error(record, path, definition.types)
     except NotSerializable as unreadable:
         return unreadable
-    if is_exact(error, record, again):
+    if is_exact(error, record, again, definition.types):
         return None
     return NotSerializable(path, f"its failure {error!r} would come back as {again!r}")
 

@@ -43,8 +43,7 @@ from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import (
     MalformedValue,
     Tree,
-    decode_cbor,
-    decode_json,
+    decode_entry_tree,
     encode_cbor,
     encode_json,
 )
@@ -72,12 +71,8 @@ def decode_entry(data: bytes, run_id: str, sequence: int, version: int) -> Entry
     Fails with CorruptCheckpoint if there is none, and with UnsupportedVersion if a newer effectflow
     wrote it.
     """
-    is_json = data[:1] == b"{"
     try:
-        tree: Any = decode_json(data) if is_json else decode_cbor(data)
-        if (encode_json(tree) if is_json else encode_cbor(tree)) != data:
-            # A key that is there twice, blanks, another way to write a number.
-            raise MalformedValue("$", "it is not in the form that entries are written in")
+        tree: Any = decode_entry_tree(data)
         return read_entry(migrated(tree, _version_of(tree, run_id, version)))
     except MalformedValue as error:
         raise CorruptCheckpoint(run_id, str(error), sequence=sequence) from error
@@ -172,7 +167,10 @@ _SAYING_A_VERSION = ("started", "resumed")
 
 def _read_error(tree: Mapping[str, Any]) -> ErrorRecord:
     check_shape(tree, _ERROR)
-    return ErrorRecord(tree["type"], tree["message"], tree["value"], tree["traceback"])
+    value: Tree = tree["value"]
+    if tree["traceback"] is not None and isinstance(value, dict) and "value" in value:
+        raise ValueError("the error of a defect is no exception")
+    return ErrorRecord(tree["type"], tree["message"], value, tree["traceback"])
 
 
 def _read_started(tree: Mapping[str, Any]) -> Started:

@@ -11,7 +11,14 @@ from typing import Any
 
 from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.checkpoint.errors import NotSerializable
-from effectflow.checkpoint.values import KnownTypes, MalformedValue, Tree, from_tree, to_tree
+from effectflow.checkpoint.values import (
+    KnownTypes,
+    MalformedValue,
+    Tree,
+    are_same,
+    from_tree,
+    to_tree,
+)
 from effectflow.checkpoint.values.exceptions import (
     error_named,
     name_of_error,
@@ -60,12 +67,16 @@ def read_error(record: ErrorRecord, step: str, types: KnownTypes) -> Any:
     )
 
 
-def is_exact(error: object, record: ErrorRecord, again: object) -> bool:
+def is_exact(error: object, record: ErrorRecord, again: object, types: KnownTypes) -> bool:
     """Whether the error that a record gave is the one that it was made of."""
     if not isinstance(error, Exception):
         return type(again) is type(error) and again == error
     same_text = _without_surrogates(text_of(again)) == record.message
-    return type(again) is type(error) and same_text
+    return (
+        type(again) is type(error)
+        and same_text
+        and are_same(_write_value(again, types), record.value)
+    )
 
 
 def _without_surrogates(text: str) -> str:

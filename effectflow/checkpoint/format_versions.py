@@ -1,6 +1,7 @@
 """The version of the format that entries are written in, and how those of older versions are read.
 
-A journal says its version in its first entry, and again where a newer effectflow goes on with it.
+A journal says its version in its first entry, and again where a newer effectflow goes on with it. A saved
+checkpoint says that of the entries in it.
 """
 
 from __future__ import annotations

@@ -15,15 +15,19 @@ import pytest
 
 from effectflow import Checkpoints, Do, Effect, from_fn, step, workflow
 from effectflow.checkpoint import (
+    BeforeStep,
+    Checkpoint,
     CheckpointStore,
+    CorruptCheckpoint,
     Owner,
     Resumed,
     RunStatus,
     RunSummary,
     UnsupportedVersion,
+    read_checkpoint,
     read_entries,
 )
-from effectflow.checkpoint.values import Tree
+from effectflow.checkpoint.values import Tree, encode_compact
 from effectflow.stores import MemoryStore
 
 pytestmark = pytest.mark.anyio
@@ -116,3 +120,50 @@ async def test_a_run_that_a_newer_version_went_on_with_is_left_alone(
         with pytest.raises(UnsupportedVersion, match="run 'r' has format version 2"):
             await adding.start(5, run_id="r").run_or_raise(app)
         assert await store.read("r") == before
+
+
+async def old_checkpoint() -> dict[str, Any]:
+    """The run above as a checkpoint, as the older version saved it; without its digest."""
+    async with MemoryStore() as store:
+        await write_run(store, [{**OLD[0], "fingerprint": adding.fingerprint}, *OLD[1:]])
+        tree: dict[str, Any] = (await read_checkpoint(store, "r")).to_tree()
+    del tree["digest"]
+    return {**tree, "version": 1, "state": OLD[3]}
+
+
+def saved(tree: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint with its digest, as docs/format.md describes it."""
+    return {**tree, "digest": hashlib.sha256(orjson.dumps(tree)).hexdigest()}
+
+
+@pytest.mark.usefixtures("second_version")
+async def test_a_checkpoint_that_an_older_version_saved_is_read_in_the_present_one() -> None:
+    tree = saved(await old_checkpoint())
+
+    checkpoint = Checkpoint.from_json(orjson.dumps(tree).decode())
+    assert checkpoint == Checkpoint.from_binary(encode_compact(tree))
+    assert checkpoint.state == BeforeStep("add#2", 1, at=4.0)
+    # What is saved of it now says so.
+    assert checkpoint.version == 2
+    assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
+    assert Checkpoint.from_binary(checkpoint.to_binary()) == checkpoint
+    async with MemoryStore() as store:
+        await write_run(store, [{**OLD[0], "fingerprint": adding.fingerprint}, *OLD[1:]])
+        assert await read_checkpoint(store, "r") == checkpoint
+
+
+@pytest.mark.usefixtures("second_version")
+async def test_the_parts_of_an_older_checkpoint_must_agree_as_well() -> None:
+    tree = await old_checkpoint()
+    for wrong in ({"status": "completed"}, {"id": "r@9"}, {"state": {**OLD[3], "more": 1}}):
+        text = orjson.dumps(saved({**tree, **wrong})).decode()
+        with pytest.raises(CorruptCheckpoint):
+            Checkpoint.from_json(text)
+
+
+@pytest.mark.usefixtures("second_version")
+@pytest.mark.parametrize("version", [0, -1, -3, True, 1.0, "1", None, [1]])
+async def test_a_checkpoint_of_no_version_is_refused(version: Any) -> None:
+    text = orjson.dumps(saved({**await old_checkpoint(), "version": version})).decode()
+    with pytest.raises(CorruptCheckpoint):
+        Checkpoint.from_json(text)

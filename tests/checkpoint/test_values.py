@@ -780,6 +780,13 @@ def test_tags_of_cbor_are_refused(tag: int) -> None:
             decode_cbor(cbor2.dumps({"a": [cbor2.CBORTag(tag, content)]}))
 
 
+@pytest.mark.parametrize("key", [b"\x82\x20\x21", b"\xa0", b"\x20", b"\xf6", b"\xf9\x7e\x00"])
+def test_keys_of_cbor_that_are_no_text_are_refused(key: bytes) -> None:
+    """Lists of -1 and -2 have one hash all: a map of them would take minutes to be built."""
+    with pytest.raises(MalformedValue, match="map key must be"):
+        decode_cbor(b"\x81\xa1" + key + b"\x00")
+
+
 def test_compact_data_cannot_repeat_a_text() -> None:
     bomb = zlib.compress(repeated_text(10_000, 200_000), level=9)
     assert len(bomb) < 400

@@ -17,9 +17,11 @@ from effectflow.checkpoint.values.model import Tree
 
 __all__ = [
     "MAX_COMPACT_BYTES",
+    "MAX_ENTRY_LEVELS",
     "MAX_PARTS",
     "decode_cbor",
     "decode_compact",
+    "decode_entry_tree",
     "decode_indented_json",
     "decode_json",
     "encode_cbor",
@@ -35,6 +37,16 @@ MAX_PARTS = 4_000_000
 """How many lists, maps, keys and items one tree may have: one of two bytes takes fifty in memory."""
 
 
+_MAX_JSON_LEVELS = 254
+"""How deep lists and maps may be nested in what orjson writes."""
+
+MAX_ENTRY_LEVELS = 240
+"""How deep they may be nested in an entry, which has to fit into a checkpoint and what shows that.
+
+A value has three at most for each level of its own, of which it may have 64.
+"""
+
+
 def encode_json(tree: Tree) -> bytes:
     """A tree as compact JSON. Raises NotSerializable for one of more than MAX_PARTS."""
     return _bounded(orjson.dumps(tree), _parts_of_json)
@@ -47,6 +59,36 @@ def decode_json(data: bytes) -> Tree:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise MalformedValue("$", f"it is no JSON: {error}") from error
+
+
+def decode_entry_tree(data: bytes) -> Tree:
+    """The tree that `encode_json` or `encode_cbor` wrote for an entry, told apart by the first byte.
+
+    Raises MalformedValue for anything else.
+    """
+    if data[:1] != b"{":
+        tree = _decode_exact_cbor(data)
+        if len(data) > MAX_ENTRY_LEVELS:
+            _bounded_json(tree)
+        return tree
+    tree = decode_json(data)
+    is_flat = data.count(b"[") + data.count(b"{") <= MAX_ENTRY_LEVELS
+    if (orjson.dumps(tree) if is_flat else _bounded_json(tree)) != data:
+        # A key that is there twice, blanks, another way to write a number.
+        raise MalformedValue("$", "it is not in the form that entries are written in")
+    return tree
+
+
+def _bounded_json(tree: Tree) -> bytes:
+    """The JSON of a tree. Raises MalformedValue for one that has more than MAX_ENTRY_LEVELS."""
+    spare = _MAX_JSON_LEVELS - MAX_ENTRY_LEVELS
+    for _ in range(spare):
+        tree = [tree]
+    try:
+        return orjson.dumps(tree)[spare:-spare]
+    except TypeError as error:
+        reason = f"its lists and maps are nested more than {MAX_ENTRY_LEVELS} deep"
+        raise MalformedValue("$", reason) from error
 
 
 def decode_indented_json(data: bytes) -> Tree:
@@ -83,11 +125,28 @@ def decode_cbor(data: bytes) -> Tree:
     _check_parts(data, _parts_of_cbor)
     source = BytesIO(data)
     try:
-        tree = cbor2.load(source, semantic_decoders=_NO_TAGS)
+        # Lists as keys could all have one hash, which takes quadratic time.
+        tree = cbor2.load(source, semantic_decoders=_NO_TAGS, strict_hashable_types=True)
     except (cbor2.CBORDecodeError, RecursionError, MemoryError) as error:
         raise MalformedValue("$", f"it is no CBOR: {error}") from error
     if source.read(1):
         raise MalformedValue("$", "something follows the CBOR data")
+    return tree
+
+
+def _decode_exact_cbor(data: bytes) -> Tree:
+    """The tree that `encode_cbor` wrote. Raises MalformedValue for anything else."""
+    tree = decode_cbor(data)
+    try:
+        text = orjson.dumps(tree)
+    except TypeError as error:
+        raise MalformedValue("$", f"it is no plain data: {error}") from error
+    if encode_cbor(tree) != data:
+        # A key that is there twice, or another way to write a number.
+        raise MalformedValue("$", "it is not in the form that trees are written in")
+    # orjson writes null for NaN and infinities. cbor2 begins them with this byte, which little else has.
+    if b"\xf9" in data and orjson.loads(text) != tree:
+        raise MalformedValue("$", "it has a float that is not finite")
     return tree
 
 
@@ -182,8 +241,4 @@ def decode_compact(data: bytes) -> Tree:
         raise MalformedValue("$", "it is cut off")
     if inflation.unused_data:
         raise MalformedValue("$", "something follows the compressed data")
-    tree = decode_cbor(plain)
-    if encode_cbor(tree) != plain:
-        # A key that is there twice, or another way to write a number.
-        raise MalformedValue("$", "it is not in the form that trees are written in")
-    return tree
+    return _decode_exact_cbor(plain)

@@ -8,9 +8,19 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
-from typing import Any, cast
+from contextlib import suppress
+from functools import cache
+from types import GetSetDescriptorType, MemberDescriptorType
+from typing import Any, TypeAlias, TypeGuard, cast
 
-__all__ = ["error_named", "name_of_error", "put_together", "take_apart", "text_of"]
+__all__ = [
+    "error_named",
+    "is_same_error",
+    "name_of_error",
+    "put_together",
+    "take_apart",
+    "text_of",
+]
 
 _BUILTIN: Mapping[str, type[Exception]] = {
     name: value
@@ -18,6 +28,7 @@ _BUILTIN: Mapping[str, type[Exception]] = {
     if isinstance(value, type) and issubclass(value, Exception)
 }
 
+_BUILTIN_KINDS = frozenset(_BUILTIN.values())
 _BUILTIN_INITS = {kind.__init__ for kind in _BUILTIN.values()}
 
 
@@ -50,20 +61,105 @@ def error_named(name: object, declared: Mapping[str, type[Exception]]) -> type[E
 
 
 def take_apart(error: Exception) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments and attributes that make the same exception again. Raises TypeError or ValueError."""
-    # What pickle would keep: for an OSError the args in it have the file names too.
-    _, args, *rest = cast("tuple[Any, ...]", error.__reduce__())
-    kept = cast("dict[str, Any]", (rest[0] if rest else None) or {})
-    return list(args), {name: part for name, part in kept.items() if name != "__notes__"}
+    """The arguments and attributes that make the same exception again."""
+    kind = type(error)
+    # For an OSError these have the file names too.
+    args = list(cast("tuple[Any, ...]", _built_in_base(kind).__reduce__(error)[1]))
+    state = {name: part for name, part in vars(error).items() if name != "__notes__"}
+    try:
+        of_args = _members_of(_made_of(kind, args))
+    except ValueError:
+        of_args = {}
+    return args, state | {
+        name: part
+        for name, part in _members_of(error).items()
+        if name not in of_args or not _is_same(part, of_args[name])
+    }
 
 
 def put_together(kind: type[Exception], args: list[Any], state: Mapping[str, Any]) -> Exception:
     """An exception of its arguments and attributes. Raises TypeError, ValueError or AttributeError."""
-    if kind.__init__ in _BUILTIN_INITS:
-        error = kind(*args)
-    else:
+    error, members = _made_of(kind, args), _members(kind)
+    for name, part in state.items():
+        if name.__class__ is not str or name == "__notes__":
+            raise ValueError(f"{name!r} is no attribute of an exception")
+        if name not in members:
+            vars(error)[name] = part
+        elif members[name].__objclass__ in _CHECKED_WHEN_MADE:
+            raise ValueError(f"{name} is not what its arguments say")
+        else:
+            # Not setattr: a frozen class refuses that, and a property would be called.
+            members[name].__set__(error, part)
+    return error
+
+
+def is_same_error(one: Exception, other: Exception) -> bool:
+    """Whether two exceptions have the same class and text, and are made of the same parts."""
+    if type(one) is not type(other) or text_of(one) != text_of(other):
+        return False
+    (args, state), (other_args, other_state) = take_apart(one), take_apart(other)
+    return (
+        len(args) == len(other_args)
+        and all(map(_is_same, args, other_args))
+        and state.keys() == other_state.keys()
+        and all(_is_same(part, other_state[name]) for name, part in state.items())
+    )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two parts are one object, or what a built-in class makes of one: a number or a tuple."""
+    return one is other or (
+        one.__class__ is other.__class__ and one.__class__ in (int, tuple) and one == other
+    )
+
+
+def _made_of(kind: type[Exception], args: list[Any]) -> Exception:
+    """An exception that has nothing but its arguments. Raises ValueError."""
+    try:
+        if kind.__init__ in _BUILTIN_INITS:
+            return kind(*args)
         # An __init__ of its own may take other arguments than those that it hands on.
         error = kind.__new__(kind)
-        error.args = tuple(args)
-    vars(error).update(state)
+        _built_in_base(kind).__init__(error, *args)
+    except Exception as problem:
+        raise ValueError(repr(problem)) from problem
     return error
+
+
+def _built_in_base(kind: type[Exception]) -> type[Exception]:
+    return next(base for base in kind.__mro__ if base in _BUILTIN_KINDS)
+
+
+_Member: TypeAlias = MemberDescriptorType | GetSetDescriptorType
+
+_LEFT_OUT = vars(AttributeError)["obj"]
+"""It says where an error was raised, as a traceback does, and may be any object. Pickle leaves it out."""
+
+_CHECKED_WHEN_MADE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
+"""CPython reads memory where their attributes say. It checks them when it is given them as arguments."""
+
+
+@cache
+def _members(kind: type[Exception]) -> Mapping[str, _Member]:
+    """What an exception has besides its `__dict__`: slots, and the attributes of built-in classes."""
+    return {
+        name: part
+        for base in reversed(kind.__mro__)
+        for name, part in vars(base).items()
+        if base is not BaseException and _is_member(part, base) and part is not _LEFT_OUT
+    }
+
+
+def _is_member(part: object, base: type) -> TypeGuard[_Member]:
+    if isinstance(part, GetSetDescriptorType):
+        return base in _BUILTIN_KINDS and part.__name__ != "__weakref__"
+    return isinstance(part, MemberDescriptorType)
+
+
+def _members_of(error: Exception) -> dict[str, Any]:
+    """Those that are set."""
+    found: dict[str, Any] = {}
+    for name, member in _members(type(error)).items():
+        with suppress(AttributeError):
+            found[name] = member.__get__(error)
+    return found

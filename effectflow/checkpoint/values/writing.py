@@ -26,10 +26,10 @@ from returns.result import Failure, Success
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.exceptions import (
     error_named,
+    is_same_error,
     name_of_error,
     put_together,
     take_apart,
-    text_of,
 )
 from effectflow.checkpoint.values.known_types import KnownTypes
 from effectflow.checkpoint.values.model import Tree
@@ -267,7 +267,7 @@ def _write_error(error: Exception, walk: Walk, depth: int) -> Any:
         ) from None
     except (TypeError, ValueError, AttributeError) as problem:
         raise Fault(f"a {kind.__name__} cannot be made again of its args: {problem}") from None
-    if type(again) is not kind or text_of(again) != text_of(error):
+    if not is_same_error(again, error):
         raise Fault(f"a {kind.__name__} made again of its args would be {again!r}")
     written = [_write_at(args, ".args", walk, depth), _write_dict(state, walk, depth)]
     return {"$error": [name, *written]}

@@ -1,0 +1,222 @@
+"""An entry that anybody may have written is plain data through and through, or is named as damaged.
+
+The digest of an entry finds damage. Without a key it keeps nobody from writing one that fits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import zlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import anyio
+import cbor2
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from returns.result import Failure
+
+from effectflow import Checkpoints, Do, Effect, pure, step, workflow
+from effectflow.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    CorruptCheckpoint,
+    Owner,
+    RunStatus,
+    RunSummary,
+    read_checkpoint,
+    verify_run,
+)
+from effectflow.stores import MemoryStore
+
+pytestmark = pytest.mark.anyio
+
+Format = Literal["json", "cbor"]
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints
+
+
+@step
+def add(number: int) -> Effect[App, str, int]:
+    return pure(number + 1)
+
+
+@workflow
+def adding(number: int) -> Do[App, str, int]:
+    handled = yield from add(number).result()
+    return (yield from add(handled.value_or(0)))
+
+
+STARTED: dict[str, Any] = {
+    "entry": "started", "format": 1, "run_id": "r", "workflow": "adding", "kind": "standard",
+    "version": "1", "fingerprint": adding.fingerprint, "steps": ["add"], "input": 5,
+    "context": {}, "at": 1.0,
+}  # fmt: skip
+BEGUN = {"entry": "before_step", "step": "add", "attempt": 1, "at": 2.0}
+COMPLETED = {"entry": "completed", "step": "add", "output": 6, "duration": 0.5, "at": 3.0}
+
+
+def failed(error: dict[str, Any]) -> dict[str, Any]:
+    return {"entry": "failed", "step": "add", "error": error, "retryable": False, "at": 3.0}
+
+
+async def write_run(store: CheckpointStore, trees: list[Any], form: Format) -> None:
+    """A run as docs/format.md describes it."""
+    digest, bodies = hashlib.sha256(b"r").digest(), list[bytes]()
+    for tree in trees:
+        payload = orjson.dumps(tree) if form == "json" else cbor2.dumps(tree)
+        digest = hashlib.sha256(digest + payload).digest()
+        is_json = form == "json"
+        trailer = b"\nsha256:" + digest.hex().encode() if is_json else digest + b"S"
+        bodies.append(payload + trailer)
+    lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+    summary = RunSummary("adding", "standard", "1", RunStatus.RUNNING, 1.0)
+    await store.append(lease, bodies, after=0, summary=summary, release=True)
+
+
+async def assert_refused(trees: list[Any], form: Format) -> None:
+    """Everything that reads the run says that the last of these entries is none."""
+    async with MemoryStore() as store:
+        await write_run(store, trees, form)
+        found = await verify_run(store, "r")
+        assert isinstance(found.problem, CorruptCheckpoint)
+        assert found.good == len(trees) - 1
+        with pytest.raises(CorruptCheckpoint, match=f"entry {len(trees)} of run 'r'"):
+            await read_checkpoint(store, "r")
+        ended = await adding.resume("r").run(App(Checkpoints(store)))
+        assert isinstance(ended, Failure)
+        assert isinstance(ended.failure(), CorruptCheckpoint)
+
+
+def nested(levels: int, *, in_maps: bool = False) -> Any:
+    value: Any = None
+    for _ in range(levels):
+        value = {"a": value} if in_maps else [value]
+    return value
+
+
+STRANGE: list[Any] = [
+    math.nan,
+    math.inf,
+    -math.inf,
+    b"bytes",
+    cbor2.undefined,
+    cbor2.CBORSimpleValue(200),
+    -(2**63) - 1,
+    {1: 2},
+    {None: 1},
+    {b"a": 1},
+    {("a",): 1},
+    nested(300),
+    nested(300, in_maps=True),
+]
+
+
+@pytest.mark.parametrize("strange", STRANGE, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("part", ["value", "part of a value", "time"])
+async def test_what_no_value_is_made_of_is_refused_wherever_it_is(strange: Any, part: str) -> None:
+    values = {
+        "value": {"output": strange},
+        "part of a value": {"output": {"a": [1, {"b": strange}]}},
+        "time": {"at": strange},
+    }
+    await assert_refused([STARTED, BEGUN, {**COMPLETED, **values[part]}], "cbor")
+
+
+@pytest.mark.parametrize("form", ["json", "cbor"])
+@pytest.mark.parametrize("in_maps", [False, True], ids=["lists", "maps"])
+@pytest.mark.parametrize("levels", [240, 250, 252])
+async def test_an_entry_is_nested_so_deep_that_a_checkpoint_can_hold_it(
+    form: Format, in_maps: bool, levels: int
+) -> None:
+    value = nested(levels, in_maps=in_maps)
+    await assert_refused([STARTED, BEGUN, {**COMPLETED, "output": value}], form)
+
+    async with MemoryStore() as store:
+        value = nested(239, in_maps=in_maps)
+        await write_run(store, [STARTED, BEGUN, {**COMPLETED, "output": value}], form)
+        assert (await verify_run(store, "r")).problem is None
+        checkpoint = await read_checkpoint(store, "r")
+    assert_comes_back(checkpoint)
+
+
+@pytest.mark.parametrize("form", ["json", "cbor"])
+async def test_the_deepest_value_that_can_be_saved_is_read(form: Format) -> None:
+    def nest(depth: int) -> Any:
+        return {depth: nest(depth - 1)} if depth else "bottom"
+
+    deepest = nest(64)
+
+    @workflow
+    def deep(_: None) -> Do[App, Any, Any]:
+        return (yield from pure(deepest).checkpointed("deep"))
+
+    async with MemoryStore() as store:
+        app = App(Checkpoints(store, format=form))
+        assert await deep.start(None, run_id="r").run_or_raise(app) == deepest
+        assert await deep.start(None, run_id="r").run_or_raise(app) == deepest
+        assert_comes_back(await read_checkpoint(store, "r"))
+
+
+@pytest.mark.parametrize("form", ["json", "cbor"])
+async def test_the_error_of_a_defect_is_an_exception(form: Format) -> None:
+    error = {"type": "str", "message": "m", "value": {"value": "x"}, "traceback": "in line 1"}
+    await assert_refused([STARTED, BEGUN, failed(error)], form)
+
+
+def assert_comes_back(checkpoint: Checkpoint) -> None:
+    assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
+    assert Checkpoint.from_binary(checkpoint.to_binary()) == checkpoint
+
+
+@pytest.mark.parametrize("strange", STRANGE, ids=lambda value: repr(value)[:20])
+async def test_a_saved_checkpoint_is_plain_data_as_well(strange: Any) -> None:
+    async with MemoryStore() as store:
+        await write_run(store, [STARTED, BEGUN, COMPLETED], "json")
+        tree: dict[str, Any] = (await read_checkpoint(store, "r")).to_tree()
+    del tree["digest"]
+    tree["current_state"] = [strange]
+    try:
+        digest = hashlib.sha256(orjson.dumps(tree)).hexdigest()
+    except TypeError:
+        digest = ""
+    data = zlib.compress(cbor2.dumps({**tree, "digest": digest}))
+    with pytest.raises(CorruptCheckpoint):
+        Checkpoint.from_binary(data)
+
+
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**64), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=3)
+    | st.binary(max_size=3)
+    | st.sampled_from([cbor2.undefined, cbor2.CBORSimpleValue(99)])
+)
+ANYTHING = st.recursive(
+    LEAVES,
+    lambda parts: st.lists(parts, max_size=3) | st.dictionaries(LEAVES, parts, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None)
+@given(ANYTHING)
+def test_a_run_that_is_called_good_has_a_checkpoint_that_comes_back(value: Any) -> None:
+    async def read() -> Checkpoint | None:
+        async with MemoryStore() as store:
+            await write_run(store, [{**STARTED, "input": value}, BEGUN], "cbor")
+            if (await verify_run(store, "r")).problem is not None:
+                return None
+            return await read_checkpoint(store, "r")
+
+    checkpoint = anyio.run(read)
+    if checkpoint is not None:
+        assert_comes_back(checkpoint)
