@@ -54,7 +54,8 @@ class StateGraph(Generic[Env, E, S]):
         max_iterations: how many nodes one run may visit, sub-graphs counted as one node, before it
             fails with MaxIterationsExceeded.
         migrations: for each earlier version, a pure function from a state that it saved, as plain data,
-            to that of the next version; as for `@workflow`.
+            to that of the next version. It is given the input and the output of a run, and what nodes
+            gave, those of sub-graphs too; not what steps within a node or branches gave.
 
     Example:
         >>> from dataclasses import dataclass

@@ -52,11 +52,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """Run another workflow. `structure` is its own, if that is a graph."""
+    """Run another workflow. `structure` is its own, if that is a graph.
+
+    `gives_state` says which of its steps give a state, as in `Blueprint`.
+    """
 
     body: NodeBody
     definition: Definition
     structure: Structure | None
+    gives_state: Callable[[str], bool] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from effectflow.workflows.machine.saved import SavedForm
 from effectflow.workflows.machine.states import State, StateSet, name_of
 from effectflow.workflows.machine.transition import Transition
 from effectflow.workflows.machine.validation import problems_of
-from effectflow.workflows.migrating import Migration, check_migrations
+from effectflow.workflows.migrating import Migration, check_migrations, is_of_outermost_flow
 from effectflow.workflows.workflow import Workflow
 
 __all__ = ["DEFAULT_RETRY", "StateMachine"]
@@ -129,6 +129,7 @@ class StateMachine(
                 input_types=types.states,
                 output_types=types.outcomes,
                 migrations=upgrades,
+                gives_state=is_of_outermost_flow,
                 following=self._following,
             )
         )
