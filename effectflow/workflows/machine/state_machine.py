@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar, Union, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import HasCheckpoints
@@ -28,7 +28,8 @@ from effectflow.workflows.machine.picture import picture
 from effectflow.workflows.machine.planning import attempt_under_way, next_path
 from effectflow.workflows.machine.routes import Routes
 from effectflow.workflows.machine.saved import SavedForm
-from effectflow.workflows.machine.states import State, StateSet, name_of
+from effectflow.workflows.machine.states import name_of
+from effectflow.workflows.machine.structuring import structure_state
 from effectflow.workflows.machine.transition import Transition
 from effectflow.workflows.machine.validation import problems_of
 from effectflow.workflows.migrating import Migration, check_migrations, is_of_outermost_flow
@@ -125,7 +126,8 @@ class StateMachine(
             Blueprint(
                 define=lambda: definition,
                 body=lambda input: self.run_until_final(self._machine(input)).map(self._form.write),
-                input_type=_input_type(chart.declared),
+                # What states look alike in plain data, no annotation says: see `structure_input`.
+                input_type=None,
                 input_types=types.states,
                 output_types=types.outcomes,
                 migrations=upgrades,
@@ -241,6 +243,17 @@ class StateMachine(
         resumed: AnyEffect = cast(Any, super()).resume(run_id, force=force)
         return resumed.map(self._form.read)
 
+    def structure_input(self, data: object) -> Any:
+        """The state that plain data, such as parsed JSON, stands for; None for the initial one.
+
+        It is made one of the class of the initial state, or else of the first class that fits among those
+        that transitions leave. Data in the form in which a state is saved, such as
+        `{"$object": ["Draft", {...}]}`, names its class.
+
+        Raises ValueError if the data is no state of this machine.
+        """
+        return structure_state(self.name, self._chart, self._form.types, data)
+
     def _step(self, machine: AnyMachine, scope: Scope) -> AnyEffect:
         match self._routes.choose(machine.current):
             case None:
@@ -278,9 +291,3 @@ class StateMachine(
                 return None
             case bound:
                 return next_path(checkpoint, bound.transition.name)
-
-
-def _input_type(states: StateSet) -> object:
-    """The annotation that plain data is made a state by; None stands for the initial state."""
-    kinds = [atom.kind if isinstance(atom, State) else atom for atom in states.atoms]
-    return Union[(*dict.fromkeys(kinds), None)]
