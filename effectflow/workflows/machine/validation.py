@@ -9,7 +9,7 @@ from effectflow.effects import RetryPolicy
 from effectflow.workflows.checks import function_problems, step_name_problems
 from effectflow.workflows.machine.binding import saved_types
 from effectflow.workflows.machine.chart import Chart
-from effectflow.workflows.machine.states import State, StateSet, covers, name_of
+from effectflow.workflows.machine.states import Atom, State, StateSet, covers, name_of
 from effectflow.workflows.machine.transition import Transition
 
 __all__ = ["problems_of"]
@@ -138,14 +138,21 @@ def _misplaced(chart: Chart) -> Iterator[str]:
                 yield f"transition {transition.name!r} leaves {name_of(atom)}, which nothing leads to"
     for place in chart.places:
         if place not in chart.reachable:
-            yield f"state {name_of(place)} is unreachable: nothing leads to it from the initial state"
+            yield f"state {_shown(place)} is unreachable: nothing leads to it from the initial state"
         elif place in chart.final_places:
             continue
         elif not any(arrow.source == place for arrow in chart.arrows):
             if place not in chart.places_of(chart.final):
-                yield f"state {name_of(place)} is dead: it is not final, and no transition leaves it"
+                yield f"state {_shown(place)} is dead: it is not final, and no transition leaves it"
         elif chart.final and place not in chart.ending:
             yield f"state {name_of(place)} is dead: no final state can be reached from it"
+
+
+def _shown(place: Atom) -> str:
+    """A place by name; one that was perhaps meant as several with a word on that."""
+    if isinstance(place, State) and isinstance(place.value, frozenset):
+        return f"{name_of(place)} (a frozenset is one state, and several are named by a set)"
+    return name_of(place)
 
 
 def _leaving_final(chart: Chart) -> Iterator[str]:
