@@ -10,6 +10,7 @@ from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.durable_step import StepDefinition
 from effectflow.effects import Effect
 from effectflow.effects.notes import add_note
+from effectflow.workflows.answers import answered
 
 __all__ = ["Call", "Edge", "Nested", "Node", "Parallel", "Structure", "Work", "definition_of"]
 
@@ -33,10 +34,11 @@ class Edge:
         if self.when is None:
             return True
         try:
-            return bool(self.when(state))
+            answer = self.when(state)
         except Exception as defect:
             add_note(defect, f"in the condition of the edge {self}")
             raise
+        return bool(answered(answer, f"the condition of the edge {self}"))
 
     def __str__(self) -> str:
         condition = "" if self.when is None else f" if {self.label or '...'}"

@@ -70,8 +70,10 @@ def _is_used(state: object, chart: Chart) -> bool:
     return any(state in states for states in sets)
 
 
-def _unbounded(policy: RetryPolicy | None, whose: str) -> Iterator[str]:
-    if policy is not None and not policy.is_bounded:
+def _unbounded(policy: object, whose: str) -> Iterator[str]:
+    if not isinstance(policy, RetryPolicy):
+        yield f"the retry policy of {whose} is {policy!r}, which is no RetryPolicy"
+    elif not policy.is_bounded:
         yield (
             f"the retry policy of {whose} has no bound: add with_max_retries(n), "
             "with_max_elapsed(seconds), or without_bound()"
@@ -95,7 +97,8 @@ def _faults(transition: AnyTransition) -> Iterator[str]:
     if transition.guard is not None:
         takes = "a function from a state to a bool as its guard"
         yield from function_problems(transition.guard, name, takes)
-    yield from _unbounded(transition.retry, name)
+    if transition.retry is not None:
+        yield from _unbounded(transition.retry, name)
     if not transition.source:
         yield f"{name} leaves no state"
     if not transition.target:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, Flag
+from functools import partial
 from typing import Annotated, Any, Generic, Literal, NewType, TypeVar
 
 import pytest
@@ -346,6 +347,15 @@ def generator(state: Step) -> Any:
     yield state
 
 
+async def later(state: Step) -> bool:
+    return False
+
+
+class Later:
+    async def __call__(self, state: Step) -> bool:
+        return False
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -353,12 +363,45 @@ def generator(state: Step) -> Any:
         ({"action": generator}, "is given a generator function: put @do above it"),
         ({"guard": True}, "is given True: it takes a function from a state to a bool as its guard"),
         ({"guard": generator}, "is given a generator function"),
+        (
+            {"guard": later},
+            "is given an async function: it takes a function from a state to a bool",
+        ),
+        (
+            {"guard": Later()},
+            "is given an async function: it takes a function from a state to a bool",
+        ),
+        ({"guard": partial(later)}, "is given an async function"),
+        (
+            {"action": later},
+            "is given an async function: it takes a function from a state to an eff",
+        ),
     ],
 )
 def test_actions_and_guards_are_functions(given: Any, said: str) -> None:
     [problem] = problems(Transition("go", Step.A, Step.D, **given))
 
     assert problem.startswith(f"transition 'go' {said}")
+
+
+def test_what_is_no_transition_and_no_policy_is_told_with_all_else() -> None:
+    given: Any = ["x", A_TO_D, 5]
+    policy: Any = 3
+
+    assert problems(*given, retry=policy, initial=[1])[1:] == (
+        "`transitions` has 'x' at index 0, which is no Transition",
+        "`transitions` has 5 at index 2, which is no Transition",
+        "the retry policy of the machine is 3, which is no RetryPolicy",
+        "it has no initial state: `initial` must be one state, from which it begins",
+    )
+    none: Any = None
+    assert problems(Transition("go", Step.A, Step.D, act, retry=policy), retry=none) == (
+        "the retry policy of the machine is None, which is no RetryPolicy",
+        "the retry policy of transition 'go' is 3, which is no RetryPolicy",
+    )
+    alone: Any = A_TO_D
+    with pytest.raises(InvalidMachine, match=r"`transitions` is given Transition.*it takes a list"):
+        StateMachine("alone", initial=Step.A, transitions=alone, final={Step.D})
 
 
 def test_a_machine_needs_a_name() -> None:
