@@ -223,8 +223,8 @@ def test_conditions_and_choices_that_are_async_functions_are_refused() -> None:
     assert problems(graph) == (
         "the route out of 'a' is given an async function: it takes a function from a state to a choice",
         (
-            "the condition of the edge 'b' -> 'c' if later is given an async function: it takes a function "
-            "from a state to a bool"
+            "the condition of the edge 'b' -> 'c' if later is given an async function: it takes a "
+            "function from a state to a bool"
         ),
     )
 
