@@ -8,7 +8,7 @@ import json
 import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any
@@ -38,7 +38,7 @@ from effectflow.checkpoint import (
     NotSerializable,
     UnsupportedVersion,
 )
-from effectflow.workflows import HistoryEntry, Outcome
+from effectflow.workflows import History, HistoryEntry, Outcome
 from tests.workflows.machine.orders import App, Order, World, orders
 from tests.workflows.machine.timeline import Timeline
 
@@ -206,6 +206,19 @@ def test_the_binary_form_is_zlib_with_the_dictionary_of_the_format(order: Machin
     assert data[2:6].hex() == "0d1a7bd3"
     with pytest.raises(CorruptCheckpoint, match="compressed"):
         Checkpoint.from_binary(data)
+
+
+def test_a_history_is_saved_up_to_a_million_items() -> None:
+    """As docs/machines.md says: seven for each transition whose states have no fields."""
+    begun = machines.begin()
+    entry = HistoryEntry("turn", "end", "end", Timeline().now(), 1)
+
+    def saved(count: int) -> bytes:
+        return replace(begun, history=History([entry] * count)).to_binary()
+
+    assert saved(142_800)
+    with pytest.raises(NotSerializable, match="more than 1,000,000 in all"):
+        saved(142_900)
 
 
 def test_a_delay_that_is_over_while_the_machine_was_saved_is_not_waited_for_again() -> None:
