@@ -24,6 +24,9 @@ def answered(answer: T, whose: str) -> T:
 
     Raises TypeError for an effect or an awaitable.
     """
+    if isinstance(answer, bool):
+        # Nearly always, and asked at each step: the look at what else it may be takes much longer.
+        return answer
     kind = _kind_of(answer)
     if kind is None:
         return answer
