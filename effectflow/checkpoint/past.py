@@ -18,7 +18,7 @@ from effectflow.checkpoint.entries import (
 )
 from effectflow.checkpoint.values import Tree
 
-__all__ = ["Past", "PastStep", "Unsettled", "flow_of", "read_past"]
+__all__ = ["Past", "PastStep", "Unsettled", "flow_of", "read_past", "segments_of"]
 
 
 @dataclass(slots=True)
@@ -132,3 +132,18 @@ def flow_of(path: str) -> str:
         elif character == "/" and depth == 0:
             return path[:index]
     return ""
+
+
+def segments_of(path: str) -> tuple[str, ...]:
+    """The segments of a path, from the outside in.
+
+    Example:
+        >>> segments_of("charge/par_traverse[a/b]/quote#2")
+        ('charge', 'par_traverse[a/b]', 'quote#2')
+    """
+    segments: list[str] = []
+    while path:
+        flow = flow_of(path)
+        segments.append(path[len(flow) + 1 if flow else 0 :])
+        path = flow
+    return tuple(reversed(segments))

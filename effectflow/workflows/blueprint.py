@@ -30,6 +30,8 @@ class Blueprint:
         input_types: the classes that inputs may be made of.
         output_types: those that outputs may be made of, and what it may fail with.
         migrations: from what each earlier version saved to what the next one saves.
+        gives_state: whether what the step at a path gives is a state, which migrations are of; None for
+            code, whose steps give anything, so that migrations are of all of them.
         following: the path of the step that comes after where a run stands, for a workflow whose steps
             do not follow one another as its definition lists them.
     """
@@ -40,6 +42,7 @@ class Blueprint:
     input_types: KnownTypes
     output_types: KnownTypes
     migrations: Mapping[int, Migration] = field(default_factory=dict[int, Migration])
+    gives_state: Callable[[str], bool] | None = None
     following: Callable[[Checkpoint], str | None] | None = None
 
     @cached_property
@@ -49,7 +52,9 @@ class Blueprint:
 
     def upgraded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """A journal as the workflow would have written it as it is now."""
-        return upgrade(entries, self.definition, self.migrations) if self.migrations else entries
+        if not self.migrations:
+            return entries
+        return upgrade(entries, self.definition, self.migrations, self.gives_state)
 
     def plan(self, checkpoint: Checkpoint, *, force: bool = False) -> ResumePlan:
         """What a resume of this checkpoint does; see `plan_resume`."""

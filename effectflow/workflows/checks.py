@@ -42,6 +42,16 @@ def function_problems(given: object, whose: str, takes: str) -> Iterator[str]:
         yield f"{whose} is given {given!r}: it takes {takes}"
     elif inspect.isgeneratorfunction(given):
         yield f"{whose} is given a generator function: put @do above it"
+    elif _is_async(given):
+        yield f"{whose} is given an async function: it takes {takes}"
+
+
+def _is_async(given: object) -> bool:
+    """Whether a call gives a coroutine, or an asynchronous generator, instead of doing anything."""
+    return any(
+        inspect.iscoroutinefunction(part) or inspect.isasyncgenfunction(part)
+        for part in (given, getattr(given, "__call__", None))  # noqa: B004, as it is called
+    )
 
 
 def count_problems(given: object, what: str, *, least: int) -> Iterator[str]:

@@ -90,8 +90,8 @@ def workflow(
         name: what stores and commands call it; the function's name if not given.
         version: change it when a change of the code matters to runs that are under way.
         migrations: for each earlier version, a pure function from a state that it saved, as plain data,
-            to that of the next version. It is given the input and the outputs of steps. Runs of those
-            versions then go on, upgraded.
+            to that of the next version. It is given the input and the output of a run, and the output
+            of every step, also of one within another. Runs of those versions then go on, upgraded.
     """
     decorator = WorkflowDecorator(name, version, migrations or {})
     return decorator if body is None else decorator(body)

@@ -13,6 +13,7 @@ from effectflow.checkpoint.durable_step import StepDefinition, durable
 from effectflow.checkpoint.step import effect_types
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, do, suspend
+from effectflow.workflows.answers import answered
 from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.checks import (
     count_problems,
@@ -113,7 +114,7 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
                 before = value
                 work = flow(suspend(partial(round, before)), ("round", number))
                 value = yield durable(step, work)
-                if converged(before, value):
+                if answered(converged(before, value), f"`converged` of {name!r}"):
                     return IterativeResult(value, number, True)
             return IterativeResult(value, max_rounds, False)
 

@@ -13,15 +13,18 @@ from typing import Any, TypeAlias
 
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import BeforeStep, Completed, Entry, Finished, Resumed, Started
+from effectflow.checkpoint.past import flow_of
 from effectflow.checkpoint.values import Tree, decode_json, encode_json
 
-__all__ = ["Migration", "check_migrations", "migrated", "upgrade"]
+__all__ = ["Migration", "check_migrations", "is_of_outermost_flow", "migrated", "upgrade"]
 
 Migration: TypeAlias = Callable[[Any], Any]
 """From a state that one version saved, as plain data, to that of the next version.
 
-It is given the input and every output of a step, but for those that are None, in the form in which they
-are saved: an instance of a class `Order` is `{"$object": ["Order", {...}]}`.
+It is given the input and the output of a run, and the outputs of steps that give a state, but for those
+that are None, in the form in which they are saved: an instance of a class `Order` is
+`{"$object": ["Order", {...}]}`. Of code, where nothing tells which steps give a state, it is given what
+every one gave.
 """
 
 
@@ -41,12 +44,21 @@ def check_migrations(name: str, version: str, migrations: Mapping[int, Migration
         )
 
 
+def is_of_outermost_flow(path: str) -> bool:
+    """Whether a step is one of the run itself, and not within another step or a parallel operator."""
+    return not flow_of(path)
+
+
 def upgrade(
-    entries: Iterable[Entry], definition: Definition, migrations: Mapping[int, Migration]
+    entries: Iterable[Entry],
+    definition: Definition,
+    migrations: Mapping[int, Migration],
+    gives_state: Callable[[str], bool] | None = None,
 ) -> tuple[Entry, ...]:
     """The journal that the workflow would have written as it is now. Pure.
 
-    Entries of a version from which no migration leads stay as they are.
+    Entries of a version from which no migration leads stay as they are. `gives_state` says of a path
+    whether what that step gives is a state, which migrations are of; all are if it is None.
     """
     chain: tuple[Migration, ...] = ()
     upgraded: list[Entry] = []
@@ -67,7 +79,7 @@ def upgrade(
             case BeforeStep() if chain:
                 # The digest is of arguments as they were.
                 entry = replace(entry, arguments=None)
-            case Completed(step, output):
+            case Completed(step, output) if gives_state is None or gives_state(step):
                 entry = replace(entry, output=_migrate(output, chain, f"the output of {step!r}"))
             case Finished(output=output):
                 entry = replace(entry, output=_migrate(output, chain, "the output"))

@@ -21,7 +21,7 @@ from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.driving import Reopen, resume_run, start_run
 from effectflow.workflows.flow import flow
 from effectflow.workflows.linear import chain, input_type, step_of
-from effectflow.workflows.migrating import Migration, check_migrations
+from effectflow.workflows.migrating import Migration, check_migrations, is_of_outermost_flow
 from effectflow.workflows.structuring import structure_as
 
 __all__ = ["Workflow"]
@@ -64,7 +64,8 @@ class Workflow(Generic[Env, E, Input, Out]):
                 made a step of its own name; its annotations say what the state is made of.
             version: change it when a change of the code matters to runs that are under way.
             migrations: for each earlier version, a pure function from a state that it saved, as plain
-                data, to that of the next version. Runs of those versions then go on, upgraded.
+                data, to that of the next version. It is given the input and the output of a run, and
+                the outputs of these steps. Runs of those versions then go on, upgraded.
 
         Raises ValueError if there are no steps, two have one name, or a migration is missing.
         """
@@ -86,6 +87,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 input_types=types,
                 output_types=types,
                 migrations=migrations or {},
+                gives_state=is_of_outermost_flow,
             )
         )
 

@@ -79,3 +79,83 @@ def test_a_run_may_begin_in_another_state_and_its_output_is_the_machine(
     refused = effectflow("run", "doors:door", "--input", '"ajar"')
     assert refused.code == 2
     assert "does not fit" in refused.err
+
+
+ARTICLES = textwrap.dedent("""
+    from dataclasses import dataclass
+    from effectflow import Moved, StateMachine, Transition, pure
+
+    @dataclass(frozen=True)
+    class Topic:
+        name: str
+
+    @dataclass(frozen=True)
+    class Draft:
+        text: str
+
+    @dataclass(frozen=True)
+    class Public:
+        text: str
+
+    def write(topic):
+        return pure(Moved(Draft(topic.name)))
+
+    def publish(draft):
+        return pure(Moved(Public(draft.text)))
+
+    articles = StateMachine(
+        "articles",
+        initial=Topic("rain"),
+        transitions=[
+            Transition("write", Topic, Draft, write),
+            Transition("publish", Draft, Public, publish),
+        ],
+        final=[Public],
+    )
+    words = StateMachine("words", initial="a", transitions=[Transition("go", "a", "b")], final={"b"})
+""")
+
+
+def begun_in(answer: Ran) -> object:
+    assert answer.code == 0, answer.err
+    return answer.json["output"]["initial_state"]
+
+
+def test_plain_data_is_a_state_of_the_class_of_the_initial_one_or_of_one_that_is_left(
+    effectflow: Callable[..., Ran], folder: Path
+) -> None:
+    (folder / "articles.py").write_text(ARTICLES)
+
+    def run(data: str) -> Ran:
+        return effectflow("run", "articles:articles", "--input", data, "--json")
+
+    assert begun_in(run("null")) == {"$object": ["Topic", {"name": "rain"}]}
+    assert begun_in(run('{"name": "sun"}')) == {"$object": ["Topic", {"name": "sun"}]}
+    # A final state looks the same, and nothing is left to do from there.
+    assert begun_in(run('{"text": "sun"}')) == {"$object": ["Draft", {"text": "sun"}]}
+    named = '{"$object": ["Public", {"text": "sun"}]}'
+    assert begun_in(run(named)) == {"$object": ["Public", {"text": "sun"}]}
+
+
+@pytest.mark.parametrize(
+    ("machine", "data", "message"),
+    [
+        ("words", '"zzz"', "zzz is no state of 'words'"),
+        ("words", '{"a": 1}', "does not fit <class 'str'>"),
+        ("words", '{"$enum": ["Door", "OPEN"]}', "does not fit a state of 'words'"),
+        ("words", '{"$tuple": [1]}', "(1,) is no state of 'words'"),
+        ("articles", '"sun"', "does not fit"),
+        ("articles", '{"name": "sun", "more": 1}', "Topic"),
+        ("articles", '{"$object": ["Poem", {}]}', "Poem"),
+    ],
+)
+def test_data_that_is_no_state_is_bad_use(
+    effectflow: Callable[..., Ran], folder: Path, machine: str, data: str, message: str
+) -> None:
+    (folder / "articles.py").write_text(ARTICLES)
+
+    refused = effectflow("run", f"articles:{machine}", "--input", data)
+
+    assert refused.code == 2
+    assert message in refused.err
+    assert "Traceback" not in refused.err

@@ -137,6 +137,14 @@ articles: StateMachine[App, Declined, Article] = StateMachine(
 assert_type(articles.begin().current, Draft | Review | Public)
 
 
+# A set names several states, and a frozenset one: itself.
+
+one = frozenset({"a", "b"})
+assert_type(Transition("leave", {"a", "b"}, "z"), Transition[object, Never, str])
+assert_type(Transition("leave", one, "z"), Transition[object, Never, frozenset[str] | str])
+assert_type(Transition("leave", {one}, "z"), Transition[object, Never, frozenset[str] | str])
+
+
 # As docs/machines.md spells it for mypy, where states are of classes and environments differ.
 
 drafts_and_public: set[type[Draft | Public]] = {Draft, Public}

@@ -283,3 +283,13 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 
 def test_the_input_is_that_of_a_round() -> None:
     assert clustering.structure_input({"low": 0, "high": 5}) == Centers(0.0, 5.0)
+
+
+async def test_a_test_of_convergence_that_does_not_answer_at_once_is_a_defect(
+    store: MemoryStore,
+) -> None:
+    answer: Any = lambda before, after: pure(False)  # noqa: E731
+    job = Iterative("halving", lambda x: pure(x / 2), converged=answer, max_rounds=4)
+
+    with pytest.raises(TypeError, match=r"^`converged` of 'halving' gave an effect"):
+        await job.start(1.0).run(App(Checkpoints(store)))

@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Checkpoints, Do, Effect, Workflow, effect, step, workflow
+from effectflow import (
+    Checkpoints,
+    Do,
+    Effect,
+    Workflow,
+    effect,
+    now,
+    par_traverse,
+    step,
+    workflow,
+)
 from effectflow.checkpoint import (
     CheckpointError,
     DefinitionChanged,
@@ -156,6 +166,63 @@ async def test_a_migration_that_fails_says_where_and_changes_nothing(app: App) -
 def test_migrations_must_lead_to_the_version(version: str, migrations: Any) -> None:
     with pytest.raises(ValueError, match="'sale'"):
         priced(version, migrations=migrations)
+
+
+async def test_of_a_list_of_steps_what_steps_within_them_gave_is_no_state(app: App) -> None:
+    count = stage("count", lambda state: state)
+
+    def taking(key: str) -> Any:
+        def take(state: State) -> Effect[App, Broken, State]:
+            return count({"items": state[key]}).map(lambda counted: {key: counted["items"]})
+
+        return take
+
+    def selling(version: str, key: str, **options: Any) -> Workflow[App, Broken, State, State]:
+        send = stage("send", lambda state: state)
+        steps = [step(name="take")(taking(key)), send]
+        return Workflow.of_steps("sale", steps, version=version, **options)
+
+    app.broken.add("send")
+    await selling("1", "price").start({"price": 5}, run_id="r").run(app)
+    app.broken.clear()
+
+    later = selling("2", "cents", migrations={1: to_cents})
+    assert await later.resume("r").run(app) == Success({"cents": 500})
+    assert app.done == ["count", "send"]
+
+
+async def test_of_code_a_migration_is_given_all_that_steps_gave_at_any_depth(app: App) -> None:
+    inner = stage("inner", lambda state: {"is": "inner"})
+
+    def none_of(state: State) -> Any:
+        return None
+
+    nothing = stage("nothing", none_of)
+
+    @step
+    def outer(state: State) -> Effect[App, Broken, State]:
+        return inner(state).map(lambda _: {"is": "outer"})
+
+    def body(state: State) -> Do[App, Broken, State]:
+        yield from par_traverse([1, 2], lambda _: inner({}), key=str)
+        yield from outer(state)
+        yield from nothing(state)
+        yield from now()
+        return {"is": "output"}
+
+    await workflow(name="code")(body).start({"is": "input"}, run_id="r").run(app)
+    given: list[object] = []
+
+    def note(state: Any) -> Any:
+        given.append(state["is"])
+        return state
+
+    later = workflow(name="code", version="2", migrations={1: note})(body)
+
+    assert await later.resume("r").run(app) == Success({"is": "output"})
+    assert given[0] == "input"
+    assert sorted(map(str, given[1:-1])) == ["inner", "inner", "inner", "outer"]
+    assert given[-1] == "output"
 
 
 @dataclass(frozen=True)

@@ -223,14 +223,21 @@ def _cbor_step(head: int) -> int:
 _CBOR_STEPS = tuple(_cbor_step(head) for head in range(256))
 
 
-def encode_compact(tree: Tree) -> bytes:
-    """A tree in few bytes: CBOR, compressed with zlib (RFC 1950)."""
-    return zlib.compress(encode_cbor(tree), level=9)
+def encode_compact(tree: Tree, *, dictionary: bytes = b"") -> bytes:
+    """A tree in few bytes: CBOR, compressed with zlib (RFC 1950).
+
+    A preset dictionary, of what such trees have in common, makes a short one much shorter.
+    """
+    deflation = zlib.compressobj(9, zdict=dictionary) if dictionary else zlib.compressobj(9)
+    return deflation.compress(encode_cbor(tree)) + deflation.flush()
 
 
-def decode_compact(data: bytes) -> Tree:
-    """The tree in compact data. Raises MalformedValue for anything else."""
-    inflation = zlib.decompressobj()
+def decode_compact(data: bytes, *, dictionary: bytes = b"") -> Tree:
+    """The tree in compact data, with this dictionary or without one.
+
+    Raises MalformedValue for anything else.
+    """
+    inflation = zlib.decompressobj(zdict=dictionary)
     try:
         plain = inflation.decompress(data, MAX_COMPACT_BYTES)
     except zlib.error as error:

@@ -11,7 +11,8 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar, get_args
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
-from effectflow.workflows.checks import workflow_name_problems
+from effectflow.workflows.answers import answered
+from effectflow.workflows.checks import function_problems, workflow_name_problems
 from effectflow.workflows.graph.errors import GraphError, InvalidGraph
 from effectflow.workflows.graph.graph import Graph
 from effectflow.workflows.graph.nodes import (
@@ -54,7 +55,8 @@ class StateGraph(Generic[Env, E, S]):
         max_iterations: how many nodes one run may visit, sub-graphs counted as one node, before it
             fails with MaxIterationsExceeded.
         migrations: for each earlier version, a pure function from a state that it saved, as plain data,
-            to that of the next version; as for `@workflow`.
+            to that of the next version. It is given the input and the output of a run, and what nodes
+            gave, those of sub-graphs too; not what steps within a node or branches gave.
 
     Example:
         >>> from dataclasses import dataclass
@@ -160,6 +162,8 @@ class StateGraph(Generic[Env, E, S]):
             choose: says which one to take. It must be pure.
             targets: the node for each choice.
         """
+        takes = "a function from a state to a choice"
+        self._problems += function_problems(choose, f"the route out of {source!r}", takes)
         for choice, target in targets.items():
             label = choice.name if isinstance(choice, Enum) else str(choice)
             self.edge(source, target, partial(_chooses, choose, choice), label=label)
@@ -242,7 +246,7 @@ def _name_of(condition: Callable[..., bool] | None) -> str:
 
 
 def _chooses(choose: Callable[[Any], object], choice: object, state: Any) -> bool:
-    return choose(state) == choice
+    return answered(choose(state), "the function that chooses") == choice
 
 
 def _input_of(node: Node) -> object:

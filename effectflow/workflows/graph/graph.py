@@ -11,6 +11,7 @@ from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.workflows import drawing
 from effectflow.workflows.blueprint import Blueprint
+from effectflow.workflows.graph.migrating import gives_state
 from effectflow.workflows.graph.picture import picture
 from effectflow.workflows.graph.progress import GraphProgress, next_step, progress_of
 from effectflow.workflows.graph.running import walk
@@ -51,6 +52,7 @@ class Graph(Workflow[Env, E, S, S], Generic[Env, E, S]):
                 input_types=types,
                 output_types=types,
                 migrations=migrations,
+                gives_state=partial(gives_state, structure),
                 following=partial(next_step, structure),
             )
         )

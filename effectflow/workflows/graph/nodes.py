@@ -81,7 +81,8 @@ def _workflow_node(name: str, workflow: Workflow[Any, Any, Any, Any]) -> Node:
     blueprint = workflow.blueprint
     structure = workflow.structure if isinstance(workflow, Graph) else None
     definition = StepDefinition(name, blueprint.output_types)
-    return Node(definition, Nested(workflow.body, workflow.definition, structure))
+    work = Nested(workflow.body, workflow.definition, structure, blueprint.gives_state)
+    return Node(definition, work)
 
 
 def parallel_problems(name: str, branches: Mapping[str, object], merge: object) -> Iterator[str]:

@@ -10,6 +10,7 @@ from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.durable_step import StepDefinition
 from effectflow.effects import Effect
 from effectflow.effects.notes import add_note
+from effectflow.workflows.answers import answered
 
 __all__ = ["Call", "Edge", "Nested", "Node", "Parallel", "Structure", "Work", "definition_of"]
 
@@ -33,10 +34,11 @@ class Edge:
         if self.when is None:
             return True
         try:
-            return bool(self.when(state))
+            answer = self.when(state)
         except Exception as defect:
             add_note(defect, f"in the condition of the edge {self}")
             raise
+        return bool(answered(answer, f"the condition of the edge {self}"))
 
     def __str__(self) -> str:
         condition = "" if self.when is None else f" if {self.label or '...'}"
@@ -52,11 +54,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """Run another workflow. `structure` is its own, if that is a graph."""
+    """Run another workflow. `structure` is its own, if that is a graph.
+
+    `gives_state` says which of its steps give a state, as in `Blueprint`.
+    """
 
     body: NodeBody
     definition: Definition
     structure: Structure | None
+    gives_state: Callable[[str], bool] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from effectflow.workflows.checks import function_problems
 from effectflow.workflows.graph.structure import Edge
 
 __all__ = ["Draft", "problems_of"]
@@ -60,6 +61,9 @@ def _problems_of_edges(draft: Draft) -> Iterator[str]:
     for edge in draft.edges:
         if edge.when is not None and not callable(edge.when):
             yield f"the condition of the edge {edge} is {edge.when!r}: it takes a function of the state"
+        elif edge.when is not None:
+            takes = "a function from a state to a bool"
+            yield from function_problems(edge.when, f"the condition of the edge {edge}", takes)
         if edge.source in draft.exits:
             yield f"the edge {edge} is never taken: {edge.source!r} is an exit, where the graph ends"
         elif edge.source in always:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Never
 
 from effectflow.checkpoint.durable_step import StepDefinition, StepInfo, info_of, reach_step
@@ -22,9 +22,9 @@ from effectflow.effects import Clock, Effect, RetryPolicy
 from effectflow.effects.nodes import AndThen, AnyEffect, Die, Fail, Map, Perform, Pure, Suspend
 from effectflow.effects.scope import Scope
 from effectflow.workflows.machine.errors import TransitionExhausted, UndeclaredState
-from effectflow.workflows.machine.history import HistoryEntry
-from effectflow.workflows.machine.machine import Machine, MachineMetadata, PendingRetry
+from effectflow.workflows.machine.machine import Machine
 from effectflow.workflows.machine.outcomes import Abort, Moved, Outcome, Retry
+from effectflow.workflows.machine.recorded import machine_after, pending_of
 from effectflow.workflows.machine.states import State, StateSet, name_of
 from effectflow.workflows.machine.transition import Transition
 
@@ -84,12 +84,9 @@ class Attempt:
     _clock: Clock
 
     def __init__(self, bound: BoundTransition, machine: Machine[Any]) -> None:
-        pending = machine.metadata.pending
         self._bound = bound
         self._machine = machine
-        self._pending: PendingRetry | None = None
-        if pending is not None and pending.transition == bound.transition.name:
-            self._pending = pending
+        self._pending = pending_of(machine, bound.transition.name)
 
     def run(self, scope: Scope) -> AnyEffect:
         """The effect of the attempt, made when it is due; yields the machine after it."""
@@ -170,27 +167,7 @@ class Attempt:
 
     def _after(self, record: Mapping[str, Any]) -> Machine[Any]:
         """The machine after the attempt of which this was recorded, now or in an earlier life."""
-        machine, name, ended = self._machine, self._name, record["ended"]
-        before = machine.metadata
-        created_at = before.created_at or record["began"]
-        attempts = {**before.total_attempts, name: before.total_attempts.get(name, 0) + 1}
-        if record["outcome"] == "retry":
-            again = self._again(record)
-            metadata = MachineMetadata(created_at, ended, attempts, again)
-            return Machine(
-                machine.initial, machine.current, machine.history, metadata, machine.form
-            )
-        state, reason = record["state"], record.get("reason")
-        entry = HistoryEntry(name, machine.current, state, ended, self._number, reason)
-        metadata = MachineMetadata(created_at, ended, attempts, None)
-        return Machine(
-            machine.initial, state, machine.history.appended(entry), metadata, machine.form
-        )
-
-    def _again(self, record: Mapping[str, Any]) -> PendingRetry:
-        since = record["began"] if self._pending is None else self._pending.since
-        retry_at = record["ended"] + timedelta(seconds=record["delay"])
-        return PendingRetry(self._name, self._number, record["feedback"], since, retry_at)
+        return machine_after(self._machine, self._name, record)
 
     @property
     def _name(self) -> str:

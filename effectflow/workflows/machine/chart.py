@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from effectflow.workflows.machine.states import Atom, State, StateSet, covers
 from effectflow.workflows.machine.transition import Transition
@@ -143,10 +143,8 @@ class Chart:
         return _closure(self.places_of(self.final), ways)
 
 
-def chart_of(
-    initial: object, transitions: Iterable[AnyTransition], final: object
-) -> tuple[Chart, list[str]]:
-    """The chart of a definition, and why what it gives as initial or final states are none."""
+def chart_of(initial: object, transitions: object, final: object) -> tuple[Chart, list[str]]:
+    """The chart of a definition, and why what it gives as states and transitions are none."""
     begins, ends = State.of(None), StateSet([])
     problems: list[str] = []
     try:
@@ -157,7 +155,21 @@ def chart_of(
         ends = StateSet([]) if final is None else StateSet.listed(final)
     except TypeError as problem:
         problems.append(f"`final` has no states: {problem}")
-    return Chart(begins, tuple(transitions), ends), problems
+    ways: list[AnyTransition] = []
+    for number, given in enumerate(_parts(transitions)):
+        if isinstance(given, Transition):
+            ways.append(cast(AnyTransition, given))
+        else:
+            problems.append(
+                f"`transitions` has {given!r} at index {number}, which is no Transition"
+            )
+    if not isinstance(transitions, Iterable):
+        problems.append(f"`transitions` is given {transitions!r}: it takes a list of transitions")
+    return Chart(begins, tuple(ways), ends), problems
+
+
+def _parts(given: object) -> Iterable[object]:
+    return cast("Iterable[object]", given) if isinstance(given, Iterable) else ()
 
 
 def _members(states: StateSet) -> Iterable[Atom]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from effectflow.workflows.answers import answered
 from effectflow.workflows.machine.attempt import BoundTransition
 from effectflow.workflows.machine.errors import NoTransition
 from effectflow.workflows.machine.states import State, StateSet
@@ -45,8 +46,7 @@ class Routes:
         if ways is None:
             return None
         for bound in ways:
-            guard = bound.transition.guard
-            if guard is None or _agrees(bound, state):
+            if _agrees(bound, state):
                 return bound
         return NoTransition(state, [bound.transition.name for bound in ways])
 
@@ -67,8 +67,12 @@ class Routes:
 
 def _agrees(bound: BoundTransition, state: object) -> bool:
     guard = bound.transition.guard
+    if guard is None:
+        return True
+    whose = f"the guard of transition {bound.transition.name!r}"
     try:
-        return guard is None or guard(state)
+        answer = guard(state)
     except Exception as error:
-        error.add_note(f"in the guard of transition {bound.transition.name!r}")
+        error.add_note(f"in {whose}")
         raise
+    return bool(answered(answer, whose))

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from types import NoneType
 from typing import Any, TypeAlias, cast
 
@@ -33,6 +34,15 @@ __all__ = ["MACHINE_FORMAT", "SavedForm"]
 MACHINE_FORMAT = 1
 """The version of the format that machines are written in."""
 
+_DICTIONARY = (
+    b"dfrom\x81e$enum\x82bto\xa1e$enum\x82batx 2026-01-01T00:00:00.000000+00:00gattempt\x01"
+    b"labort_reason\xf6\xa6jtransitionjcreated_at\xf6jupdated_at\xf6ntotal_attempts\xa0gpending\xf6"
+    b"\xa8gversion\x01hworkflowpworkflow_versiona1minitial_state\xa1e$enum\x82mcurrent_state\xa1e$enum"
+    b"\x82ghistory\x80hmetadata\xa4jcreated_at\xf6jupdated_at\xf6ntotal_attempts\xa0gpending\xf6fdigestx@"
+)
+"""The preset dictionary of the binary form: parts of the CBOR of machines. It is part of the format, and
+never changes. A machine that has not gone through much is hardly more than these."""
+
 AnyMachine: TypeAlias = Machine[Any]
 Data: TypeAlias = dict[str, Any]
 
@@ -58,13 +68,13 @@ class SavedForm:
         return orjson.dumps(self._sealed(machine), option=orjson.OPT_INDENT_2).decode()
 
     def write_binary(self, machine: AnyMachine) -> bytes:
-        return encode_compact(self._sealed(machine))
+        return encode_compact(self._sealed(machine), dictionary=_DICTIONARY)
 
     def read_json(self, text: str, *, force: bool = False) -> AnyMachine:
         return self._opened(decode_indented_json, text.encode("utf-8", "surrogatepass"), force)
 
     def read_binary(self, data: bytes, *, force: bool = False) -> AnyMachine:
-        return self._opened(decode_compact, data, force)
+        return self._opened(partial(decode_compact, dictionary=_DICTIONARY), data, force)
 
     def write(self, machine: AnyMachine) -> Data:
         """A machine as plain data, but for its states, which are left as they are."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar, Union, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
-from effectflow.checkpoint.values import MalformedValue, from_tree
 from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.nodes import AndThen, AnyEffect, Fail, Pure, Suspend
 from effectflow.effects.scope import Scope
@@ -26,12 +25,14 @@ from effectflow.workflows.machine.machine import Machine, MachineMetadata
 from effectflow.workflows.machine.migrating import over_states
 from effectflow.workflows.machine.picture import picture
 from effectflow.workflows.machine.planning import attempt_under_way, next_path
+from effectflow.workflows.machine.recorded import attempts_of, machine_after, state_of
 from effectflow.workflows.machine.routes import Routes
 from effectflow.workflows.machine.saved import SavedForm
-from effectflow.workflows.machine.states import State, StateSet, name_of
+from effectflow.workflows.machine.states import name_of
+from effectflow.workflows.machine.structuring import structure_state
 from effectflow.workflows.machine.transition import Transition
 from effectflow.workflows.machine.validation import problems_of
-from effectflow.workflows.migrating import Migration, check_migrations
+from effectflow.workflows.migrating import Migration, check_migrations, is_of_outermost_flow
 from effectflow.workflows.workflow import Workflow
 
 __all__ = ["DEFAULT_RETRY", "StateMachine"]
@@ -125,10 +126,12 @@ class StateMachine(
             Blueprint(
                 define=lambda: definition,
                 body=lambda input: self.run_until_final(self._machine(input)).map(self._form.write),
-                input_type=_input_type(chart.declared),
+                # What states look alike in plain data, no annotation says: see `structure_input`.
+                input_type=None,
                 input_types=types.states,
                 output_types=types.outcomes,
                 migrations=upgrades,
+                gives_state=is_of_outermost_flow,
                 following=self._following,
             )
         )
@@ -193,6 +196,32 @@ class StateMachine(
         """The machine that `Machine.to_binary` was called on; see `from_json`."""
         return self._form.read_binary(data, force=force)
 
+    def machine_of(self, checkpoint: Checkpoint) -> Machine[S]:
+        """The machine that a run of this definition stands at, be it failed, under way or complete. Pure.
+
+        It has gone through every attempt that the checkpoint has as completed, and is what a resume goes
+        on with; `to_mermaid` draws it. Of a run that migrations are to upgrade, give the fold of the
+        entries that `blueprint.upgraded` gives.
+
+        Raises ValueError for the checkpoint of another workflow, and CorruptCheckpoint for one with
+        states that this definition does not know.
+        """
+        if checkpoint.workflow != self.name:
+            raise ValueError(
+                f"run {checkpoint.run_id!r} is of workflow {checkpoint.workflow!r}, not of {self.name!r}"
+            )
+        types = self._form.types
+        begun = state_of(checkpoint, checkpoint.initial_state, types, "its input")
+        try:
+            machine = self._machine(begun)
+        except (TypeError, ValueError) as error:
+            raise CorruptCheckpoint(
+                checkpoint.run_id, f"its input is unreadable: {error}"
+            ) from error
+        for transition, record in attempts_of(checkpoint, types):
+            machine = machine_after(machine, transition, record)
+        return machine
+
     def to_mermaid(self, machine: Machine[S] | None = None) -> str:
         """A flowchart for Mermaid; with a machine, the states that it was at, and where it stands."""
         return to_mermaid(picture(self.name, self._chart, machine))
@@ -240,6 +269,17 @@ class StateMachine(
         resumed: AnyEffect = cast(Any, super()).resume(run_id, force=force)
         return resumed.map(self._form.read)
 
+    def structure_input(self, data: object) -> Any:
+        """The state that plain data, such as parsed JSON, stands for; None for the initial one.
+
+        It is made one of the class of the initial state, or else of the first class that fits among those
+        that transitions leave. Data in the form in which a state is saved, such as
+        `{"$object": ["Draft", {...}]}`, names its class.
+
+        Raises ValueError if the data is no state of this machine.
+        """
+        return structure_state(self.name, self._chart, self._form.types, data)
+
     def _step(self, machine: AnyMachine, scope: Scope) -> AnyEffect:
         match self._routes.choose(machine.current):
             case None:
@@ -266,20 +306,9 @@ class StateMachine(
         under_way = attempt_under_way(checkpoint)
         if under_way is not None:
             return under_way
-        try:
-            state = from_tree(checkpoint.current_state, types=self._form.types)
-        except MalformedValue as error:
-            raise CorruptCheckpoint(
-                checkpoint.run_id, f"its state is unreadable: {error}"
-            ) from error
+        state = state_of(checkpoint, checkpoint.current_state, self._form.types, "its state")
         match self._routes.choose(state):
             case None | NoTransition():
                 return None
             case bound:
                 return next_path(checkpoint, bound.transition.name)
-
-
-def _input_type(states: StateSet) -> object:
-    """The annotation that plain data is made a state by; None stands for the initial state."""
-    kinds = [atom.kind if isinstance(atom, State) else atom for atom in states.atoms]
-    return Union[(*dict.fromkeys(kinds), None)]

@@ -5,14 +5,28 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Set
 from enum import Enum
 from types import UnionType
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, Union, cast, get_args, get_origin
+from typing import (
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 __all__ = ["Atom", "State", "StateSet", "States", "covers", "name_of"]
 
 T = TypeVar("T")
 
 States: TypeAlias = T | type[T] | set[T] | set[type[T]]
-"""How a definition names states: one, the class of some, or a set of either."""
+"""How a definition names states: one, the class of some, or a set of either.
+
+A frozenset is hashable, and so is a state, of which it names one: itself.
+"""
 
 _SHOWN = 60
 
@@ -25,7 +39,15 @@ class State(NamedTuple):
 
     @staticmethod
     def of(value: object) -> State:
-        """The state that a value is. Raises TypeError for one that is not hashable."""
+        """The state that a value is.
+
+        Raises TypeError for a value that is not hashable, and for an annotation.
+        """
+        if _is_annotation(value):
+            raise TypeError(
+                f"{value} is an annotation, and neither a state nor a class: a state is named by itself, "
+                "by its class, by a union of classes or by a Literal"
+            )
         try:
             hash(value)
         except TypeError as error:
@@ -57,9 +79,9 @@ class StateSet:
 
     @staticmethod
     def named(*named: object) -> StateSet:
-        """The set that a definition means by a state, a class, a union of classes, or a set of those.
+        """The set that a definition means by a state, a class, a union, a Literal, or a set of those.
 
-        Raises TypeError for what is not hashable.
+        Raises TypeError for what is not hashable, and for any other annotation.
         """
         return StateSet(atom for part in named for atom in _atoms(part))
 
@@ -107,13 +129,15 @@ def name_of(state: object) -> str:
         case type():
             return state.__name__
         case _:
-            text = " ".join((state if isinstance(state, str) else repr(state)).split())
+            text = " ".join((state if isinstance(state, str) else _text_of(state)).split())
             return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _atoms(named: object) -> Iterable[Atom]:
-    if isinstance(named, type):
+    if isinstance(named, type) and not _is_annotation(named):
         return [named]
+    if get_origin(named) is Literal:
+        return [State.of(value) for value in get_args(named)]
     if isinstance(named, UnionType) or get_origin(named) is Union:
         return [atom for part in get_args(named) for atom in _atoms(part)]
     if isinstance(named, set):
@@ -123,11 +147,28 @@ def _atoms(named: object) -> Iterable[Atom]:
     return [State.of(named)]
 
 
+def _is_annotation(named: object) -> bool:
+    """Whether it is of the typing module: something that no state can be, nor be an instance of."""
+    is_generic = get_origin(named) is not None
+    return is_generic or named is Any or type(named).__module__ in ("typing", "typing_extensions")
+
+
 def _order(atom: Atom) -> tuple[str, int, str]:
     """Sorts classes and states by name, and the members of an Enum as they are defined."""
     if isinstance(atom, type):
         return "", 0, atom.__qualname__
     if isinstance(atom.value, Enum):
         members = list(type(atom.value))
+        if atom.value not in members:
+            # Members of a Flag that are combined, or none of them: after the single ones.
+            return atom.kind.__qualname__, len(members) + int(atom.value.value), ""
         return atom.kind.__qualname__, members.index(atom.value), ""
-    return atom.kind.__qualname__, 0, repr(atom.value)
+    return atom.kind.__qualname__, 0, _text_of(atom.value)
+
+
+def _text_of(state: object) -> str:
+    """The `repr` of a state, but the same in each process, as definitions are compared by it."""
+    if type(state) is frozenset and state:
+        elements = sorted(map(_text_of, cast("frozenset[object]", state)))
+        return f"frozenset({{{', '.join(elements)}}})"
+    return repr(cast(object, state))

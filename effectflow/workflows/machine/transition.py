@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from typing import Any, Final, Generic, Never, TypeVar, overload
 
 from effectflow.effects import Effect, RetryPolicy
@@ -26,7 +26,7 @@ class Transition(Generic[Env, E, S]):
 
     States are named by themselves, or by a class that stands for all of its instances, or by a set of
     either. So `source=Order` is any member of the Enum `Order`, and `source={Draft, Review}` any
-    instance of these two classes.
+    instance of these two classes. A frozenset names one state, itself.
 
     Parameters:
         name: what it is called: in the history, and as the durable step that each attempt is.
@@ -68,7 +68,7 @@ class Transition(Generic[Env, E, S]):
     def __init__(
         self: Transition[object, Never, Source | Target],
         name: str,
-        source: type[Source] | Set[type[Source]],
+        source: type[Source] | set[type[Source]],
         target: Target,
         action: None = None,
         guard: Callable[[Source], bool] | None = None,
@@ -77,7 +77,7 @@ class Transition(Generic[Env, E, S]):
     def __init__(
         self: Transition[object, Never, Source | Target],
         name: str,
-        source: Set[Source],
+        source: set[Source],
         target: Target,
         action: None = None,
         guard: Callable[[Source], bool] | None = None,

@@ -9,7 +9,7 @@ from effectflow.effects import RetryPolicy
 from effectflow.workflows.checks import function_problems, step_name_problems
 from effectflow.workflows.machine.binding import saved_types
 from effectflow.workflows.machine.chart import Chart
-from effectflow.workflows.machine.states import State, StateSet, covers, name_of
+from effectflow.workflows.machine.states import Atom, State, StateSet, covers, name_of
 from effectflow.workflows.machine.transition import Transition
 
 __all__ = ["problems_of"]
@@ -70,8 +70,10 @@ def _is_used(state: object, chart: Chart) -> bool:
     return any(state in states for states in sets)
 
 
-def _unbounded(policy: RetryPolicy | None, whose: str) -> Iterator[str]:
-    if policy is not None and not policy.is_bounded:
+def _unbounded(policy: object, whose: str) -> Iterator[str]:
+    if not isinstance(policy, RetryPolicy):
+        yield f"the retry policy of {whose} is {policy!r}, which is no RetryPolicy"
+    elif not policy.is_bounded:
         yield (
             f"the retry policy of {whose} has no bound: add with_max_retries(n), "
             "with_max_elapsed(seconds), or without_bound()"
@@ -95,7 +97,8 @@ def _faults(transition: AnyTransition) -> Iterator[str]:
     if transition.guard is not None:
         takes = "a function from a state to a bool as its guard"
         yield from function_problems(transition.guard, name, takes)
-    yield from _unbounded(transition.retry, name)
+    if transition.retry is not None:
+        yield from _unbounded(transition.retry, name)
     if not transition.source:
         yield f"{name} leaves no state"
     if not transition.target:
@@ -138,14 +141,21 @@ def _misplaced(chart: Chart) -> Iterator[str]:
                 yield f"transition {transition.name!r} leaves {name_of(atom)}, which nothing leads to"
     for place in chart.places:
         if place not in chart.reachable:
-            yield f"state {name_of(place)} is unreachable: nothing leads to it from the initial state"
+            yield f"state {_shown(place)} is unreachable: nothing leads to it from the initial state"
         elif place in chart.final_places:
             continue
         elif not any(arrow.source == place for arrow in chart.arrows):
             if place not in chart.places_of(chart.final):
-                yield f"state {name_of(place)} is dead: it is not final, and no transition leaves it"
+                yield f"state {_shown(place)} is dead: it is not final, and no transition leaves it"
         elif chart.final and place not in chart.ending:
             yield f"state {name_of(place)} is dead: no final state can be reached from it"
+
+
+def _shown(place: Atom) -> str:
+    """A place by name; one that was perhaps meant as several with a word on that."""
+    if isinstance(place, State) and isinstance(place.value, frozenset):
+        return f"{name_of(place)} (a frozenset is one state, and several are named by a set)"
+    return name_of(place)
 
 
 def _leaving_final(chart: Chart) -> Iterator[str]:

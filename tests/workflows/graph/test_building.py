@@ -258,6 +258,43 @@ def test_a_condition_that_is_none_is_named() -> None:
     assert "the condition of the edge 'a' -> 'b' if ... is 'is_even'" in problem
 
 
+async def later(state: int) -> bool:
+    return False
+
+
+def test_conditions_and_choices_that_are_async_functions_are_refused() -> None:
+    asked: Any = later
+    graph = (
+        described("a", "b", "c", entry="a", exits="c")
+        .edge("b", "c", when=asked)
+        .route("a", asked, {True: "b"})
+    )
+
+    assert problems(graph) == (
+        "the route out of 'a' is given an async function: it takes a function from a state to a choice",
+        (
+            "the condition of the edge 'b' -> 'c' if later is given an async function: it takes a "
+            "function from a state to a bool"
+        ),
+    )
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [(lambda _: pure(False), "an effect"), (lambda _: later(1), "an awaitable")],
+)
+async def test_a_condition_that_does_not_answer_at_once_is_a_defect(answer: Any, kind: str) -> None:
+    asking = described("a", "b", entry="a", exits="b").edge("a", "b", when=answer).build()
+    with pytest.raises(TypeError, match=f"^the condition of the edge 'a' -> 'b' .* gave {kind}"):
+        await asking.start(1).run(App())
+
+    routed = described("a", "b", entry="a", exits="b").route("a", answer, {True: "b"}).build()
+    with pytest.raises(TypeError, match=f"^the function that chooses gave {kind}") as caught:
+        await routed.start(1).run(App())
+    assert "in the condition of the edge 'a' -> 'b' if True" in caught.value.__notes__
+
+
 def test_two_classes_of_one_name_are_refused() -> None:
     def of_a_class() -> Callable[[int], Effect[object, Never, int]]:
         @dataclass

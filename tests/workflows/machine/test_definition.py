@@ -6,13 +6,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any
+from enum import Enum, Flag
+from functools import partial
+from typing import Annotated, Any, Generic, Literal, NewType, TypeVar
 
 import pytest
 
 from effectflow import Abort, Effect, Moved, Retry, RetryPolicy, StateMachine, Transition, pure
 from effectflow.workflows import InvalidMachine
+
+T = TypeVar("T")
 
 
 class Step(Enum):
@@ -224,6 +227,78 @@ def test_a_union_stands_for_its_classes() -> None:
     )
 
 
+def test_a_literal_stands_for_its_values() -> None:
+    letters = Literal["b", "a", "b", Step.A, None]
+    go: Transition[Any, Any, Any] = Transition("go", letters, "c")
+
+    assert str(go.source) == "b or a or A or None"
+    assert problems(go, initial="a", final={"c"}) == (
+        "state b is unreachable: nothing leads to it from the initial state",
+        "state A is unreachable: nothing leads to it from the initial state",
+        "state None is unreachable: nothing leads to it from the initial state",
+    )
+    some: Any = Literal["a"] | Draft
+    assert str(Transition("go", some, "c").source) == "a or Draft"
+    assert problems(Transition("go", "a", "c"), initial="a", final=Literal["c"]) == ()
+
+
+class Box(Generic[T]): ...
+
+
+Name = NewType("Name", str)
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [Box[int], list[str], Name, Any, Annotated[Draft, "a page"], T, Callable[[int], int], {Name}],
+)
+def test_an_annotation_that_is_no_state_is_refused_by_name(annotation: Any) -> None:
+    [named] = annotation if isinstance(annotation, set) else [annotation]
+
+    with pytest.raises(TypeError) as caught:
+        Transition("go", annotation, "end")
+    assert str(caught.value).startswith(
+        f"{named} is an annotation, and neither a state nor a class"
+    )
+    begun, *_ = problems(A_TO_D, initial=named)
+    assert begun.startswith(f"`initial` is no state: {named} is an annotation")
+
+
+class Access(Flag):
+    WRITE = 2
+    READ = 1
+    ALL = 4
+
+
+def test_members_of_a_flag_that_are_combined_are_states() -> None:
+    both = Access.READ | Access.WRITE
+    widen = Transition("widen", {both, Access.READ, Access(0), Access.WRITE}, Access.ALL)
+
+    assert str(widen.source) == "WRITE or READ or <Access: 0> or WRITE|READ"
+    split = [
+        Transition("widen", Access.READ, both, guard=no),
+        Transition("swap", Access.READ, Access.WRITE),
+    ]
+    close = Transition("close", {Access.WRITE, both}, Access.ALL)
+    assert problems(*split, close, initial=Access.READ, final={Access.ALL}) == ()
+
+
+@pytest.mark.parametrize("named", [frozenset({"a", "b"}), frozenset({Step.A})])
+def test_a_frozenset_is_one_state_and_who_means_several_is_told(named: Any) -> None:
+    elements = ", ".join(sorted(map(repr, named)))
+    shown = f"frozenset({{{elements}}}) (a frozenset is one state, and several are named by a set)"
+
+    assert problems(Transition("go", named, "z"), initial="a", final={"z"}) == (
+        "state a is dead: it is not final, and no transition leaves it",
+        f"state {shown} is unreachable: nothing leads to it from the initial state",
+        "state z is unreachable: nothing leads to it from the initial state",
+    )
+    assert problems(Transition("go", "a", named, act), initial="a", final=None) == (
+        f"state {shown} is dead: it is not final, and no transition leaves it",
+    )
+    assert problems(Transition("go", {named}, "z"), initial=named, final={"z"}) == ()
+
+
 def test_a_final_state_may_be_one_of_a_class_that_is_moved_to() -> None:
     end = Public("the end")
     write = Transition("write", Draft, Public, act)
@@ -294,6 +369,15 @@ def generator(state: Step) -> Any:
     yield state
 
 
+async def later(state: Step) -> bool:
+    return False
+
+
+class Later:
+    async def __call__(self, state: Step) -> bool:
+        return False
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -301,12 +385,45 @@ def generator(state: Step) -> Any:
         ({"action": generator}, "is given a generator function: put @do above it"),
         ({"guard": True}, "is given True: it takes a function from a state to a bool as its guard"),
         ({"guard": generator}, "is given a generator function"),
+        (
+            {"guard": later},
+            "is given an async function: it takes a function from a state to a bool",
+        ),
+        (
+            {"guard": Later()},
+            "is given an async function: it takes a function from a state to a bool",
+        ),
+        ({"guard": partial(later)}, "is given an async function"),
+        (
+            {"action": later},
+            "is given an async function: it takes a function from a state to an eff",
+        ),
     ],
 )
 def test_actions_and_guards_are_functions(given: Any, said: str) -> None:
     [problem] = problems(Transition("go", Step.A, Step.D, **given))
 
     assert problem.startswith(f"transition 'go' {said}")
+
+
+def test_what_is_no_transition_and_no_policy_is_told_with_all_else() -> None:
+    given: Any = ["x", A_TO_D, 5]
+    policy: Any = 3
+
+    assert problems(*given, retry=policy, initial=[1])[1:] == (
+        "`transitions` has 'x' at index 0, which is no Transition",
+        "`transitions` has 5 at index 2, which is no Transition",
+        "the retry policy of the machine is 3, which is no RetryPolicy",
+        "it has no initial state: `initial` must be one state, from which it begins",
+    )
+    none: Any = None
+    assert problems(Transition("go", Step.A, Step.D, act, retry=policy), retry=none) == (
+        "the retry policy of the machine is None, which is no RetryPolicy",
+        "the retry policy of transition 'go' is 3, which is no RetryPolicy",
+    )
+    alone: Any = A_TO_D
+    with pytest.raises(InvalidMachine, match=r"`transitions` is given Transition.*it takes a list"):
+        StateMachine("alone", initial=Step.A, transitions=alone, final={Step.D})
 
 
 def test_a_machine_needs_a_name() -> None:
@@ -329,7 +446,8 @@ def test_final_states_may_be_any_collection(final: Any) -> None:
 def test_messages_are_the_same_in_every_process() -> None:
     script = (
         "from effectflow import Transition\n"
-        "print(Transition('go', {'x', 'b', 'long', 'a'}, {'u', 'v', 'w'}).source)"
+        "named = {'x', 'b', 'long', 'a', frozenset('vuw'), frozenset('fed'), frozenset('ihg')}\n"
+        "print(Transition('go', named, {'u', 'v', 'w'}).source)"
     )
 
     def output(seed: str) -> str:
@@ -337,7 +455,8 @@ def test_messages_are_the_same_in_every_process() -> None:
         command = [sys.executable, "-c", script]
         return subprocess.check_output(command, text=True, env=environment)
 
-    assert output("1") == output("2") == "a or b or long or x\n"
+    letters = [f"frozenset({{{', '.join(map(repr, part))}}})" for part in ("def", "ghi", "uvw")]
+    assert output("1") == output("2") == " or ".join([*letters, "a", "b", "long", "x\n"])
 
 
 def test_a_machine_is_a_workflow_with_a_definition() -> None:

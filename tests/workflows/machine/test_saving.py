@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any
@@ -31,12 +32,13 @@ from effectflow import (
     from_fn,
 )
 from effectflow.checkpoint import (
+    Checkpoint,
     CorruptCheckpoint,
     DefinitionChanged,
     NotSerializable,
     UnsupportedVersion,
 )
-from effectflow.workflows import HistoryEntry, Outcome
+from effectflow.workflows import History, HistoryEntry, Outcome
 from tests.workflows.machine.orders import App, Order, World, orders
 from tests.workflows.machine.timeline import Timeline
 
@@ -160,6 +162,63 @@ def test_the_binary_form_takes_less_than_half_of_the_json(script: Script) -> Non
             assert len(machine.to_binary()) < len(machine.to_json().encode()) / 2
 
     anyio.run(check)
+
+
+@pytest.mark.parametrize("states", [("a", "b"), ("new", "done"), (0, 1), tuple(Light), (False, 2)])
+@pytest.mark.parametrize("name", ["m", "orders", "the life of an order from here to there"])
+def test_the_binary_form_of_a_fresh_machine_is_small_as_well(
+    name: str, states: tuple[Any, Any]
+) -> None:
+    first, last = states
+    machine = StateMachine(
+        name, initial=first, transitions=[Transition("go", first, last)], final={last}
+    )
+
+    for at in (machine.begin(), machine.run_until_final().run_sync(App()).unwrap()):
+        assert len(at.to_binary()) < len(at.to_json()) * 0.4
+        assert machine.from_binary(at.to_binary()) == at
+
+
+@pytest.mark.anyio
+async def test_the_binary_form_of_earlier_versions_is_still_read() -> None:
+    """These were compressed without a dictionary."""
+    begun = (
+        "eNp1jTtuwzAQRJG75ACyJIpSlyZtUqYUVtxdio5JCuTKn87wSWwgRU6oOgoQlelm5j1gvu2RUnYxPI2nmD75EE8cE67btPX+"
+        "z4Cdd8GJg0OfBYQe9Exh9jd6//XN2+uHN3NKFOQ/bkeXJabLdfQkgCDwtTeJVhd7kGU/T7jlIFHWIxAhP0m+24kCumAXRmcp"
+        "y/mlKrjoNFZVWyvqYEBDqm46LEpkpNaYgdXAtdLAmhtWJemq0aotAQpNaH4AY0NhUg=="
+    )
+    stepped = (
+        "eNqFkL9OwzAQxtU3YWBDoEtCk5QJJBhYgAGJMTr7zo5LY0f2lZYR3qQSQjxhZ0LVwkAR0i3fd59+9+fDPnFMLvhRuwjx0cz"
+        "CwoRIg9fvdLNNYNY578ThrEmCwis+ZD/vXvn2K69vrh46PY+Rvezr093F9aVtXZIQn1/epxLRp4EWvNEtRstkYuh+M5WEPSCF"
+        "sjzIIS+PIRvqHuBsUycAOQAcbYRFEe56Gc1QhShNZEzBr9uOBQkF36Z6sISp+ZuWfdOm857+Cf+M9hJk+NN2gbTa3jiyPXty3"
+        "q4NOctJlucVG4SiRqyhLCrOCspAaaVpwoxcqnFZMYFR40nNGdRjUyqguiiL/JTqSleffTubZg=="
+    )
+    paid = (await orders.step(orders.begin()).run(App(), clock=Timeline())).unwrap()
+
+    assert orders.from_binary(base64.b64decode(begun)) == orders.begin()
+    assert orders.from_binary(base64.b64decode(stepped)) == paid
+
+
+def test_the_binary_form_is_zlib_with_the_dictionary_of_the_format(order: Machine[Order]) -> None:
+    # Bit 5 of the second byte says that there is one; four bytes name it (RFC 1950).
+    data = order.to_binary()
+    assert data[1] & 0x20
+    assert data[2:6].hex() == "0d1a7bd3"
+    with pytest.raises(CorruptCheckpoint, match="compressed"):
+        Checkpoint.from_binary(data)
+
+
+def test_a_history_is_saved_up_to_a_million_items() -> None:
+    """As docs/machines.md says: seven for each transition whose states have no fields."""
+    begun = machines.begin()
+    entry = HistoryEntry("turn", "end", "end", Timeline().now(), 1)
+
+    def saved(count: int) -> bytes:
+        return replace(begun, history=History([entry] * count)).to_binary()
+
+    assert saved(142_800)
+    with pytest.raises(NotSerializable, match="more than 1,000,000 in all"):
+        saved(142_900)
 
 
 def test_a_delay_that_is_over_while_the_machine_was_saved_is_not_waited_for_again() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import FrozenInstanceError, dataclass
+from typing import Any
 
+import anyio
 import pytest
 from returns.result import Success
 
@@ -418,3 +420,25 @@ async def test_a_machine_of_ten_thousand_steps_keeps_its_history() -> None:
     assert [entry.target for entry in ended.history] == list(range(1, 10_001))
     assert ended.history[-1] is list(ended.history)[-1]
     assert len(repr(ended)) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (lambda _: pure(False), "an effect"),
+        (lambda _: anyio.sleep(0), "an awaitable"),
+        (lambda _: Awaited(), "an awaitable"),
+    ],
+)
+async def test_a_guard_that_does_not_answer_at_once_is_a_defect(answer: Any, kind: str) -> None:
+    machine = StateMachine(
+        "asking", initial="a", transitions=[Transition("go", "a", "b", guard=answer)], final={"b"}
+    )
+
+    with pytest.raises(TypeError, match=f"^the guard of transition 'go' gave {kind}"):
+        await machine.run_until_final().run(None)
+
+
+class Awaited:
+    def __await__(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,212 @@
+"""What migrations of a graph are given: states, and nothing else that its nodes and branches save."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from returns.result import Failure, Success
+
+from effectflow import (
+    Checkpoints,
+    Do,
+    Effect,
+    StateGraph,
+    Workflow,
+    effect,
+    pure,
+    step,
+    workflow,
+)
+from effectflow.stores import MemoryStore
+from effectflow.workflows import Graph
+
+pytestmark = pytest.mark.anyio
+
+State = dict[str, int]
+
+
+class Broken(Exception):
+    """A typed failure of the tests."""
+
+
+@dataclass
+class App:
+    checkpoints: Checkpoints
+    is_broken: bool = True
+    done: list[str] = field(default_factory=list[str])
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[App]:
+    async with MemoryStore() as store:
+        yield App(Checkpoints(store))
+
+
+@step
+@effect(errors=Broken)
+def quote(app: App, number: int) -> str:
+    app.done.append("quote")
+    return f"{number} EUR"
+
+
+@step
+@effect(errors=Broken)
+def hold(app: App) -> None:
+    """Ends the run for as long as the app is broken."""
+    app.done.append("hold")
+    if app.is_broken:
+        raise Broken
+
+
+def total_of(state: Any) -> Any:
+    """From `{"number": n}` to `{"total": n}`; it can do nothing with what is no state."""
+    return {"total": state["number"]}
+
+
+def parts(key: str) -> tuple[Any, Any]:
+    """A node that adds one, after a step of its own, and one that is held up."""
+
+    def add(state: State) -> Effect[App, Broken, State]:
+        return quote(state[key]).map(lambda _: {key: state[key] + 1})
+
+    def wait(state: State) -> Effect[App, Broken, State]:
+        return hold().map(lambda _: {key: state[key] * 10})
+
+    return add, wait
+
+
+def versions(make: Any) -> tuple[Graph[App, Any, State], Graph[App, Any, State]]:
+    """A graph whose state was `{"number": n}` in version 1, and is `{"total": n}` in version 2."""
+    first = StateGraph[App, Any, State]("sums")
+    second = StateGraph[App, Any, State]("sums", version="2", migrations={1: total_of})
+    return make(first, "number").build(), make(second, "total").build()
+
+
+async def goes_on(app: App, first: Any, second: Any, done: list[str]) -> Any:
+    """What the second version makes of a run that the first began: `done` is all that it did."""
+    assert isinstance(await first.start({"number": 1}, run_id="r").run(app), Failure)
+    app.is_broken = False
+    app.done.clear()
+    result = await second.resume("r").run(app)
+    assert app.done == done
+    # The run is complete now, and its output is of the second version as well.
+    assert await second.resume("r").run(app) == result
+    return result
+
+
+async def test_steps_within_a_node_are_no_states(app: App) -> None:
+    def make(graph: Any, key: str) -> Any:
+        add, wait = parts(key)
+        return (
+            graph.node("add", add).node("wait", wait).edge("add", "wait").entry("add").exit("wait")
+        )
+
+    assert await goes_on(app, *versions(make), ["hold"]) == Success({"total": 20})
+
+
+async def test_a_complete_run_of_the_first_version_has_its_output_upgraded(app: App) -> None:
+    def make(graph: Any, key: str) -> Any:
+        return graph.node("add", parts(key)[0]).entry("add").exit("add")
+
+    first, second = versions(make)
+    assert await first.start({"number": 1}, run_id="r").run(app) == Success({"number": 2})
+    assert await second.resume("r").run(app) == Success({"total": 2})
+
+
+async def test_branches_are_no_states_and_what_is_merged_of_them_is_one(app: App) -> None:
+    def make(graph: Any, key: str) -> Any:
+        wait = parts(key)[1]
+
+        def priced(state: State) -> Effect[App, Broken, str]:
+            return quote(state[key])
+
+        def merge(state: State, gave: Mapping[str, Any]) -> State:
+            assert gave == {"left": "1 EUR", "right": 7}
+            return {key: state[key] + gave["right"]}
+
+        return (
+            graph.parallel("both", {"left": priced, "right": lambda _: pure(7)}, merge)
+            .parallel("held", {"left": priced, "right": wait}, lambda _, gave: gave["right"])
+            .edge("both", "held")
+            .entry("both")
+            .exit("held")
+        )
+
+    # In version 1 the branch that waits had failed; the one beside it had given text.
+    assert await goes_on(app, *versions(make), ["hold"]) == Success({"total": 80})
+
+
+async def test_nodes_of_a_sub_graph_give_states_in_a_node_and_in_a_branch(app: App) -> None:
+    def make(graph: Any, key: str) -> Any:
+        add, wait = parts(key)
+        inner = (
+            StateGraph[App, Any, State]("inner")
+            .node("add", add)
+            .node("wait", wait)
+            .edge("add", "wait")
+            .entry("add")
+            .exit("wait")
+            .build()
+        )
+        return (
+            graph.parallel("side", {"inner": inner}, lambda _, gave: gave["inner"])
+            .node("inner", inner)
+            .edge("side", "inner")
+            .entry("side")
+            .exit("inner")
+        )
+
+    first, second = versions(make)
+    assert await goes_on(app, first, second, ["hold", "quote", "hold"]) == Success({"total": 210})
+
+
+async def test_a_branch_that_was_a_complete_graph_is_upgraded(app: App) -> None:
+    def make(graph: Any, key: str) -> Any:
+        add, wait = parts(key)
+        inner = (
+            StateGraph[App, Any, State]("inner").node("add", add).entry("add").exit("add").build()
+        )
+        return (
+            graph.parallel("side", {"inner": inner, "wait": wait}, lambda _, gave: gave["inner"])
+            .entry("side")
+            .exit("side")
+        )
+
+    assert await goes_on(app, *versions(make), ["hold"]) == Success({"total": 2})
+
+
+async def test_a_list_of_steps_in_a_node_gives_states_and_code_gives_anything(app: App) -> None:
+    def make(graph: Any, key: str) -> Any:
+        add, wait = parts(key)
+
+        @workflow(name="code")
+        def code(state: State) -> Do[App, Broken, State]:
+            text = yield from quote(state[key])
+            yield from hold()
+            return {key: state[key] + len(text)}
+
+        listed = Workflow.of_steps("listed", [step(name="add")(add), step(name="wait")(wait)])
+        return (
+            graph.node("code", code)
+            .node("listed", listed)
+            .edge("code", "listed")
+            .entry("code")
+            .exit("listed")
+        )
+
+    first, second = versions(make)
+    assert await goes_on(app, first, second, ["hold", "quote", "hold"]) == Success({"total": 70})
+
+
+async def test_a_list_of_steps_that_was_under_way_in_a_node_goes_on_from_an_upgraded_state(
+    app: App,
+) -> None:
+    def make(graph: Any, key: str) -> Any:
+        add, wait = parts(key)
+        listed = Workflow.of_steps("listed", [step(name="add")(add), step(name="wait")(wait)])
+        return graph.node("listed", listed).entry("listed").exit("listed")
+
+    assert await goes_on(app, *versions(make), ["hold"]) == Success({"total": 20})
