@@ -10,11 +10,14 @@ __all__ = ["attempt_under_way", "next_path"]
 
 
 def attempt_under_way(checkpoint: Checkpoint) -> str | None:
-    """The path of an attempt that was begun and is not completed."""
-    completed = {step.step for step in checkpoint.completed_steps}
+    """The path of the attempt that was begun last, if it is not completed.
+
+    Guards that were mended since may have led past an earlier one, which then stays as it is.
+    """
     # What goes on within an attempt is settled with it, also a step that failed and was handled.
-    attempts = (path for path in checkpoint.metadata.attempts if not flow_of(path))
-    return next((path for path in attempts if path not in completed), None)
+    attempts = [path for path in checkpoint.metadata.attempts if not flow_of(path)]
+    completed = {step.step for step in checkpoint.completed_steps}
+    return attempts[-1] if attempts and attempts[-1] not in completed else None
 
 
 def next_path(checkpoint: Checkpoint, transition: str) -> str:

@@ -494,6 +494,38 @@ async def test_a_plan_passes_over_a_failure_that_an_action_has_handled(store: Me
     assert plan == ResumePlan("ship#2", False, ("pay", "ship"))
 
 
+async def test_a_plan_passes_over_an_attempt_that_a_mended_guard_has_led_past(
+    store: MemoryStore,
+) -> None:
+    def by_train(_: str) -> Effect[object, str, Outcome[str]]:
+        return fail("a strike")
+
+    def machine(*, trains_go: bool) -> StateMachine[object, Any, str]:
+        return StateMachine(
+            "journey",
+            initial="home",
+            transitions=[
+                Transition("train", "home", "station", by_train, lambda _: trains_go),
+                Transition("bus", "home", "station"),
+                Transition("walk", "station", "there"),
+            ],
+            final={"there"},
+        )
+
+    assert (
+        await machine(trains_go=True).start(run_id="r").run(app_on(store))
+    ).failure() == "a strike"
+    mended = machine(trains_go=False)
+    assert (await mended.resume("r").run(app_on(store))).unwrap().current == "there"
+    kept = [isinstance(e, Completed) and e.step == "bus" for e in await read_entries(store, "r")]
+
+    cut = await stood_at(store, kept.index(True) + 1)
+    plan = (await mended.plan("r").run(app_on(cut))).unwrap()
+
+    assert plan.start == "walk"
+    assert (await mended.resume("r").run(app_on(cut))).unwrap().current == "there"
+
+
 async def test_without_the_code_nobody_knows_which_transition_comes_next(
     store: MemoryStore,
 ) -> None:
