@@ -14,14 +14,14 @@ from typing import Any, cast
 
 import anyio
 
-from effectflow.effects import Effect
+from effectflow.effects import Effect, ExecutorError
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
 from effectflow.effects.notes import add_note
 from effectflow.effects.scope import Scope, root_scope
 from effectflow.executors.pickling import dumps, loads
 
-__all__ = ["answer", "defect_reply", "read_reply", "without_exit", "write_call"]
+__all__ = ["answer", "defect_reply", "failure_reply", "read_reply", "without_exit", "write_call"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,11 @@ def defect_reply(defect: Exception) -> bytes:
         stand_in = RuntimeError(f"{type(defect).__qualname__}: {defect}")
         return dumps(_Reply(None, stand_in, origin))
     return reply
+
+
+def failure_reply(failure: ExecutorError) -> bytes:
+    """The reply of a call of which nobody knows how it would have ended."""
+    return dumps(_Reply(Failed(failure)))
 
 
 def read_reply(data: bytes) -> Any:

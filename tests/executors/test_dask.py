@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import anyio
 import pytest
 from dask.config import set as configure
 from distributed import Client
-from returns.result import Failure, Success
+from returns.result import Failure, Result, Success
 
-from effectflow import from_async, par, par_all, par_traverse, pure
+from effectflow import Effect, from_async, par, par_all, par_traverse, pure
 from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.executors import DaskExecutor
+from effectflow.executors.call import read_reply
+from effectflow.executors.dask_worker import answer_in
 from tests.executors.conftest import Scheduler, interrupted, on_asyncio, soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held
 
@@ -116,6 +119,51 @@ async def test_a_worker_that_dies_just_then_keeps_nobody_from_entering(
         tasks.start_soon(kill)
         async with DaskExecutor(cluster, lambda: folder) as executor:
             assert isinstance(await executor.apply(begin, 2).run(None), Success)
+
+
+@pytest.fixture(params=["address", "client"])
+def reached(request: pytest.FixtureRequest, cluster: str) -> Iterator[Any]:
+    """What an executor is made of: the address of the cluster, or a client of it."""
+    if request.param == "address":
+        yield cluster
+        return
+    with Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+async def test_closing_ends_what_is_under_way(reached: Any, folder: Folder) -> None:
+    results: list[Result[object, object]] = []
+
+    async def run(effect: Effect[object, object, object]) -> None:
+        results.append(await effect.run(None))
+
+    async with (
+        anyio.create_task_group() as tasks,
+        DaskExecutor(reached, lambda: folder) as executor,
+    ):
+        tasks.start_soon(run, executor.apply(asleep, "sleeping"))
+        tasks.start_soon(run, executor.apply(held, "computing"))
+        await soon(lambda: len(folder.lines()) == 2)
+        tasks.start_soon(run, executor.apply(begin, "queued"))
+        await anyio.wait_all_tasks_blocked()
+
+    lost = [result.failure() for result in results]
+    assert [type(error) for error in lost] == [ExecutorLost] * 3
+    assert "the DaskExecutor was closed" in str(lost[0])
+    # What was asleep has ended by then; what computes goes on to its end, unheard.
+    assert folder.begun() == {"sleeping": 1, "computing": 1, "sleeping-ended": 1}
+
+
+async def test_a_worker_that_knows_no_such_executor_says_that_it_was_closed(
+    cluster: str,
+) -> None:
+    """As it may be asked when the executor is closed just then."""
+    with Client(cluster, set_as_default=False) as client:
+        reply = client.submit(answer_in, "effectflow-gone", "key", b"", pure=False).result()
+
+    outcome = read_reply(reply)
+    assert isinstance(outcome.error, ExecutorLost)
+    assert "the DaskExecutor was closed" in str(outcome.error)
 
 
 def test_an_asynchronous_client_is_refused(cluster: str) -> None:
