@@ -108,7 +108,7 @@ class DaskExecutor(Generic[Env]):
             raise RuntimeError("a DaskExecutor runs items only within `async with executor:`")
         call = write_call(function, item, scope)
         if self._client.status != "running":
-            return Failed(ExecutorLost("the connection to the Dask scheduler is lost"))
+            return Failed(_lost_connection())
         # Dask groups tasks by what stands before the dash, and shows the groups.
         key = f"{getattr(function, '__name__', 'effect')}-{uuid4().hex}"
         future: Any = self._client.submit(answer_in, self._name, key, call, key=key, pure=False)
@@ -212,12 +212,24 @@ async def _end_of(future: Any) -> None:
     await waiter
 
 
-def _collect(future: Any, item: object) -> bytes | ExecutorError:
+def _collect(future: _Future, item: object) -> bytes | ExecutorError:
     """The reply, fetched from the worker that has it, or why there is none."""
+    client = future.client
+    if client.status in ("closing", "closed"):
+        # It may never answer.
+        return _lost_connection()
     try:
         return future.result()
     except KilledWorker as killed:
         where = f"at {killed.last_worker.address}"
         return WorkerLost(reprlib.repr(item), killed.allowed_failures + 1, where)
     except CancelledError as lost:
-        return ExecutorLost(f"Dask cancelled the item: {' '.join(str(lost).split())}")
+        return ExecutorLost(f"Dask cancelled the item: {' '.join(str(lost).split()).rstrip('.')}")
+    except Exception:
+        if client.status == "running":
+            raise
+        return _lost_connection()
+
+
+def _lost_connection() -> ExecutorLost:
+    return ExecutorLost("the connection to the Dask scheduler is lost")

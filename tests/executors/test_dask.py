@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio import to_thread
 from dask.config import set as configure
 from distributed import Client
 from returns.result import Failure, Result, Success
@@ -152,6 +153,20 @@ async def test_closing_ends_what_is_under_way(reached: Any, folder: Folder) -> N
     assert "the DaskExecutor was closed" in str(lost[0])
     # What was asleep has ended by then; what computes goes on to its end, unheard.
     assert folder.begun() == {"sleeping": 1, "computing": 1, "sleeping-ended": 1}
+
+
+async def test_a_client_that_is_closed_ends_what_is_under_way(cluster: str, folder: Folder) -> None:
+    with Client(cluster, set_as_default=False) as client:
+        async with DaskExecutor(client, lambda: folder) as executor:
+
+            async def close(_: object) -> None:
+                await soon(lambda: len(folder.lines()) == 2)
+                await to_thread.run_sync(client.close)
+
+            items = par_all([executor.apply(asleep, n) for n in range(3)]).result()
+            failed, _ = await par(items, from_async(close)).run_or_raise(None)
+
+    assert [type(error) for error in failed.failure()] == [ExecutorLost] * 3
 
 
 async def test_a_worker_that_knows_no_such_executor_says_that_it_was_closed(
