@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -154,6 +155,24 @@ async def test_a_defect_is_raised_as_itself(executor: AnyExecutor) -> None:
         await executor.apply(lambda item: from_fn(partial(explode, item)), "cap").run(None)
 
     assert (raised.value.item, raised.value.left) == ("cap", 0)
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    reason: str
+
+
+@pytest.mark.parametrize("kind", [Frozen, Refused])
+async def test_a_defect_that_is_frozen_is_raised_as_itself(
+    executor: AnyExecutor, kind: type[Frozen | Refused]
+) -> None:
+    def refuse(reason: str, _: object) -> Never:
+        raise kind(reason)
+
+    with pytest.raises(kind) as raised:
+        await executor.apply(lambda reason: from_fn(partial(refuse, reason)), "late").run(None)
+
+    assert raised.value.reason == "late"
 
 
 def explode(item: str, _: object) -> Never:
@@ -360,6 +379,20 @@ async def test_an_item_that_raises_no_exception_is_a_defect(executor: AnyExecuto
 
     with pytest.raises(RuntimeError, match=r"the item raised Leaving\('enough'\)") as raised:
         await executor.apply(lambda reason: from_fn(partial(leave, reason)), "enough").run(None)
+
+    assert "in leave\n" in raised.value.__notes__[0]
+
+
+@elsewhere
+@pytest.mark.parametrize("leaving", [GeneratorExit("done"), asyncio.CancelledError("done")])
+async def test_an_item_that_cancels_nobody_but_itself_is_a_defect(
+    executor: AnyExecutor, leaving: BaseException
+) -> None:
+    def leave(_: object) -> Never:
+        raise leaving
+
+    with pytest.raises(RuntimeError, match=r"the item raised \w+\('done'\)") as raised:
+        await executor.apply(lambda _: from_fn(leave), None).run(None)
 
     assert "in leave\n" in raised.value.__notes__[0]
 
