@@ -33,15 +33,13 @@ def answer_in(name: str, key: str, call: bytes) -> bytes:
     worker: Any = get_worker()
     workplace: Workplace | None = worker.plugins.get(name)
     # It is taken away when the executor is closed, and a call may come just then.
-    reply = _closed_reply() if workplace is None else workplace.answer(key, call)
+    lost = ExecutorLost(CLOSED)
+    reply = failure_reply(lost) if workplace is None else workplace.answer(key, call)
     if reply is None:
-        # It was cancelled. Should the scheduler want it again after all, it is begun anew.
+        # It was cancelled. Should the scheduler want it again after all, it is begun anew, elsewhere
+        # if this worker is about to end.
         raise Reschedule
     return reply
-
-
-def _closed_reply() -> bytes:
-    return failure_reply(ExecutorLost(CLOSED))
 
 
 class Workplace(WorkerPlugin):
@@ -63,13 +61,16 @@ class Workplace(WorkerPlugin):
         self._running: dict[str, _Running] = {}
 
     def answer(self, key: str, call: bytes) -> bytes | None:
-        """The reply to a call; None if it was cancelled. To be called in a thread of Dask's."""
+        """The reply to a call; None if it was cancelled, or comes too late.
+
+        To be called in a thread of Dask's.
+        """
         running = self._running[key] = _Running()
         try:
             portal, env = self._open()
             return portal.call(running.answer, call, env)
         except Exception as defect:
-            return _closed_reply() if self._is_closed else defect_reply(defect)
+            return None if self._is_closed else defect_reply(defect)
         finally:
             del self._running[key]
             running.has_ended.set()
@@ -90,7 +91,7 @@ class Workplace(WorkerPlugin):
         with self._opening:
             if self._is_closed:
                 # Nobody would leave an environment that is made now.
-                raise RuntimeError(CLOSED)
+                raise RuntimeError("the workplace is closed")
             if self._place is None:
                 with ExitStack() as life:
                     portal = life.enter_context(start_blocking_portal(self._backend))
