@@ -72,7 +72,8 @@ def write_call(
 async def answer(call: bytes, env: Any) -> bytes:
     """Run a call in this environment to its end; give the reply."""
     try:
-        task: _Call = loads(call)
+        with WithoutExit("a module that the item needs"):
+            task: _Call = loads(call)
         context = MappingProxyType(task.context)
         scope = root_scope(finalizer_deadline=task.finalizer_deadline, context=context)
         place = scope.inside_step(task.path, task.step)

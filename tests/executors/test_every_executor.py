@@ -368,6 +368,19 @@ async def test_an_item_that_wants_to_exit_is_a_defect(executor: AnyExecutor) -> 
     assert "sys.exit(code)" in raised.value.__notes__[0]
 
 
+@elsewhere
+async def test_a_module_that_wants_to_exit_is_a_defect(executor: AnyExecutor) -> None:
+    with pytest.raises(RuntimeError, match=r"raised SystemExit\(3\)"):
+        await executor.apply(pure, ExitsWhenRead()).run(None)
+
+
+class ExitsWhenRead:
+    """Travels as what a module is that calls `sys.exit` when it is imported."""
+
+    def __reduce__(self) -> Any:
+        return sys.exit, (3,)
+
+
 class Leaving(BaseException):
     """No `Exception`, so that hardly anybody catches it."""
 
