@@ -261,6 +261,20 @@ async def test_an_environment_that_cannot_be_made_is_told_once(
     assert capfd.readouterr().err == "", "the defect says it all"
 
 
+async def test_an_environment_that_can_be_made_later_costs_no_attempt(folder: Folder) -> None:
+    def make_env() -> Folder:
+        if not folder.has("database"):
+            raise ConnectionError("no database")
+        return folder
+
+    async with ProcessExecutor(make_env, workers=1, attempts=1) as executor:
+        for _ in range(3):
+            with pytest.raises(ConnectionError, match="no database"):
+                await executor.apply(begin, 1).run(None)
+        folder.put("database")
+        assert isinstance(await executor.apply(begin, 1).run(None), Success)
+
+
 @on_asyncio
 async def test_a_place_of_imports_that_is_no_text_is_overlooked_as_python_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
