@@ -149,6 +149,8 @@ class DaskExecutor(Generic[Env]):
     def _connect(self, backend: Literal["asyncio", "trio"]) -> _Client:
         workplace = Workplace(write_factory(self._make_env), backend)
         client = self._given if isinstance(self._given, Client) else _connected(self._given)
+        if client.status != "running":
+            raise _lost_connection()
         try:
             _register(client, Departure(client.id, self._name), self._name)
             _register(client, workplace, self._name)

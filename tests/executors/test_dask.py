@@ -199,6 +199,13 @@ async def test_a_scheduler_that_does_not_answer_is_told_on_entering() -> None:
         await DaskExecutor(nowhere).__aenter__()
 
 
+async def test_a_client_that_was_closed_is_told_on_entering(cluster: str) -> None:
+    with Client(cluster, set_as_default=False) as client:
+        pass
+    with pytest.raises(ExecutorLost, match="connection to the Dask scheduler is lost"):
+        await DaskExecutor(client).__aenter__()
+
+
 SCRIPT = """
 import os, sys
 from functools import partial
