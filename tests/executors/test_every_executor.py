@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -155,24 +154,6 @@ async def test_a_defect_is_raised_as_itself(executor: AnyExecutor) -> None:
         await executor.apply(lambda item: from_fn(partial(explode, item)), "cap").run(None)
 
     assert (raised.value.item, raised.value.left) == ("cap", 0)
-
-
-@dataclass(frozen=True)
-class Frozen(Exception):
-    reason: str
-
-
-@pytest.mark.parametrize("kind", [Frozen, Refused])
-async def test_a_defect_that_is_frozen_is_raised_as_itself(
-    executor: AnyExecutor, kind: type[Frozen | Refused]
-) -> None:
-    def refuse(reason: str, _: object) -> Never:
-        raise kind(reason)
-
-    with pytest.raises(kind) as raised:
-        await executor.apply(lambda reason: from_fn(partial(refuse, reason)), "late").run(None)
-
-    assert raised.value.reason == "late"
 
 
 def explode(item: str, _: object) -> Never:
@@ -368,19 +349,6 @@ async def test_an_item_that_wants_to_exit_is_a_defect(executor: AnyExecutor) -> 
     assert "sys.exit(code)" in raised.value.__notes__[0]
 
 
-@elsewhere
-async def test_a_module_that_wants_to_exit_is_a_defect(executor: AnyExecutor) -> None:
-    with pytest.raises(RuntimeError, match=r"raised SystemExit\(3\)"):
-        await executor.apply(pure, ExitsWhenRead()).run(None)
-
-
-class ExitsWhenRead:
-    """Travels as what a module is that calls `sys.exit` when it is imported."""
-
-    def __reduce__(self) -> Any:
-        return sys.exit, (3,)
-
-
 class Leaving(BaseException):
     """No `Exception`, so that hardly anybody catches it."""
 
@@ -392,20 +360,6 @@ async def test_an_item_that_raises_no_exception_is_a_defect(executor: AnyExecuto
 
     with pytest.raises(RuntimeError, match=r"the item raised Leaving\('enough'\)") as raised:
         await executor.apply(lambda reason: from_fn(partial(leave, reason)), "enough").run(None)
-
-    assert "in leave\n" in raised.value.__notes__[0]
-
-
-@elsewhere
-@pytest.mark.parametrize("leaving", [GeneratorExit("done"), asyncio.CancelledError("done")])
-async def test_an_item_that_cancels_nobody_but_itself_is_a_defect(
-    executor: AnyExecutor, leaving: BaseException
-) -> None:
-    def leave(_: object) -> Never:
-        raise leaving
-
-    with pytest.raises(RuntimeError, match=r"the item raised \w+\('done'\)") as raised:
-        await executor.apply(lambda _: from_fn(leave), None).run(None)
 
     assert "in leave\n" in raised.value.__notes__[0]
 
