@@ -62,9 +62,32 @@ def read_error(record: ErrorRecord, step: str, types: KnownTypes) -> Any:
     raise NotSerializable(
         step,
         f"it failed with {record.type}: {record.message}; the workflow handled that and went on, so a "
-        "resume needs the error again, and cannot rebuild it. Declare its class: in the step's return "
-        "annotation, `Effect[Env, TheError, Output]`, or by error=",
+        f"resume needs the error again, and cannot rebuild it. {_advice(record.type, types)}",
     )
+
+
+def _advice(name: str, types: KnownTypes) -> str:
+    """What to do about an error that cannot be rebuilt."""
+    if not _is_known(name, types):
+        return (
+            "Declare its class: in the step's return annotation, `Effect[Env, TheError, Output]`, "
+            "or by error="
+        )
+    return (
+        "Its class is known, but an instance cannot be made again of its arguments and attributes. "
+        "Let the step fail with an error that can, by `.map_err(...)` say: a data class, or an "
+        "exception whose arguments and attributes are plain data or of declared classes"
+    )
+
+
+def _is_known(name: str, types: KnownTypes) -> bool:
+    if name in map(name_of_error, types.classes.values()):
+        return True
+    try:
+        error_named(name, types.errors)
+    except LookupError:
+        return False
+    return True
 
 
 def is_exact(error: object, record: ErrorRecord, again: object, types: KnownTypes) -> bool:

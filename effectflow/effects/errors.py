@@ -92,7 +92,8 @@ class WorkerLost(ExecutorError):
             else f"{attempts} worker processes, each of which died (the last: {reason})"
         )
         super().__init__(
-            f"item {item} was given to {workers}. Most often it is memory that ends a process"
+            f"item {item} was given to {workers}. Most often it is memory that ends a process; one that "
+            "exits on its own says why on its standard error"
         )
 
 

@@ -16,7 +16,8 @@ _OURS = "_effectflow_notes"
 
 def add_note(error: BaseException, note: str) -> None:
     """Add a note, and remember that it is ours. An exception that is frozen goes without."""
-    with suppress(AttributeError):
+    # With slots a frozen data class refuses by a TypeError.
+    with suppress(AttributeError, TypeError):
         error.add_note(note)
         vars(error).setdefault(_OURS, []).append(note)
 

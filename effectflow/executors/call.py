@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import reprlib
 import traceback
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Any, cast
 
 import anyio
 
-from effectflow.effects import Effect
+from effectflow.effects import Effect, ExecutorError
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
 from effectflow.effects.notes import add_note
 from effectflow.effects.scope import Scope, root_scope
 from effectflow.executors.pickling import dumps, loads
 
-__all__ = ["answer", "defect_reply", "read_reply", "without_exit", "write_call"]
+__all__ = ["WithoutExit", "answer", "defect_reply", "failure_reply", "read_reply", "write_call"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,12 @@ def write_call(
 async def answer(call: bytes, env: Any) -> bytes:
     """Run a call in this environment to its end; give the reply."""
     try:
-        task: _Call = loads(call)
+        with WithoutExit("a module that the item needs"):
+            task: _Call = loads(call)
         context = MappingProxyType(task.context)
         scope = root_scope(finalizer_deadline=task.finalizer_deadline, context=context)
         place = scope.inside_step(task.path, task.step)
-        with without_exit("the item"):
+        with WithoutExit("the item"):
             outcome = await interpret(task.function(task.item), env, place)
     except Exception as defect:
         return defect_reply(defect)
@@ -93,24 +94,37 @@ async def answer(call: bytes, env: Any) -> bytes:
     return reply
 
 
-@contextmanager
-def without_exit(who: str) -> Generator[None]:
-    """What is done within cannot end the worker, which may have other items: to want it is a defect."""
-    try:
-        yield
-    except Exception:
-        raise
-    except BaseException as leaving:
-        if _is_cancellation(leaving):
-            raise
-        raise RuntimeError(f"{who} raised {leaving!r}") from leaving
+class WithoutExit:
+    """What is done within cannot end the worker, which may have other items: to want it is a defect.
+
+    Only who cancels the work around it may end it. `contextmanager` would not do: it assigns to the
+    traceback of what is raised, and an exception may be frozen.
+    """
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        leaving: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if leaving is None or isinstance(leaving, Exception):
+            return
+        # An item may raise a cancellation on its own, which then is one more way to want to leave.
+        if not (_has_cancellation(leaving) and anyio.current_effective_deadline() == -math.inf):
+            raise RuntimeError(f"{self._who} raised {leaving!r}") from leaving
 
 
-def _is_cancellation(raised: BaseException) -> bool:
+def _has_cancellation(raised: BaseException) -> bool:
     if isinstance(raised, BaseExceptionGroup):
         together = cast("BaseExceptionGroup[BaseException]", raised)
-        return any(_is_cancellation(one) for one in together.exceptions)
-    return isinstance(raised, (anyio.get_cancelled_exc_class(), GeneratorExit))
+        return any(_has_cancellation(one) for one in together.exceptions)
+    return isinstance(raised, anyio.get_cancelled_exc_class())
 
 
 def defect_reply(defect: Exception) -> bytes:
@@ -124,6 +138,11 @@ def defect_reply(defect: Exception) -> bytes:
         stand_in = RuntimeError(f"{type(defect).__qualname__}: {defect}")
         return dumps(_Reply(None, stand_in, origin))
     return reply
+
+
+def failure_reply(failure: ExecutorError) -> bytes:
+    """The reply of a call of which nobody knows how it would have ended."""
+    return dumps(_Reply(Failed(failure)))
 
 
 def read_reply(data: bytes) -> Any:

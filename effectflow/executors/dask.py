@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, overload
 from uuid import uuid4
 
+import anyio
 from anyio import to_thread
 from distributed import Client
 from distributed.scheduler import KilledWorker
@@ -23,7 +24,7 @@ from effectflow.effects.event_loop import new_waiter, running_backend, shielded
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
 from effectflow.executors.call import read_reply, write_call
-from effectflow.executors.dask_worker import Departure, Workplace, answer_in
+from effectflow.executors.dask_worker import CLOSED, Departure, Workplace, answer_in
 from effectflow.executors.environment import factory_or_none, write_factory
 
 __all__ = ["DaskExecutor"]
@@ -40,6 +41,9 @@ Item = TypeVar("Item")
 
 _Client: TypeAlias = Any
 """A `distributed.Client`, whose own types are in part unknown to the checkers."""
+
+_Future: TypeAlias = Any
+"""A `distributed.Future`, of which the same is true."""
 
 
 class DaskExecutor(Generic[Env]):
@@ -75,6 +79,7 @@ class DaskExecutor(Generic[Env]):
         self._make_env = factory_or_none(make_env)
         self._name = f"effectflow-{uuid4().hex}"
         self._client: _Client = None
+        self._under_way: dict[anyio.CancelScope, _Future] = {}
 
     def apply(
         self, function: Callable[[Item], Effect[Env, E, A]], item: Item
@@ -87,7 +92,8 @@ class DaskExecutor(Generic[Env]):
         a pause goes on to its end, and what it gives is dropped.
 
         Fails with WorkerLost when more workers died under it than the scheduler's setting
-        `allowed-failures` says, and with ExecutorLost when the scheduler is out of reach.
+        `allowed-failures` says, and with ExecutorLost when the scheduler is out of reach, or the executor
+        was closed meanwhile.
         """
         return Perform(partial(self._perform, function, item), ("apply", function, item))
 
@@ -102,17 +108,27 @@ class DaskExecutor(Generic[Env]):
             raise RuntimeError("a DaskExecutor runs items only within `async with executor:`")
         call = write_call(function, item, scope)
         if self._client.status != "running":
-            return Failed(ExecutorLost("the connection to the Dask scheduler is lost"))
+            return Failed(_lost_connection())
         # Dask groups tasks by what stands before the dash, and shows the groups.
         key = f"{getattr(function, '__name__', 'effect')}-{uuid4().hex}"
         future: Any = self._client.submit(answer_in, self._name, key, call, key=key, pure=False)
+        reply = await self._reply(future, item)
+        return Failed(reply) if isinstance(reply, ExecutorError) else read_reply(reply)
+
+    async def _reply(self, future: _Future, item: object) -> bytes | ExecutorError:
+        """The reply, or why there is none. Closing the executor ends the wait for it."""
+        reply: bytes | ExecutorError = ExecutorLost(CLOSED)
+        until_closed = anyio.CancelScope()
+        self._under_way[until_closed] = future
         try:
-            await _end_of(future)
-            reply = await to_thread.run_sync(_collect, future, item, abandon_on_cancel=True)
+            with until_closed:
+                await _end_of(future)
+                reply = await to_thread.run_sync(_collect, future, item, abandon_on_cancel=True)
         finally:
+            del self._under_way[until_closed]
             # Nobody wants it any more: if it is under way, this cancels it.
             future.release()
-        return Failed(reply) if isinstance(reply, ExecutorError) else read_reply(reply)
+        return reply
 
     async def __aenter__(self) -> Self:
         self._client = await to_thread.run_sync(self._connect, running_backend())
@@ -125,22 +141,29 @@ class DaskExecutor(Generic[Env]):
         traceback: TracebackType | None,
     ) -> None:
         client, self._client = self._client, None
-        await shielded(to_thread.run_sync(self._leave, client))
+        unwanted = list(self._under_way.values())
+        for wait in self._under_way:
+            wait.cancel()
+        await shielded(to_thread.run_sync(self._leave, client, unwanted))
 
     def _connect(self, backend: Literal["asyncio", "trio"]) -> _Client:
         workplace = Workplace(write_factory(self._make_env), backend)
         client = self._given if isinstance(self._given, Client) else _connected(self._given)
+        if client.status != "running":
+            raise _lost_connection()
         try:
             _register(client, Departure(client.id, self._name), self._name)
             _register(client, workplace, self._name)
         except BaseException:
-            self._leave(client)
+            self._leave(client, [])
             raise
         return client
 
-    def _leave(self, client: _Client) -> None:
+    def _leave(self, client: _Client, unwanted: list[_Future]) -> None:
         if client.status == "running":
             try:
+                # First, so that no worker is given what it then has no environment for.
+                client.cancel(unwanted)
                 client.unregister_scheduler_plugin(self._name)
                 client.unregister_worker_plugin(self._name)
             except OSError:
@@ -191,12 +214,24 @@ async def _end_of(future: Any) -> None:
     await waiter
 
 
-def _collect(future: Any, item: object) -> bytes | ExecutorError:
+def _collect(future: _Future, item: object) -> bytes | ExecutorError:
     """The reply, fetched from the worker that has it, or why there is none."""
+    client = future.client
+    if client.status in ("closing", "closed"):
+        # It may never answer.
+        return _lost_connection()
     try:
         return future.result()
     except KilledWorker as killed:
         where = f"at {killed.last_worker.address}"
         return WorkerLost(reprlib.repr(item), killed.allowed_failures + 1, where)
     except CancelledError as lost:
-        return ExecutorLost(f"Dask cancelled the item: {' '.join(str(lost).split())}")
+        return ExecutorLost(f"Dask cancelled the item: {' '.join(str(lost).split()).rstrip('.')}")
+    except Exception:
+        if client.status == "running":
+            raise
+        return _lost_connection()
+
+
+def _lost_connection() -> ExecutorLost:
+    return ExecutorLost("the connection to the Dask scheduler is lost")

@@ -14,11 +14,15 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from distributed import Reschedule, get_worker
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 
+from effectflow.effects import ExecutorLost
 from effectflow.effects.event_loop import call_soon_from_threads
-from effectflow.executors.call import answer, defect_reply
+from effectflow.executors.call import answer, defect_reply, failure_reply
 from effectflow.executors.environment import environment
 
-__all__ = ["Departure", "Workplace", "answer_in"]
+__all__ = ["CLOSED", "Departure", "Workplace", "answer_in"]
+
+CLOSED = "the DaskExecutor was closed"
+"""Why items are lost that were under way then."""
 
 _GRACE = 2.0
 """Seconds that items and the environment have to end when the executor is closed."""
@@ -27,10 +31,13 @@ _GRACE = 2.0
 def answer_in(name: str, key: str, call: bytes) -> bytes:
     """The reply to a call, made in the workplace of this name. This is a task for Dask."""
     worker: Any = get_worker()
-    workplace: Workplace = worker.plugins[name]
-    reply = workplace.answer(key, call)
+    workplace: Workplace | None = worker.plugins.get(name)
+    # It is taken away when the executor is closed, and a call may come just then.
+    lost = ExecutorLost(CLOSED)
+    reply = failure_reply(lost) if workplace is None else workplace.answer(key, call)
     if reply is None:
-        # It was cancelled. Should the scheduler want it again after all, it is begun anew.
+        # It was cancelled. Should the scheduler want it again after all, it is begun anew, elsewhere
+        # if this worker is about to end.
         raise Reschedule
     return reply
 
@@ -50,16 +57,20 @@ class Workplace(WorkerPlugin):
         self._opening = Lock()
         self._place: tuple[BlockingPortal, Any] | None = None
         self._life = ExitStack()
+        self._is_closed = False
         self._running: dict[str, _Running] = {}
 
     def answer(self, key: str, call: bytes) -> bytes | None:
-        """The reply to a call; None if it was cancelled. To be called in a thread of Dask's."""
+        """The reply to a call; None if it was cancelled, or comes too late.
+
+        To be called in a thread of Dask's.
+        """
         running = self._running[key] = _Running()
         try:
             portal, env = self._open()
             return portal.call(running.answer, call, env)
         except Exception as defect:
-            return defect_reply(defect)
+            return None if self._is_closed else defect_reply(defect)
         finally:
             del self._running[key]
             running.has_ended.set()
@@ -78,6 +89,9 @@ class Workplace(WorkerPlugin):
 
     def _open(self) -> tuple[BlockingPortal, Any]:
         with self._opening:
+            if self._is_closed:
+                # Nobody would leave an environment that is made now.
+                raise RuntimeError("the workplace is closed")
             if self._place is None:
                 with ExitStack() as life:
                     portal = life.enter_context(start_blocking_portal(self._backend))
@@ -92,7 +106,9 @@ class Workplace(WorkerPlugin):
             item.cancel()
         for item in running:
             item.has_ended.wait()
-        self._life.close()
+        with self._opening:
+            self._is_closed = True
+            self._life.close()
 
 
 class _Running:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
-from effectflow.executors.call import without_exit
+from effectflow.executors.call import WithoutExit
 from effectflow.executors.pickling import dumps, loads
 
 __all__ = ["environment", "factory_or_none", "write_factory"]
@@ -43,7 +43,7 @@ async def environment(make_env: bytes) -> AsyncGenerator[Any]:
     An async context manager that it makes is entered, and left.
     """
     async with AsyncExitStack() as life:
-        with without_exit("make_env"):
+        with WithoutExit("make_env"):
             made = loads(make_env)()
             if inspect.iscoroutine(made):
                 made.close()

@@ -16,7 +16,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from io import BytesIO
-from types import MethodDescriptorType
 from typing import Any, TypeAlias, TypeVar, cast
 from weakref import WeakSet
 
@@ -70,16 +69,26 @@ def _complete(kind: type, setting: tuple[_Setter, Any]) -> None:
 def _reduced_exception(error: BaseException) -> Any:
     """What the exception is to be rebuilt from; a class that says how itself is left alone."""
     kind = type(error)
-    says_how = not isinstance(kind.__reduce__, MethodDescriptorType)
-    if says_how or kind.__reduce_ex__ is not object.__reduce_ex__:
+    if _says(kind, "__reduce__") or _says(kind, "__reduce_ex__"):
         return NotImplemented
     _, arguments, *rest = cast("tuple[Any, ...]", error.__reduce__())
+    try:
+        _bare_exception(kind, arguments)
+    except TypeError:
+        # Only such a class can make its own instances.
+        return NotImplemented
     fields = cast("dict[str, Any]", (rest[0] if rest else None) or {})
     state: Any = object.__getstate__(error)
     if isinstance(state, tuple):
         # The class has slots, which exceptions forget to take along.
         fields = {**fields, **cast("tuple[Any, dict[str, Any]]", state)[1]}
     return _bare_exception, (kind, arguments), fields, None, None, _set_fields
+
+
+def _says(kind: type, method: str) -> bool:
+    """Whether a method, maybe one in C or Rust, is not that of the built-in exceptions."""
+    definer = next(base for base in kind.__mro__ if method in vars(base))
+    return definer.__module__ != "builtins"
 
 
 def _bare_exception(kind: type[X], arguments: tuple[Any, ...]) -> X:

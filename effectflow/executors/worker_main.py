@@ -79,12 +79,18 @@ async def _serve(told: Greeting, requests: BinaryIO, replies: FileIO) -> None:
     arguments = (requests, call_soon_from_threads(), inbox, told.grace)
     threading.Thread(target=_read, args=arguments, daemon=True).start()
     async with AsyncExitStack() as life:
-        try:
-            env = await life.enter_async_context(environment(told.make_env))
-        except Exception as defect:
-            if await inbox.next_call() is not None:
-                _write(replies, defect_reply(defect))
-            return
+        while True:
+            try:
+                env = await life.enter_async_context(environment(told.make_env))
+                break
+            except Exception as defect:
+                refusal = defect_reply(defect)
+            if await inbox.next_call() is None:
+                return
+            _write(replies, refusal)
+            # The next call may fare better. To end here would look to it as if the process had died.
+            if not await inbox.has_call():
+                return
         while (call := await inbox.next_call()) is not None:
             reply = CANCEL
             with inbox.cancellable():
@@ -120,11 +126,16 @@ class _Inbox:
 
     async def next_call(self) -> bytes | None:
         """Wait for a call; None at the end."""
+        await self.has_call()
+        call, self._call = self._call, None
+        return call
+
+    async def has_call(self) -> bool:
+        """Wait for a call, and leave it there; False at the end."""
         while self._call is None and not self._is_over:
             await self._news.wait()
             self._news = anyio.Event()
-        call, self._call = self._call, None
-        return call
+        return self._call is not None
 
     @contextmanager
     def cancellable(self) -> Generator[None]:

@@ -100,8 +100,10 @@ class WorkerProcess:
 
 def _command() -> list[str]:
     """A fresh interpreter: a fork would inherit threads and event loops in a state nobody knows."""
+    # Python looks only where text says, and overlooks a `pathlib.Path`, say.
+    places = [str(place) for place in sys.path if isinstance(cast(object, place), str)]
     code = (
-        f"import sys; sys.path[:] = {sys.path!r}; "
+        f"import sys; sys.path[:] = {places!r}; "
         "from effectflow.executors.worker_main import main; main()"
     )
     return [sys.executable, "-c", code]

@@ -46,11 +46,24 @@ class FrozenBug(Exception):
     reason: str
 
 
-async def test_a_frozen_defect_propagates_as_itself_without_notes() -> None:
-    with pytest.raises(FrozenBug) as caught:
-        await die(FrozenBug("here")).context("while looking").named("look").run(None)
+@dataclass(frozen=True, slots=True)
+class FrozenBugWithSlots(Exception):
+    reason: str
+
+
+@pytest.mark.parametrize("kind", [FrozenBug, FrozenBugWithSlots])
+async def test_a_frozen_defect_propagates_as_itself_without_notes(
+    kind: type[FrozenBug | FrozenBugWithSlots],
+) -> None:
+    with pytest.raises(kind) as caught:
+        await die(kind("here")).context("while looking").named("look").run(None)
 
     assert caught.value.reason == "here"
+
+
+async def test_a_frozen_failure_is_raised_as_itself() -> None:
+    with pytest.raises(FrozenBugWithSlots):
+        await fail(FrozenBugWithSlots("here")).context("while looking").run_or_raise(None)
 
 
 async def test_attempt_makes_only_the_named_exceptions_failures() -> None:

@@ -7,18 +7,22 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from anyio import to_thread
 from dask.config import set as configure
 from distributed import Client
-from returns.result import Failure, Success
+from returns.result import Failure, Result, Success
 
-from effectflow import from_async, par, par_all, par_traverse, pure
+from effectflow import Effect, from_async, par, par_all, par_traverse, pure
 from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.executors import DaskExecutor
+from effectflow.executors.call import read_reply
+from effectflow.executors.dask_worker import answer_in
 from tests.executors.conftest import Scheduler, interrupted, on_asyncio, soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held
 
@@ -118,6 +122,65 @@ async def test_a_worker_that_dies_just_then_keeps_nobody_from_entering(
             assert isinstance(await executor.apply(begin, 2).run(None), Success)
 
 
+@pytest.fixture(params=["address", "client"])
+def reached(request: pytest.FixtureRequest, cluster: str) -> Iterator[Any]:
+    """What an executor is made of: the address of the cluster, or a client of it."""
+    if request.param == "address":
+        yield cluster
+        return
+    with Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+async def test_closing_ends_what_is_under_way(reached: Any, folder: Folder) -> None:
+    results: list[Result[object, object]] = []
+
+    async def run(effect: Effect[object, object, object]) -> None:
+        results.append(await effect.run(None))
+
+    async with (
+        anyio.create_task_group() as tasks,
+        DaskExecutor(reached, lambda: folder) as executor,
+    ):
+        tasks.start_soon(run, executor.apply(asleep, "sleeping"))
+        tasks.start_soon(run, executor.apply(held, "computing"))
+        await soon(lambda: len(folder.lines()) == 2)
+        tasks.start_soon(run, executor.apply(begin, "queued"))
+        await anyio.wait_all_tasks_blocked()
+
+    lost = [result.failure() for result in results]
+    assert [type(error) for error in lost] == [ExecutorLost] * 3
+    assert "the DaskExecutor was closed" in str(lost[0])
+    # What was asleep has ended by then; what computes goes on to its end, unheard.
+    assert folder.begun() == {"sleeping": 1, "computing": 1, "sleeping-ended": 1}
+
+
+async def test_a_client_that_is_closed_ends_what_is_under_way(cluster: str, folder: Folder) -> None:
+    with Client(cluster, set_as_default=False) as client:
+        async with DaskExecutor(client, lambda: folder) as executor:
+
+            async def close(_: object) -> None:
+                await soon(lambda: len(folder.lines()) == 2)
+                await to_thread.run_sync(client.close)
+
+            items = par_all([executor.apply(asleep, n) for n in range(3)]).result()
+            failed, _ = await par(items, from_async(close)).run_or_raise(None)
+
+    assert [type(error) for error in failed.failure()] == [ExecutorLost] * 3
+
+
+async def test_a_worker_that_knows_no_such_executor_says_that_it_was_closed(
+    cluster: str,
+) -> None:
+    """As it may be asked when the executor is closed just then."""
+    with Client(cluster, set_as_default=False) as client:
+        reply = client.submit(answer_in, "effectflow-gone", "key", b"", pure=False).result()
+
+    outcome = read_reply(reply)
+    assert isinstance(outcome.error, ExecutorLost)
+    assert "the DaskExecutor was closed" in str(outcome.error)
+
+
 def test_an_asynchronous_client_is_refused(cluster: str) -> None:
     async def main() -> None:
         async with Client(cluster, asynchronous=True, set_as_default=False) as client:
@@ -134,6 +197,13 @@ async def test_a_scheduler_that_does_not_answer_is_told_on_entering() -> None:
         pytest.raises(ExecutorLost, match=f"no Dask scheduler answers at {nowhere}"),
     ):
         await DaskExecutor(nowhere).__aenter__()
+
+
+async def test_a_client_that_was_closed_is_told_on_entering(cluster: str) -> None:
+    with Client(cluster, set_as_default=False) as client:
+        pass
+    with pytest.raises(ExecutorLost, match="connection to the Dask scheduler is lost"):
+        await DaskExecutor(client).__aenter__()
 
 
 SCRIPT = """

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError, field_validator
+from pydantic_core import PydanticSerializationError
 
 from effectflow import RetryExhausted, TimedOut
 from effectflow.effects import ExecutorLost, WorkerLost
@@ -60,6 +62,7 @@ EXCEPTIONS: list[st.SearchStrategy[Exception]] = [
     st.builds(Loose, code=numbers, texts=st.lists(texts)),
     st.builds(Frozen, numbers, texts),
     st.builds(FileTrouble, texts, st.integers(1, 100)),
+    st.builds(PydanticSerializationError, texts),
     st.builds(FileNotFoundError, st.just(2), texts, texts),
     st.builds(KeyError, texts),
     st.builds(ValueError, texts, numbers),
@@ -94,6 +97,29 @@ def test_an_exception_comes_back_field_for_field(error: Exception, notes: list[s
 
 def test_a_class_that_says_how_it_travels_is_left_alone() -> None:
     assert loads(dumps(SaysHow("text", object()))).secret == "kept back"
+
+
+class Line(BaseModel):
+    number: int
+    text: str
+
+    @field_validator("text")
+    @classmethod
+    def has_text(cls, text: str) -> str:
+        if not text:
+            raise ValueError("empty")
+        return text
+
+
+def test_a_class_in_rust_that_says_how_it_travels_is_left_alone() -> None:
+    with pytest.raises(ValidationError) as raised:
+        Line.model_validate({"number": "many", "text": ""})
+
+    back = loads(dumps(raised.value))
+
+    assert type(back) is ValidationError
+    assert str(back) == str(raised.value)
+    assert [error["loc"] for error in back.errors()] == [("number",), ("text",)]
 
 
 def test_the_exceptions_of_a_group_come_back() -> None:

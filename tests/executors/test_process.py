@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Never, TypeAlias
 
 import anyio
@@ -258,6 +259,31 @@ async def test_an_environment_that_cannot_be_made_is_told_once(
                 await executor.apply(pure, 1).run(None)
 
     assert capfd.readouterr().err == "", "the defect says it all"
+
+
+async def test_an_environment_that_can_be_made_later_costs_no_attempt(folder: Folder) -> None:
+    def make_env() -> Folder:
+        if not folder.has("database"):
+            raise ConnectionError("no database")
+        return folder
+
+    async with ProcessExecutor(make_env, workers=1, attempts=1) as executor:
+        for _ in range(3):
+            with pytest.raises(ConnectionError, match="no database"):
+                await executor.apply(begin, 1).run(None)
+        folder.put("database")
+        assert isinstance(await executor.apply(begin, 1).run(None), Success)
+
+
+@on_asyncio
+async def test_a_place_of_imports_that_is_no_text_is_overlooked_as_python_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "path", [tmp_path, *sys.path])
+    async with ProcessExecutor(workers=1) as executor:
+        paths = await executor.apply(lambda _: from_fn(lambda _: sys.path), None).run_or_raise(None)
+
+    assert paths == sys.path[1:]
 
 
 @on_asyncio

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from pydantic import TypeAdapter, ValidationError
 from returns.result import Failure, Success
 
 from effectflow import (
@@ -17,6 +18,7 @@ from effectflow import (
     Effect,
     RetryPolicy,
     Workflow,
+    attempt,
     do,
     effect,
     fail,
@@ -27,6 +29,7 @@ from effectflow import (
     sleep,
     step,
     uuid,
+    with_checkpointing,
     workflow,
 )
 from effectflow.checkpoint import NotSerializable, RunInfo, RunStatus, read_checkpoint
@@ -260,29 +263,49 @@ class Undeclared(Exception):
     """A failure that no step declares."""
 
 
-@pytest.mark.parametrize("error", [Undeclared("x"), OSError("no encoding holds \udcff")])
+class Holding(Exception):
+    """A declared failure, with what cannot be saved."""
+
+
+parse = attempt(lambda _: TypeAdapter(int).validate_python("x"), ValidationError)
+NO_NUMBER = parse.run_sync(None).failure()
+ARGUMENTS = "Its class is known, but an instance cannot be made again of its arguments"
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (Undeclared("x"), "Declare its class"),
+        (OSError("no encoding holds \udcff"), ARGUMENTS),
+        (Holding(object()), ARGUMENTS),
+        (NO_NUMBER, ARGUMENTS),  # which only pickle can make again
+    ],
+)
 async def test_an_error_that_a_resume_could_not_rebuild_must_not_be_handled(
-    store: MemoryStore, error: Exception
+    store: MemoryStore, error: Exception, advice: str
 ) -> None:
     """It may end the run. To go on from it would make a run that cannot be resumed."""
 
     def failing(_: None) -> Effect[object, Exception, str]:
         return fail(error)
 
+    def step_that_fails() -> Effect[App, Exception, str]:
+        return with_checkpointing("failing", failing(None), error=Holding | ValidationError)
+
     @workflow
     def passing_on(_: None) -> Do[App, Any, str]:
-        return (yield from failing(None).checkpointed("failing"))
+        return (yield from step_that_fails())
 
     @workflow
     def handling(_: None) -> Do[App, Any, str]:
-        handled = yield from failing(None).checkpointed("failing").fallback("handled")
+        handled = yield from step_that_fails().fallback("handled")
         return (yield from note(handled))
 
     app = App(Checkpoints(store))
     assert await passing_on.start(None).run(app) == Failure(error)
     refused = (await handling.start(None).run(app)).failure()
     assert isinstance(refused, NotSerializable)
-    assert "Declare its class" in str(refused)
+    assert advice in str(refused)
     assert app.world.done == []
 
 
