@@ -7,6 +7,7 @@ import json
 import shutil
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, Self
@@ -413,6 +414,31 @@ async def test_a_damaged_run_spoils_no_other(
     assert isinstance(problem, CorruptCheckpoint)
     await store.delete("bad/er")
     assert await all_run_ids(store) == ["good"]
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        {"created_at": None},
+        {"created_at": "1.0"},
+        {"created_at": 1e300},
+        {"workflow": [1]},
+        {"version": 1},
+    ],
+    ids=str,
+)
+async def test_a_run_with_parts_of_other_types_spoils_no_other(
+    store: FileStore, altered: dict[str, Any]
+) -> None:
+    """Its digest is right: earlier versions took such runs from exports that were made by hand."""
+    await written(store, 1, "good")
+    lease = await claimed(store, "bad")
+    await store.append(lease, [b"x"], after=0, summary=replace(SUMMARY, **altered), release=True)
+
+    assert await found(store) == ["good"]
+    assert await store.damaged_runs() == ["bad"]
+    with pytest.raises(CorruptCheckpoint):
+        await store.info("bad")
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
