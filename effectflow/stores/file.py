@@ -303,7 +303,9 @@ class FileStore:
                 reason = f"another program has locked {lock.path} for {LOCK_SECONDS:.0f} s"
                 raise SaveFailed(run_id, reason) from error
             except OSError as error:
-                raise SaveFailed(run_id, f"{folder.path}: {error.strerror or error}") from error
+                reason = f"{folder.path}: {error.strerror or error}"
+                unknown = folder.may_be_saved(error)
+                raise SaveFailed(run_id, reason, is_unknown=unknown) from error
 
         self._check_open()
         return await to_thread.run_sync(locked)

@@ -42,6 +42,7 @@ from effectflow.stores.file_format import (
 )
 from effectflow.stores.file_writing import (
     TEMPORARY,
+    Unsynced,
     folder_name,
     keep_copy,
     sync_folder,
@@ -256,7 +257,10 @@ class RunFolder:
         fence: int,
         release: bool = False,
     ) -> None:
-        """Append records, durably. Raises OSError, and then nothing was appended."""
+        """Append records, durably.
+
+        Raises OSError, and then nothing was appended, unless `may_be_saved` says otherwise.
+        """
         # Whatever goes wrong from here on, the next save reads the files.
         last, self._last = self._last, None
         now = time.time()
@@ -281,11 +285,16 @@ class RunFolder:
         else:
             copies = self._kept(is_damaged=state.is_restored)
         write_whole(self._checkpoint, encode_state(saved))
-        for path in copies[self.history :]:
-            path.unlink(missing_ok=True)
-        mark = self.mark()
-        if mark is not None:
-            self._last = _Saved(mark, saved, copies[: self.history])
+        # It stands: nothing that goes wrong from here on may be told as a failure to save.
+        copies = self._without_old(copies)
+        with suppress(OSError):
+            mark = self.mark()
+            if mark is not None:
+                self._last = _Saved(mark, saved, copies)
+
+    def may_be_saved(self, error: OSError) -> bool:
+        """Whether a `save` that raised this may have appended all the same."""
+        return isinstance(error, Unsynced) and error.filename == str(self._checkpoint)
 
     def _kept(self, *, is_damaged: bool) -> list[Path]:
         """The copies, with one of what is about to be replaced, which stays in its place until then."""
@@ -307,6 +316,23 @@ class RunFolder:
         copy = self.path / "history" / f"checkpoint-{_stamp(copies)}.json"
         keep_copy(self._checkpoint, copy)
         return [copy, *copies]
+
+    def _without_old(self, copies: list[Path]) -> list[Path]:
+        """The copies that are to be kept, with those that cannot be removed now."""
+        left: list[Path] = []
+        for path in copies[self.history :]:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                logger.warning(
+                    "%s of run %r is a copy too many and cannot be removed (%s); the next save tries "
+                    "again",
+                    path.name,
+                    self.run_id,
+                    error,
+                )
+                left.append(path)
+        return [*copies[: self.history], *left]
 
     def remove(self) -> None:
         """Remove the run, durably. A removal that was cut off leaves a run, or else no run."""

@@ -311,6 +311,27 @@ async def test_saves_that_failed_leave_the_history_as_it_was(
     assert counts == list(range(6, 16))
 
 
+async def test_a_copy_that_cannot_be_removed_is_no_failure_to_save(
+    store: FileStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried again with each save."""
+    await written(store, 1)
+    store.keep_history("r", 1)
+    lease = await claimed(store)
+    stuck = tmp_path / "sessions" / "r" / "history" / "checkpoint-20260101T000000.000000Z.json"
+    stuck.mkdir()
+    for number in range(1, 4):
+        await store.append(lease, [b"%d" % number], after=number)
+        assert f"{stuck.name} of run 'r' is a copy too many" in caplog.text
+        caplog.clear()
+    stuck.rmdir()
+    await store.append(lease, [b"4"], after=4)
+
+    assert "copy too many" not in caplog.text
+    assert await bodies(store) == [b"0", b"1", b"2", b"3", b"4"]
+    assert len(list(stuck.parent.iterdir())) == 1
+
+
 @pytest.mark.parametrize("name", ["checkpoint.json", "lease.json"])
 async def test_files_of_a_newer_version_are_refused_and_left_alone(
     store: FileStore, tmp_path: Path, name: str
