@@ -197,9 +197,10 @@ def _record(record: Record) -> dict[str, Any]:
     payload, separator, seal = record.body.rpartition(b"\n")
     try:
         entry = orjson.loads(payload)
-        if separator and isinstance(entry, dict) and orjson.dumps(entry) == payload:
+        # As deep as it will stand in `checkpoint.json`: how deep orjson writes has a limit.
+        if separator and isinstance(entry, dict) and orjson.dumps([[[entry]]])[3:-3] == payload:
             return {"at": record.written_at, "entry": entry, "seal": seal.decode("ascii")}
-    except (orjson.JSONDecodeError, UnicodeDecodeError):
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, UnicodeDecodeError):
         pass
     return {"at": record.written_at, "base64": base64.b64encode(record.body).decode()}
 
