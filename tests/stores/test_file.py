@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import shutil
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
@@ -113,6 +114,13 @@ async def test_the_history_has_a_limit(store: FileStore, tmp_path: Path, history
 def test_a_history_of_less_than_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="-1"):
         Checkpoints(FileStore(tmp_path), history=-1)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, math.inf, -math.inf, math.nan])
+def test_a_lease_of_no_time_or_for_ever_is_refused(tmp_path: Path, seconds: float) -> None:
+    """A file says of no lease that it holds for ever: it would be read as damaged, and so as free."""
+    with pytest.raises(ValueError, match=f"lease_seconds .*{seconds}"):
+        Checkpoints(FileStore(tmp_path), lease_seconds=seconds)
 
 
 async def test_a_save_costs_the_same_however_long_the_run_is(
