@@ -130,18 +130,22 @@ class FileStore:
         return await self._locked(lease.run_id, renew)
 
     async def release(self, lease: Lease) -> None:
-        def release(folder: RunFolder) -> None:
+        def release(folder: RunFolder) -> bool:
             state = folder.state()
             held = folder.lease(state)
             if not _is_same(lease, held):
-                return
+                return False
             if folder.is_claimed_only():
                 self._remove(folder, held)
             else:
                 folder.write_lease(replace(held, owner=""))
+            return True
 
-        await self._locked(lease.run_id, release)
-        self._forget(lease.run_id)
+        was_ours = await self._locked(lease.run_id, release)
+        self._driven.pop(lease.run_id, None)
+        if was_ours:
+            # Or else it is for whoever has taken the run over, maybe with this very store.
+            self._history.pop(lease.run_id, None)
 
     async def append(
         self,

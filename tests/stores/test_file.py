@@ -111,6 +111,21 @@ async def test_the_history_has_a_limit(store: FileStore, tmp_path: Path, history
     assert len(list((tmp_path / "sessions" / "r" / "history").iterdir())) == history
 
 
+async def test_a_stale_owner_that_lets_go_leaves_the_history_of_the_new_one(
+    store: FileStore, tmp_path: Path
+) -> None:
+    stale = await store.claim("r", owner=str(Owner.new()), seconds=0)
+    await store.append(stale, [b"0"], after=0, summary=SUMMARY)
+    lease = await claimed(store)
+    store.keep_history("r", 2)
+    await store.append(lease, [b"1"], after=1)
+    await store.release(stale)
+    for number in range(2, 8):
+        await store.append(lease, [b"%d" % number], after=number)
+
+    assert len(list((tmp_path / "sessions" / "r" / "history").iterdir())) == 2
+
+
 def test_a_history_of_less_than_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="-1"):
         Checkpoints(FileStore(tmp_path), history=-1)
