@@ -28,7 +28,7 @@ from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
 from effectflow.stores.file_format import RunState
 from effectflow.stores.file_lock import LOCK_SECONDS, RunLock
-from effectflow.stores.file_run import Mark, RunFolder, run_id_of
+from effectflow.stores.file_run import Mark, RunFolder, is_same, run_id_of
 from effectflow.stores.file_writing import folder_name, make_folder, remove_link, replace_link
 
 __all__ = ["FileStore"]
@@ -133,7 +133,7 @@ class FileStore:
         def release(folder: RunFolder) -> bool:
             state = folder.state()
             held = folder.lease(state)
-            if not _is_same(lease, held):
+            if not is_same(lease, held):
                 return False
             if folder.is_claimed_only():
                 self._remove(folder, held)
@@ -157,7 +157,7 @@ class FileStore:
         release: bool = False,
     ) -> None:
         def append(folder: RunFolder) -> None:
-            state = folder.state()
+            state = folder.state_of_driver(lease, after)
             _check_held(lease, folder.lease(state))
             length = 0 if state is None else state.length
             if length != after:
@@ -315,13 +315,8 @@ class FileStore:
         return await to_thread.run_sync(locked)
 
 
-def _is_same(lease: Lease, held: Lease) -> bool:
-    # Also by the owner: a fence is given out twice if the newest lease was lost with its file.
-    return (lease.fence, lease.owner) == (held.fence, held.owner)
-
-
 def _check_held(lease: Lease, held: Lease) -> None:
-    if not _is_same(lease, held):
+    if not is_same(lease, held):
         raise LeaseLost(lease.run_id, f"it is held by {held.owner or 'nobody'}")
 
 

@@ -191,6 +191,48 @@ async def test_a_damaged_checkpoint_is_taken_from_the_newest_good_copy(
         assert await bodies(store) == [b"0", b"1", b"2", b"3 again"]
 
 
+@pytest.mark.parametrize("history", [0, 2])
+@pytest.mark.parametrize("count", [5, 100])
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_a_checkpoint_that_is_damaged_while_the_run_is_driven_is_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str, count: int, history: int
+) -> None:
+    """Its driver knows what it has saved."""
+    expected = [b"%d" % number for number in range(count + 2)]
+    async with FileStore(tmp_path) as store:
+        store.keep_history("r", history)
+        lease = await claimed(store)
+        await store.append(lease, expected[: count - 1], after=0, summary=SUMMARY)
+        await store.append(lease, [expected[count - 1]], after=count - 1)
+        run = tmp_path / "sessions" / "r"
+        DAMAGE[damage](run / "checkpoint.json")
+        left = [(run / "checkpoint.json").read_bytes()] if damage != "missing" else []
+
+        await store.append(lease, [expected[count]], after=count)
+        await store.append(lease, [expected[count + 1]], after=count + 1, release=True)
+    async with FileStore(tmp_path) as store:
+        assert await bodies(store) == expected
+    assert [path.read_bytes() for path in (run / "history").glob("damaged-*")] == left
+    assert "nothing is lost" in caplog.text
+    assert "is lost" not in caplog.text.replace("nothing is lost", "")
+
+
+async def test_what_was_saved_under_a_later_lease_is_not_written_over_from_memory(
+    store: FileStore, tmp_path: Path
+) -> None:
+    stale = await store.claim("r", owner=str(Owner.new()), seconds=0)
+    await store.append(stale, [b"0"], after=0, summary=SUMMARY)
+    await store.append(stale, [b"1"], after=1)
+    async with FileStore(tmp_path) as other:
+        await other.append(await claimed(other), [b"2"], after=2)
+    checkpoint = tmp_path / "sessions" / "r" / "checkpoint.json"
+    checkpoint.write_bytes(b"damaged")
+
+    with pytest.raises(LeaseLost):
+        await store.append(stale, [b"stale"], after=2)
+    assert checkpoint.read_bytes() == b"damaged"
+
+
 async def test_without_any_good_copy_it_is_corrupt(tmp_path: Path) -> None:
     async with FileStore(tmp_path) as store:
         store.keep_history("r", 0)
@@ -259,7 +301,7 @@ async def test_a_clock_that_was_set_back_costs_no_copy(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await written(store, 20)
-    monkeypatch.setattr("effectflow.stores.file_run.datetime", Clock)
+    monkeypatch.setattr("effectflow.stores.file_history.datetime", Clock)
     lease = await claimed(store)
     for number in range(20, 60):
         await store.append(lease, [b"%d" % number], after=number)
