@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -92,8 +93,11 @@ class Checkpoints:
     def __post_init__(self) -> None:
         if self.history < 0:
             raise ValueError(f"history must be 0 or more, not {self.history}")
-        if self.lease_seconds <= 0:
-            raise ValueError(f"lease_seconds must be more than 0, not {self.lease_seconds}")
+        if not 0 < self.lease_seconds < math.inf:
+            # Of a process that died on another host the lease is all that is known.
+            raise ValueError(
+                f"lease_seconds must be a finite number of more than 0, not {self.lease_seconds}"
+            )
         if self.format not in ("json", "cbor"):
             raise ValueError(f'format must be "json" or "cbor", not {self.format!r}')
         if self.on_save_error not in ("fail", "warn"):

@@ -206,7 +206,7 @@ class SaveFailed(CheckpointError):
     """The store could not make an entry durable. What was durable before still is.
 
     `is_unknown` says whether the entries may have been written all the same: they were sent, and no
-    answer came.
+    answer came; or they were written, and could not be synced to disk.
     """
 
     def __init__(self, run_id: str, reason: str, *, is_unknown: bool = False) -> None:

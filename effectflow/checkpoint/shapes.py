@@ -18,6 +18,7 @@ __all__ = [
     "YES_OR_NO",
     "Shape",
     "check_shape",
+    "check_time",
     "texts",
 ]
 
@@ -36,6 +37,9 @@ MAP = frozenset({dict})
 MAP_OR_NULL = frozenset({dict, type(None)})
 VALUE = frozenset({str, int, float, bool, list, dict, type(None)})
 
+_EARLIEST, _LATEST = -6e10, 2.5e11
+"""Seconds since the epoch, in the years 68 and 9892: calendars have these and all between."""
+
 
 def check_shape(tree: Mapping[str, Any], required: Shape, optional: Shape = NOTHING) -> None:
     """Refuse a map that lacks a key, has another, or has a value of another class at one.
@@ -52,6 +56,14 @@ def check_shape(tree: Mapping[str, Any], required: Shape, optional: Shape = NOTH
             raise ValueError(f"{key} is no part of it")
         if tree[key].__class__ not in optional[key]:
             raise TypeError(f"{key} is a {type(tree[key]).__name__}")
+
+
+def check_time(seconds: float) -> None:
+    """Refuse seconds since the epoch that are no time. Raises TypeError or ValueError."""
+    if seconds.__class__ not in NUMBER:
+        raise TypeError(f"{seconds!r} is no time")
+    if not _EARLIEST <= seconds <= _LATEST:
+        raise ValueError(f"{seconds!r} is no time that a calendar has")
 
 
 def texts(items: Sequence[Any]) -> tuple[str, ...]:

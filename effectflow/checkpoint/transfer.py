@@ -13,11 +13,23 @@ import orjson
 from effectflow.checkpoint.errors import CorruptCheckpoint, RunConflict, UnsupportedVersion
 from effectflow.checkpoint.lease import Owner
 from effectflow.checkpoint.reading import read_consistently
+from effectflow.checkpoint.shapes import NUMBER, TEXT, WHOLE, Shape, check_shape, check_time
 from effectflow.checkpoint.store import CheckpointStore, RunStatus, RunSummary
 
 __all__ = ["ExportedRun", "export_run", "import_run", "read_exported", "write_exported"]
 
 _VERSION = 1
+
+_HEAD: Shape = {
+    "effectflow_export": WHOLE,
+    "run_id": TEXT,
+    "workflow": TEXT,
+    "kind": TEXT,
+    "version": TEXT,
+    "status": TEXT,
+    "created_at": NUMBER,
+    "entries": WHOLE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,8 @@ def read_exported(lines: Iterable[bytes]) -> Iterator[ExportedRun]:
             version = head["effectflow_export"]
             if version > _VERSION:
                 raise UnsupportedVersion(f"the export of run {run_id!r}", version, _VERSION)
+            check_shape(head, _HEAD)
+            check_time(head["created_at"])
             bodies = [_as_bytes(orjson.loads(row)) for row in islice(remaining, head["entries"])]
             summary = RunSummary(
                 head["workflow"],

@@ -28,7 +28,7 @@ from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
 from effectflow.stores.file_format import RunState
 from effectflow.stores.file_lock import LOCK_SECONDS, RunLock
-from effectflow.stores.file_run import Mark, RunFolder, run_id_of
+from effectflow.stores.file_run import Mark, RunFolder, is_same, run_id_of
 from effectflow.stores.file_writing import folder_name, make_folder, remove_link, replace_link
 
 __all__ = ["FileStore"]
@@ -130,18 +130,22 @@ class FileStore:
         return await self._locked(lease.run_id, renew)
 
     async def release(self, lease: Lease) -> None:
-        def release(folder: RunFolder) -> None:
+        def release(folder: RunFolder) -> bool:
             state = folder.state()
             held = folder.lease(state)
-            if not _is_same(lease, held):
-                return
+            if not is_same(lease, held):
+                return False
             if folder.is_claimed_only():
                 self._remove(folder, held)
             else:
                 folder.write_lease(replace(held, owner=""))
+            return True
 
-        await self._locked(lease.run_id, release)
-        self._forget(lease.run_id)
+        was_ours = await self._locked(lease.run_id, release)
+        self._driven.pop(lease.run_id, None)
+        if was_ours:
+            # Or else it is for whoever has taken the run over, maybe with this very store.
+            self._history.pop(lease.run_id, None)
 
     async def append(
         self,
@@ -153,7 +157,7 @@ class FileStore:
         release: bool = False,
     ) -> None:
         def append(folder: RunFolder) -> None:
-            state = folder.state()
+            state = folder.state_of_driver(lease, after)
             _check_held(lease, folder.lease(state))
             length = 0 if state is None else state.length
             if length != after:
@@ -303,19 +307,16 @@ class FileStore:
                 reason = f"another program has locked {lock.path} for {LOCK_SECONDS:.0f} s"
                 raise SaveFailed(run_id, reason) from error
             except OSError as error:
-                raise SaveFailed(run_id, f"{folder.path}: {error.strerror or error}") from error
+                reason = f"{folder.path}: {error.strerror or error}"
+                unknown = folder.may_be_saved(error)
+                raise SaveFailed(run_id, reason, is_unknown=unknown) from error
 
         self._check_open()
         return await to_thread.run_sync(locked)
 
 
-def _is_same(lease: Lease, held: Lease) -> bool:
-    # Also by the owner: a fence is given out twice if the newest lease was lost with its file.
-    return (lease.fence, lease.owner) == (held.fence, held.owner)
-
-
 def _check_held(lease: Lease, held: Lease) -> None:
-    if not _is_same(lease, held):
+    if not is_same(lease, held):
         raise LeaseLost(lease.run_id, f"it is held by {held.owner or 'nobody'}")
 
 

@@ -12,6 +12,16 @@ import orjson
 
 from effectflow.checkpoint.errors import UnsupportedVersion
 from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.shapes import (
+    LIST,
+    NUMBER,
+    TEXT,
+    WHOLE,
+    YES_OR_NO,
+    Shape,
+    check_shape,
+    check_time,
+)
 from effectflow.checkpoint.store import Record, RunStatus, RunSummary
 
 __all__ = [
@@ -26,6 +36,20 @@ __all__ = [
 ]
 
 _VERSION = 1
+
+_STATE: Shape = {
+    "run_id": TEXT,
+    "workflow": TEXT,
+    "kind": TEXT,
+    "version": TEXT,
+    "status": TEXT,
+    "created_at": NUMBER,
+    "updated_at": NUMBER,
+    "first": WHOLE,
+    "entries": LIST,
+}
+_LATER_PARTS: Shape = {"effectflow": WHOLE, "fence": WHOLE, "released": YES_OR_NO}
+"""Those that early files have not."""
 
 
 class Damaged(Exception):
@@ -96,6 +120,9 @@ def decode_state(data: bytes, run_id: str) -> RunState:
             raise Damaged("its digest is wrong")
         if content["run_id"] != run_id:
             raise Damaged(f"it is that of run {content['run_id']!r}")
+        check_shape(content, _STATE, _LATER_PARTS)
+        check_time(content["created_at"])
+        check_time(content["updated_at"])
         return RunState(
             run_id,
             RunSummary(
@@ -170,17 +197,20 @@ def _record(record: Record) -> dict[str, Any]:
     payload, separator, seal = record.body.rpartition(b"\n")
     try:
         entry = orjson.loads(payload)
-        if separator and isinstance(entry, dict) and orjson.dumps(entry) == payload:
+        # As deep as it will stand in `checkpoint.json`: how deep orjson writes has a limit.
+        if separator and isinstance(entry, dict) and orjson.dumps([[[entry]]])[3:-3] == payload:
             return {"at": record.written_at, "entry": entry, "seal": seal.decode("ascii")}
-    except (orjson.JSONDecodeError, UnicodeDecodeError):
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, UnicodeDecodeError):
         pass
     return {"at": record.written_at, "base64": base64.b64encode(record.body).decode()}
 
 
 def _records(rows: list[dict[str, Any]], first: int) -> list[Record]:
-    return [
-        Record(sequence, float(row["at"]), _body(row)) for sequence, row in enumerate(rows, first)
-    ]
+    records: list[Record] = []
+    for sequence, row in enumerate(rows, first):
+        check_time(row["at"])
+        records.append(Record(sequence, float(row["at"]), _body(row)))
+    return records
 
 
 def _body(row: dict[str, Any]) -> bytes:

@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -40,15 +39,17 @@ from effectflow.stores.file_format import (
     encode_records,
     encode_state,
 )
+from effectflow.stores.file_history import copies_of, new_stamp, without_old
 from effectflow.stores.file_writing import (
     TEMPORARY,
+    Unsynced,
     folder_name,
     keep_copy,
     sync_folder,
     write_whole,
 )
 
-__all__ = ["Mark", "RunFolder", "run_id_of"]
+__all__ = ["Mark", "RunFolder", "is_same", "run_id_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,6 @@ Mark: TypeAlias = tuple[int, int, int]
 
 _ENTRIES_IN_A_FILE = 100
 _BYTES_IN_A_FILE = 1024 * 1024
-_STAMP = "%Y%m%dT%H%M%S.%fZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,13 @@ class _Saved:
     copies: list[Path]
 
 
-_COPY = re.compile(r"checkpoint-\d{8}T\d{6}\.\d{6}Z\.json")
 _OLDER = re.compile(r"\d{9,18}\.json")
+
+
+def is_same(lease: Lease, held: Lease) -> bool:
+    """Whether a lease is the one that is held."""
+    # Also by the owner: a fence is given out twice if the newest lease was lost with its file.
+    return (lease.fence, lease.owner) == (held.fence, held.owner)
 
 
 def run_id_of(path: Path) -> str | None:
@@ -90,7 +95,7 @@ def run_id_of(path: Path) -> str | None:
 def _files_that_name_it(path: Path) -> Iterator[Path]:
     yield path / "lease.json"
     yield path / "checkpoint.json"
-    yield from _copies(path)
+    yield from copies_of(path)
 
 
 class RunFolder:
@@ -166,9 +171,34 @@ class RunFolder:
         try:
             return decode_state(self._checkpoint.read_bytes(), self.run_id)
         except FileNotFoundError:
-            return self._restored("it is missing") if _copies(self.path) else None
+            return self._restored("it is missing") if copies_of(self.path) else None
         except Damaged as damage:
             return self._restored(str(damage))
+
+    def state_of_driver(self, lease: Lease, after: int) -> RunState | None:
+        """Where the run stands for one who appends to it.
+
+        If the checkpoint was damaged since its last save, that save is known here, and nothing is lost:
+        nobody else can have saved under its lease, and the next save writes it again.
+        """
+        last = self._last
+        if (
+            last is None
+            or last.mark == self.mark()
+            or (last.state.fence, last.state.length) != (lease.fence, after)
+            or not is_same(lease, self.lease(last.state))
+        ):
+            return self.state()
+        try:
+            return decode_state(self._checkpoint.read_bytes(), self.run_id)
+        except (FileNotFoundError, Damaged) as damage:
+            logger.warning(
+                "checkpoint.json of run %r was damaged (%s) while the run was driven: the next save "
+                "writes it again, and nothing is lost",
+                self.run_id,
+                damage,
+            )
+            return replace(last.state, is_restored=True)
 
     def records(self, after: int) -> list[Record]:
         """The records after a sequence number."""
@@ -198,7 +228,7 @@ class RunFolder:
 
     def _restored(self, problem: str) -> RunState:
         """The newest good copy, and what `entries` has after it."""
-        for path in _copies(self.path):
+        for path in copies_of(self.path):
             try:
                 copy = decode_state(path.read_bytes(), self.run_id)
             except (OSError, Damaged):
@@ -256,7 +286,10 @@ class RunFolder:
         fence: int,
         release: bool = False,
     ) -> None:
-        """Append records, durably. Raises OSError, and then nothing was appended."""
+        """Append records, durably.
+
+        Raises OSError, and then nothing was appended, unless `may_be_saved` says otherwise.
+        """
         # Whatever goes wrong from here on, the next save reads the files.
         last, self._last = self._last, None
         now = time.time()
@@ -281,19 +314,24 @@ class RunFolder:
         else:
             copies = self._kept(is_damaged=state.is_restored)
         write_whole(self._checkpoint, encode_state(saved))
-        for path in copies[self.history :]:
-            path.unlink(missing_ok=True)
-        mark = self.mark()
-        if mark is not None:
-            self._last = _Saved(mark, saved, copies[: self.history])
+        # It stands: nothing that goes wrong from here on may be told as a failure to save.
+        copies = without_old(copies, self.history, self.run_id)
+        with suppress(OSError):
+            mark = self.mark()
+            if mark is not None:
+                self._last = _Saved(mark, saved, copies)
+
+    def may_be_saved(self, error: OSError) -> bool:
+        """Whether a `save` that raised this may have appended all the same."""
+        return isinstance(error, Unsynced) and error.filename == str(self._checkpoint)
 
     def _kept(self, *, is_damaged: bool) -> list[Path]:
         """The copies, with one of what is about to be replaced, which stays in its place until then."""
-        copies = _copies(self.path)
+        copies = copies_of(self.path)
         if not self._checkpoint.exists():
             return copies
         if is_damaged:
-            damaged = self.path / "history" / f"damaged-{_stamp(copies)}.json"
+            damaged = self.path / "history" / f"damaged-{new_stamp(copies)}.json"
             keep_copy(self._checkpoint, damaged)
             return copies
         if copies and copies[0].samefile(self._checkpoint):
@@ -304,7 +342,7 @@ class RunFolder:
     def _with_a_copy(self, copies: list[Path]) -> list[Path]:
         if not self.history:
             return copies
-        copy = self.path / "history" / f"checkpoint-{_stamp(copies)}.json"
+        copy = self.path / "history" / f"checkpoint-{new_stamp(copies)}.json"
         keep_copy(self._checkpoint, copy)
         return [copy, *copies]
 
@@ -334,32 +372,6 @@ class RunFolder:
             for first, path in self._older():
                 if first >= state.first:
                     path.unlink(missing_ok=True)
-
-
-def _copies(folder: Path) -> list[Path]:
-    """The copies of earlier checkpoints in the folder of a run, newest first."""
-    history = folder / "history"
-    try:
-        names = [name for name in os.listdir(history) if _COPY.fullmatch(name)]
-    except FileNotFoundError:
-        return []
-    return [history / name for name in sorted(names, reverse=True)]
-
-
-def _stamp(copies: list[Path]) -> str:
-    """The time, or just after the newest copy if the clock was set back since."""
-    now = datetime.now(UTC).strftime(_STAMP)
-    if not copies:
-        return now
-    newest = copies[0].name.removeprefix("checkpoint-").removesuffix(".json")
-    if newest < now:
-        return now
-    try:
-        after = datetime.strptime(newest, _STAMP).replace(tzinfo=UTC) + timedelta(microseconds=1)
-    except ValueError:
-        # A name that has the form of a time and is none.
-        return now
-    return after.strftime(_STAMP)
 
 
 def _is_long(records: Sequence[Record]) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 __all__ = [
     "TEMPORARY",
+    "Unsynced",
     "folder_name",
     "keep_copy",
     "make_folder",
@@ -40,8 +41,15 @@ def folder_name(run_id: str) -> str:
     return f"%{shown}-{hashlib.sha256(run_id.encode()).hexdigest()[:32]}"
 
 
+class Unsynced(OSError):
+    """A file is in its place, and may be gone from it after a loss of power: `filename` says which."""
+
+
 def write_whole(path: Path, data: bytes) -> None:
-    """Put a file in its place at once, durably. Raises OSError, and then has changed nothing."""
+    """Put a file in its place at once, durably.
+
+    Raises OSError, and then has changed nothing; or Unsynced, if only its folder could not be synced.
+    """
     temporary = path.with_name(path.name + TEMPORARY)
     try:
         with temporary.open("wb") as file:
@@ -53,7 +61,10 @@ def write_whole(path: Path, data: bytes) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
-    sync_folder(path.parent)
+    try:
+        sync_folder(path.parent)
+    except OSError as error:
+        raise Unsynced(error.errno, error.strerror, str(path)) from error
 
 
 def keep_copy(path: Path, copy: Path) -> None:

@@ -89,6 +89,7 @@ class SqliteWriter:
         """Do this, and whatever else waits until all is done, in one transaction."""
         database = self._connection
         requests = [request]
+        is_committing = False
         try:
             database.execute("BEGIN IMMEDIATE")
             if self.commits == 0:
@@ -98,13 +99,16 @@ class SqliteWriter:
                     request.result = request.perform(database)
                 except (CheckpointError, ValueError) as refused:
                     request.error = refused
+            is_committing = True
             database.execute("COMMIT")
             self.commits += 1
         except Exception as error:
             self._roll_back()
+            reason = _explain(error, self._path)
+            is_unknown = is_committing and _may_be_in_the_log(error)
             for request in requests:
                 if request.error is None:
-                    request.error = SaveFailed(request.run_id, _explain(error, self._path))
+                    request.error = SaveFailed(request.run_id, reason, is_unknown=is_unknown)
         return requests
 
     def _and_all_that_wait(self, requests: list[_Request]) -> Iterator[_Request]:
@@ -186,6 +190,15 @@ def _wake(requests: list[_Request]) -> None:
 def _set_done(requests: list[_Request]) -> None:
     for request in requests:
         request.done.wake()
+
+
+def _may_be_in_the_log(error: Exception) -> bool:
+    """Whether a commit that failed so may be found in the log, whole, after a crash.
+
+    It was written there, and only then synced. The next commit is written over it.
+    """
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR)
+    return code & 0xFF == sqlite3.SQLITE_IOERR
 
 
 def _explain(error: Exception, path: Path) -> str:

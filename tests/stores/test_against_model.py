@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 from uuid import uuid4
 
@@ -19,6 +20,7 @@ from hypothesis.stateful import (
 
 from effectflow.checkpoint import (
     CheckpointStore,
+    KeepsHistory,
     Lease,
     LeaseLost,
     Owner,
@@ -28,12 +30,16 @@ from effectflow.checkpoint import (
     RunSummary,
 )
 
-RUNS = st.sampled_from(["a", "b/../b", "c"])
+RUNS = st.sampled_from(["a", "a", "b/../b"])
+LEASES = st.sampled_from([0, 0, 0, 1, 2, 3])
+"""How many leases were given out, to any run, after the one that is meant."""
 BODIES = st.lists(st.binary(max_size=20), max_size=3)
+STORES = st.integers(0, 1)
+"""Two are open over the same data, as two processes would have them."""
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Claims, appends, releases and deletes, by whoever once had a lease."""
+    """Claims, appends, renewals, releases and deletes, by whoever once had a lease, at either store."""
 
     make: Callable[[], CheckpointStore]
 
@@ -41,17 +47,34 @@ class StoreMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.portal_context = start_blocking_portal("asyncio")
         self.portal = self.portal_context.__enter__()
-        self.entered = self.portal.wrap_async_context_manager(self.make())
-        self.store = self.entered.__enter__()
+        self.entered: dict[int, AbstractContextManager[CheckpointStore]] = {}
+        self.stores: dict[int, CheckpointStore] = {}
+        self.enter(0)
+        if self.stores[0].durability == "memory":
+            self.stores[1] = self.stores[0]
+        else:
+            self.enter(1)
         self.journals: dict[str, list[bytes]] = {}
         self.statuses: dict[str, RunStatus] = {}
         self.holders: dict[str, Lease] = {}
-        self.leases: dict[str, list[Lease]] = {}
+        self.leases: list[Lease] = []
+        self.used = 0
+        self.claim("a", 0)
+        self.append(0, 0, [b"0"], 0, with_summary=True, release=False)
+
+    def enter(self, at: int) -> None:
+        self.entered[at] = self.portal.wrap_async_context_manager(self.make())
+        self.stores[at] = self.entered[at].__enter__()
 
     def teardown(self) -> None:
         if hasattr(self, "entered"):
-            self.entered.__exit__(None, None, None)
+            for entered in self.entered.values():
+                entered.__exit__(None, None, None)
             self.portal_context.__exit__(None, None, None)
+
+    def store(self, at: int) -> CheckpointStore:
+        self.used = at
+        return self.stores[at]
 
     def call(self, f: Callable[..., Any], *args: Any, **options: Any) -> Any:
         async def perform() -> Any:
@@ -59,52 +82,85 @@ class StoreMachine(RuleBasedStateMachine):
 
         return self.portal.call(perform)
 
-    @rule(run=RUNS)
-    def claim(self, run: str) -> None:
+    def holds(self, lease: Lease) -> bool:
+        """Whether it is the one that the run is held by."""
+        held = self.holders.get(lease.run_id)
+        return held is not None and held.fence == lease.fence
+
+    @rule(run=RUNS, at=STORES)
+    def claim(self, run: str, at: int) -> None:
         try:
-            lease = self.call(self.store.claim, run, owner=str(Owner.new()), seconds=600)
+            lease = self.call(self.store(at).claim, run, owner=str(Owner.new()), seconds=600)
         except RunBusy:
             assert run in self.holders
             return
         assert run not in self.holders
-        known = self.leases.setdefault(run, [])
-        assert all(lease.fence > older.fence for older in known)
-        known.append(lease)
+        assert all(lease.fence > older.fence for older in self.leases if older.run_id == run)
+        self.leases.append(lease)
         self.holders[run] = lease
 
-    @rule(run=RUNS, who=st.integers(0, 3), bodies=BODIES, off=st.sampled_from([0, 0, 0, -1, 1]))
-    def append(self, run: str, who: int, bodies: list[bytes], off: int) -> None:
-        if not self.leases.get(run):
-            return
-        lease = self.leases[run][-1 - who % len(self.leases[run])]
-        journal = self.journals.get(run, [])
-        # The first append of a run brings a record.
-        bodies = bodies if journal else [*bodies, b"first"]
+    @rule(
+        at=STORES,
+        age=LEASES,
+        bodies=BODIES,
+        off=st.sampled_from([0, 0, 0, 0, -1, 1]),
+        with_summary=st.booleans(),
+        release=st.sampled_from([False, False, True]),
+    )
+    def append(
+        self, at: int, age: int, bodies: list[bytes], off: int, *, with_summary: bool, release: bool
+    ) -> None:
+        lease = self.leases[-1 - age % len(self.leases)]
+        journal = self.journals.get(lease.run_id, [])
         status = RunStatus.RUNNING if len(journal) % 2 else RunStatus.FAILED
         summary = RunSummary("w", "standard", "1", status, 1.0)
+        if not journal:
+            # The first append of a run brings a record, and a summary.
+            bodies = [*bodies, b"first"]
+            with_summary = True
         try:
-            self.call(self.store.append, lease, bodies, after=len(journal) + off, summary=summary)
+            self.call(
+                self.store(at).append,
+                lease,
+                bodies,
+                after=len(journal) + off,
+                summary=summary if with_summary else None,
+                release=release,
+            )
         except LeaseLost:
-            assert self.holders.get(run) != lease or off
+            assert not self.holds(lease) or off
             return
-        assert self.holders.get(run) == lease
+        assert self.holds(lease)
         assert off == 0
-        self.journals[run] = journal + bodies
-        self.statuses[run] = status
+        self.journals[lease.run_id] = journal + bodies
+        if with_summary:
+            self.statuses[lease.run_id] = status
+        if release:
+            del self.holders[lease.run_id]
 
-    @rule(run=RUNS, who=st.integers(0, 3))
-    def release(self, run: str, who: int) -> None:
-        if not self.leases.get(run):
-            return
-        lease = self.leases[run][-1 - who % len(self.leases[run])]
-        self.call(self.store.release, lease)
-        if self.holders.get(run) == lease:
-            del self.holders[run]
-
-    @rule(run=RUNS)
-    def delete(self, run: str) -> None:
+    @rule(at=STORES, age=LEASES)
+    def renew(self, at: int, age: int) -> None:
+        lease = self.leases[-1 - age % len(self.leases)]
         try:
-            self.call(self.store.delete, run)
+            renewed = self.call(self.store(at).renew, lease, seconds=1200)
+        except LeaseLost:
+            assert not self.holds(lease)
+            return
+        assert self.holds(lease)
+        assert (renewed.owner, renewed.fence) == (lease.owner, lease.fence)
+        assert renewed.expires_at > lease.expires_at
+
+    @rule(at=STORES, age=LEASES)
+    def release(self, at: int, age: int) -> None:
+        lease = self.leases[-1 - age % len(self.leases)]
+        self.call(self.store(at).release, lease)
+        if self.holds(lease):
+            del self.holders[lease.run_id]
+
+    @rule(run=RUNS, at=STORES)
+    def delete(self, run: str, at: int) -> None:
+        try:
+            self.call(self.store(at).delete, run)
         except RunBusy:
             assert run in self.holders
         except RunNotFound:
@@ -113,23 +169,31 @@ class StoreMachine(RuleBasedStateMachine):
             assert run not in self.holders
             del self.journals[run]
 
-    @rule()
-    def reopen(self) -> None:
-        if self.store.durability == "memory":
+    @rule(run=RUNS, at=STORES, copies=st.sampled_from([0, 1, 10]))
+    def keep_history(self, run: str, at: int, copies: int) -> None:
+        store = self.store(at)
+        if isinstance(store, KeepsHistory):
+            store.keep_history(run, copies)
+
+    @rule(at=STORES)
+    def reopen(self, at: int) -> None:
+        if self.store(at).durability == "memory":
             return
-        self.entered.__exit__(None, None, None)
-        self.entered = self.portal.wrap_async_context_manager(self.make())
-        self.store = self.entered.__enter__()
+        self.entered[at].__exit__(None, None, None)
+        self.enter(at)
 
     @invariant()
-    def the_store_holds_what_the_model_says(self) -> None:
-        if not hasattr(self, "store"):
+    def both_stores_hold_what_the_model_says(self) -> None:
+        """Also the one where it was not done."""
+        if not hasattr(self, "used"):
             return
-        found = {info.run_id: info for info in self.call(self.store.find)}
         expected = {run: journal for run, journal in self.journals.items() if journal}
+        store = self.stores[1 - self.used]
+        found = {info.run_id: info for info in self.call(store.find)}
         assert found.keys() == expected.keys()
         for run, journal in expected.items():
-            assert [record.body for record in self.call(self.store.read, run)] == journal
+            for store in self.stores.values():
+                assert [record.body for record in self.call(store.read, run)] == journal
             assert found[run].length == len(journal)
             assert found[run].summary.status is self.statuses[run]
             held = self.holders.get(run)
@@ -150,7 +214,7 @@ def test_a_store_does_what_the_model_says(
         Machine,
         settings=settings(
             max_examples=15,
-            stateful_step_count=25,
+            stateful_step_count=30,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         ),

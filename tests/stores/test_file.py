@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import shutil
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, Self
@@ -109,9 +111,31 @@ async def test_the_history_has_a_limit(store: FileStore, tmp_path: Path, history
     assert len(list((tmp_path / "sessions" / "r" / "history").iterdir())) == history
 
 
+async def test_a_stale_owner_that_lets_go_leaves_the_history_of_the_new_one(
+    store: FileStore, tmp_path: Path
+) -> None:
+    stale = await store.claim("r", owner=str(Owner.new()), seconds=0)
+    await store.append(stale, [b"0"], after=0, summary=SUMMARY)
+    lease = await claimed(store)
+    store.keep_history("r", 2)
+    await store.append(lease, [b"1"], after=1)
+    await store.release(stale)
+    for number in range(2, 8):
+        await store.append(lease, [b"%d" % number], after=number)
+
+    assert len(list((tmp_path / "sessions" / "r" / "history").iterdir())) == 2
+
+
 def test_a_history_of_less_than_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="-1"):
         Checkpoints(FileStore(tmp_path), history=-1)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, math.inf, -math.inf, math.nan])
+def test_a_lease_of_no_time_or_for_ever_is_refused(tmp_path: Path, seconds: float) -> None:
+    """A file says of no lease that it holds for ever: it would be read as damaged, and so as free."""
+    with pytest.raises(ValueError, match=f"lease_seconds .*{seconds}"):
+        Checkpoints(FileStore(tmp_path), lease_seconds=seconds)
 
 
 async def test_a_save_costs_the_same_however_long_the_run_is(
@@ -165,6 +189,48 @@ async def test_a_damaged_checkpoint_is_taken_from_the_newest_good_copy(
         await store.append(lease, [b"3 again"], after=3)
     async with FileStore(tmp_path) as store:
         assert await bodies(store) == [b"0", b"1", b"2", b"3 again"]
+
+
+@pytest.mark.parametrize("history", [0, 2])
+@pytest.mark.parametrize("count", [5, 100])
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_a_checkpoint_that_is_damaged_while_the_run_is_driven_is_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str, count: int, history: int
+) -> None:
+    """Its driver knows what it has saved."""
+    expected = [b"%d" % number for number in range(count + 2)]
+    async with FileStore(tmp_path) as store:
+        store.keep_history("r", history)
+        lease = await claimed(store)
+        await store.append(lease, expected[: count - 1], after=0, summary=SUMMARY)
+        await store.append(lease, [expected[count - 1]], after=count - 1)
+        run = tmp_path / "sessions" / "r"
+        DAMAGE[damage](run / "checkpoint.json")
+        left = [(run / "checkpoint.json").read_bytes()] if damage != "missing" else []
+
+        await store.append(lease, [expected[count]], after=count)
+        await store.append(lease, [expected[count + 1]], after=count + 1, release=True)
+    async with FileStore(tmp_path) as store:
+        assert await bodies(store) == expected
+    assert [path.read_bytes() for path in (run / "history").glob("damaged-*")] == left
+    assert "nothing is lost" in caplog.text
+    assert "is lost" not in caplog.text.replace("nothing is lost", "")
+
+
+async def test_what_was_saved_under_a_later_lease_is_not_written_over_from_memory(
+    store: FileStore, tmp_path: Path
+) -> None:
+    stale = await store.claim("r", owner=str(Owner.new()), seconds=0)
+    await store.append(stale, [b"0"], after=0, summary=SUMMARY)
+    await store.append(stale, [b"1"], after=1)
+    async with FileStore(tmp_path) as other:
+        await other.append(await claimed(other), [b"2"], after=2)
+    checkpoint = tmp_path / "sessions" / "r" / "checkpoint.json"
+    checkpoint.write_bytes(b"damaged")
+
+    with pytest.raises(LeaseLost):
+        await store.append(stale, [b"stale"], after=2)
+    assert checkpoint.read_bytes() == b"damaged"
 
 
 async def test_without_any_good_copy_it_is_corrupt(tmp_path: Path) -> None:
@@ -235,7 +301,7 @@ async def test_a_clock_that_was_set_back_costs_no_copy(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await written(store, 20)
-    monkeypatch.setattr("effectflow.stores.file_run.datetime", Clock)
+    monkeypatch.setattr("effectflow.stores.file_history.datetime", Clock)
     lease = await claimed(store)
     for number in range(20, 60):
         await store.append(lease, [b"%d" % number], after=number)
@@ -308,6 +374,27 @@ async def test_saves_that_failed_leave_the_history_as_it_was(
     history = (tmp_path / "sessions" / "r" / "history").iterdir()
     counts = sorted(len(json.loads(path.read_text())["entries"]) for path in history)
     assert counts == list(range(6, 16))
+
+
+async def test_a_copy_that_cannot_be_removed_is_no_failure_to_save(
+    store: FileStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried again with each save."""
+    await written(store, 1)
+    store.keep_history("r", 1)
+    lease = await claimed(store)
+    stuck = tmp_path / "sessions" / "r" / "history" / "checkpoint-20260101T000000.000000Z.json"
+    stuck.mkdir()
+    for number in range(1, 4):
+        await store.append(lease, [b"%d" % number], after=number)
+        assert f"{stuck.name} of run 'r' is a copy too many" in caplog.text
+        caplog.clear()
+    stuck.rmdir()
+    await store.append(lease, [b"4"], after=4)
+
+    assert "copy too many" not in caplog.text
+    assert await bodies(store) == [b"0", b"1", b"2", b"3", b"4"]
+    assert len(list(stuck.parent.iterdir())) == 1
 
 
 @pytest.mark.parametrize("name", ["checkpoint.json", "lease.json"])
@@ -413,6 +500,31 @@ async def test_a_damaged_run_spoils_no_other(
     assert isinstance(problem, CorruptCheckpoint)
     await store.delete("bad/er")
     assert await all_run_ids(store) == ["good"]
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        {"created_at": None},
+        {"created_at": "1.0"},
+        {"created_at": 1e300},
+        {"workflow": [1]},
+        {"version": 1},
+    ],
+    ids=str,
+)
+async def test_a_run_with_parts_of_other_types_spoils_no_other(
+    store: FileStore, altered: dict[str, Any]
+) -> None:
+    """Its digest is right: earlier versions took such runs from exports that were made by hand."""
+    await written(store, 1, "good")
+    lease = await claimed(store, "bad")
+    await store.append(lease, [b"x"], after=0, summary=replace(SUMMARY, **altered), release=True)
+
+    assert await found(store) == ["good"]
+    assert await store.damaged_runs() == ["bad"]
+    with pytest.raises(CorruptCheckpoint):
+        await store.info("bad")
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
 from effectflow.checkpoint import (
@@ -70,6 +71,53 @@ def altered(row: bytes) -> list[bytes]:
 def test_what_is_no_export_is_refused(lines: list[bytes]) -> None:
     with pytest.raises(CorruptCheckpoint):
         list(read_exported(lines))
+
+
+HEAD = {
+    "effectflow_export": 1,
+    "run_id": "r",
+    "workflow": "w",
+    "kind": "standard",
+    "version": "1",
+    "status": "running",
+    "created_at": 1.0,
+    "entries": 1,
+}
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        {"effectflow_export": "1"},
+        {"effectflow_export": True},
+        {"workflow": 5},
+        {"workflow": [1]},
+        {"kind": None},
+        {"version": 1},
+        {"status": "unheard of"},
+        {"created_at": None},
+        {"created_at": "1.0"},
+        {"created_at": True},
+        {"created_at": 1e300},
+        {"created_at": -(10**18)},
+        {"entries": True},
+        {"entries": -1},
+        {"more": "than that"},
+    ],
+    ids=str,
+)
+def test_a_head_of_another_shape_is_refused(altered: dict[str, object]) -> None:
+    """One line that was taken would spoil a search for all other runs of the store."""
+    body = b'{"text":"{}"}'
+    assert len(list(read_exported([orjson.dumps(HEAD), body]))) == 1
+    with pytest.raises(CorruptCheckpoint):
+        list(read_exported([orjson.dumps(HEAD | altered), body]))
+
+
+def test_a_time_beyond_all_numbers_is_refused() -> None:
+    head = orjson.dumps(HEAD).replace(b"1.0", b"1e400")
+    with pytest.raises(CorruptCheckpoint):
+        list(read_exported([head, b'{"text":"{}"}']))
 
 
 def test_an_export_of_a_newer_version_is_refused() -> None:

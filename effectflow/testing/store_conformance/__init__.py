@@ -12,7 +12,14 @@ at first. With pytest and anyio::
 A check that is not passed raises AssertionError, or whatever the store raised.
 """
 
-from effectflow.testing.store_conformance import concurrency, journals, leases, reopening, runs
+from effectflow.testing.store_conformance import (
+    concurrency,
+    journals,
+    keeping,
+    leases,
+    reopening,
+    runs,
+)
 from effectflow.testing.store_conformance.check import Check, MakeStore, checks_of
 from effectflow.testing.store_conformance.runs import HOSTILE_RUN_IDS
 
@@ -20,7 +27,7 @@ __all__ = ["CHECKS", "HOSTILE_RUN_IDS", "Check", "MakeStore"]
 
 CHECKS: list[Check] = [
     check
-    for module in (journals, leases, runs, concurrency, reopening)
+    for module in (journals, leases, runs, keeping, concurrency, reopening)
     for check in checks_of(module)
 ]
 """Every check, in an order that goes from the simple to the hard."""

@@ -116,10 +116,13 @@ async def an_append_without_records_may_change_the_summary(store: CheckpointStor
 @check
 async def large_and_odd_bytes_survive(store: CheckpointStore) -> None:
     large = bytes(range(256)) * 40_000
+    # Deeper than some readers and writers of JSON go.
+    deep = [b'{"a":' + b"[" * depth + b"]" * depth + b"}\nx" for depth in (*range(245, 260), 5000)]
+    odd = [b"", b"\n", b"\0", b'{"a":1e5}\nx', b'{"a":1,"a":1}\nx', *deep, large]
     lease = await claimed(store)
-    await store.append(lease, [b"", b"\n", b"\0", large], after=0, summary=summary_of())
+    await store.append(lease, odd, after=0, summary=summary_of())
 
-    assert await bodies_of(store) == [b"", b"\n", b"\0", large]
+    assert await bodies_of(store) == odd
 
 
 @check

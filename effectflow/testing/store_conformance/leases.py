@@ -12,6 +12,7 @@ from effectflow.checkpoint import (
     LeaseLost,
     Owner,
     RunBusy,
+    RunQuery,
 )
 from effectflow.testing.store_conformance.check import (
     bodies_of,
@@ -96,6 +97,50 @@ async def a_lease_that_has_expired_is_free(store: CheckpointStore) -> None:
         await claimed(store)
 
     await anyio.sleep(0.4)
+    await claimed(store)
+
+
+@check
+async def a_lease_that_a_clock_far_behind_has_set_is_free_and_fenced(
+    store: CheckpointStore,
+) -> None:
+    """Its owner, by whose clock it holds, may write until somebody takes the run, and not after."""
+    elsewhere = str(Owner(1, "elsewhere", "1", "1"))
+    behind = await store.claim("r", owner=elsewhere, seconds=-3600)
+    await store.append(behind, [b"1"], after=0, summary=summary_of())
+    assert [info.run_id for info in await store.find(RunQuery(resumable=True))] == ["r"]
+
+    taken = await claimed(store)
+    with fails(LeaseLost):
+        await store.append(behind, [b"x"], after=1)
+    with fails(LeaseLost):
+        await store.renew(behind, seconds=3600)
+    await store.release(behind)
+    await store.append(taken, [b"2"], after=1)
+    with fails(RunBusy):
+        await claimed(store)
+    assert await bodies_of(store) == [b"1", b"2"]
+
+
+@check
+async def a_lease_that_a_clock_far_ahead_has_set_ends_when_its_owner_says_so(
+    store: CheckpointStore,
+) -> None:
+    """A renewal counts from now, also if that is earlier."""
+    elsewhere = str(Owner(1, "elsewhere", "1", "1"))
+    ahead = await store.claim("r", owner=elsewhere, seconds=10**8)
+    await store.append(ahead, [b"1"], after=0, summary=summary_of())
+    with fails(RunBusy) as caught:
+        await claimed(store)
+    assert caught.error.expires_in > 10**7
+
+    renewed = await store.renew(ahead, seconds=60)
+    assert renewed.expires_at < ahead.expires_at
+    with fails(RunBusy) as caught:
+        await store.delete("r")
+    assert 0 < caught.error.expires_in <= 60
+    again = await store.claim("r", owner=elsewhere, seconds=0)
+    assert again.fence > ahead.fence
     await claimed(store)
 
 

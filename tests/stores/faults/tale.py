@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from effectflow import Checkpoints, Do, Effect, from_fn, step, traverse, workflow
-from effectflow.checkpoint import CheckpointStore, Lease, RunSummary
+from effectflow.checkpoint import CheckpointStore, Lease, RunSummary, SaveFailed
 from effectflow.stores import SqliteStore
 from effectflow.stores.file import FileStore
 from effectflow.testing.forwarding import ForwardingStore
@@ -45,7 +45,10 @@ def tale(words: list[str]) -> Do[App, str, list[str]]:
 
 
 class TellingStore(ForwardingStore):
-    """Tells of each entry once it is durable: `durable RUN SEQUENCE DIGEST`."""
+    """Tells of each entry once it is durable: `durable RUN SEQUENCE DIGEST`.
+
+    And of each that was said not to be saved, and is there all the same: `untrue ERROR`.
+    """
 
     def __init__(self, store: CheckpointStore, tell: Callable[[str], object]) -> None:
         super().__init__(store)
@@ -60,7 +63,12 @@ class TellingStore(ForwardingStore):
         summary: RunSummary | None = None,
         release: bool = False,
     ) -> None:
-        await super().append(lease, bodies, after=after, summary=summary, release=release)
+        try:
+            await super().append(lease, bodies, after=after, summary=summary, release=release)
+        except SaveFailed as error:
+            if not error.is_unknown and await self.read(lease.run_id, after=after):
+                self._tell(f"untrue {error}")
+            raise
         for sequence, body in enumerate(bodies, after + 1):
             self._tell(f"durable {lease.run_id} {sequence} {digest(body)}")
 
