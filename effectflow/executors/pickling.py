@@ -70,19 +70,29 @@ def _reduced_exception(error: BaseException) -> Any:
     """What the exception is to be rebuilt from; a class that says how itself is left alone."""
     kind = type(error)
     if _says(kind, "__reduce__") or _says(kind, "__reduce_ex__"):
-        return NotImplemented
+        return _reduced_by_itself(error)
     _, arguments, *rest = cast("tuple[Any, ...]", error.__reduce__())
     try:
         _bare_exception(kind, arguments)
     except TypeError:
         # Only such a class can make its own instances.
-        return NotImplemented
+        return _reduced_by_itself(error)
     fields = cast("dict[str, Any]", (rest[0] if rest else None) or {})
     state: Any = object.__getstate__(error)
     if isinstance(state, tuple):
         # The class has slots, which exceptions forget to take along.
         fields = {**fields, **cast("tuple[Any, dict[str, Any]]", state)[1]}
     return _bare_exception, (kind, arguments), fields, None, None, _set_fields
+
+
+def _reduced_by_itself(error: BaseException) -> Any:
+    """What its class says, and not what tblib puts in its place as soon as Dask is imported."""
+    reduced = error.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    notes: list[str] | None = getattr(error, "__notes__", None)
+    if not notes or isinstance(reduced, str) or len(reduced) > 2:
+        return reduced
+    # Whoever wrote the class did not think of notes, which are not its own.
+    return *reduced, {"__notes__": notes}, None, None, _set_fields
 
 
 def _says(kind: type, method: str) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copyreg
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError, field_validator
 from pydantic_core import PydanticSerializationError
+from tblib import pickling_support
 
 from effectflow import RetryExhausted, TimedOut
 from effectflow.effects import ExecutorLost, WorkerLost
@@ -87,11 +89,31 @@ def shown(error: BaseException) -> dict[str, object]:
 
 
 @given(st.one_of(EXCEPTIONS), st.lists(texts, max_size=2))
+@example(json.JSONDecodeError("", "doc", 0), ["a note"])
+@example(PydanticSerializationError("a"), ["a note"])
 def test_an_exception_comes_back_field_for_field(error: Exception, notes: list[str]) -> None:
     if not isinstance(error, Frozen):
         for note in notes:
             error.add_note(note)
 
+    assert shown(loads(dumps(error))) == shown(error)
+
+
+@pytest.fixture
+def ways_of_dask() -> Iterator[None]:
+    """How exceptions travel once Dask is imported."""
+    before = dict(copyreg.dispatch_table)
+    pickling_support.install()
+    yield
+    copyreg.dispatch_table.clear()
+    copyreg.dispatch_table.update(before)
+
+
+@pytest.mark.usefixtures("ways_of_dask")
+@pytest.mark.parametrize(
+    "error", [PydanticSerializationError("a"), Renamed(code=1, text="a"), SaysHow("a", "kept back")]
+)
+def test_exceptions_travel_so_when_dask_has_other_ways(error: Exception) -> None:
     assert shown(loads(dumps(error))) == shown(error)
 
 
