@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -26,6 +26,7 @@ from effectflow.checkpoint.store import Record, RunStatus, RunSummary
 
 __all__ = [
     "Damaged",
+    "Row",
     "RunState",
     "decode_lease",
     "decode_records",
@@ -33,9 +34,13 @@ __all__ = [
     "encode_lease",
     "encode_records",
     "encode_state",
+    "row_of",
 ]
 
 _VERSION = 1
+
+Row: TypeAlias = dict[str, Any]
+"""A record as it stands in a file."""
 
 _STATE: Shape = {
     "run_id": TEXT,
@@ -90,8 +95,8 @@ class RunState:
         return replace(self, first=self.length + 1, records=())
 
 
-def encode_state(state: RunState) -> bytes:
-    """Those of `checkpoint.json`."""
+def encode_state(state: RunState, rows: Sequence[Row]) -> bytes:
+    """Those of `checkpoint.json`, given the rows of its records."""
     summary = state.summary
     content = {
         "effectflow": _VERSION,
@@ -105,7 +110,7 @@ def encode_state(state: RunState) -> bytes:
         "fence": state.fence,
         "released": state.is_released,
         "first": state.first,
-        "entries": [_record(record) for record in state.records],
+        "entries": rows,
     }
     content["sha256"] = _digest(content)
     return orjson.dumps(content, option=orjson.OPT_INDENT_2)
@@ -168,7 +173,7 @@ def decode_lease(data: bytes, run_id: str) -> Lease:
 
 def encode_records(records: Iterable[Record]) -> bytes:
     """Those of a file of older records."""
-    return orjson.dumps([_record(one) for one in records], option=orjson.OPT_INDENT_2)
+    return orjson.dumps([row_of(one) for one in records], option=orjson.OPT_INDENT_2)
 
 
 def decode_records(data: bytes, first: int) -> list[Record]:
@@ -192,7 +197,7 @@ def _digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def _record(record: Record) -> dict[str, Any]:
+def row_of(record: Record) -> Row:
     """A record as JSON: its entry as what it is, if that gives the same bytes again."""
     payload, separator, seal = record.body.rpartition(b"\n")
     try:

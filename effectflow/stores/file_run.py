@@ -31,6 +31,7 @@ from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunStatus, RunSummary
 from effectflow.stores.file_format import (
     Damaged,
+    Row,
     RunState,
     decode_lease,
     decode_records,
@@ -38,6 +39,7 @@ from effectflow.stores.file_format import (
     encode_lease,
     encode_records,
     encode_state,
+    row_of,
 )
 from effectflow.stores.file_history import copies_of, new_stamp, without_old
 from effectflow.stores.file_writing import (
@@ -67,6 +69,7 @@ class _Saved:
     mark: Mark
     state: RunState
     copies: list[Path]
+    rows: list[Row]
 
 
 _OLDER = re.compile(r"\d{9,18}\.json")
@@ -293,9 +296,12 @@ class RunFolder:
         # Whatever goes wrong from here on, the next save reads the files.
         last, self._last = self._last, None
         now = time.time()
-        fresh = (
+        fresh = [
             Record(sequence, now, body) for sequence, body in enumerate(bodies, state.length + 1)
-        )
+        ]
+        known = last if last is not None and last.state is state else None
+        rows = [*map(row_of, state.records)] if known is None else known.rows
+        rows = [*rows, *map(row_of, fresh)]
         saved = replace(
             state,
             summary=summary,
@@ -308,18 +314,18 @@ class RunFolder:
             write_whole(
                 self.path / "entries" / f"{saved.first:09}.json", encode_records(saved.records)
             )
-            saved = saved.without_records()
-        if last is not None and last.state is state:
-            copies = self._with_a_copy(last.copies)
-        else:
+            saved, rows = saved.without_records(), list[Row]()
+        if known is None:
             copies = self._kept(is_damaged=state.is_restored)
-        write_whole(self._checkpoint, encode_state(saved))
+        else:
+            copies = self._with_a_copy(known.copies)
+        write_whole(self._checkpoint, encode_state(saved, rows))
         # It stands: nothing that goes wrong from here on may be told as a failure to save.
         copies = without_old(copies, self.history, self.run_id)
         with suppress(OSError):
             mark = self.mark()
             if mark is not None:
-                self._last = _Saved(mark, saved, copies)
+                self._last = _Saved(mark, saved, copies, rows)
 
     def may_be_saved(self, error: OSError) -> bool:
         """Whether a `save` that raised this may have appended all the same."""
