@@ -41,7 +41,7 @@ class CheckpointPolicy:
     def __post_init__(self) -> None:
         if self.every_steps is not None and self.every_steps < 1:
             raise ValueError(f"every_steps must be 1 or more, or None, not {self.every_steps}")
-        if self.every_seconds is not None and self.every_seconds <= 0:
+        if self.every_seconds is not None and not self.every_seconds > 0:
             raise ValueError(f"every_seconds must be more than 0, not {self.every_seconds}")
 
     @property

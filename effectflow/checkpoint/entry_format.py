@@ -37,6 +37,7 @@ from effectflow.checkpoint.shapes import (
     YES_OR_NO,
     Shape,
     check_shape,
+    check_time,
     texts,
 )
 from effectflow.checkpoint.store import RunStatus
@@ -85,6 +86,7 @@ def read_entry(tree: Mapping[str, Any]) -> Entry:
     """The entry in plain data. Raises KeyError, TypeError or ValueError if there is none."""
     form = _FORMS[tree["entry"]]
     check_shape(tree, form.required, form.optional)
+    check_time(tree["at"])
     return form.read(tree)
 
 

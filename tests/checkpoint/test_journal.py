@@ -116,6 +116,8 @@ ERROR: dict[str, Tree] = {"type": "E", "message": "", "value": None, "traceback"
         (STARTED, {"steps": [1]}),
         (STARTED, {"structure": [None]}),
         (STARTED, {"at": None}),
+        (STARTED, {"at": 1e18}),
+        (Completed("a", 1, 0.1), {"at": -1e18}),
         (STARTED, {"evil": 1}),
         (Resumed("p", 1.0), {"version": "2"}),
         (Resumed("p", 1.0), {"owner": 1}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -414,7 +415,13 @@ async def test_a_store_that_stays_away_is_asked_no_more_often_than_entries_are_d
 
 @pytest.mark.parametrize(
     "options",
-    [{"every_steps": 0}, {"every_steps": -1}, {"every_seconds": 0.0}, {"every_seconds": -1.0}],
+    [
+        {"every_steps": 0},
+        {"every_steps": -1},
+        {"every_seconds": 0.0},
+        {"every_seconds": -1.0},
+        {"every_seconds": math.nan},
+    ],
 )
 def test_a_policy_that_means_nothing_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="every_"):
