@@ -50,16 +50,18 @@ def write_whole(path: Path, data: bytes) -> None:
 
     Raises OSError, and then has changed nothing; or Unsynced, if only its folder could not be synced.
     """
-    temporary = path.with_name(path.name + TEMPORARY)
+    # As text, since the work of paths shows in the time of a save.
+    place = os.fspath(path)
+    temporary = place + TEMPORARY
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        os.replace(temporary, place)
     except OSError:
         with suppress(OSError):
-            temporary.unlink()
+            os.unlink(temporary)
         raise
     try:
         sync_folder(path.parent)
