@@ -164,7 +164,8 @@ def show_verifications(console: Console, verifications: Sequence[Verification]) 
             line = f"{one.run_id}: {one.good} of {one.length} entries are good. {one.problem}"
         console.print(Text(line), soft_wrap=True)
     damaged = sum(one.problem is not None for one in verifications)
-    console.print(f"{len(verifications)} runs checked, {damaged} damaged", highlight=False)
+    runs = "1 run" if len(verifications) == 1 else f"{len(verifications)} runs"
+    console.print(f"{runs} checked, {damaged} damaged", highlight=False)
 
 
 def show_plan(console: Console, plan: ResumePlan, workflow_name: str) -> None:

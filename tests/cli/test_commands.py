@@ -151,6 +151,7 @@ def test_verify_finds_the_damaged_run(effectflow: Command, folder: Path) -> None
         effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", run_id)
     ran = effectflow("verify")
     assert (ran.code, "2 runs checked, 0 damaged" in ran.out) == (0, True)
+    assert "1 run checked, 0 damaged" in effectflow("verify", "good").out
 
     database = sqlite3.connect(folder / "effectflow.db")
     database.execute(
