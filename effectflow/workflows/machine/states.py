@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from enum import Enum
 from types import UnionType
 from typing import (
@@ -17,6 +17,8 @@ from typing import (
     get_args,
     get_origin,
 )
+
+from effectflow.checkpoint.values.records import is_record, shape_of
 
 __all__ = ["Atom", "State", "StateSet", "States", "covers", "name_of"]
 
@@ -168,7 +170,22 @@ def _order(atom: Atom) -> tuple[str, int, str]:
 
 def _text_of(state: object) -> str:
     """The `repr` of a state, but the same in each process, as definitions are compared by it."""
-    if type(state) is frozenset and state:
-        elements = sorted(map(_text_of, cast("frozenset[object]", state)))
-        return f"frozenset({{{', '.join(elements)}}})"
-    return repr(cast(object, state))
+    text = repr(state)
+    for part in _frozensets_in(state):
+        elements = ", ".join(sorted(map(_text_of, part)))
+        text = text.replace(repr(part), f"frozenset({{{elements}}})")
+    return text
+
+
+def _frozensets_in(state: object) -> Iterator[frozenset[object]]:
+    """A state itself, or those in its fields or places, if they have anything to put in order."""
+    parts: Iterable[object] = ()
+    if type(state) is frozenset:
+        if state:
+            yield cast("frozenset[object]", state)
+    elif type(state) is tuple:
+        parts = cast("tuple[object, ...]", state)
+    elif is_record(type(state)):
+        parts = shape_of(type(state)).take(state).values()
+    for part in parts:
+        yield from _frozensets_in(part)

@@ -459,6 +459,29 @@ def test_messages_are_the_same_in_every_process() -> None:
     assert output("1") == output("2") == " or ".join([*letters, "a", "b", "long", "x\n"])
 
 
+def test_the_fingerprint_of_states_that_hold_frozensets_is_the_same_in_every_process() -> None:
+    script = (
+        "from dataclasses import dataclass\n"
+        "from effectflow import StateMachine, Transition\n"
+        "@dataclass(frozen=True)\n"
+        "class Kit:\n"
+        "    parts: frozenset[object]\n"
+        "    places: tuple[object, ...] = ()\n"
+        "full = Kit(frozenset({'a', 'b', Kit(frozenset('cde'))}), (1, frozenset('fgh')))\n"
+        "empty = Kit(frozenset())\n"
+        "machine = StateMachine('kits', initial=full, transitions=[Transition('use', full, empty)],"
+        " final={empty})\n"
+        "print(machine.fingerprint)"
+    )
+
+    def output(seed: str) -> str:
+        environment = {"PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", script]
+        return subprocess.check_output(command, text=True, env=environment)
+
+    assert output("1") == output("2") == output("3")
+
+
 def test_a_machine_is_a_workflow_with_a_definition() -> None:
     machine = StateMachine(
         "defined", initial=Step.A, transitions=[A_TO_D], final={Step.D}, version="3"
