@@ -131,6 +131,8 @@ class DaskExecutor(Generic[Env]):
         return reply
 
     async def __aenter__(self) -> Self:
+        if self._client is not None:
+            raise RuntimeError("this DaskExecutor is entered already: enter it once, and share it")
         self._client = await to_thread.run_sync(self._connect, running_backend())
         return self
 

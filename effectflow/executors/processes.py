@@ -140,6 +140,10 @@ class ProcessExecutor(Generic[Env]):
         return read_reply(reply)
 
     async def __aenter__(self) -> Self:
+        if self._pool is not None:
+            raise RuntimeError(
+                "this ProcessExecutor is entered already: enter it once, and share it"
+            )
         self._pool = WorkerPool(write_factory(self._make_env), limit=self._limit, grace=self._grace)
         return self
 

@@ -78,3 +78,15 @@ async def test_outside_of_its_block_a_remote_executor_runs_nothing(
         assert await executor.apply(pure, 1).run(None) == Success(1)
     with pytest.raises(RuntimeError, match="within `async with"):
         await executor.apply(pure, 1).run(None)
+
+
+async def test_an_executor_is_entered_once_at_a_time(make_remote: MakeExecutor) -> None:
+    executor = make_remote()
+    async with executor:
+        with pytest.raises(RuntimeError, match="entered already: enter it once, and share it"):
+            await executor.__aenter__()
+
+        assert await executor.apply(pure, 1).run(None) == Success(1)
+
+    async with executor:
+        assert await executor.apply(pure, 2).run(None) == Success(2)
