@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import anyio
 
@@ -14,22 +14,19 @@ from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import Finished, Resumed, Started
-from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, LeaseLost, RunConflict
+from effectflow.checkpoint.errors import CorruptCheckpoint, LeaseLost, RunConflict
 from effectflow.checkpoint.events import CheckpointLoaded, RunResumed, tell
 from effectflow.checkpoint.failures import write_error
 from effectflow.checkpoint.format_versions import format_version
 from effectflow.checkpoint.interruption import interruption_reason
 from effectflow.checkpoint.journal import fold
-from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.live_run import LiveRun
-from effectflow.checkpoint.past import read_past
 from effectflow.checkpoint.reading import (
     Journal,
-    check_against,
     read_journal,
     run_not_found,
 )
-from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary
+from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,
@@ -43,6 +40,7 @@ from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
 from effectflow.workflows.blueprint import Blueprint
+from effectflow.workflows.claim import Claim
 
 __all__ = ["Reopen", "resume_run", "start_run"]
 
@@ -71,7 +69,7 @@ async def start_run(
         _check_input(found.checkpoint, input_tree)
         if (completion := _last_completion(found)) is not None:
             return _output(completion, blueprint, run_id)
-    async with _Claim(checkpoints, run_id) as claim:
+    async with Claim(checkpoints, run_id) as claim:
         if not is_new:
             # Another process may have driven the run until just now.
             found = await _find(blueprint, checkpoints, run_id, found)
@@ -94,7 +92,8 @@ async def start_run(
             at=time.time(),
             structure=definition.structure,
         )
-        run = claim.live_run(fold([started], run_id), Journal.empty(run_id))
+        known = fold([started], run_id)
+        run = claim.live_run(known, Journal.empty(run_id), _context(known))
         run.add(started)
         return await _drive(run, blueprint, input, env, scope)
 
@@ -116,7 +115,7 @@ async def resume_run(
     completion = _completion(found.checkpoint)
     if completion is not None and reopen is None:
         return _output(completion, blueprint, run_id)
-    async with _Claim(checkpoints, run_id) as claim:
+    async with Claim(checkpoints, run_id) as claim:
         # Another process may have driven the run until just now.
         found = await _find(blueprint, checkpoints, run_id, found) or found
         return await _continue(blueprint, found, claim, env, scope, force=force, reopen=reopen)
@@ -164,83 +163,10 @@ async def _find(
     return found
 
 
-class _Claim:
-    """Holds the lease of a run, and gives it free however the run ends."""
-
-    def __init__(self, checkpoints: Checkpoints, run_id: str) -> None:
-        self._checkpoints = checkpoints
-        self._run_id = run_id
-        self._lease: Lease | None = None
-        self._run: LiveRun | None = None
-
-    async def __aenter__(self) -> Self:
-        owner = str(Owner.new())
-        try:
-            self._lease = await self._claim(owner)
-        except Exception:
-            raise
-        except BaseException:
-            # Cut off by a cancellation, it may hold all the same: claim it once more to give it free.
-            with anyio.move_on_after(5, shield=True), suppress(CheckpointError):
-                await self._checkpoints.store.release(await self._claim(owner))
-            raise
-        return self
-
-    async def _claim(self, owner: str) -> Lease:
-        seconds = self._checkpoints.lease_seconds
-        return await self._checkpoints.store.claim(self._run_id, owner=owner, seconds=seconds)
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._run is not None:
-            await self._run.release()
-            if self._run.is_complete and not self._checkpoints.preserve:
-                with suppress(CheckpointError):
-                    await self._checkpoints.store.delete(self._run_id)
-        elif self._lease is not None:
-            with anyio.move_on_after(5, shield=True), suppress(CheckpointError):
-                await self._checkpoints.store.release(self._lease)
-
-    async def check_is_whole(self, known: Checkpoint) -> None:
-        """Raise CorruptCheckpoint if entries are missing at the end of the journal."""
-        info = await self._checkpoints.store.info(self._run_id)
-        if info is not None:
-            check_against(info, known)
-
-    @property
-    def lease(self) -> Lease:
-        assert self._lease is not None
-        return self._lease
-
-    def live_run(self, known: Checkpoint, journal: Journal, *, force: bool = False) -> LiveRun:
-        """The run that goes on from this checkpoint, after the entries that the store has."""
-        summary = RunSummary(
-            workflow=known.workflow,
-            kind=known.kind,
-            version=known.definition.version,
-            status=RunStatus.RUNNING,
-            created_at=known.created_at,
-        )
-        store = self._checkpoints.store
-        if isinstance(store, KeepsHistory):
-            store.keep_history(self._run_id, self._checkpoints.history)
-        self._run = LiveRun(
-            self._run_id,
-            self._checkpoints,
-            lease=self.lease,
-            past=read_past(journal.entries),
-            length=len(journal.entries),
-            digest=journal.digest,
-            summary=summary,
-            context=_context(known),
-            force=force,
-        )
-        return self._run
-
-
 async def _continue(
     blueprint: Blueprint,
     found: _Found,
-    claim: _Claim,
+    claim: Claim,
     env: Any,
     scope: Scope,
     *,
@@ -260,7 +186,7 @@ async def _continue(
     if changed is not None and not force:
         raise changed
     input = _decode(known.initial_state, blueprint.input_types, known.run_id, "input")
-    run = claim.live_run(known, found.journal, force=force)
+    run = claim.live_run(known, found.journal, _context(known), force=force)
     run.add(_resumed(claim.lease.owner, found, definition))
     if completion is not None:
         run.reopen()
