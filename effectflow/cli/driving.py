@@ -125,8 +125,9 @@ def _say(
     counts = f"{progress.completed} steps run, {progress.skipped} skipped (done before)"
     _print(console, f"Run {job.run_id}: {status}; {counts}.")
     if output is not None:
-        for line in output if isinstance(output, list) else [output]:  # pyright: ignore[reportUnknownVariableType]
-            _print(console, str(line))  # pyright: ignore[reportUnknownArgumentType]
+        lines = cast("list[object]", output) if isinstance(output, list) else [output]
+        for line in lines:
+            _print(console, str(line))
     if may_resume:
         _print(console, f"Resume it with: {job.resume_command}")
 

@@ -135,6 +135,7 @@ def defect_reply(defect: Exception) -> bytes:
         reply = dumps(_Reply(None, defect, origin))
         loads(reply)
     except Exception:
+        # It cannot travel, for whatever reason its class has; its text and where it was raised can.
         stand_in = RuntimeError(f"{type(defect).__qualname__}: {defect}")
         return dumps(_Reply(None, stand_in, origin))
     return reply

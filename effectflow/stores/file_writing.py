@@ -74,7 +74,8 @@ def keep_copy(path: Path, copy: Path) -> None:
     try:
         copy.hardlink_to(path)
     except (OSError, NotImplementedError):
-        # Not every file system has hard links.
+        # Not every file system has hard links; where the system itself has none, pathlib says
+        # NotImplementedError.
         write_whole(copy, path.read_bytes())
 
 
@@ -105,6 +106,7 @@ def sync_folder(folder: Path) -> None:
 def replace_link(link: Path, target: str) -> None:
     """Make a link point elsewhere, at once. File systems without links go without."""
     temporary = link.with_name(link.name + TEMPORARY)
+    # Where the system has no links at all, pathlib says NotImplementedError.
     with suppress(OSError, NotImplementedError):
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(target)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from types import GetSetDescriptorType, MemberDescriptorType
-from typing import Any, TypeAlias, TypeGuard, cast
+from typing import Any, TypeAlias, TypeGuard
 
 __all__ = [
     "error_named",
@@ -64,7 +64,8 @@ def take_apart(error: Exception) -> tuple[list[Any], dict[str, Any]]:
     """The arguments and attributes that make the same exception again."""
     kind = type(error)
     # For an OSError these have the file names too.
-    args = list(cast("tuple[Any, ...]", _built_in_base(kind).__reduce__(error)[1]))
+    reduced: Any = _built_in_base(kind).__reduce__(error)
+    args: list[Any] = list(reduced[1])
     state = {name: part for name, part in vars(error).items() if name != "__notes__"}
     try:
         of_args = _members_of(_made_of(kind, args))

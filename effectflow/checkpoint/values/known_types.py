@@ -114,7 +114,7 @@ def _arguments(part: object) -> Iterator[object]:
     if isinstance(part, typing.TypeVar):
         yield part.__bound__
         yield from part.__constraints__
-    for argument in cast("tuple[object, ...]", typing.get_args(part)):
+    for argument in typing.get_args(part):
         if isinstance(argument, list):
             yield from cast("list[object]", argument)
         else:
@@ -132,7 +132,7 @@ def _meant_by(name: object) -> list[object]:
         return []
 
 
-def _field_annotations(kind: type[Any]) -> list[object]:
+def _field_annotations(kind: Any) -> list[object]:
     if issubclass(kind, Enum):
         return []
     # Where a model is a generic one with its parameters filled in, only these know.
@@ -140,7 +140,7 @@ def _field_annotations(kind: type[Any]) -> list[object]:
     models = cast("Mapping[str, Any]", fields if isinstance(fields, dict) else {})
     annotations: list[object] = [field.annotation for field in models.values()]
     try:
-        return [*annotations, *typing.get_type_hints(cast(Any, kind)).values()]
+        return [*annotations, *typing.get_type_hints(kind).values()]
     except (NameError, TypeError, AttributeError):
         # A name that exists only for the type checkers: its class then counts as undeclared.
         return annotations

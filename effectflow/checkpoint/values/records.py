@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, cast
+from typing import Any
 
 __all__ = ["Shape", "fields_of", "is_record", "shape_of"]
 
@@ -212,7 +212,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return is_equal and repr(one) == repr(other)
 
 
-def _attributes(kind: type[Any]) -> tuple[Any, ...]:
+def _attributes(kind: Any) -> tuple[Any, ...]:
     from attrs import fields as attrs_fields
     from attrs import has
 
@@ -220,7 +220,7 @@ def _attributes(kind: type[Any]) -> tuple[Any, ...]:
         return tuple(attrs_fields(kind))
     import dataclasses
 
-    return dataclasses.fields(cast(Any, kind))
+    return dataclasses.fields(kind)
 
 
 _RECORD_MARKS = ("__dataclass_fields__", "__attrs_attrs__", "__struct_fields__", "model_fields")
