@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, cast
 
 __all__ = ["Shape", "fields_of", "is_record", "shape_of"]
 
