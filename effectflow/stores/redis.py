@@ -140,7 +140,7 @@ class RedisStore:
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         async def ask(dead: int) -> Lease | Holder:
-            keys = [self._lease(run_id)]
+            keys = [self._key(run_id)]
             answer = await self._run(redis_scripts.CLAIM, keys, owner, seconds, dead)
             holder, fence = answer[0].decode(), int(answer[1])
             expires_at, now = float(answer[2]), float(answer[3])
@@ -151,14 +151,16 @@ class RedisStore:
         return await past_a_dead_holder(run_id, ask)
 
     async def renew(self, lease: Lease, *, seconds: float) -> Lease:
-        keys = [self._lease(lease.run_id)]
-        expires_at = await self._run(redis_scripts.RENEW, keys, lease.fence, seconds)
+        keys = [self._key(lease.run_id)]
+        arguments = (lease.owner, lease.fence, seconds)
+        expires_at = await self._run(redis_scripts.RENEW, keys, *arguments)
         if expires_at is None:
             raise LeaseLost(lease.run_id, "somebody else has claimed it")
         return Lease(lease.run_id, lease.owner, lease.fence, float(expires_at))
 
     async def release(self, lease: Lease) -> None:
-        await self._run(redis_scripts.RELEASE, [self._lease(lease.run_id)], lease.fence)
+        keys = [self._key(lease.run_id)]
+        await self._run(redis_scripts.RELEASE, keys, lease.owner, lease.fence)
 
     async def append(
         self,
@@ -169,8 +171,9 @@ class RedisStore:
         summary: RunSummary | None = None,
         release: bool = False,
     ) -> None:
-        keys = [*self._keys(lease.run_id), self._last_append(lease)]
+        keys = [self._key(lease.run_id), self._index]
         arguments = (
+            lease.owner,
             lease.fence,
             after,
             int(release),
@@ -202,24 +205,27 @@ class RedisStore:
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         records: list[Record] = []
-        key = self._keys(run_id)[1]
         while True:
-            rows: list[bytes] = await self._do(partial(_range, key=key, start=after))
-            for sequence, row in enumerate(rows, after + 1):
-                at, _, body = row.partition(b" ")
-                records.append(Record(sequence, float(at), body))
-            if len(rows) < _CHUNK:
-                return records
-            after += len(rows)
+            numbers = range(after + 1, after + 1 + _CHUNK)
+            ask = partial(_fields, key=self._key(run_id), names=["length", *numbers])
+            length, *entries = await self._do(ask)
+            last = int(length or 0)
+            for number, entry in zip(numbers, entries, strict=True):
+                if number > last:
+                    return records
+                if entry is None:
+                    raise CorruptCheckpoint(run_id, f"its entry {number} of {last} is missing")
+                at, _, body = entry.partition(b" ")
+                records.append(Record(number, float(at), body))
+            after += _CHUNK
 
     async def info(self, run_id: str) -> RunInfo | None:
-        rows = await self._rows([self._keys(run_id)[2].encode()])
+        rows = await self._rows([self._key(run_id)])
         return info_of(rows[0]) if rows else None
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         now = await self._now()
         infos: list[RunInfo] = []
-        # Runs made at one time come by id, which the index does not know: so all times are read.
         for row in await self._all_rows():
             try:
                 info = info_of(row)
@@ -242,23 +248,31 @@ class RedisStore:
         return sorted(damaged)
 
     async def delete(self, run_id: str) -> None:
+        keys = [self._key(run_id), self._index]
+
         async def ask(dead: int) -> bool | Holder:
             is_sent = False
 
             async def delete(client: _Client) -> Any:
                 nonlocal is_sent
                 was_sent, is_sent = is_sent, True
-                keys = self._keys(run_id)
-                return was_sent, await _evaluate(client, redis_scripts.DELETE, keys, [dead])
+                return was_sent, await _evaluate(client, redis_scripts.DELETE, keys[:1], [dead])
 
-            was_sent, (state, *held) = await self._do(delete)
+            was_sent, (state, *answer) = await self._do(delete)
             if state == b"held":
-                return Holder(held[0].decode(), int(held[1]), float(held[2]))
+                return Holder(answer[0].decode(), int(answer[1]), float(answer[2]))
+            await self._sweep(keys, answer[0])
             # One that is missing the second time was deleted by the first, whose answer was lost.
             return state == b"deleted" or was_sent
 
         if not await past_a_dead_holder(run_id, ask):
             raise RunNotFound(run_id)
+
+    async def _sweep(self, keys: list[str], length: int) -> None:
+        """Remove what is left of a deleted run of this length, which nobody sees any more."""
+        for first in range(1, length + 1, _CHUNK):
+            last = min(first + _CHUNK - 1, length)
+            await self._run(redis_scripts.SWEEP, keys, first, last, int(last == length))
 
     # How it talks to the server.
 
@@ -266,43 +280,32 @@ class RedisStore:
     def _index(self) -> str:
         return f"{self._prefix}:runs"
 
-    def _lease(self, run_id: str) -> str:
-        return f"{self._prefix}:lease:{_name(run_id)}"
-
-    def _last_append(self, lease: Lease) -> str:
-        return f"{self._prefix}:append:{_name(lease.run_id)}:{lease.fence}"
-
-    def _keys(self, run_id: str) -> list[str]:
-        name = _name(run_id)
-        entries, run = f"{self._prefix}:entries:{name}", f"{self._prefix}:run:{name}"
-        return [self._lease(run_id), entries, run, self._index]
+    def _key(self, run_id: str) -> str:
+        # Any text is a run id, and keys are looked at by people.
+        return f"{self._prefix}:run:{hashlib.sha256(run_id.encode()).hexdigest()}"
 
     async def _now(self) -> float:
         seconds, microseconds = await self._do(lambda client: client.time())
         return seconds + microseconds / 1e6
 
     async def _all_rows(self) -> list[Row]:
-        keys: list[bytes] = await self._do(lambda client: client.zrange(self._index, 0, -1))
+        keys: list[bytes] = await self._do(lambda client: client.hkeys(self._index))
         rows: list[Row] = []
         for start in range(0, len(keys), _CHUNK):
             rows += await self._rows(keys[start : start + _CHUNK])
         return rows
 
-    async def _rows(self, keys: Sequence[bytes]) -> list[Row]:
+    async def _rows(self, keys: Sequence[str | bytes]) -> list[Row]:
         """What is kept of the runs with these keys, without those that are gone."""
 
         async def ask(client: _Client) -> list[Any]:
-            pipeline = client.pipeline(transaction=True)
+            pipeline = client.pipeline(transaction=False)
             for key in keys:
-                name = key.rpartition(b":")[2].decode()
-                pipeline.hgetall(key.decode())
-                pipeline.llen(f"{self._prefix}:entries:{name}")
-                pipeline.hgetall(f"{self._prefix}:lease:{name}")
+                pipeline.hmget(key, Row._fields)
             return await pipeline.execute()
 
-        answers = await self._do(ask)
-        rows = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
-        return [row for row in rows if row[0] and row[1]]
+        rows = [Row(*row) for row in await self._do(ask)]
+        return [row for row in rows if int(row.length or 0)]
 
     async def _run(self, script: str, keys: list[str], *arguments: Any) -> Any:
         return await self._do(lambda client: _evaluate(client, script, keys, arguments))
@@ -351,8 +354,8 @@ async def _evaluate(
     return await client.register_script(script)(keys=keys, args=arguments)
 
 
-async def _range(client: _Client, *, key: str, start: int) -> list[bytes]:
-    return await client.lrange(key, start, start + _CHUNK - 1)
+async def _fields(client: _Client, *, key: str, names: Sequence[str | int]) -> list[bytes | None]:
+    return await client.hmget(key, names)
 
 
 async def _durability_of(client: _Client) -> str:
@@ -374,8 +377,3 @@ async def _evicting_policy_of(client: _Client) -> str | None:
     policy = str(info.get("maxmemory_policy", ""))
     # The other policies remove nothing, or only keys that are to expire anyway.
     return policy if info.get("maxmemory") and policy.startswith("allkeys") else None
-
-
-def _name(run_id: str) -> str:
-    """What a run's keys end with: any text is a run id, and keys are looked at by people."""
-    return hashlib.sha256(run_id.encode()).hexdigest()

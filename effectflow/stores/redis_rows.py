@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TypeAlias
+from typing import NamedTuple
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import Lease
@@ -11,8 +11,17 @@ from effectflow.checkpoint.store import RunInfo, RunStatus, RunSummary
 
 __all__ = ["Row", "info_of", "summary_json"]
 
-Row: TypeAlias = tuple[dict[bytes, bytes], int, dict[bytes, bytes]]
-"""A run, the length of its journal, and its lease."""
+
+class Row(NamedTuple):
+    """The fields of a run that say what it is, as the server gives them: None if there is none."""
+
+    id: bytes
+    length: bytes
+    summary: bytes
+    updated: bytes
+    owner: bytes | None
+    fence: bytes | None
+    expires: bytes | None
 
 
 def summary_json(summary: RunSummary) -> str:
@@ -30,13 +39,12 @@ def summary_json(summary: RunSummary) -> str:
 
 def info_of(row: Row) -> RunInfo:
     """The line about a run. Raises CorruptCheckpoint if it cannot be read."""
-    run, length, lease = row
-    run_id = run[b"id"].decode()
+    run_id = row.id.decode()
     held = None
-    if lease.get(b"owner"):
-        expires_at = float(lease[b"expires"])
-        held = Lease(run_id, lease[b"owner"].decode(), int(lease[b"fence"]), expires_at)
-    return RunInfo(run_id, _summary(run[b"summary"], run_id), float(run[b"updated"]), length, held)
+    if row.owner:
+        held = Lease(run_id, row.owner.decode(), int(row.fence or 0), float(row.expires or 0))
+    summary = _summary(row.summary, run_id)
+    return RunInfo(run_id, summary, float(row.updated), int(row.length), held)
 
 
 def _summary(stored: bytes, run_id: str) -> RunSummary:

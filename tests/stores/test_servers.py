@@ -205,6 +205,34 @@ async def test_a_run_whose_deletion_has_no_answer_is_not_missing(proxied: Proxie
             await store.delete("r")
 
 
+async def test_a_deletion_that_is_cut_off_is_ended_by_the_next(
+    proxied_redis: Proxied, redis: str, tmp_path: Path
+) -> None:
+    async with proxied_redis.direct as store:
+        for run_id in ("r", "other"):
+            lease = await store.claim(run_id, owner=str(Owner.new()), seconds=60)
+            bodies = [b"secret %d" % n for n in range(1200)]
+            await store.append(lease, bodies, after=0, summary=SUMMARY, release=True)
+        # The script is loaded by the first one.
+        await store.delete("other")
+    async with proxied_redis.impatient as store:
+        proxied_redis.proxy.lose_answer_to(b"EVALSHA", meanwhile=proxied_redis.proxy.go_away)
+        with pytest.raises(StoreUnavailable):
+            await store.delete("r")
+
+    async with proxied_redis.direct as store:
+        assert await store.info("r") is None
+        assert await store.read("r") == []
+        with pytest.raises(RunNotFound):
+            await store.delete("r")
+    with driver.Redis.from_url(redis) as client:
+        [left, also] = [
+            cast("dict[bytes, bytes]", client.hgetall(key)) for key in client.keys(f"{tmp_path}:*")
+        ]
+    assert set(left) == set(also) == {b"owner", b"fence", b"expires", b"length"}
+    assert left[b"owner"] == b""
+
+
 async def test_a_run_that_is_locked_keeps_no_other_from_being_saved(postgres: str) -> None:
     schema = f"locked{time.time_ns()}"
     async with PostgresStore(postgres, schema=schema, statement_timeout=0.5) as store:

@@ -1,0 +1,130 @@
+"""What a Redis server that was killed in the middle of a write does at its second start."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from effectflow.checkpoint import Lease, Owner, RunStatus, RunSummary
+from effectflow.stores import RedisStore
+from tests.stores.servers import RedisServer
+
+SUMMARY = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
+DONE = RunSummary("w", "standard", "1", RunStatus.COMPLETED, 0.0)
+
+Write: TypeAlias = Callable[[RedisStore, Lease], Awaitable[object]]
+View: TypeAlias = dict[str, tuple[RunStatus, list[bytes]]]
+"""The runs that are found, and what is in their journals."""
+
+
+async def append_one(store: RedisStore, lease: Lease) -> None:
+    await store.append(lease, [b"torn"], after=2)
+
+
+async def append_the_last(store: RedisStore, lease: Lease) -> None:
+    await store.append(lease, [b"torn 1", b"torn 2"], after=2, summary=DONE, release=True)
+
+
+async def begin_a_run(store: RedisStore, lease: Lease) -> None:
+    new = await store.claim("new", owner=lease.owner, seconds=600)
+    await store.append(new, [b"torn"], after=0, summary=SUMMARY)
+
+
+async def renew(store: RedisStore, lease: Lease) -> None:
+    await store.renew(lease, seconds=700)
+
+
+async def release(store: RedisStore, lease: Lease) -> None:
+    await store.release(lease)
+
+
+async def delete(store: RedisStore, lease: Lease) -> None:
+    await store.delete("old")
+
+
+async def take_over(store: RedisStore, lease: Lease) -> None:
+    await store.claim(lease.run_id, owner=lease.owner, seconds=600)
+
+
+async def go_on(store: RedisStore, lease: Lease) -> None:
+    """A worker comes back to each run, whatever it has by now."""
+    for run_id in ("r", "old", "new"):
+        mine = await store.claim(run_id, owner=lease.owner, seconds=600)
+        length = len(await store.read(run_id))
+        await store.append(mine, [b"next"], after=length, summary=SUMMARY)
+
+
+async def write_elsewhere(store: RedisStore, lease: Lease) -> None:
+    other = await store.claim("other", owner=str(Owner.new()), seconds=600)
+    await store.append(other, [b"elsewhere"], after=0, summary=SUMMARY)
+
+
+async def view(store: RedisStore) -> View:
+    assert await store.damaged_runs() == []
+    return {
+        info.run_id: (
+            info.summary.status,
+            [record.body for record in await store.read(info.run_id)],
+        )
+        for info in await store.find()
+    }
+
+
+def ends_of_commands(data: bytes, start: int) -> Iterator[int]:
+    """Where the commands of an append-only file end, from an offset on."""
+    while start < len(data):
+        line = data.index(b"\r\n", start)
+        count, start = int(data[start + 1 : line]), line + 2
+        for _ in range(count):
+            line = data.index(b"\r\n", start)
+            start = line + 2 + int(data[start + 1 : line]) + 2
+        yield start
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("then", [go_on, write_elsewhere])
+@pytest.mark.parametrize(
+    "write", [append_one, append_the_last, begin_a_run, renew, release, delete, take_over]
+)
+async def test_a_write_that_was_torn_is_done_whole_or_not_at_all(
+    write: Write, then: Write, tmp_path: Path
+) -> None:
+    file = tmp_path / "appendonly.aof"
+    with RedisServer(tmp_path) as server:
+        async with RedisStore(server.url) as store:
+            lease = await store.claim("r", owner=str(Owner.new()), seconds=600)
+            await store.append(lease, [b"0", b"1"], after=0, summary=SUMMARY)
+            old = await store.claim("old", owner=lease.owner, seconds=600)
+            await store.append(old, [b"a", b"b", b"c"], after=0, summary=SUMMARY, release=True)
+            before, length = await view(store), file.stat().st_size
+            await write(store, lease)
+            done = await view(store)
+            server.kill()
+            written = file.read_bytes()
+            ends = list(ends_of_commands(written, length))
+            assert ends[-1] == len(written)
+
+            # Within the next command, too: that is where a server forgets to clear away.
+            for end in (length, *(end + torn for end in ends[:-1] for torn in (0, 5))):
+                file.write_bytes(written[:end])
+                server.start()
+                await then(store, lease)
+                live = await view(store)
+                server.kill()
+                server.start()
+
+                restarted = await view(store)
+                if then is go_on:
+                    assert restarted == live
+                else:
+                    assert {**restarted, "other": None} in (
+                        {**whole, "other": None} for whole in (before, done, live)
+                    )
+                    assert restarted["other"] == live["other"]
+                # What is there can be gone on with.
+                await go_on(store, lease)
+                server.kill()
+            server.start()
