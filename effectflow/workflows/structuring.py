@@ -7,13 +7,20 @@ from typing import Any, cast
 __all__ = ["structure_as"]
 
 
+_BASIC: tuple[type[Any], ...] = (bool, int, float, str)
+
+
 def _as_it_is(data: object, kind: type[Any]) -> Any:
-    """A number, text or truth value of the very type: 1.9 is no int, and "5" is none either."""
-    if type(data) is kind:
-        return data
-    if kind is float and type(data) is int:
-        return float(data)
-    raise ValueError(f"{data!r} is no {kind.__name__}")
+    """A number, text or truth value of the very type: 1.9 is no int, and "5" is none either.
+
+    A class of one of these, such as a StrEnum, is made of what that one is.
+    """
+    basic = next(each for each in _BASIC if issubclass(kind, each))
+    if type(data) is not basic:
+        if basic is not float or type(data) is not int:
+            raise ValueError(f"{data!r} is no {kind.__name__}")
+        data = float(data)
+    return data if kind is basic else kind(data)
 
 
 def structure_as(annotation: object, data: object) -> Any:
@@ -28,7 +35,7 @@ def structure_as(annotation: object, data: object) -> Any:
     from cattrs.preconf.orjson import make_converter
 
     converter = make_converter(forbid_extra_keys=True)
-    for kind in (bool, int, float, str):
+    for kind in _BASIC:
         converter.register_structure_hook(kind, _as_it_is)
     try:
         return converter.structure(data, cast(Any, annotation))

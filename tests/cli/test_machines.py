@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
+from enum import IntEnum, StrEnum
 from pathlib import Path
 
 import pytest
 
+from effectflow import StateMachine, Transition
 from tests.cli.conftest import Ran
 
 DOOR = textwrap.dedent("""
@@ -159,3 +161,33 @@ def test_data_that_is_no_state_is_bad_use(
     assert refused.code == 2
     assert message in refused.err
     assert "Traceback" not in refused.err
+
+
+def test_plain_data_is_a_member_of_an_enum_whose_members_are_text_or_numbers() -> None:
+    class Light(StrEnum):
+        RED = "red"
+        GREEN = "green"
+
+    class Floor(IntEnum):
+        CELLAR = -1
+        GROUND = 0
+
+    light = StateMachine(
+        "light",
+        initial=Light.RED,
+        transitions=[Transition("go", Light.RED, Light.GREEN)],
+        final={Light.GREEN},
+    )
+    lift = StateMachine(
+        "lift",
+        initial=Floor.CELLAR,
+        transitions=[Transition("rise", Floor.CELLAR, Floor.GROUND)],
+        final={Floor.GROUND},
+    )
+
+    assert light.structure_input("green") is Light.GREEN
+    assert lift.structure_input(0) is Floor.GROUND
+    with pytest.raises(ValueError, match="does not fit"):
+        light.structure_input("blue")
+    with pytest.raises(ValueError, match="does not fit"):
+        lift.structure_input(0.0)
