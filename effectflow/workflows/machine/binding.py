@@ -42,13 +42,15 @@ def saved_types(chart: Chart) -> SavedTypes:
     annotated = [_annotations(transition) for transition in chart.transitions]
     outputs, errors = [output for output, _ in annotated], [error for _, error in annotated]
     atoms = [atom.kind if isinstance(atom, State) else atom for atom in chart.declared.atoms]
-    states = [*atoms, *(part for output in outputs for part in _states_in(output))]
-    steps = tuple(KnownTypes.of(*states, error, TransitionExhausted) for error in errors)
-    known = KnownTypes.of(*states, NoTransition)
+    states = KnownTypes.of(*atoms, *(part for output in outputs for part in _states_in(output)))
+    # Looked into once, and not for each transition: a machine may have hundreds of both.
+    classes = [*states.classes.values(), *states.errors.values()]
+    steps = tuple(KnownTypes.of(*classes, error, TransitionExhausted) for error in errors)
+    known = KnownTypes.of(*classes, NoTransition)
     # By their full names, unlike the classes of states: two of one name are not taken for one another.
     failures = {name: kind for types in steps for name, kind in types.errors.items()}
     outcomes = replace(known, errors={**known.errors, **failures})
-    return SavedTypes(KnownTypes.of(*states), outcomes, steps)
+    return SavedTypes(states, outcomes, steps)
 
 
 def bind(chart: Chart, types: SavedTypes, retry: RetryPolicy) -> Sequence[BoundTransition]:

@@ -72,6 +72,15 @@ class Chart:
             or (isinstance(atom, State) and not any(covers(leaf, atom) for leaf in leaves))
         )
 
+    @cached_property
+    def _numbers(self) -> dict[Atom, int]:
+        return {place: number for number, place in enumerate(self.places)}
+
+    @cached_property
+    def _classes(self) -> tuple[Atom, ...]:
+        """The places that are classes."""
+        return tuple(place for place in self.places if isinstance(place, type))
+
     def _named(self) -> Iterable[Atom]:
         yield self.initial
         for transition in self.transitions:
@@ -82,11 +91,14 @@ class Chart:
 
     def places_of(self, states: StateSet) -> list[Atom]:
         """The places that have states of this set."""
-        return [
-            place
-            for place in self.places
-            if any(covers(atom, place) or covers(place, atom) for atom in states.atoms)
-        ]
+        found: set[Atom] = set()
+        for atom in states.atoms:
+            # A single state is found by itself, so that hundreds of them are not each compared with each.
+            near = self.places if isinstance(atom, type) else self._classes
+            found.update(place for place in near if covers(atom, place) or covers(place, atom))
+            if atom in self._numbers:
+                found.add(atom)
+        return sorted(found, key=lambda place: self._numbers[place])
 
     def places_with(self, state: object) -> list[Atom]:
         """The place that has this state; none if the definition does not name it."""

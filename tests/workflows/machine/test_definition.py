@@ -511,3 +511,21 @@ def test_migrations_must_lead_to_the_version(version: str) -> None:
     else:
         with pytest.raises(ValueError, match="migrations"):
             build()
+
+
+def test_a_machine_of_hundreds_of_states_is_built_without_comparing_each_with_each() -> None:
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    transitions = [Transition(f"to {n + 1}", n, n + 1, act) for n in range(200)]
+    sys.setprofile(count)
+    try:
+        machine = StateMachine("long", initial=0, transitions=transitions, final={200})
+    finally:
+        sys.setprofile(None)
+
+    assert len(machine.definition.steps) == 200
+    assert calls < 1_000_000  # nearly four times as many, if all are looked at for each
