@@ -77,9 +77,10 @@ async def _drive(job: Drive, progress: RunProgress, console: Console) -> Result[
         checkpoints = Checkpoints(
             store, key=job.seal.key, encryption=job.seal.encryption, observers=(progress,)
         )
-        env = job.loaded.environment(checkpoints)
-        with progress:
-            return await run_until_signal(lambda: job.effect.run(env), on_signal=stopping)
+        # Outside of what a signal cancels, so that whatever it closes has the time to.
+        async with job.loaded.opened_environment(checkpoints) as env:
+            with progress:
+                return await run_until_signal(lambda: job.effect.run(env), on_signal=stopping)
 
 
 def _report(

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.workflows import Workflow
 
-__all__ = ["BadUse", "LoadedWorkflow", "load_workflow", "load_workflow_named", "read_input"]
+__all__ = [
+    "BadUse",
+    "LoadedWorkflow",
+    "PlainEnvironment",
+    "load_workflow",
+    "load_workflow_named",
+    "read_input",
+]
 
 AnyWorkflow = Workflow[Any, Any, Any, Any]
 
@@ -36,6 +44,20 @@ class LoadedWorkflow:
 
     workflow: AnyWorkflow
     environment: Callable[[Checkpoints], Any]
+
+    @asynccontextmanager
+    async def opened_environment(self, checkpoints: Checkpoints) -> AsyncGenerator[Any]:
+        """The environment, for as long as it is wanted.
+
+        One that has to be closed again, as an executor has, is made by an async context manager, which
+        is entered, and left.
+        """
+        made = self.environment(checkpoints)
+        if isinstance(made, AbstractAsyncContextManager):
+            async with cast("AbstractAsyncContextManager[Any]", made) as environment:
+                yield environment
+        else:
+            yield made
 
 
 def load_workflow(reference: str) -> LoadedWorkflow:

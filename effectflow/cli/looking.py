@@ -29,7 +29,7 @@ from effectflow.cli.census.pipeline import census
 from effectflow.cli.exits import ExitCode
 from effectflow.cli.finding import workflow_named
 from effectflow.cli.keys import EncryptionKeysOption, KeyFileOption
-from effectflow.cli.loading import BadUse
+from effectflow.cli.loading import BadUse, PlainEnvironment
 from effectflow.cli.opening import given_keys, read_store
 from effectflow.cli.options import STORE, AppOption, JsonOption, RunArgument, StoreOption
 from effectflow.cli.showing import (
@@ -153,9 +153,9 @@ def plan(
         if app is None and name != census.name:
             return name, plan_resume(checkpoint)
         checkpoints = Checkpoints(found, key=seal.key, encryption=seal.encryption)
-        loaded = workflow_named(name, app)
-        effect = loaded.workflow.plan(run_id)
-        return name, await effect.run_or_raise(loaded.environment(checkpoints))
+        # Nothing is run, so what the workflow needs for that is not made.
+        effect = workflow_named(name, app).workflow.plan(run_id)
+        return name, await effect.run_or_raise(PlainEnvironment(checkpoints))
 
     name, found = read_store(store, read)
     if as_json:
