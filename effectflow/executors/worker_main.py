@@ -51,6 +51,9 @@ def main() -> None:
     """Answer calls until standard input ends."""
     # Whoever presses Ctrl-C means the coordinator, which then ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # So does who sends SIGUSR1 to all the processes of a service, as systemd does: it is to save.
+    if hasattr(signal, "SIGUSR1"):
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     requests, replies = _take_pipes()
     greeting = read_frame(requests)
     if greeting is not None:

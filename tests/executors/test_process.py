@@ -99,6 +99,22 @@ async def test_a_killed_worker_costs_its_item_one_more_run_and_the_others_nothin
     assert folder.begun() == {"0": 2, "1": 1, "2": 1, "3": 1, "4": 1, "5": 1}
 
 
+async def test_the_signal_to_save_costs_no_worker_that_gets_it_as_well(folder: Folder) -> None:
+    async with ProcessExecutor(lambda: folder, workers=2) as executor:
+
+        async def ask_all_to_save(_: object) -> None:
+            await soon(lambda: len(folder.lines()) == 2)
+            for item in (0, 1):
+                os.kill(folder.pid_of(item), signal.SIGUSR1)
+            folder.put("go")
+
+        items = par_traverse(range(4), lambda n: executor.apply(held, n))
+        pids, _ = await par(items, from_async(ask_all_to_save)).run_or_raise(None)
+
+    assert len(set(pids)) == 2
+    assert folder.begun() == {"0": 1, "1": 1, "2": 1, "3": 1}
+
+
 async def test_an_item_that_always_kills_its_worker_fails_and_the_others_do_not(
     folder: Folder,
 ) -> None:
