@@ -28,13 +28,19 @@ SCRIPT = textwrap.dedent("""
     class App:
         checkpoints: Checkpoints
 
+    def is_held(number):
+        try:
+            return number >= int(Path("held_from").read_text())
+        except FileNotFoundError:
+            return False
+
     @step
     def work(number: int) -> Effect[App, str, int]:
         async def perform(_):
             with open("done.log", "a") as log:
                 print(os.getpid(), number, file=log, flush=True)
             await anyio.sleep(0.02)
-            while Path("hold").exists():
+            while is_held(number):
                 await anyio.sleep(0.01)
             return number
         return from_async(perform)
@@ -103,11 +109,22 @@ def outcome(process: subprocess.Popen[str]) -> str:
     return process.communicate(timeout=60)[0].split()[-1]
 
 
+def hold(folder: Path, *, step: int) -> None:
+    """Whoever comes to this step stays there, until `let_go`."""
+    (folder / "held_from").write_text(str(step))
+
+
+def let_go(folder: Path) -> None:
+    (folder / "held_from").unlink()
+
+
 def crashed_half_way(folder: Path, launch: Launch) -> None:
+    hold(folder, step=8)
     process = launch("start")
-    until(lambda: len(work_done(folder)) >= 8)
+    until(lambda: len(work_done(folder)) == 9)
     process.kill()
     process.wait()
+    let_go(folder)
 
 
 def test_of_two_that_resume_at_once_one_goes_on_and_the_other_is_told(
@@ -116,7 +133,10 @@ def test_of_two_that_resume_at_once_one_goes_on_and_the_other_is_told(
     crashed_half_way(folder, launch)
     begun_before = len(work_done(folder))
 
+    hold(folder, step=15)
     pair = [launch("resume"), launch("resume")]
+    until(lambda: any(process.poll() is not None for process in pair))
+    let_go(folder)
     outcomes = [outcome(process) for process in pair]
 
     assert sorted(outcomes) == ["190", "RunBusy"]
@@ -131,7 +151,7 @@ def test_of_two_that_resume_at_once_one_goes_on_and_the_other_is_told(
 def test_a_process_that_starts_beside_a_live_run_never_touches_it(
     folder: Path, launch: Launch, effectflow: Callable[..., Ran]
 ) -> None:
-    (folder / "hold").touch()
+    hold(folder, step=0)
     first = launch("start")
     until(lambda: len(work_done(folder)) == 1)
     before = effectflow("history", "r", "--store", "sqlite:///runs.db").out
@@ -140,7 +160,7 @@ def test_a_process_that_starts_beside_a_live_run_never_touches_it(
     assert effectflow("list", "--store", "sqlite:///runs.db", "--resumable", "--json").json == []
     assert effectflow("history", "r", "--store", "sqlite:///runs.db").out == before
 
-    (folder / "hold").unlink()
+    let_go(folder)
     assert outcome(first) == "190"
     assert Counter(number for _, number in work_done(folder)) == Counter(range(20))
 
@@ -154,14 +174,14 @@ def test_after_a_kill_the_run_can_be_resumed_at_once(folder: Path, launch: Launc
 def test_a_paused_process_whose_run_was_taken_over_writes_nothing_more(
     folder: Path, launch: Launch, effectflow: Callable[..., Ran]
 ) -> None:
-    (folder / "hold").touch()
+    hold(folder, step=0)
     paused = launch("start", lease_seconds=1)
     until(lambda: len(work_done(folder)) == 1)
     os.kill(paused.pid, signal.SIGSTOP)
     taker = ""
     # The lease of a paused process holds until it expires: until then the other is refused.
     deadline = time.monotonic() + 30
-    (folder / "hold").unlink()
+    let_go(folder)
     while taker != "190":
         assert time.monotonic() < deadline
         taker = outcome(launch("resume"))
