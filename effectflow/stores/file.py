@@ -135,7 +135,7 @@ class FileStore:
             held = folder.lease(state)
             if not is_same(lease, held):
                 return False
-            if folder.is_claimed_only():
+            if folder.is_claimed_only(state):
                 self._remove(folder, held)
             else:
                 folder.write_lease(replace(held, owner=""))

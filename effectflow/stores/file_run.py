@@ -147,9 +147,10 @@ class RunFolder:
         self.path.mkdir(exist_ok=True)
         write_whole(self.path / "lease.json", encode_lease(lease))
 
-    def is_claimed_only(self) -> bool:
-        """Whether nothing was ever appended."""
-        return not (self.path / "entries").exists()
+    def is_claimed_only(self, state: RunState | None) -> bool:
+        """Whether nothing was ever appended, given where the run stands."""
+        # Not by the folder alone, which is empty at first: programs that copy files may leave it out.
+        return state is None and not (self.path / "entries").exists()
 
     # The journal as it is read.
 
@@ -274,11 +275,14 @@ class RunFolder:
 
     def create(self, summary: RunSummary) -> RunState:
         """The state of a run that has no records yet."""
-        (self.path / "history").mkdir(exist_ok=True)
-        (self.path / "entries").mkdir(exist_ok=True)
+        self._make_folders()
         sync_folder(self.path)
         sync_folder(self.path.parent)
         return RunState(self.run_id, summary, summary.created_at, 1, ())
+
+    def _make_folders(self) -> None:
+        (self.path / "history").mkdir(exist_ok=True)
+        (self.path / "entries").mkdir(exist_ok=True)
 
     def save(
         self,
@@ -300,6 +304,9 @@ class RunFolder:
             Record(sequence, now, body) for sequence, body in enumerate(bodies, state.length + 1)
         ]
         known = last if last is not None and last.state is state else None
+        if known is None:
+            # They may have been empty, and a copy of the run made by another program have gone without.
+            self._make_folders()
         rows = [*map(row_of, state.records)] if known is None else known.rows
         rows = [*rows, *map(row_of, fresh)]
         saved = replace(
