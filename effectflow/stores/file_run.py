@@ -212,11 +212,16 @@ class RunFolder:
         older: list[Record] = []
         if after + 1 < state.first:
             files = [(first, path) for first, path in self._older() if first < state.first]
-            ends = [*(first for first, _ in files[1:]), state.first]
+            ends = [*(first for first, _ in files), state.first][1:]
             for (first, path), end in zip(files, ends, strict=True):
                 if end > after + 1:
                     older += self._read_older(path, first)
-        return [record for record in (*older, *state.records) if record.sequence > after]
+        found = [record for record in (*older, *state.records) if record.sequence > after]
+        if after < state.length and (not found or found[-1].sequence < state.length):
+            # Without this it would be taken for a shorter run, or for none.
+            reason = "the file that had it is missing"
+            raise CorruptCheckpoint(self.run_id, reason, sequence=state.length)
+        return found
 
     def _older(self) -> list[tuple[int, Path]]:
         """The files of older records, with the sequence number of the first in each."""

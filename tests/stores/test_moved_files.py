@@ -80,3 +80,20 @@ async def test_a_run_that_was_copied_without_its_empty_folders_goes_on(
         verification = await verify_run(copy, "r")
     assert verification.problem is None
     assert verification.length > 100
+
+
+@pytest.mark.parametrize("words", [48, 60])
+async def test_entries_whose_files_are_gone_are_missed(
+    store: FileStore, tmp_path: Path, words: int
+) -> None:
+    app = App(Checkpoints(store))
+    await story.start(words, run_id="r").run(app)
+    shutil.rmtree(tmp_path / "sessions" / "r" / "entries")
+
+    verification = await verify_run(store, "r")
+    assert isinstance(verification.problem, CorruptCheckpoint)
+    assert "missing" in str(verification.problem)
+    for effect in (story.resume("r"), story.start(words, run_id="r")):
+        assert isinstance((await effect.run(app)).failure(), CorruptCheckpoint)
+    with pytest.raises(CorruptCheckpoint):
+        await export_run(store, "r")
