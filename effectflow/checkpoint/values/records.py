@@ -16,7 +16,10 @@ def fields_of(value: Any) -> dict[str, Any]:
     """The fields of a record, by name. Raises ValueError if one made of them would not be the same."""
     kind: type[Any] = value.__class__
     shape = shape_of(kind)
-    fields = shape.take(value)
+    try:
+        fields = shape.take(value)
+    except AttributeError as error:
+        raise ValueError(f"a field of it is not set: {error}") from error
     _check_alone(value, kind, fields)
     try:
         built = shape.build(fields)
