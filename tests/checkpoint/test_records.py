@@ -11,7 +11,7 @@ import pydantic
 import pytest
 
 from effectflow.checkpoint import NotSerializable
-from effectflow.checkpoint.values import KnownTypes, to_tree
+from effectflow.checkpoint.values import KnownTypes, MalformedValue, Tree, from_tree, to_tree
 
 
 @dataclass
@@ -44,3 +44,15 @@ def untitled_note() -> Note:
 def test_a_field_that_is_not_set_is_refused_with_its_path(value: Any) -> None:
     with pytest.raises(NotSerializable, match=r"\$\[0\]: a field of it is not set: .*title"):
         to_tree([value], types=KnownTypes.of(type(value)))
+
+
+@pytest.mark.parametrize("kind", [Note, Letter])
+def test_what_was_saved_without_a_field_that_is_needed_now_is_refused(kind: type) -> None:
+    with pytest.raises(MalformedValue, match="title"):
+        from_tree({"$object": [kind.__name__, {}]}, types=KnownTypes.of(kind))
+
+
+def test_the_fields_of_a_model_that_were_set_are_a_list() -> None:
+    fields: dict[str, Tree] = {"title": "x", "model_fields_set": {"$failure": "title"}}
+    with pytest.raises(MalformedValue):
+        from_tree({"$object": ["Letter", fields]}, types=KnownTypes.of(Letter))
