@@ -202,7 +202,7 @@ class RunFolder:
                 self.run_id,
                 damage,
             )
-            return replace(last.state, is_restored=True)
+            return replace(last.state, damage=str(damage))
 
     def records(self, after: int) -> list[Record]:
         """The records after a sequence number."""
@@ -242,16 +242,13 @@ class RunFolder:
                 copy = decode_state(path.read_bytes(), self.run_id)
             except (OSError, Damaged):
                 continue
-            state = self._continued(replace(copy, is_restored=True))
-            logger.warning(
-                "checkpoint.json of run %r is damaged (%s): the run is taken from %s, with %d entries; "
-                "what was saved after that is lost",
-                self.run_id,
-                problem,
-                path.name,
-                state.length,
+            state = self._continued(copy)
+            damage = (
+                f"{problem}: the run is taken from {path.name}, with {state.length} entries; "
+                "what was saved after that is lost"
             )
-            return state
+            logger.warning("checkpoint.json of run %r is damaged: %s", self.run_id, damage)
+            return replace(state, damage=damage)
         raise CorruptCheckpoint(
             self.run_id, f"its checkpoint.json is damaged ({problem}), and there is no good copy"
         )
@@ -321,6 +318,7 @@ class RunFolder:
             records=(*state.records, *fresh),
             fence=fence,
             is_released=release,
+            damage="",
         )
         if _is_long(saved.records):
             write_whole(
@@ -328,7 +326,7 @@ class RunFolder:
             )
             saved, rows = saved.without_records(), list[Row]()
         if known is None:
-            copies = self._kept(is_damaged=state.is_restored)
+            copies = self._kept(is_damaged=bool(state.damage))
         else:
             copies = self._with_a_copy(known.copies)
         write_whole(self._checkpoint, encode_state(saved, rows))
@@ -386,7 +384,7 @@ class RunFolder:
         """Remove what an interrupted save has left. It was never part of the run."""
         for path in self.path.rglob(f"*{TEMPORARY}"):
             path.unlink(missing_ok=True)
-        if state is not None and not state.is_restored:
+        if state is not None and not state.damage:
             for first, path in self._older():
                 if first >= state.first:
                     path.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ import pytest
 from effectflow import Checkpoints, Do, Effect, fail, pure, step, workflow
 from effectflow.checkpoint import CorruptCheckpoint, export_run, import_run, verify_run
 from effectflow.stores import FileStore
+from effectflow.testing import FaultyStore
 
 pytestmark = pytest.mark.anyio
 
@@ -80,6 +81,31 @@ async def test_a_run_that_was_copied_without_its_empty_folders_goes_on(
         verification = await verify_run(copy, "r")
     assert verification.problem is None
     assert verification.length > 100
+
+
+@pytest.mark.parametrize("is_forwarded", [False, True])
+async def test_a_run_that_is_read_from_an_older_copy_is_no_good_run(
+    tmp_path: Path, is_forwarded: bool
+) -> None:
+    async with FileStore(tmp_path) as store:
+        await story.start(3, run_id="r").run(App(Checkpoints(store)))
+        before = await verify_run(store, "r")
+    checkpoint = tmp_path / "sessions" / "r" / "checkpoint.json"
+    checkpoint.write_bytes(checkpoint.read_bytes().replace(b"no end", b"an end"))
+    # It was given free with the entries that are lost.
+    (checkpoint.parent / "lease.json").unlink()
+
+    async with FileStore(tmp_path) as store:
+        looked_at = FaultyStore(store) if is_forwarded else store
+        verification = await verify_run(looked_at, "r")
+        assert verification.length == verification.good < before.length
+        assert isinstance(verification.problem, CorruptCheckpoint)
+        assert "what was saved after that is lost" in str(verification.problem)
+
+        # It was put in order by whoever went on with it.
+        resumed = await story.resume("r").run(App(Checkpoints(store)))
+        assert resumed.failure() == "no end"
+        assert (await verify_run(looked_at, "r")).problem is None
 
 
 @pytest.mark.parametrize("words", [48, 60])
