@@ -61,6 +61,7 @@ from effectflow.checkpoint.seal import Seal
 from effectflow.checkpoint.step import Step, step
 from effectflow.checkpoint.store import (
     CheckpointStore,
+    FallsBack,
     KeepsHistory,
     ListsDamagedRuns,
     Record,
@@ -101,6 +102,7 @@ __all__ = [
     "ErrorRecord",
     "ExportedRun",
     "Failed",
+    "FallsBack",
     "Finished",
     "HasCheckpoints",
     "HeadState",

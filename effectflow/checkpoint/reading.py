@@ -18,6 +18,7 @@ from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.seal import Seal, first_digest
 from effectflow.checkpoint.store import (
     CheckpointStore,
+    FallsBack,
     ListsDamagedRuns,
     Record,
     RunInfo,
@@ -103,7 +104,8 @@ class Verification:
         run_id: the run.
         length: how many entries the store has of it.
         good: how many of them, from the first on, are what was written.
-        problem: what is wrong with the next one; None if nothing is.
+        problem: what is wrong with the next one, or with the newest copy of the run, so that an older
+            one was read; None if nothing is.
     """
 
     run_id: str
@@ -125,6 +127,11 @@ async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED
             check_against(info, fold(journal.entries, run_id))
         except CheckpointError as error:
             problem = error
+    if problem is None and isinstance(store, FallsBack):
+        damage = await store.damage(run_id)
+        if damage is not None:
+            what = f"the newest copy of run {run_id!r}"
+            problem = CorruptCheckpoint(run_id, damage, what=what)
     return Verification(run_id, length, len(journal.entries), problem)
 
 

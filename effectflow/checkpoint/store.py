@@ -18,6 +18,7 @@ from effectflow.checkpoint.lease import Lease
 
 __all__ = [
     "CheckpointStore",
+    "FallsBack",
     "KeepsHistory",
     "ListsDamagedRuns",
     "Record",
@@ -239,4 +240,13 @@ class ListsDamagedRuns(Protocol):
 
     async def damaged_runs(self) -> list[str]:
         """The ids of the runs that `find` passes over, as they cannot be read."""
+        ...
+
+
+@runtime_checkable
+class FallsBack(Protocol):
+    """A store that reads a run from an older copy, with a warning, where its newest one is damaged."""
+
+    async def damage(self, run_id: str) -> str | None:
+        """What is wrong with the newest copy of a run, and what is read instead; None if nothing is."""
         ...

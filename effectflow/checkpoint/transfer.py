@@ -42,8 +42,15 @@ class ExportedRun:
 
 
 async def export_run(store: CheckpointStore, run_id: str) -> ExportedRun:
-    """Take a run out of a store, which keeps it. Raises RunNotFound."""
+    """Take a run out of a store, which keeps it.
+
+    Raises RunNotFound, or CorruptCheckpoint if the store has lost some of its entries.
+    """
     info, records = await read_consistently(store, run_id)
+    if [record.sequence for record in records] != list(range(1, info.length + 1)):
+        raise CorruptCheckpoint(
+            run_id, f"of its {info.length} entries the store has {len(records)}: see `verify`"
+        )
     return ExportedRun(run_id, info.summary, tuple(record.body for record in records))
 
 

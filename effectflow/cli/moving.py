@@ -9,8 +9,11 @@ from typing import Annotated
 import typer
 
 from effectflow.checkpoint import (
+    CheckpointError,
     CheckpointStore,
+    CorruptCheckpoint,
     ExportedRun,
+    UnsupportedVersion,
     export_run,
     import_run,
     read_exported,
@@ -34,20 +37,33 @@ def export_runs(
     ] = None,
     store: StoreOption = STORE,
 ) -> None:
-    """Write runs as lines of JSON, which `import` puts into a store of any kind."""
+    """Write runs as lines of JSON, which `import` puts into a store of any kind.
+
+    One that cannot be read is left out, and told of at the end.
+    """
+    problems: list[CheckpointError] = []
 
     async def export(found: CheckpointStore) -> list[ExportedRun]:
-        return [await export_run(found, one) for one in run_ids or await all_run_ids(found)]
+        runs: list[ExportedRun] = []
+        for one in run_ids or await all_run_ids(found):
+            try:
+                runs.append(await export_run(found, one))
+            except (CorruptCheckpoint, UnsupportedVersion) as error:
+                problems.append(error)
+        return runs
 
     data = b"".join(line for run in read_store(store, export) for line in write_exported(run))
     if output is None:
         sys.stdout.buffer.write(data)
         sys.stdout.flush()
-        return
-    try:
-        output.write_bytes(data)
-    except OSError as error:
-        fail(ExitCode.BAD_USE, f"{output} cannot be written: {error.strerror}")
+    else:
+        try:
+            output.write_bytes(data)
+        except OSError as error:
+            fail(ExitCode.BAD_USE, f"{output} cannot be written: {error.strerror}")
+    if problems:
+        told = "; ".join(map(str, problems))
+        fail(ExitCode.CHECKPOINT_ERROR, f"not all runs were exported: {told}")
 
 
 def import_runs(

@@ -135,7 +135,7 @@ class FileStore:
             held = folder.lease(state)
             if not is_same(lease, held):
                 return False
-            if folder.is_claimed_only():
+            if folder.is_claimed_only(state):
                 self._remove(folder, held)
             else:
                 folder.write_lease(replace(held, owner=""))
@@ -212,6 +212,15 @@ class FileStore:
         """The ids of the runs that `find` passes over, as they cannot be read."""
         return await self._reading(lambda: sorted(self._all()[1]))
 
+    async def damage(self, run_id: str) -> str | None:
+        """What is wrong with a run's `checkpoint.json`, and which copy of it is read instead."""
+
+        def look() -> str | None:
+            state = self._run(run_id).folder.state()
+            return state.damage or None if state is not None else None
+
+        return await self._reading(look)
+
     async def delete(self, run_id: str) -> None:
         def delete(folder: RunFolder) -> None:
             try:
@@ -272,7 +281,7 @@ class FileStore:
                 state = known[1] if known and known[0] == mark else folder.state()
                 if state is None:
                     continue
-                if mark is not None and not state.is_restored:
+                if mark is not None and not state.damage:
                     found[run_id] = mark, state.without_records()
                 infos.append(_info(folder, state))
             except (CorruptCheckpoint, UnsupportedVersion) as error:

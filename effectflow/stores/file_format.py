@@ -73,7 +73,8 @@ class RunState:
         records: the newest records.
         fence: that of the lease under which this was saved.
         is_released: whether that lease was given free with it.
-        is_restored: whether it was taken from a copy, since `checkpoint.json` is damaged.
+        damage: what is wrong with `checkpoint.json`, if this was not taken from there, and from where
+            it was; empty if nothing is.
     """
 
     run_id: str
@@ -83,7 +84,7 @@ class RunState:
     records: tuple[Record, ...]
     fence: int = 0
     is_released: bool = False
-    is_restored: bool = False
+    damage: str = ""
 
     @property
     def length(self) -> int:

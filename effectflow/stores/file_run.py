@@ -147,9 +147,10 @@ class RunFolder:
         self.path.mkdir(exist_ok=True)
         write_whole(self.path / "lease.json", encode_lease(lease))
 
-    def is_claimed_only(self) -> bool:
-        """Whether nothing was ever appended."""
-        return not (self.path / "entries").exists()
+    def is_claimed_only(self, state: RunState | None) -> bool:
+        """Whether nothing was ever appended, given where the run stands."""
+        # Not by the folder alone, which is empty at first: programs that copy files may leave it out.
+        return state is None and not (self.path / "entries").exists()
 
     # The journal as it is read.
 
@@ -201,7 +202,7 @@ class RunFolder:
                 self.run_id,
                 damage,
             )
-            return replace(last.state, is_restored=True)
+            return replace(last.state, damage=str(damage))
 
     def records(self, after: int) -> list[Record]:
         """The records after a sequence number."""
@@ -211,11 +212,16 @@ class RunFolder:
         older: list[Record] = []
         if after + 1 < state.first:
             files = [(first, path) for first, path in self._older() if first < state.first]
-            ends = [*(first for first, _ in files[1:]), state.first]
+            ends = [*(first for first, _ in files), state.first][1:]
             for (first, path), end in zip(files, ends, strict=True):
                 if end > after + 1:
                     older += self._read_older(path, first)
-        return [record for record in (*older, *state.records) if record.sequence > after]
+        found = [record for record in (*older, *state.records) if record.sequence > after]
+        if after < state.length and (not found or found[-1].sequence < state.length):
+            # Without this it would be taken for a shorter run, or for none.
+            reason = "the file that had it is missing"
+            raise CorruptCheckpoint(self.run_id, reason, sequence=state.length)
+        return found
 
     def _older(self) -> list[tuple[int, Path]]:
         """The files of older records, with the sequence number of the first in each."""
@@ -236,16 +242,13 @@ class RunFolder:
                 copy = decode_state(path.read_bytes(), self.run_id)
             except (OSError, Damaged):
                 continue
-            state = self._continued(replace(copy, is_restored=True))
-            logger.warning(
-                "checkpoint.json of run %r is damaged (%s): the run is taken from %s, with %d entries; "
-                "what was saved after that is lost",
-                self.run_id,
-                problem,
-                path.name,
-                state.length,
+            state = self._continued(copy)
+            damage = (
+                f"{problem}: the run is taken from {path.name}, with {state.length} entries; "
+                "what was saved after that is lost"
             )
-            return state
+            logger.warning("checkpoint.json of run %r is damaged: %s", self.run_id, damage)
+            return replace(state, damage=damage)
         raise CorruptCheckpoint(
             self.run_id, f"its checkpoint.json is damaged ({problem}), and there is no good copy"
         )
@@ -274,11 +277,14 @@ class RunFolder:
 
     def create(self, summary: RunSummary) -> RunState:
         """The state of a run that has no records yet."""
-        (self.path / "history").mkdir(exist_ok=True)
-        (self.path / "entries").mkdir(exist_ok=True)
+        self._make_folders()
         sync_folder(self.path)
         sync_folder(self.path.parent)
         return RunState(self.run_id, summary, summary.created_at, 1, ())
+
+    def _make_folders(self) -> None:
+        (self.path / "history").mkdir(exist_ok=True)
+        (self.path / "entries").mkdir(exist_ok=True)
 
     def save(
         self,
@@ -300,6 +306,9 @@ class RunFolder:
             Record(sequence, now, body) for sequence, body in enumerate(bodies, state.length + 1)
         ]
         known = last if last is not None and last.state is state else None
+        if known is None:
+            # They may have been empty, and a copy of the run made by another program have gone without.
+            self._make_folders()
         rows = [*map(row_of, state.records)] if known is None else known.rows
         rows = [*rows, *map(row_of, fresh)]
         saved = replace(
@@ -309,6 +318,7 @@ class RunFolder:
             records=(*state.records, *fresh),
             fence=fence,
             is_released=release,
+            damage="",
         )
         if _is_long(saved.records):
             write_whole(
@@ -316,7 +326,7 @@ class RunFolder:
             )
             saved, rows = saved.without_records(), list[Row]()
         if known is None:
-            copies = self._kept(is_damaged=state.is_restored)
+            copies = self._kept(is_damaged=bool(state.damage))
         else:
             copies = self._with_a_copy(known.copies)
         write_whole(self._checkpoint, encode_state(saved, rows))
@@ -374,7 +384,7 @@ class RunFolder:
         """Remove what an interrupted save has left. It was never part of the run."""
         for path in self.path.rglob(f"*{TEMPORARY}"):
             path.unlink(missing_ok=True)
-        if state is not None and not state.is_restored:
+        if state is not None and not state.damage:
             for first, path in self._older():
                 if first >= state.first:
                     path.unlink(missing_ok=True)

@@ -20,6 +20,8 @@ from effectflow.stores.postgres_schema import escaped, key_of
 __all__ = ["Append", "PostgresWriter"]
 
 _APPENDS_IN_A_BATCH = 500
+_BYTES_IN_A_BATCH = 16 * 1024 * 1024
+"""Of a batch of several appends. The server takes no statement of a gibibyte, and ends the connection."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,14 +91,25 @@ class PostgresWriter:
     async def _work(self) -> None:
         while True:
             await self._has_waiting.wait()
-            batch = self._waiting[:_APPENDS_IN_A_BATCH]
-            del self._waiting[:_APPENDS_IN_A_BATCH]
+            batch = self._next_batch()
             if batch:
                 await self._send(batch)
             elif self._is_closing:
                 return
             else:
                 self._has_waiting.clear()
+
+    def _next_batch(self) -> list[Append]:
+        """Those that have waited longest, which wait no more; one at least if any does."""
+        count = size = 0
+        for append in self._waiting[:_APPENDS_IN_A_BATCH]:
+            size += sum(map(len, append.bodies))
+            if count and size > _BYTES_IN_A_BATCH:
+                break
+            count += 1
+        batch = self._waiting[:count]
+        del self._waiting[:count]
+        return batch
 
     async def _send(self, batch: Sequence[Append]) -> None:
         try:

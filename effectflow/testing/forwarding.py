@@ -8,6 +8,7 @@ from typing import Self
 
 from effectflow.checkpoint import (
     CheckpointStore,
+    FallsBack,
     KeepsHistory,
     Lease,
     ListsDamagedRuns,
@@ -41,6 +42,9 @@ class ForwardingStore:
 
     async def damaged_runs(self) -> list[str]:
         return await self.store.damaged_runs() if isinstance(self.store, ListsDamagedRuns) else []
+
+    async def damage(self, run_id: str) -> str | None:
+        return await self.store.damage(run_id) if isinstance(self.store, FallsBack) else None
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         return await self.store.claim(run_id, owner=owner, seconds=seconds)

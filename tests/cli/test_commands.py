@@ -240,6 +240,23 @@ def test_runs_move_between_stores(effectflow: Command, folder: Path) -> None:
     assert "are others than those" in ran.err
 
 
+def test_a_damaged_run_keeps_no_other_from_being_exported(
+    effectflow: Command, folder: Path
+) -> None:
+    store = ("--store", "file:./runs")
+    for run_id in ("a", "bad", "c"):
+        effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", run_id, *store)
+    for path in (folder / "runs" / "sessions" / "bad").rglob("*.json"):
+        path.write_bytes(b"{")
+
+    ran = effectflow("export", "--output", "runs.jsonl", *store)
+    assert (ran.code, "not all runs were exported: run 'bad' cannot be read" in ran.err) == (
+        4,
+        True,
+    )
+    assert effectflow("import", "runs.jsonl").out == "c: imported\na: imported\n"
+
+
 def test_names_are_shown_as_they_are(effectflow: Command) -> None:
     """What looks like markup is none."""
     for run_id in ("a[b]c", "[/]", "[red]x"):

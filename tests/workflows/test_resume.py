@@ -230,6 +230,14 @@ async def test_the_same_input_goes_on_with_the_run(
     assert repr(again) == repr(first) or again == first
 
 
+async def test_an_empty_run_id_is_an_id_like_any_other(store: MemoryStore) -> None:
+    app = App(Checkpoints(store))
+    for _ in range(2):
+        await echo.start(1, run_id="").run_or_raise(app)
+
+    assert [info.run_id for info in await store.find()] == [""]
+
+
 async def test_an_unknown_run_names_the_nearest(store: MemoryStore) -> None:
     app = App(Checkpoints(store))
     await three_acts.start("a", run_id="orders-1").run(app)

@@ -11,7 +11,6 @@ from fractions import Fraction
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 from returns.maybe import Maybe, Nothing, Some
 from returns.result import Failure, Success
@@ -33,6 +32,7 @@ from effectflow.checkpoint.values.walk import (
     check_hashes,
     segment_of,
 )
+from effectflow.checkpoint.values.zones import zone_named
 
 __all__ = ["from_tree"]
 
@@ -146,7 +146,7 @@ def _read_moment(kind: type[datetime] | type[time]) -> Callable[[Any, Walk, int]
             return kind.fromisoformat(content)
         text, zone, fold = _expect(content, list)
         moment = kind.fromisoformat(text).replace(fold=_expect(fold, int))
-        return moment if zone is None else moment.replace(tzinfo=ZoneInfo(zone))
+        return moment if zone is None else moment.replace(tzinfo=zone_named(zone, moment))
 
     return read
 

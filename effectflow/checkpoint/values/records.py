@@ -16,7 +16,10 @@ def fields_of(value: Any) -> dict[str, Any]:
     """The fields of a record, by name. Raises ValueError if one made of them would not be the same."""
     kind: type[Any] = value.__class__
     shape = shape_of(kind)
-    fields = shape.take(value)
+    try:
+        fields = shape.take(value)
+    except AttributeError as error:
+        raise ValueError(f"a field of it is not set: {error}") from error
     _check_alone(value, kind, fields)
     try:
         built = shape.build(fields)
@@ -96,10 +99,17 @@ def _model_shape(kind: Any) -> Shape:
 
     def build(fields: dict[str, Any]) -> Any:
         given = {name: part for name, part in fields.items() if name != _FIELDS_SET}
-        were_set = set(fields.get(_FIELDS_SET, given))
+        listed = fields.get(_FIELDS_SET, [*given])
+        if not isinstance(listed, list):
+            raise ValueError(f"{_FIELDS_SET} is {listed!r}")
+        were_set = set(cast("list[Any]", listed))
         unknown = (given.keys() | were_set) - kind.model_fields.keys()
         if unknown:
             raise ValueError(f"{kind.__name__} has no {', '.join(map(str, unknown))}")
+        required = {name for name, part in kind.model_fields.items() if part.is_required()}
+        if not given.keys() >= required:
+            # Pydantic would give a model without them.
+            raise ValueError(f"{kind.__name__} needs {', '.join(sorted(required - given.keys()))}")
         return kind.model_construct(_fields_set=were_set, **given)
 
     return Shape(take, build)

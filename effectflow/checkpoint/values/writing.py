@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
 from fractions import Fraction
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
-from typing import Any, TypeGuard
+from typing import Any
 from uuid import UUID
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
 from returns.maybe import Nothing, Some
@@ -45,6 +44,7 @@ from effectflow.checkpoint.values.walk import (
     check_hashes,
     segment_of,
 )
+from effectflow.checkpoint.values.zones import OF_PYDANTIC, name_of_zone
 
 __all__ = ["to_tree"]
 
@@ -172,8 +172,10 @@ def _write_moment(tag: str) -> Callable[[Any, Walk, int], Any]:
         zone, text = value.tzinfo, value.isoformat()
         if (zone is UTC or zone is None) and not value.fold:
             return {tag: text}
-        if _is_named(zone):
-            return {tag: [value.replace(tzinfo=None).isoformat(), zone.key, value.fold]}
+        name = name_of_zone(zone)
+        if name is not None:
+            text = text if name == OF_PYDANTIC else value.replace(tzinfo=None).isoformat()
+            return {tag: [text, name, value.fold]}
         if zone is not None and repr(type(value).fromisoformat(text).tzinfo) != repr(zone):
             raise Fault(
                 f"its time zone {zone!r} is neither a plain offset nor what ZoneInfo gives for a name"
@@ -181,16 +183,6 @@ def _write_moment(tag: str) -> Callable[[Any, Walk, int], Any]:
         return {tag: [text, None, value.fold] if value.fold else text}
 
     return write
-
-
-def _is_named(zone: tzinfo | None) -> TypeGuard[ZoneInfo]:
-    """Whether a zone is the one that its name stands for: one read from a file may have any name."""
-    if not isinstance(zone, ZoneInfo) or not zone.key:
-        return False
-    try:
-        return ZoneInfo(zone.key) is zone
-    except (ZoneInfoNotFoundError, ValueError):
-        return False
 
 
 def _write_path(tag: str) -> Callable[[Any, Walk, int], Any]:

@@ -1,0 +1,125 @@
+"""FileStore: runs whose files were copied, moved, or removed by other programs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from effectflow import Checkpoints, Do, Effect, fail, pure, step, workflow
+from effectflow.checkpoint import CorruptCheckpoint, export_run, import_run, verify_run
+from effectflow.stores import FileStore
+from effectflow.testing import FaultyStore
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints
+
+
+@step
+def say(word: str) -> Effect[App, str, str]:
+    return pure(word)
+
+
+@step
+def end() -> Effect[App, str, str]:
+    return fail("no end")
+
+
+@workflow
+def story(words: int) -> Do[App, str, str]:
+    for number in range(words):
+        yield from say(str(number))
+    return (yield from end())
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[FileStore]:
+    async with FileStore(tmp_path) as store:
+        yield store
+
+
+def copied_without_empty_folders(source: Path, target: Path) -> None:
+    """As git, object stores and some archives do it."""
+    shutil.copytree(source, target)
+    for folder, _, _ in os.walk(target, topdown=False):
+        if not os.listdir(folder):
+            os.rmdir(folder)
+
+
+async def test_a_run_that_was_copied_without_its_empty_folders_is_not_removed(
+    store: FileStore, tmp_path: Path
+) -> None:
+    await story.start(3, run_id="r").run(App(Checkpoints(store)))
+    exported = await export_run(store, "r")
+    copied_without_empty_folders(tmp_path, tmp_path / "copy")
+
+    async with FileStore(tmp_path / "copy") as copy:
+        assert await import_run(copy, exported) is False
+        assert await export_run(copy, "r") == exported
+
+
+@pytest.mark.parametrize("history", [0, 10])
+async def test_a_run_that_was_copied_without_its_empty_folders_goes_on(
+    store: FileStore, tmp_path: Path, history: int
+) -> None:
+    await story.start(45, run_id="r").run(App(Checkpoints(store, history=history)))
+    copied_without_empty_folders(tmp_path, tmp_path / "copy")
+
+    async with FileStore(tmp_path / "copy") as copy:
+        # Each resume fails anew, and so adds entries, until some have a file of their own.
+        for _ in range(3):
+            result = await story.resume("r").run(App(Checkpoints(copy, history=history)))
+            assert result.failure() == "no end"
+        verification = await verify_run(copy, "r")
+    assert verification.problem is None
+    assert verification.length > 100
+
+
+@pytest.mark.parametrize("is_forwarded", [False, True])
+async def test_a_run_that_is_read_from_an_older_copy_is_no_good_run(
+    tmp_path: Path, is_forwarded: bool
+) -> None:
+    async with FileStore(tmp_path) as store:
+        await story.start(3, run_id="r").run(App(Checkpoints(store)))
+        before = await verify_run(store, "r")
+    checkpoint = tmp_path / "sessions" / "r" / "checkpoint.json"
+    checkpoint.write_bytes(checkpoint.read_bytes().replace(b"no end", b"an end"))
+    # It was given free with the entries that are lost.
+    (checkpoint.parent / "lease.json").unlink()
+
+    async with FileStore(tmp_path) as store:
+        looked_at = FaultyStore(store) if is_forwarded else store
+        verification = await verify_run(looked_at, "r")
+        assert verification.length == verification.good < before.length
+        assert isinstance(verification.problem, CorruptCheckpoint)
+        assert "what was saved after that is lost" in str(verification.problem)
+
+        # It was put in order by whoever went on with it.
+        resumed = await story.resume("r").run(App(Checkpoints(store)))
+        assert resumed.failure() == "no end"
+        assert (await verify_run(looked_at, "r")).problem is None
+
+
+@pytest.mark.parametrize("words", [48, 60])
+async def test_entries_whose_files_are_gone_are_missed(
+    store: FileStore, tmp_path: Path, words: int
+) -> None:
+    app = App(Checkpoints(store))
+    await story.start(words, run_id="r").run(app)
+    shutil.rmtree(tmp_path / "sessions" / "r" / "entries")
+
+    verification = await verify_run(store, "r")
+    assert isinstance(verification.problem, CorruptCheckpoint)
+    assert "missing" in str(verification.problem)
+    for effect in (story.resume("r"), story.start(words, run_id="r")):
+        assert isinstance((await effect.run(app)).failure(), CorruptCheckpoint)
+    with pytest.raises(CorruptCheckpoint):
+        await export_run(store, "r")
