@@ -272,8 +272,9 @@ class Effect(Generic[Env, E, A]):
     ) -> Effect[Any, Any, Any]:
         """Run this effect again while it fails, as the policy says.
 
-        Defects and interruptions are not retried. In a durable run, between steps, the end of each
-        delay is recorded: a resumed run waits only for what is left.
+        Defects and interruptions are not retried. In a durable run, between steps, what was decided
+        after each attempt is recorded, and when its delay ends: a resumed run waits only for what is
+        left. If giving up ended the run, a resume tries the last attempt again.
 
         Parameters:
             policy: how often, and after which delays.
