@@ -296,8 +296,12 @@ class Effect(Generic[Env, E, A]):
     def collecting(self: Effect[Env2, E2, A2]) -> Effect[Env2, E2, tuple[A2, list[object]]]:
         """Yield the value together with the events that were emitted, in order.
 
-        Of an effect that fails, the events go to the listener further out. To have them together
-        with the failure, write `effect.result().collecting()`.
+        Of an effect that yields no value (it fails, or ends in a defect or an interruption), the
+        events go to the listener further out. To have them together with a failure, write
+        `effect.result().collecting()`.
+
+        In a resumed run the events of steps that are complete are not among them, since those are
+        not run again: what a run's result is made of belongs into what its steps yield.
         """
         return collecting(self)
 

@@ -10,10 +10,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Never, TypeVar, cast
 
+from returns.result import Success
+
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
+from effectflow.effects.exit import Exit
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Scope, Sink
 
 __all__ = ["collecting", "emit", "into_sink"]
 
@@ -25,7 +28,8 @@ A = TypeVar("A")
 def emit(event: object) -> Effect[object, Never, None]:
     """Gives `event` to the listener around it, and waits until that has taken it.
 
-    Without one, the event is dropped.
+    Without one, the event is dropped. In a durable run a step that is complete is not run again by a
+    resume, and so emits nothing again; what is emitted between steps is emitted again.
 
     Example:
         >>> from effectflow import emit, pure
@@ -67,12 +71,19 @@ def collecting(source: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, list[object
         async def take(event: object) -> None:
             events.append(event)
 
-        outcome = await interpret(source, env, scope.with_sink(take))
-        if outcome.__class__ is not nodes.Failed:
-            return outcome, events
-        if scope.sink is not None:
+        async def pass_on(sink: Sink) -> None:
             for event in events:
-                await scope.sink(event)
-        return outcome
+                await sink(event)
+
+        def hand_over(ended: Exit[Any, Any]) -> Effect[object, Never, None]:
+            sink = scope.sink
+            if sink is None or isinstance(ended, Success):
+                return nodes.Pure(None)
+            return nodes.FromAsync(lambda _: pass_on(sink))
+
+        # A finalizer hands them over whichever way it ends early, and is shielded.
+        listened = nodes.OnExit(source, hand_over)
+        outcome = await interpret(listened, env, scope.with_sink(take))
+        return outcome if outcome.__class__ is nodes.Failed else (outcome, events)
 
     return nodes.Perform(perform, ("collecting", source))

@@ -5,10 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Do, Effect, do, emit, fail, from_fn, par_traverse, pure, sleep
+from effectflow import (
+    Do,
+    Effect,
+    TimedOut,
+    die,
+    do,
+    emit,
+    fail,
+    from_fn,
+    never,
+    par_traverse,
+    pure,
+    sleep,
+)
 from effectflow.testing import TestClock
 
 pytestmark = pytest.mark.anyio
@@ -63,6 +77,47 @@ async def test_events_before_a_failure_are_kept() -> None:
     assert await failing.collecting().result().collecting().run(None) == Success(
         (Failure("no"), [0, 1])
     )
+
+
+async def test_events_before_a_defect_or_an_interruption_are_kept() -> None:
+    seen: list[object] = []
+
+    async def slow(event: object) -> None:
+        await anyio.lowlevel.checkpoint()
+        seen.append(event)
+
+    def ending(effect: Effect[object, Any, Any]) -> Effect[object, Any, Any]:
+        return counting(2).and_then(lambda _: effect).collecting()
+
+    with pytest.raises(ZeroDivisionError):
+        await ending(die(ZeroDivisionError())).into_sink(slow).run(None)
+    assert seen == [0, 1]
+
+    timed_out = await TestClock().run(ending(sleep(9)).timeout(5).into_sink(slow), None)
+    assert isinstance(timed_out.failure(), TimedOut)
+    assert seen == [0, 1] * 2
+
+    with anyio.move_on_after(0.01):
+        await ending(never()).into_sink(slow).run(None)
+    assert seen == [0, 1] * 3
+
+
+async def test_a_listener_that_fails_does_not_hide_why_the_effect_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def full(_: object) -> None:
+        raise OSError("disk full")
+
+    def ending(effect: Effect[object, Any, Any]) -> Effect[object, Any, Any]:
+        return counting(1).and_then(lambda _: effect).collecting().into_sink(full)
+
+    traced: Any = await ending(fail("no")).traced().run(None)
+    assert traced.failure().error == "no"
+    assert "disk full" in str(traced.failure())
+    with pytest.raises(ZeroDivisionError) as caught:
+        await ending(die(ZeroDivisionError())).run(None)
+    assert "disk full" in str(caught.value.__notes__)
+    assert caplog.text.count("a finalizer failed") == 2
 
 
 async def test_the_inner_listener_stands_in_for_the_outer_one() -> None:
