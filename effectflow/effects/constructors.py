@@ -118,6 +118,10 @@ def attempt(
     f: Callable[[Env], A], x1: type[X1], x2: type[X2], x3: type[X3], /
 ) -> Effect[Env, X1 | X2 | X3, A]: ...
 @overload
+def attempt(
+    f: Callable[[Env], Awaitable[A]], /, *exception_types: type[X1]
+) -> Effect[Env, X1, A]: ...
+@overload
 def attempt(f: Callable[[Env], A], /, *exception_types: type[X1]) -> Effect[Env, X1, A]: ...
 def attempt(f: Callable[[Any], Any], /, *exception_types: type[Exception]) -> Effect[Any, Any, Any]:
     """Calls `f(env)`, plain or async, and turns the exceptions that are named into failures.
