@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Never, TypeVar, cast, overload
 
 import anyio
@@ -280,7 +280,7 @@ class Effect(Generic[Env, E, A]):
             policy: how often, and after which delays.
             when: whether an error is worth another attempt; one that is not ends it as itself.
             on_retry: is told of each failed attempt, the last one included; it may give an effect,
-                which is run.
+                which is run and must not fail: that would be a defect, raised as TypeError.
 
         Fails with RetryExhausted when the policy allows no more. Raises ValueError for a policy
         without a bound.
@@ -305,11 +305,15 @@ class Effect(Generic[Env, E, A]):
         """
         return collecting(self)
 
-    def into_sink(self: Effect[Env2, E2, A2], f: Callable[[Any], object]) -> Effect[Env2, E2, A2]:
+    def into_sink(
+        self: Effect[Env2, E2, A2],
+        f: Callable[[Any], Effect[Env2, Never, object] | Awaitable[object] | None],
+    ) -> Effect[Env2, E2, A2]:
         """Give each event to `f` at once; the emitter goes on when `f` has taken it.
 
         Nothing is buffered. `f` may be a plain function, an async one, or one that makes an effect,
-        which is run and must not fail. It stands in for the listener further out, to which it may emit.
+        which is run and must not fail: that would be a defect, raised as TypeError. It stands in for
+        the listener further out, to which it may emit.
 
         Example:
             >>> from effectflow import emit

@@ -16,6 +16,7 @@ from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.exit import Exit
 from effectflow.effects.interpreter import interpret
+from effectflow.effects.listening import run_listener
 from effectflow.effects.scope import Scope, Sink
 
 __all__ = ["collecting", "emit", "into_sink"]
@@ -51,9 +52,7 @@ def into_sink(source: Effect[Env, E, A], f: Callable[[Any], object]) -> Effect[E
         async def take(event: object) -> None:
             taken: Any = f(event)
             if isinstance(taken, Effect):
-                outcome = await interpret(cast("Effect[Any, Any, Any]", taken), env, scope)
-                if outcome.__class__ is nodes.Failed:
-                    raise TypeError(f"a sink failed with {outcome.error!r}; a sink must not fail")
+                await run_listener("a sink", cast("Effect[Any, Any, Any]", taken), env, scope)
             elif inspect.isawaitable(taken):
                 await taken
 

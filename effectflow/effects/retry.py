@@ -17,6 +17,7 @@ from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import RetryExhausted
 from effectflow.effects.interpreter import interpret
+from effectflow.effects.listening import run_listener
 from effectflow.effects.scope import Scope
 from effectflow.effects.sleeping import sleep_until_recorded
 
@@ -229,7 +230,8 @@ def retry(
             )
             if on_retry is not None:
                 hooked = on_retry(FailedAttempt(outcome.error, attempt, delay, elapsed))
-                await interpret(hooked or _NOTHING, env, scope)
+                if hooked is not None:
+                    await run_listener("on_retry", hooked, env, scope)
             if delay is None:
                 exhausted = RetryExhausted(outcome.error, attempt, elapsed)
                 return nodes.Failed(exhausted, outcome.trail)
@@ -239,9 +241,6 @@ def retry(
             attempt += 1
 
     return nodes.Perform(perform, ("retry", source, policy))
-
-
-_NOTHING = nodes.Pure(None)
 
 
 def _decide(
