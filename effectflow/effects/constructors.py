@@ -16,6 +16,7 @@ from returns.result import Result, Success
 
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
+from effectflow.effects.event_loop import shielded
 from effectflow.effects.scope import Scope, observe
 from effectflow.effects.sleeping import sleep_until_recorded
 
@@ -75,9 +76,20 @@ def from_blocking(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
     """Calls `f(env)` in a worker thread, so that the event loop goes on meanwhile.
 
     At most 40 such calls run at once, anyio's default limit; others wait. A thread cannot be stopped:
-    interruption waits for the call to return.
+    interruption waits for the call to return, unless it has yet to begin.
     """
-    return nodes.FromAsync(lambda env: to_thread.run_sync(f, env))
+    return nodes.FromAsync(partial(_in_a_thread, f))
+
+
+async def _in_a_thread(f: Callable[[Env], A], env: Env) -> A:
+    limiter = to_thread.current_default_thread_limiter()
+    turn = object()
+    # The wait for a turn can be interrupted, and only the call itself cannot.
+    await limiter.acquire_on_behalf_of(turn)
+    try:
+        return await shielded(to_thread.run_sync(f, env, limiter=anyio.CapacityLimiter(1)))
+    finally:
+        limiter.release_on_behalf_of(turn)
 
 
 def from_result(result: Result[A, E]) -> Effect[object, E, A]:
@@ -105,6 +117,10 @@ def attempt(f: Callable[[Env], A], x1: type[X1], x2: type[X2], /) -> Effect[Env,
 def attempt(
     f: Callable[[Env], A], x1: type[X1], x2: type[X2], x3: type[X3], /
 ) -> Effect[Env, X1 | X2 | X3, A]: ...
+@overload
+def attempt(
+    f: Callable[[Env], Awaitable[A]], /, *exception_types: type[X1]
+) -> Effect[Env, X1, A]: ...
 @overload
 def attempt(f: Callable[[Env], A], /, *exception_types: type[X1]) -> Effect[Env, X1, A]: ...
 def attempt(f: Callable[[Any], Any], /, *exception_types: type[Exception]) -> Effect[Any, Any, Any]:

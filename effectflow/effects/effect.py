@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Never, TypeVar, cast, overload
 
 import anyio
@@ -272,14 +272,15 @@ class Effect(Generic[Env, E, A]):
     ) -> Effect[Any, Any, Any]:
         """Run this effect again while it fails, as the policy says.
 
-        Defects and interruptions are not retried. In a durable run, between steps, the end of each
-        delay is recorded: a resumed run waits only for what is left.
+        Defects and interruptions are not retried. In a durable run, between steps, what was decided
+        after each attempt is recorded, and when its delay ends: a resumed run waits only for what is
+        left. If giving up ended the run, a resume tries the last attempt again.
 
         Parameters:
             policy: how often, and after which delays.
             when: whether an error is worth another attempt; one that is not ends it as itself.
             on_retry: is told of each failed attempt, the last one included; it may give an effect,
-                which is run.
+                which is run and must not fail: that would be a defect, raised as TypeError.
 
         Fails with RetryExhausted when the policy allows no more. Raises ValueError for a policy
         without a bound.
@@ -295,16 +296,24 @@ class Effect(Generic[Env, E, A]):
     def collecting(self: Effect[Env2, E2, A2]) -> Effect[Env2, E2, tuple[A2, list[object]]]:
         """Yield the value together with the events that were emitted, in order.
 
-        Of an effect that fails, the events go to the listener further out. To have them together
-        with the failure, write `effect.result().collecting()`.
+        Of an effect that yields no value (it fails, or ends in a defect or an interruption), the
+        events go to the listener further out. To have them together with a failure, write
+        `effect.result().collecting()`.
+
+        In a resumed run the events of steps that are complete are not among them, since those are
+        not run again: what a run's result is made of belongs into what its steps yield.
         """
         return collecting(self)
 
-    def into_sink(self: Effect[Env2, E2, A2], f: Callable[[Any], object]) -> Effect[Env2, E2, A2]:
+    def into_sink(
+        self: Effect[Env2, E2, A2],
+        f: Callable[[Any], Effect[Env2, Never, object] | Awaitable[object] | None],
+    ) -> Effect[Env2, E2, A2]:
         """Give each event to `f` at once; the emitter goes on when `f` has taken it.
 
         Nothing is buffered. `f` may be a plain function, an async one, or one that makes an effect,
-        which is run and must not fail. It stands in for the listener further out, to which it may emit.
+        which is run and must not fail: that would be a defect, raised as TypeError. It stands in for
+        the listener further out, to which it may emit.
 
         Example:
             >>> from effectflow import emit

@@ -10,10 +10,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Never, TypeVar, cast
 
+from returns.result import Success
+
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
+from effectflow.effects.exit import Exit
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.scope import Scope
+from effectflow.effects.listening import run_listener
+from effectflow.effects.scope import Scope, Sink
 
 __all__ = ["collecting", "emit", "into_sink"]
 
@@ -25,7 +29,8 @@ A = TypeVar("A")
 def emit(event: object) -> Effect[object, Never, None]:
     """Gives `event` to the listener around it, and waits until that has taken it.
 
-    Without one, the event is dropped.
+    Without one, the event is dropped. In a durable run a step that is complete is not run again by a
+    resume, and so emits nothing again; what is emitted between steps is emitted again.
 
     Example:
         >>> from effectflow import emit, pure
@@ -47,9 +52,7 @@ def into_sink(source: Effect[Env, E, A], f: Callable[[Any], object]) -> Effect[E
         async def take(event: object) -> None:
             taken: Any = f(event)
             if isinstance(taken, Effect):
-                outcome = await interpret(cast("Effect[Any, Any, Any]", taken), env, scope)
-                if outcome.__class__ is nodes.Failed:
-                    raise TypeError(f"a sink failed with {outcome.error!r}; a sink must not fail")
+                await run_listener("a sink", cast("Effect[Any, Any, Any]", taken), env, scope)
             elif inspect.isawaitable(taken):
                 await taken
 
@@ -67,12 +70,19 @@ def collecting(source: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, list[object
         async def take(event: object) -> None:
             events.append(event)
 
-        outcome = await interpret(source, env, scope.with_sink(take))
-        if outcome.__class__ is not nodes.Failed:
-            return outcome, events
-        if scope.sink is not None:
+        async def pass_on(sink: Sink) -> None:
             for event in events:
-                await scope.sink(event)
-        return outcome
+                await sink(event)
+
+        def hand_over(ended: Exit[Any, Any]) -> Effect[object, Never, None]:
+            sink = scope.sink
+            if sink is None or isinstance(ended, Success):
+                return nodes.Pure(None)
+            return nodes.FromAsync(lambda _: pass_on(sink))
+
+        # A finalizer hands them over whichever way it ends early, and is shielded.
+        listened = nodes.OnExit(source, hand_over)
+        outcome = await interpret(listened, env, scope.with_sink(take))
+        return outcome if outcome.__class__ is nodes.Failed else (outcome, events)
 
     return nodes.Perform(perform, ("collecting", source))

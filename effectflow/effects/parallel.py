@@ -217,18 +217,32 @@ def _until_failure(
     async def perform(env: Any, scope: Scope) -> Any:
         path = scope.next_path(name)
         # Which failure came first is chance: a resumed run that handled one handles it again.
-        decided = scope.decisions.recall(path).value_or(None) if scope.decisions else None
-        only = None if decided is None else range(decided, decided + 1)
+        decided: int | str | None = (
+            scope.decisions.recall(path).value_or(None) if scope.decisions else None
+        )
+        # Earlier versions recorded the position of an item that has a key, too.
+        only = range(decided, decided + 1) if isinstance(decided, int) else decided
         traversal = Traversal(
             f"one {name}", path, source.items(), f, env, scope, key=key, only=only
         )
         await traversal.run(limit)
         first = traversal.first_failure()
         if first is None:
+            if decided is not None:
+                raise RuntimeError(_nothing_fails(path, decided))
             return gather(traversal.values_in_order())
         positions, failed = first
         if scope.decisions is not None and decided is None:
-            scope.decisions.record(path, positions.start, is_failure=True)
+            place = traversal.place_of(positions.start)
+            scope.decisions.record(path, place, is_failure=True)
         return failed
 
     return nodes.Perform(perform, (name, items) if f is nodes.itself else (name, items, f))
+
+
+def _nothing_fails(path: str, decided: int | str) -> str:
+    which = f"item {decided} of {path!r}" if isinstance(decided, int) else repr(decided)
+    return (
+        f"{which} led to a failure, which was handled, and now it does not fail, or is no longer among "
+        "the items: let what may fail be a step, and give a resume the items of the first time"
+    )

@@ -36,7 +36,6 @@ def par_reduce(
     limit: int,
     fan_in: int = FAN_IN,
     key: Callable[[A], object] | None = None,
-    on_mapped: Callable[[int], Effect[Env, E2, object]] | None = None,
 ) -> Effect[Env, E | E2, B]:
     """Runs `f(item)` for every item, side by side, and yields one value that `reduce` made of theirs.
 
@@ -56,8 +55,6 @@ def par_reduce(
         limit: how many effects, of either sort, run at once, 1 or more; as many tasks are started.
         fan_in: how many values make a group, 2 or more.
         key: names an item within a durable run, as in `par_traverse`.
-        on_mapped: is told the number of items once all have ended, and before the last, incomplete
-            groups are combined. The effect that it gives is run.
 
     Example:
         >>> from effectflow import par_reduce, pure
@@ -66,14 +63,7 @@ def par_reduce(
         <Success: 499500>
     """
     return reduction_of(
-        "one par_reduce",
-        items,
-        f,
-        reduce,
-        limit=limit,
-        fan_in=fan_in,
-        key=key,
-        on_mapped=on_mapped,
+        "one par_reduce", items, f, reduce, limit=limit, fan_in=fan_in, key=key, on_mapped=None
     )
 
 
@@ -88,7 +78,13 @@ def reduction_of(
     key: Callable[[A], object] | None,
     on_mapped: Callable[[int], Effect[Env, E2, object]] | None,
 ) -> Effect[Env, E | E2, B]:
-    """`par_reduce`, for an owner of the items that errors are to name."""
+    """`par_reduce`, for an owner of the items that errors are to name.
+
+    Parameters:
+        owner: whose items they are, as errors are to say it.
+        on_mapped: is told the number of items once all have ended, and before the last, incomplete
+            groups are combined. The effect that it gives is run.
+    """
     check_limit(limit)
     check_fan_in(fan_in)
     source = Source("par_reduce", items)

@@ -17,7 +17,8 @@ from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import RetryExhausted
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.scope import Scope, observe
+from effectflow.effects.listening import run_listener
+from effectflow.effects.scope import Scope
 from effectflow.effects.sleeping import sleep_until_recorded
 
 __all__ = ["FailedAttempt", "RetryPolicy", "check_bounded", "retry"]
@@ -224,22 +225,53 @@ def retry(
                 return outcome
             if when is not None and not when(outcome.error):
                 return outcome
-            # Recorded, as a resumed run has spent another time up to here.
-            elapsed = observe(scope, "elapsed", lambda: scope.clock.monotonic() - began)
-            delay = _in_time(policy, next(delays, None), elapsed)
+            elapsed, delay = _decide(
+                policy, scope, elapsed=scope.clock.monotonic() - began, drawn=next(delays, None)
+            )
             if on_retry is not None:
                 hooked = on_retry(FailedAttempt(outcome.error, attempt, delay, elapsed))
-                await interpret(hooked or _NOTHING, env, scope)
+                if hooked is not None:
+                    await run_listener("on_retry", hooked, env, scope)
             if delay is None:
                 exhausted = RetryExhausted(outcome.error, attempt, elapsed)
                 return nodes.Failed(exhausted, outcome.trail)
             await sleep_until_recorded(scope, "retry", delay)
+            # What a resumed run recalls, and need not wait for, took time as well.
+            began = min(began, scope.clock.monotonic() - elapsed - delay)
             attempt += 1
 
     return nodes.Perform(perform, ("retry", source, policy))
 
 
-_NOTHING = nodes.Pure(None)
+def _decide(
+    policy: RetryPolicy, scope: Scope, *, elapsed: float, drawn: float | None
+) -> tuple[float, float | None]:
+    """The time that has passed, and the delay that is to come, or None if there is to be none.
+
+    Both are recorded, as a resumed run has spent another time up to here, and draws other delays.
+    """
+    recorder = scope.decisions
+    if recorder is None:
+        return elapsed, _in_time(policy, drawn, elapsed)
+    path = scope.next_path("elapsed")
+    # What is recorded settles the failures of its flow. To give up settles none, so it is recorded in
+    # a flow that has none: if it ended the run, a resume tries the last attempt again.
+    end = f"{path}/exhausted"
+    ended: float | None = recorder.recall(end).value_or(None)
+    if ended is not None:
+        return ended, None
+    known: list[Any] | float | None = recorder.recall(path).value_or(None)
+    if isinstance(known, list):
+        return known[0], known[1]
+    if known is not None:
+        # Earlier versions did not record the delay.
+        return known, _in_time(policy, drawn, known)
+    delay = _in_time(policy, drawn, elapsed)
+    if delay is None:
+        recorder.record(end, elapsed, is_failure=True)
+    else:
+        recorder.record(path, [elapsed, delay])
+    return elapsed, delay
 
 
 def check_bounded(policy: RetryPolicy) -> None:

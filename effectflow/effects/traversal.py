@@ -25,7 +25,7 @@ from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import in_context, shielded
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Scope, child_path
 
 __all__ = ["Source", "Traversal", "check_limit"]
 
@@ -69,7 +69,8 @@ class Traversal:
         f: makes the effect of one item.
         key: names an item's flow within a durable run; its position does if None.
         stop_early: whether the first failure ends the rest. A defect always does.
-        only: the positions of the items to run; the others are passed by. All of them if None.
+        only: the positions of the items to run, or the path of the one flow to run; the others are
+            passed by. All of them if None.
         take: is given each value and its position, in place of keeping them.
     """
 
@@ -84,7 +85,7 @@ class Traversal:
         *,
         key: Callable[[Any], object] | None = None,
         stop_early: bool = True,
-        only: range | None = None,
+        only: range | str | None = None,
         take: Callable[[int, Any], Awaitable[object]] | None = None,
     ) -> None:
         self.owner = owner
@@ -97,7 +98,7 @@ class Traversal:
         self.only = only
         self.take = take
         self.path = path
-        self.keys: set[str] = set()
+        self.keys: dict[str, int] = {}
         self.values: dict[int, Any] = {}
         self.failures: list[tuple[range, nodes.Failed]] = []
         self.raised: list[BaseException] = []
@@ -144,6 +145,12 @@ class Traversal:
     def first_failure(self) -> tuple[range, nodes.Failed] | None:
         """The failure that came first in time, and the positions of the items that led to it."""
         return self.failures[0] if self.failures else None
+
+    def place_of(self, position: int) -> int | str:
+        """How a resumed run finds an item again: by the path of its flow if it has a key."""
+        if self.key is None:
+            return position
+        return next(child_path(self.path, key) for key, at in self.keys.items() if at == position)
 
     def fail(self, positions: range, failed: nodes.Failed) -> None:
         """Take note of a failure to which the items at these positions led."""
@@ -233,21 +240,26 @@ class Traversal:
 
     async def _placed_child(self, position: int, item: Any) -> Any:
         """The outcome of a child that has a place of its own in a durable run."""
-        if self.only is not None and position not in self.only:
+        key = position if self.key is None else str(self.key(item))
+        if self._passes_by(position, key):
             return None
-        scope = self._child_scope(position, item)
+        scope = self._child_scope(position, key)
         return await in_context(copy_context(), interpret(self.f(item), self.env, scope))
 
-    def _child_scope(self, position: int, item: Any) -> Scope:
-        if self.key is None:
-            return self.scope.child(self.path, position)
-        key = str(self.key(item))
-        if key in self.keys:
-            raise ValueError(
-                f"two items of {self.owner} have the key {key!r}, so their steps could not be told "
-                "apart: give key= a function that is different for each item"
-            )
-        self.keys.add(key)
+    def _passes_by(self, position: int, key: int | str) -> bool:
+        """Whether another item alone is run again: the one that led to the failure of the whole."""
+        if isinstance(self.only, str):
+            return child_path(self.path, key) != self.only
+        return self.only is not None and position not in self.only
+
+    def _child_scope(self, position: int, key: int | str) -> Scope:
+        if isinstance(key, str):
+            if key in self.keys:
+                raise ValueError(
+                    f"two items of {self.owner} have the key {key!r}, so their steps could not be told "
+                    "apart: give key= a function that is different for each item"
+                )
+            self.keys[key] = position
         return self.scope.child(self.path, key)
 
     def _stop_for(self, raised: BaseException) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TypeVar
 
@@ -24,6 +24,9 @@ A = TypeVar("A")
 
 _ROUNDS = 50
 """Turns of the event loop that a task may take to come to rest after it was woken."""
+
+_FEW = 64
+"""Timers that are over and may stay until their time comes, besides as many as there are others."""
 
 
 class TestClock:
@@ -131,6 +134,10 @@ class TestClock:
             yield
         finally:
             self._wakes.pop(number, None)
+            # Most timers are of timeouts that are not needed.
+            if len(self._dues) > 2 * len(self._wakes) + _FEW:
+                self._dues = [due for due in self._dues if due[1] in self._wakes]
+                heapify(self._dues)
 
 
 async def _come_to_rest() -> None:

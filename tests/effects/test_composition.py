@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
@@ -19,7 +18,6 @@ from effectflow import (
     effect,
     fail,
     from_async,
-    from_blocking,
     from_fn,
     from_result,
     now,
@@ -100,12 +98,6 @@ async def test_functions_become_effects() -> None:
     assert await later().run(APP) == Success("shop")
     assert isinstance(await parse("x").run(APP), Failure)
     assert parse.__name__ == "parse"
-
-
-async def test_blocking_work_runs_in_another_thread() -> None:
-    result = await from_blocking(lambda _: threading.current_thread().name).run(None)
-
-    assert result != Success(threading.current_thread().name)
 
 
 async def test_an_effect_is_a_value_that_can_be_run_many_times() -> None:

@@ -5,10 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Do, Effect, do, emit, fail, from_fn, par_traverse, pure, sleep
+from effectflow import (
+    Do,
+    Effect,
+    TimedOut,
+    die,
+    do,
+    emit,
+    fail,
+    from_fn,
+    never,
+    par_traverse,
+    pure,
+    sleep,
+)
 from effectflow.testing import TestClock
 
 pytestmark = pytest.mark.anyio
@@ -65,6 +79,47 @@ async def test_events_before_a_failure_are_kept() -> None:
     )
 
 
+async def test_events_before_a_defect_or_an_interruption_are_kept() -> None:
+    seen: list[object] = []
+
+    async def slow(event: object) -> None:
+        await anyio.lowlevel.checkpoint()
+        seen.append(event)
+
+    def ending(effect: Effect[object, Any, Any]) -> Effect[object, Any, Any]:
+        return counting(2).and_then(lambda _: effect).collecting()
+
+    with pytest.raises(ZeroDivisionError):
+        await ending(die(ZeroDivisionError())).into_sink(slow).run(None)
+    assert seen == [0, 1]
+
+    timed_out = await TestClock().run(ending(sleep(9)).timeout(5).into_sink(slow), None)
+    assert isinstance(timed_out.failure(), TimedOut)
+    assert seen == [0, 1] * 2
+
+    with anyio.move_on_after(0.01):
+        await ending(never()).into_sink(slow).run(None)
+    assert seen == [0, 1] * 3
+
+
+async def test_a_listener_that_fails_does_not_hide_why_the_effect_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def full(_: object) -> None:
+        raise OSError("disk full")
+
+    def ending(effect: Effect[object, Any, Any]) -> Effect[object, Any, Any]:
+        return counting(1).and_then(lambda _: effect).collecting().into_sink(full)
+
+    traced: Any = await ending(fail("no")).traced().run(None)
+    assert traced.failure().error == "no"
+    assert "disk full" in str(traced.failure())
+    with pytest.raises(ZeroDivisionError) as caught:
+        await ending(die(ZeroDivisionError())).run(None)
+    assert "disk full" in str(caught.value.__notes__)
+    assert caplog.text.count("a finalizer failed") == 2
+
+
 async def test_the_inner_listener_stands_in_for_the_outer_one() -> None:
     inner = counting(2).into_sink(lambda event: emit(f"passed on {event}"))
     effect = emit("before").and_then(lambda _: inner).and_then(lambda _: emit("after"))
@@ -83,5 +138,6 @@ async def test_children_emit_to_the_listener_of_their_parent() -> None:
 
 
 async def test_a_sink_that_fails_is_a_defect() -> None:
-    with pytest.raises(TypeError, match="sink"):
-        await counting(1).into_sink(lambda _: fail("no")).run(None)
+    failing: Any = lambda _: fail("no")  # noqa: E731, the type refuses it
+    with pytest.raises(TypeError, match="a sink failed with 'no', and it must not fail"):
+        await counting(1).into_sink(failing).run(None)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from anyio import to_thread
 
-from effectflow import Effect, bracket, from_async, from_fn, par, pure, sleep
+from effectflow import Effect, bracket, from_async, from_blocking, from_fn, par, pure, sleep
 
 pytestmark = pytest.mark.asyncio
 
@@ -74,6 +76,58 @@ async def test_children_are_cancelled_and_cleaned_up() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert log.count("child done") == 2
+
+
+class Call:
+    """A blocking call that lasts until `may_end` is set."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.has_begun = asyncio.Event()
+        self.may_end = threading.Event()
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(self, _: object) -> None:
+        self._loop.call_soon_threadsafe(self.has_begun.set)
+        assert self.may_end.wait(60)
+        self._log.append("call ended")
+
+
+async def test_a_resource_is_not_released_while_a_blocking_call_uses_it() -> None:
+    log: list[str] = []
+    call = Call(log)
+    releasing = from_fn(lambda _: log.append("released"))
+    task = asyncio.create_task(
+        bracket(pure(1), lambda _: releasing, lambda _: from_blocking(call)).run(None)
+    )
+    await call.has_begun.wait()
+    for _ in range(10):
+        task.cancel()
+        await asyncio.sleep(0)
+    assert (log, task.done()) == ([], False)
+    call.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert log == ["call ended", "released"]
+
+
+async def test_a_blocking_call_that_waits_for_its_turn_is_not_begun() -> None:
+    log: list[str] = []
+    to_thread.current_default_thread_limiter().total_tokens = 1
+    first, second = Call(log), Call(log)
+    running = asyncio.create_task(from_blocking(first).run(None))
+    await first.has_begun.wait()
+    waiting = asyncio.create_task(from_blocking(second).run(None))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    first.may_end.set()
+    await running
+    # A turn that was given up is free again.
+    second.may_end.set()
+    await from_blocking(second).run(None)
+    assert log == ["call ended"] * 2
 
 
 async def test_a_timeout_of_asyncio_within_a_finalizer_works() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from returns.result import Failure, Success
 
 from effectflow import Effect, die, fail, from_async, from_fn, par_reduce, pure
+from effectflow.effects.reduction import reduction_of
 from effectflow.effects.reduction_tree import Group, ReductionTree
 
 anyio_only = pytest.mark.anyio
@@ -252,12 +253,14 @@ async def test_who_asks_is_told_how_many_items_there_were_before_the_last_groups
         log.append(values)
         return pure(sum(values))
 
-    effect = par_reduce(
+    effect = reduction_of(
+        "the test",
         range(5),
         pure,
         total,
         limit=1,
         fan_in=4,
+        key=None,
         on_mapped=lambda count: from_fn(lambda _: log.append(f"{count} items")),
     )
 
@@ -267,8 +270,15 @@ async def test_who_asks_is_told_how_many_items_there_were_before_the_last_groups
 
 @anyio_only
 async def test_what_that_effect_fails_with_is_the_failure_of_the_whole() -> None:
-    effect = par_reduce(
-        [1], pure, lambda values: pure(sum(values)), limit=1, on_mapped=lambda _: fail("told")
+    effect = reduction_of(
+        "the test",
+        [1],
+        pure,
+        lambda values: pure(sum(values)),
+        limit=1,
+        fan_in=2,
+        key=None,
+        on_mapped=lambda _: fail("told"),
     )
 
     assert await effect.run(None) == Failure("told")

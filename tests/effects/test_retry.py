@@ -225,6 +225,20 @@ async def test_hooks_see_each_failure_and_the_last_one_too() -> None:
 
 
 @anyio_test
+async def test_a_hook_that_fails_is_a_defect() -> None:
+    lost = OSError("disk full")
+
+    def hook(_: object) -> AnyEffect:
+        return fail(lost)
+
+    policy = RetryPolicy.constant(0.0).with_max_retries(2)
+    with pytest.raises(TypeError, match="on_retry failed with OSError") as caught:
+        await failing_times(1).retry(policy, on_retry=hook).run(None)
+
+    assert caught.value.__cause__ is lost
+
+
+@anyio_test
 async def test_defects_are_not_retried() -> None:
     runs: list[int] = []
     buggy = from_fn(lambda _: runs.append(1)).and_then(lambda _: die(ValueError("bug")))

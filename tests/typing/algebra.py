@@ -52,6 +52,9 @@ def charge(amount: int) -> Effect[App, PaymentError, str]: ...  # type: ignore[e
 def either() -> Effect[App, CartError | PaymentError, int]: ...  # type: ignore[empty-body]
 
 
+async def send(event: object) -> bool: ...  # type: ignore[empty-body]
+
+
 def close(resource: object) -> Effect[App, Never, None]: ...  # type: ignore[empty-body]
 
 
@@ -110,6 +113,9 @@ assert_type(
 
 assert_type(load().collecting(), Effect[App, CartError, tuple[int, list[object]]])
 assert_type(load().into_sink(print), Effect[App, CartError, int])
+assert_type(load().into_sink(send), Effect[App, CartError, int])
+assert_type(load().into_sink(close), Effect[App, CartError, int])
+load().into_sink(charge)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 assert_type(emit("done"), Effect[object, Never, None])
 
 

@@ -89,6 +89,9 @@ assert_type(from_blocking(bank_of), Effect[HasBank, Never, str])
 assert_type(attempt(parse, KeyError), Effect[HasCarts, KeyError, int])
 assert_type(attempt(parse, KeyError, OSError), Effect[HasCarts, KeyError | OSError, int])
 assert_type(attempt(fetch, OSError), Effect[App, OSError, bytes])
+assert_type(
+    attempt(fetch, KeyError, OSError, EOFError), Effect[App, KeyError | OSError | EOFError, bytes]
+)
 assert_type(ask(Shop), Effect[Shop, Never, Shop])
 needed: Effect[App, Never, App] = ask()
 assert_type(asks(bank_of), Effect[HasBank, Never, str])
@@ -96,6 +99,12 @@ assert_type(sleep(1), Effect[object, Never, None])
 assert_type(now(), Effect[object, Never, datetime])
 assert_type(random(), Effect[object, Never, float])
 assert_type(uuid(), Effect[object, Never, UUID])
+
+
+# Which four they are mypy knows only if it is told.
+AnyOfFour = KeyError | OSError | EOFError | ValueError
+fetched: Effect[App, AnyOfFour, bytes] = attempt(fetch, KeyError, OSError, EOFError, ValueError)
+parsed: Effect[HasCarts, AnyOfFour, int] = attempt(parse, KeyError, OSError, EOFError, ValueError)
 
 
 def make() -> Effect[HasCarts, CartError, int]:
