@@ -18,7 +18,6 @@ from effectflow.checkpoint.entries import (
     Completed,
     ErrorRecord,
     Failed,
-    Interrupted,
 )
 from effectflow.checkpoint.errors import (
     CorruptCheckpoint,
@@ -316,8 +315,8 @@ def _end(run: LiveRun, definition: StepDefinition, path: str, ended: Exit[Any, A
     if run.halted is not None:
         return _NOTHING
     if isinstance(ended, Interruption):
-        entry = Interrupted(path, in_progress=True, reason=interruption_reason(), at=time.time())
-        return Perform(lambda _env, _scope: run.interrupted(entry))
+        reason = interruption_reason()
+        return Perform(lambda _env, _scope: run.interrupted(path, reason))
     is_defect = isinstance(ended, Defect)
     error = ended.exception if is_defect else ended.failure()
     record = write_error(error, definition.types, is_defect=is_defect)

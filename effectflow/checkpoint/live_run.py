@@ -78,8 +78,8 @@ class LiveRun:
         self.halted: CheckpointError | None = None
         self.is_complete = False
         self.last_completed: str | None = None
-        self.has_interrupted_step = False
-        self._beginning: str | None = None
+        self._cut_off: dict[str, None] = {}
+        self._ends_interrupted = False
         self._renewing = anyio.Lock()
         self._unsettled = Unsettled()
         self._seal = checkpoints.seal
@@ -114,16 +114,20 @@ class LiveRun:
     async def before_step(self, entry: BeforeStep, *, at_once: bool) -> None:
         """Add the entry and make it durable before the step runs, if the policy says so."""
         self._unsettled.go_on(entry.step)
-        self.has_interrupted_step = False
-        self._beginning = entry.step
+        self._ends_interrupted = False
         self.add(entry)
         if at_once or self.checkpoints.policy.is_due(self._completed_since_save):
-            await self.save()
-        self._beginning = None
+            try:
+                await self.save()
+            except BaseException:
+                # Whoever cancels this cuts the step off, though it never ran.
+                self._cut_off_at(entry.step)
+                raise
 
     def completed(self, entry: Completed) -> None:
         """Add the entry. It becomes durable with the next step's, or shortly, or at the end."""
         self._unsettled.go_on(entry.step)
+        self._ends_interrupted = False
         self._completed_since_save += 1
         self.last_completed = entry.step
         self.add(entry)
@@ -136,25 +140,35 @@ class LiveRun:
         """
         if unreadable is not None:
             self._unsettled.add(entry.step, partial(self._refuse, unreadable))
+        self._ends_interrupted = False
         self.add(entry)
         if self.checkpoints.policy.on_error:
             await self.save()
 
-    async def interrupted(self, entry: Interrupted) -> None:
-        """Add the entry and make it durable, within a bounded time: somebody wants us to stop."""
-        self.has_interrupted_step = True
-        self.add(entry)
+    async def interrupted(self, step: str, reason: str) -> None:
+        """Say that the step was cut off, durably, within a bounded time: somebody wants us to stop."""
+        self._cut_off_at(step)
+        self._ends_interrupted = True
+        self.add(Interrupted(step, in_progress=True, reason=reason, at=time.time()))
         with anyio.move_on_after(5, shield=True):
             await self.save()
 
     def interruption(self, reason: str) -> Interrupted | None:
-        """What is to be said of an interruption; None if a step has said it already."""
-        if self.has_interrupted_step:
+        """What is to be said of an interruption last; None if a step has said it already.
+
+        Steps beside the one that was cut off may have ended after it, and the journal with them.
+        """
+        if self._ends_interrupted:
             return None
         step, in_progress = self.last_completed, False
-        if self._beginning is not None:
-            step, in_progress = self._beginning, True
+        if self._cut_off:
+            step, in_progress = next(reversed(self._cut_off)), True
         return Interrupted(step, in_progress=in_progress, reason=reason, at=time.time())
+
+    def _cut_off_at(self, step: str) -> None:
+        """The run stands at this step, unless its flow goes on: as a timeout was handled, say."""
+        self._cut_off[step] = None
+        self._unsettled.add(step, partial(self._cut_off.pop, step, None))
 
     def recall(self, path: str) -> Maybe[Any]:
         """What was recorded at this place of the run, if anything was."""
