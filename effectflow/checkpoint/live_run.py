@@ -305,10 +305,14 @@ class LiveRun:
                 self.lease = await store.claim(self.run_id, owner=self.lease.owner, seconds=seconds)
             except RunBusy as busy:
                 raise LeaseLost(self.run_id, f"it is held by {busy.owner}") from busy
-        if await store.read(self.run_id, after=self._durable):
-            self._durable += len(self._unsure)
-        else:
+        written = [record.body for record in await store.read(self.run_id, after=self._durable)]
+        if not written:
             self._buffer = self._unsure + self._buffer
+        elif written == self._unsure:
+            self._durable += len(written)
+        else:
+            # Our lease had expired. It has given the run free again, but we do not know what it did.
+            raise LeaseLost(self.run_id, "another process has driven it since")
         self._unsure = []
 
     async def release(self) -> None:
