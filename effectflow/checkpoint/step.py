@@ -20,7 +20,7 @@ from typing import (
 from effectflow.checkpoint.durable_step import StepDefinition, durable
 from effectflow.checkpoint.entries import Arguments
 from effectflow.checkpoint.values import KnownTypes, digest_of
-from effectflow.effects import Effect, do
+from effectflow.effects import Effect, do, suspend
 
 __all__ = ["Step", "arguments_of", "effect_types", "step"]
 
@@ -60,7 +60,8 @@ class Step(Generic[P, Env, E, A]):
         return self.definition.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Effect[Env, E, A]:
-        effect = self.function(*args, **kwargs)
+        # Called only if the step is to be run: of one that is skipped, not even the function is called.
+        effect = suspend(lambda: self.function(*args, **kwargs))
         return durable(self.definition, effect, partial(self._describe, args, kwargs))
 
     def _describe(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
@@ -108,7 +109,9 @@ def step(
     """Make the effect that a function returns a durable step; see `with_checkpointing`.
 
     The step is named after the function, and the classes of its output and errors are read from its
-    return annotation, `Effect[Env, Error, Output]` or, on a generator function, `Do[...]`. The step
+    return annotation, `Effect[Env, Error, Output]` or, on a generator function, `Do[...]`. The function
+    is called when the step runs, so what it raises is a defect of the step, and not at all where a
+    resume finds the step completed. The step
     also records a digest of its arguments: reached again with other ones, a completed step fails the
     run with `StepInputChanged`. Arguments must be plain data or data classes; what is none of those
     (a connection, a client) belongs in the environment.
