@@ -322,8 +322,8 @@ class LiveRun:
         try:
             with anyio.move_on_after(5, shield=True):
                 await self.checkpoints.store.release(self.lease)
-        except CheckpointError as error:
-            logger.warning("the lease of run %r was not released: %s", self.run_id, error)
+        except Exception as error:
+            logger.warning("the lease of run %r was not released: %r", self.run_id, error)
 
     async def keep_lease(self) -> None:
         """Renew the lease in time, for ever. Ends the run when another process holds it."""
@@ -335,8 +335,9 @@ class LiveRun:
                     self.lease = await store.renew(self.lease, seconds=seconds)
             except LeaseLost as error:
                 raise self.halt(error) from error
-            except CheckpointError as error:
-                logger.warning("the lease of run %r was not renewed: %s", self.run_id, error)
+            except Exception as error:
+                # What a store may raise is not known here. Should the lease be lost, a save will say so.
+                logger.warning("the lease of run %r was not renewed: %r", self.run_id, error)
 
     def _linger_from_now(self) -> None:
         """What is buffered is to be durable a certain time from now, whether or not a step asks."""
