@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
-__all__ = ["shown"]
+__all__ = ["repr_of", "shown"]
 
 _LENGTH = 200
 
@@ -45,7 +45,7 @@ def _pieces(value: Any) -> Iterator[str]:
         yield from _joined(map(_pieces, value))
         yield ",)" if kind is tuple and len(value) == 1 else closing
     else:
-        yield _repr(value)
+        yield repr_of(value)
 
 
 _BRACKETS = {list: "[]", tuple: "()", set: "{}", frozenset: ("frozenset({", "})")}
@@ -68,7 +68,8 @@ def _joined(parts: Iterable[Iterator[str]]) -> Iterator[str]:
         yield from part
 
 
-def _repr(value: object) -> str:
+def repr_of(value: object) -> str:
+    """What `repr` gives, also of what has none."""
     try:
         return repr(value)
     except Exception as problem:
