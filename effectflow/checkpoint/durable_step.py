@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -294,14 +293,15 @@ def _attempt(
 
     async def begin(_env: object, _scope: Scope) -> None:
         nonlocal began
-        began = time.time()
-        entry = BeforeStep(path, attempt, arguments, began)
+        began = run.clock.monotonic()
+        entry = BeforeStep(path, attempt, arguments, run.now())
         await run.before_step(entry, at_once=definition.at_most_once)
 
     def succeed(value: object) -> AnyEffect:
-        ended = time.time()
+        # Of the time of day there is no telling how long it took: it may be set back.
+        duration = run.clock.monotonic() - began
         output = run.encode(value, path, definition.types)
-        run.completed(Completed(path, output, ended - began, ended))
+        run.completed(Completed(path, output, duration, run.now()))
         return Pure(value)
 
     note = f"in step {path!r} of run {run.run_id!r}, attempt {attempt}"
@@ -327,7 +327,7 @@ def _end(run: LiveRun, definition: StepDefinition, path: str, ended: Exit[Any, A
             is_retryable = definition.is_retryable(error)
         except Exception as raised:
             problem = raised
-    failed = Failed(path, record, is_retryable, at=time.time())
+    failed = Failed(path, record, is_retryable, at=run.now())
     unreadable = _unreadable(error, record, definition, path)
     write: AnyEffect = Perform(lambda _env, _scope: run.failed(failed, unreadable))
     if problem is None:

@@ -36,6 +36,7 @@ from effectflow.checkpoint.past import Past, Unsettled
 from effectflow.checkpoint.save_request import save_request
 from effectflow.checkpoint.store import RunStatus, RunSummary
 from effectflow.checkpoint.values import KnownTypes, Tree, from_tree, to_tree
+from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt
 
 __all__ = ["REOPENED", "LiveRun"]
@@ -65,6 +66,7 @@ class LiveRun:
         length: int,
         digest: bytes,
         summary: RunSummary,
+        clock: Clock,
         context: Mapping[str, object] = MappingProxyType({}),
         force: bool = False,
     ) -> None:
@@ -75,6 +77,7 @@ class LiveRun:
         self.summary = summary
         self.context = MappingProxyType(dict(context))
         self.force = force
+        self.clock = clock
         self.halted: CheckpointError | None = None
         self.is_complete = False
         self.last_completed: str | None = None
@@ -98,6 +101,10 @@ class LiveRun:
         self._linger = checkpoints.policy.longest_wait
 
     # What steps say.
+
+    def now(self) -> float:
+        """What entries say of when they were written, in seconds since the epoch."""
+        return self.clock.now().timestamp()
 
     def add(self, entry: Entry) -> None:
         """Add an entry to the journal. It is durable after the next `save`."""
@@ -149,7 +156,7 @@ class LiveRun:
         """Say that the step was cut off, durably, within a bounded time: somebody wants us to stop."""
         self._cut_off_at(step)
         self._ends_interrupted = True
-        self.add(Interrupted(step, in_progress=True, reason=reason, at=time.time()))
+        self.add(Interrupted(step, in_progress=True, reason=reason, at=self.now()))
         with anyio.move_on_after(5, shield=True):
             await self.save()
 
@@ -163,7 +170,7 @@ class LiveRun:
         step, in_progress = self.last_completed, False
         if self._cut_off:
             step, in_progress = next(reversed(self._cut_off)), True
-        return Interrupted(step, in_progress=in_progress, reason=reason, at=time.time())
+        return Interrupted(step, in_progress=in_progress, reason=reason, at=self.now())
 
     def _cut_off_at(self, step: str) -> None:
         """The run stands at this step, unless its flow goes on: as a timeout was handled, say."""
@@ -181,7 +188,7 @@ class LiveRun:
         """Add the value to the journal, for the next time that the run comes by."""
         self._unsettled.go_on(path)
         tree = to_tree(value, path=path, types=_NO_TYPES)
-        self.add(Recorded(path, tree, time.time(), is_failure))
+        self.add(Recorded(path, tree, self.now(), is_failure))
 
     def reopen(self) -> None:
         """Record that a complete run goes on. How often that was is recalled as `REOPENED`."""
