@@ -49,7 +49,7 @@ from effectflow.checkpoint.events import (
 )
 from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.lease import Lease, Owner
-from effectflow.checkpoint.plan import ResumePlan, plan_resume
+from effectflow.checkpoint.plan import ResumePlan, failure_that_stands, plan_resume
 from effectflow.checkpoint.reading import (
     Verification,
     read_checkpoint,
@@ -142,6 +142,7 @@ __all__ = [
     "UnsupportedVersion",
     "Verification",
     "export_run",
+    "failure_that_stands",
     "fold",
     "import_run",
     "plan_resume",

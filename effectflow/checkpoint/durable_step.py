@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +17,6 @@ from effectflow.checkpoint.entries import (
     Completed,
     ErrorRecord,
     Failed,
-    Interrupted,
 )
 from effectflow.checkpoint.errors import (
     CorruptCheckpoint,
@@ -31,6 +29,7 @@ from effectflow.checkpoint.failures import is_exact, read_error, write_error
 from effectflow.checkpoint.interruption import interruption_reason
 from effectflow.checkpoint.live_run import LiveRun
 from effectflow.checkpoint.past import PastStep
+from effectflow.checkpoint.shown import repr_of
 from effectflow.checkpoint.values import KnownTypes, MalformedValue, from_tree
 from effectflow.effects import Defect, Effect, Exit, Interruption
 from effectflow.effects.nodes import (
@@ -189,7 +188,7 @@ def with_checkpointing(
         output: the type of its value, needed to rebuild classes; plain data needs none.
         error: the type of its errors, needed to rebuild one that the workflow handled.
         retryable: whether a resume runs it again after a failure; a predicate is given the error.
-            True if None.
+            True if None, or if the predicate raises.
         at_most_once: after a crash in the middle of it, fail with OutcomeUnknown instead of running
             it again.
     """
@@ -294,14 +293,15 @@ def _attempt(
 
     async def begin(_env: object, _scope: Scope) -> None:
         nonlocal began
-        began = time.time()
-        entry = BeforeStep(path, attempt, arguments, began)
+        began = run.clock.monotonic()
+        entry = BeforeStep(path, attempt, arguments, run.now())
         await run.before_step(entry, at_once=definition.at_most_once)
 
     def succeed(value: object) -> AnyEffect:
-        ended = time.time()
+        # Of the time of day there is no telling how long it took: it may be set back.
+        duration = run.clock.monotonic() - began
         output = run.encode(value, path, definition.types)
-        run.completed(Completed(path, output, ended - began, ended))
+        run.completed(Completed(path, output, duration, run.now()))
         return Pure(value)
 
     note = f"in step {path!r} of run {run.run_id!r}, attempt {attempt}"
@@ -316,15 +316,24 @@ def _end(run: LiveRun, definition: StepDefinition, path: str, ended: Exit[Any, A
     if run.halted is not None:
         return _NOTHING
     if isinstance(ended, Interruption):
-        entry = Interrupted(path, in_progress=True, reason=interruption_reason(), at=time.time())
-        return Perform(lambda _env, _scope: run.interrupted(entry))
+        reason = interruption_reason()
+        return Perform(lambda _env, _scope: run.interrupted(path, reason))
     is_defect = isinstance(ended, Defect)
     error = ended.exception if is_defect else ended.failure()
     record = write_error(error, definition.types, is_defect=is_defect)
-    is_retryable = is_defect or definition.is_retryable(error)
-    failed = Failed(path, record, is_retryable, at=time.time())
+    is_retryable, problem = True, None
+    if not is_defect:
+        try:
+            is_retryable = definition.is_retryable(error)
+        except Exception as raised:
+            problem = raised
+    failed = Failed(path, record, is_retryable, at=run.now())
     unreadable = _unreadable(error, record, definition, path)
-    return Perform(lambda _env, _scope: run.failed(failed, unreadable))
+    write: AnyEffect = Perform(lambda _env, _scope: run.failed(failed, unreadable))
+    if problem is None:
+        return write
+    # That the predicate is broken must not keep the failure out of the journal.
+    return AndThen(write, lambda _: Die(problem))
 
 
 def _unreadable(
@@ -337,7 +346,8 @@ def _unreadable(
         return unreadable
     if is_exact(error, record, again, definition.types):
         return None
-    return NotSerializable(path, f"its failure {error!r} would come back as {again!r}")
+    reason = f"its failure {repr_of(error)} would come back as {repr_of(again)}"
+    return NotSerializable(path, reason)
 
 
 _NOTHING = Pure(None)

@@ -11,6 +11,7 @@ from typing import Any
 
 from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.checkpoint.errors import NotSerializable
+from effectflow.checkpoint.shown import repr_of
 from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,
@@ -32,15 +33,19 @@ __all__ = ["is_exact", "read_error", "write_error"]
 
 def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRecord:
     """The record of an error. One that has no exact form keeps its name and message alone."""
-    text = (
-        "".join(traceback.format_exception(error)) if isinstance(error, Exception) else repr(error)
-    )
     return ErrorRecord(
         type=name_of_error(type(error)),
         message=_without_surrogates(text_of(error)),
         value=_write_value(error, types),
-        traceback=_without_surrogates(text) if is_defect else None,
+        traceback=_traceback_of(error) if is_defect else None,
     )
+
+
+def _traceback_of(error: object) -> str:
+    """Where a defect was raised. It takes a hundred times as long as the rest of a record."""
+    if not isinstance(error, Exception):
+        return _without_surrogates(repr_of(error))
+    return _without_surrogates("".join(traceback.format_exception(error)))
 
 
 def read_error(record: ErrorRecord, step: str, types: KnownTypes) -> Any:
@@ -93,7 +98,11 @@ def _is_known(name: str, types: KnownTypes) -> bool:
 def is_exact(error: object, record: ErrorRecord, again: object, types: KnownTypes) -> bool:
     """Whether the error that a record gave is the one that it was made of."""
     if not isinstance(error, Exception):
-        return type(again) is type(error) and again == error
+        try:
+            return type(again) is type(error) and bool(again == error)
+        except Exception:
+            # Its own `__eq__` does not know.
+            return False
     same_text = _without_surrogates(text_of(again)) == record.message
     return (
         type(again) is type(error)
@@ -116,5 +125,6 @@ def _write_value(error: object, types: KnownTypes) -> Tree:
             "args": to_tree(args, types=types),
             "state": to_tree(state, types=types),
         }
-    except (NotSerializable, TypeError, ValueError):
+    except Exception:
+        # It cannot be saved, or its own code raised where it was looked at: its text has to do.
         return None

@@ -84,11 +84,10 @@ class Owner:
         born = _born(self.pid)
         if born is not None:
             return born != self.born
-        if Path("/proc/self/stat").exists():
-            return True
+        # It is gone; or there is no /proc, or one that hides the processes of others (hidepid).
         try:
             os.kill(self.pid, 0)
-        except ProcessLookupError:
+        except (ProcessLookupError, OverflowError):
             return True
         except PermissionError:
             return False
@@ -113,11 +112,15 @@ def _own_birth(pid: int) -> str:
     return _born(pid) or ""
 
 
+_ENDED = "ended"
+"""The birth of a process that has ended, and that its parent has not taken note of: a zombie."""
+
+
 def _born(pid: int) -> str | None:
-    """When a live process started, in the kernel's ticks; None if it is gone or cannot be told."""
+    """When a process started, in the kernel's ticks; None if it is gone or cannot be told."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
     state, started = fields[0], fields[19]
-    return None if state in "ZX" else started
+    return _ENDED if state in "ZX" else started

@@ -36,6 +36,7 @@ from effectflow.checkpoint.past import Past, Unsettled
 from effectflow.checkpoint.save_request import save_request
 from effectflow.checkpoint.store import RunStatus, RunSummary
 from effectflow.checkpoint.values import KnownTypes, Tree, from_tree, to_tree
+from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt
 
 __all__ = ["REOPENED", "LiveRun"]
@@ -65,6 +66,7 @@ class LiveRun:
         length: int,
         digest: bytes,
         summary: RunSummary,
+        clock: Clock,
         context: Mapping[str, object] = MappingProxyType({}),
         force: bool = False,
     ) -> None:
@@ -75,11 +77,12 @@ class LiveRun:
         self.summary = summary
         self.context = MappingProxyType(dict(context))
         self.force = force
+        self.clock = clock
         self.halted: CheckpointError | None = None
         self.is_complete = False
         self.last_completed: str | None = None
-        self.has_interrupted_step = False
-        self._beginning: str | None = None
+        self._cut_off: dict[str, None] = {}
+        self._ends_interrupted = False
         self._renewing = anyio.Lock()
         self._unsettled = Unsettled()
         self._seal = checkpoints.seal
@@ -99,6 +102,10 @@ class LiveRun:
 
     # What steps say.
 
+    def now(self) -> float:
+        """What entries say of when they were written, in seconds since the epoch."""
+        return self.clock.now().timestamp()
+
     def add(self, entry: Entry) -> None:
         """Add an entry to the journal. It is durable after the next `save`."""
         try:
@@ -114,16 +121,20 @@ class LiveRun:
     async def before_step(self, entry: BeforeStep, *, at_once: bool) -> None:
         """Add the entry and make it durable before the step runs, if the policy says so."""
         self._unsettled.go_on(entry.step)
-        self.has_interrupted_step = False
-        self._beginning = entry.step
+        self._ends_interrupted = False
         self.add(entry)
         if at_once or self.checkpoints.policy.is_due(self._completed_since_save):
-            await self.save()
-        self._beginning = None
+            try:
+                await self.save()
+            except BaseException:
+                # Whoever cancels this cuts the step off, though it never ran.
+                self._cut_off_at(entry.step)
+                raise
 
     def completed(self, entry: Completed) -> None:
         """Add the entry. It becomes durable with the next step's, or shortly, or at the end."""
         self._unsettled.go_on(entry.step)
+        self._ends_interrupted = False
         self._completed_since_save += 1
         self.last_completed = entry.step
         self.add(entry)
@@ -136,25 +147,35 @@ class LiveRun:
         """
         if unreadable is not None:
             self._unsettled.add(entry.step, partial(self._refuse, unreadable))
+        self._ends_interrupted = False
         self.add(entry)
         if self.checkpoints.policy.on_error:
             await self.save()
 
-    async def interrupted(self, entry: Interrupted) -> None:
-        """Add the entry and make it durable, within a bounded time: somebody wants us to stop."""
-        self.has_interrupted_step = True
-        self.add(entry)
+    async def interrupted(self, step: str, reason: str) -> None:
+        """Say that the step was cut off, durably, within a bounded time: somebody wants us to stop."""
+        self._cut_off_at(step)
+        self._ends_interrupted = True
+        self.add(Interrupted(step, in_progress=True, reason=reason, at=self.now()))
         with anyio.move_on_after(5, shield=True):
             await self.save()
 
     def interruption(self, reason: str) -> Interrupted | None:
-        """What is to be said of an interruption; None if a step has said it already."""
-        if self.has_interrupted_step:
+        """What is to be said of an interruption last; None if a step has said it already.
+
+        Steps beside the one that was cut off may have ended after it, and the journal with them.
+        """
+        if self._ends_interrupted:
             return None
         step, in_progress = self.last_completed, False
-        if self._beginning is not None:
-            step, in_progress = self._beginning, True
-        return Interrupted(step, in_progress=in_progress, reason=reason, at=time.time())
+        if self._cut_off:
+            step, in_progress = next(reversed(self._cut_off)), True
+        return Interrupted(step, in_progress=in_progress, reason=reason, at=self.now())
+
+    def _cut_off_at(self, step: str) -> None:
+        """The run stands at this step, unless its flow goes on: as a timeout was handled, say."""
+        self._cut_off[step] = None
+        self._unsettled.add(step, partial(self._cut_off.pop, step, None))
 
     def recall(self, path: str) -> Maybe[Any]:
         """What was recorded at this place of the run, if anything was."""
@@ -167,7 +188,7 @@ class LiveRun:
         """Add the value to the journal, for the next time that the run comes by."""
         self._unsettled.go_on(path)
         tree = to_tree(value, path=path, types=_NO_TYPES)
-        self.add(Recorded(path, tree, time.time(), is_failure))
+        self.add(Recorded(path, tree, self.now(), is_failure))
 
     def reopen(self) -> None:
         """Record that a complete run goes on. How often that was is recalled as `REOPENED`."""
@@ -291,10 +312,14 @@ class LiveRun:
                 self.lease = await store.claim(self.run_id, owner=self.lease.owner, seconds=seconds)
             except RunBusy as busy:
                 raise LeaseLost(self.run_id, f"it is held by {busy.owner}") from busy
-        if await store.read(self.run_id, after=self._durable):
-            self._durable += len(self._unsure)
-        else:
+        written = [record.body for record in await store.read(self.run_id, after=self._durable)]
+        if not written:
             self._buffer = self._unsure + self._buffer
+        elif written == self._unsure:
+            self._durable += len(written)
+        else:
+            # Our lease had expired. It has given the run free again, but we do not know what it did.
+            raise LeaseLost(self.run_id, "another process has driven it since")
         self._unsure = []
 
     async def release(self) -> None:
@@ -304,8 +329,8 @@ class LiveRun:
         try:
             with anyio.move_on_after(5, shield=True):
                 await self.checkpoints.store.release(self.lease)
-        except CheckpointError as error:
-            logger.warning("the lease of run %r was not released: %s", self.run_id, error)
+        except Exception as error:
+            logger.warning("the lease of run %r was not released: %r", self.run_id, error)
 
     async def keep_lease(self) -> None:
         """Renew the lease in time, for ever. Ends the run when another process holds it."""
@@ -317,8 +342,9 @@ class LiveRun:
                     self.lease = await store.renew(self.lease, seconds=seconds)
             except LeaseLost as error:
                 raise self.halt(error) from error
-            except CheckpointError as error:
-                logger.warning("the lease of run %r was not renewed: %s", self.run_id, error)
+            except Exception as error:
+                # What a store may raise is not known here. Should the lease be lost, a save will say so.
+                logger.warning("the lease of run %r was not renewed: %r", self.run_id, error)
 
     def _linger_from_now(self) -> None:
         """What is buffered is to be durable a certain time from now, whether or not a step asks."""

@@ -87,29 +87,64 @@ def read_past(entries: Iterable[Entry]) -> Past:
     return past
 
 
+_DEPTH = 8
+"""How many flows around a failure it is kept by. Deeper ones share a place, as nobody nests so deep."""
+
+
 class Unsettled:
-    """Failures that the workflow may yet handle, and what is to be done once it has."""
+    """Failures that the workflow may yet handle, and what is to be done once it has.
+
+    They are kept by the flows that they are in, so that an entry looks only at those of its own flow:
+    thousands may wait side by side.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, Callable[[], object]] = {}
+        self._in_flow: dict[str, dict[str, None]] = {}
 
     def add(self, path: str, once_handled: Callable[[], object]) -> None:
         """The step or operator at this path has failed."""
         self._waiting[path] = once_handled
+        for flow in _outer_flows(path):
+            self._in_flow.setdefault(flow, {})[path] = None
 
     def forget(self, path: str) -> None:
         """It is run again."""
-        self._waiting.pop(path, None)
+        if path in self._waiting:
+            self._remove(path)
 
     def go_on(self, path: str) -> None:
         """An entry at this path shows that its flow, and so every flow within it, has gone on."""
         if not self._waiting:
             return
         flow = flow_of(path)
-        for failed in list(self._waiting):
+        for failed in list(self._in_flow.get(_outer_flows(path)[-1], ())):
             inside = flow in ("", flow_of(failed)) or failed.startswith(f"{flow}/")
             if inside and failed != path and not _is_within(failed, path):
-                self._waiting.pop(failed)()
+                self._remove(failed)()
+
+    def _remove(self, path: str) -> Callable[[], object]:
+        for flow in _outer_flows(path):
+            inside = self._in_flow[flow]
+            del inside[path]
+            if not inside:
+                del self._in_flow[flow]
+        return self._waiting.pop(path)
+
+
+def _outer_flows(path: str) -> list[str]:
+    """The flows that a path is in, from the outside in, but for those that are too deep."""
+    flows, depth = [""], 0
+    for index, character in enumerate(path):
+        if character == "[":
+            depth += 1
+        elif character == "]":
+            depth -= 1
+        elif character == "/" and depth == 0:
+            flows.append(path[:index])
+            if len(flows) == _DEPTH:
+                break
+    return flows
 
 
 def _is_within(path: str, outer: str) -> bool:

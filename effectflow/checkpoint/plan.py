@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.entries import BeforeStep, Completed, Failed, Interrupted
+from effectflow.checkpoint.entries import (
+    BeforeStep,
+    Completed,
+    Entry,
+    Failed,
+    Finished,
+    Interrupted,
+)
+from effectflow.checkpoint.past import read_past
 from effectflow.checkpoint.store import RunStatus
 
-__all__ = ["ResumePlan", "plan_resume"]
+__all__ = ["ResumePlan", "failure_that_stands", "plan_resume"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +33,16 @@ class ResumePlan:
         skip: the steps whose recorded output is used instead of running them.
         is_complete: whether the run has ended well, so that a resume yields its recorded output. Two
             plans are equal if they say the same of steps.
+        fails_again: the step whose failure ended the run and stands, so that a resume fails with it
+            again: see `failure_that_stands`. To try again, start the work anew, under another id. None
+            if there is none, and in what `plan_resume` gives, as a checkpoint does not tell.
     """
 
     start: str | None
     retry_current: bool
     skip: tuple[str, ...]
     is_complete: bool = field(default=False, compare=False)
+    fails_again: str | None = field(default=None, compare=False)
 
 
 def plan_resume(
@@ -76,6 +88,28 @@ def plan_resume(
                 following = partial(_listed_next, definition or checkpoint.definition)
             start = following(checkpoint)
             return ResumePlan(start, start in checkpoint.metadata.attempts, skip)
+
+
+def failure_that_stands(entries: Iterable[Entry]) -> str | None:
+    """The step whose failure ended a run and ends it again if it is resumed; None if there is none.
+
+    Pure. A failure that passes no other step on its way out is tried again. One that does is settled by
+    it: that step may have undone what the failed one was to go on from. Of a failure that was made
+    another one on its way (by `map_err`, say) nothing is known here.
+    """
+    known = tuple(entries)
+    last = known[-1] if known else None
+    if not isinstance(last, Finished) or last.error is None:
+        return None
+    error, standing = last.error, None
+    for path, step in read_past(known).steps.items():
+        if step.error is None or step.is_completed:
+            continue
+        if (step.error.type, step.error.message) == (error.type, error.message):
+            if step.retryable and not step.was_handled:
+                return None
+            standing = path
+    return standing
 
 
 def _listed_next(definition: Definition, checkpoint: Checkpoint) -> str | None:

@@ -19,8 +19,9 @@ from typing import (
 
 from effectflow.checkpoint.durable_step import StepDefinition, durable
 from effectflow.checkpoint.entries import Arguments
+from effectflow.checkpoint.shown import shown
 from effectflow.checkpoint.values import KnownTypes, digest_of
-from effectflow.effects import Effect, do
+from effectflow.effects import Effect, do, suspend
 
 __all__ = ["Step", "arguments_of", "effect_types", "step"]
 
@@ -28,8 +29,6 @@ Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
 P = ParamSpec("P")
-
-_SHOWN = 200
 
 
 class Step(Generic[P, Env, E, A]):
@@ -52,7 +51,11 @@ class Step(Generic[P, Env, E, A]):
             retryable,
             at_most_once,
         )
-        self.parameters = tuple(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters
+        self.parameters = tuple(parameters)
+        self.gathering = next(
+            (name for name, one in parameters.items() if one.kind is one.VAR_POSITIONAL), None
+        )
 
     @property
     def name(self) -> str:
@@ -60,17 +63,28 @@ class Step(Generic[P, Env, E, A]):
         return self.definition.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Effect[Env, E, A]:
-        effect = self.function(*args, **kwargs)
+        # Called only if the step is to be run: of one that is skipped, not even the function is called.
+        effect = suspend(lambda: self.function(*args, **kwargs))
         return durable(self.definition, effect, partial(self._describe, args, kwargs))
 
     def _describe(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         if kwargs:
             bound = inspect.signature(self.function).bind(*args, **kwargs).arguments
-        else:
-            bound = dict(zip(self.parameters, args, strict=False))
-            if len(args) > len(bound):
-                bound["*"] = args[len(bound) :]
-        return arguments_of(self.name, bound)
+            return arguments_of(self.name, bound)
+        bound = self._named(args, len(self.parameters), "*")
+        if self.gathering is None:
+            return arguments_of(self.name, bound)
+        # The digest names what `*items` gathers otherwise, as it always did: journals have it.
+        position = self.parameters.index(self.gathering)
+        named = self._named(args, position, self.gathering)
+        return Arguments(digest_of(bound, path=self.name), shown(named))
+
+    def _named(self, args: tuple[Any, ...], count: int, gathering: str) -> dict[str, Any]:
+        """The first so many arguments by their parameters, and the others as what gathers them."""
+        named = dict(zip(self.parameters[:count], args, strict=False))
+        if len(args) > count:
+            named[gathering] = args[count:]
+        return named
 
 
 def arguments_of(step: str, bound: Mapping[str, Any]) -> Arguments:
@@ -78,10 +92,7 @@ def arguments_of(step: str, bound: Mapping[str, Any]) -> Arguments:
 
     Raises NotSerializable for what is neither plain data nor a data class.
     """
-    shown = ", ".join(f"{name}={value!r}" for name, value in bound.items())
-    if len(shown) > _SHOWN:
-        shown = f"{shown[:_SHOWN]}..."
-    return Arguments(digest_of(bound, path=step), f"({shown})")
+    return Arguments(digest_of(bound, path=step), shown(bound))
 
 
 @overload
@@ -108,7 +119,9 @@ def step(
     """Make the effect that a function returns a durable step; see `with_checkpointing`.
 
     The step is named after the function, and the classes of its output and errors are read from its
-    return annotation, `Effect[Env, Error, Output]` or, on a generator function, `Do[...]`. The step
+    return annotation, `Effect[Env, Error, Output]` or, on a generator function, `Do[...]`. The function
+    is called when the step runs, so what it raises is a defect of the step, and not at all where a
+    resume finds the step completed. The step
     also records a digest of its arguments: reached again with other ones, a completed step fails the
     run with `StepInputChanged`. Arguments must be plain data or data classes; what is none of those
     (a connection, a client) belongs in the environment.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -17,6 +18,7 @@ from effectflow.checkpoint import (
     RunInfo,
     RunQuery,
     Verification,
+    failure_that_stands,
     plan_resume,
     read_checkpoint,
     read_entries,
@@ -151,7 +153,8 @@ def plan(
         checkpoint = await read_checkpoint(found, run_id, seal)
         name = checkpoint.workflow
         if app is None and name != census.name:
-            return name, plan_resume(checkpoint)
+            entries = await read_entries(found, run_id, seal)
+            return name, replace(plan_resume(checkpoint), fails_again=failure_that_stands(entries))
         checkpoints = Checkpoints(found, key=seal.key, encryption=seal.encryption)
         # Nothing is run, so what the workflow needs for that is not made.
         effect = workflow_named(name, app).workflow.plan(run_id)
@@ -165,6 +168,7 @@ def plan(
                 "start": found.start,
                 "retry_current": found.retry_current,
                 "skip": list(found.skip),
+                "fails_again": found.fails_again,
             }
         )
     else:

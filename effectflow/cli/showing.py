@@ -178,6 +178,12 @@ def show_plan(console: Console, plan: ResumePlan, workflow_name: str) -> None:
     else:
         start = f"{plan.start}{' (again)' if plan.retry_current else ''}"
     console.print(Text(f"start: {start}"), soft_wrap=True)
+    if plan.fails_again is not None:
+        end = (
+            f"the failure of {plan.fails_again} stands, as that is not to be retried, or steps that came "
+            "after it have run; to try again, start the work anew, under another id"
+        )
+        console.print(Text(f"fails again: {end}"), soft_wrap=True)
 
 
 def _line(entry: Entry) -> str:

@@ -158,7 +158,8 @@ class Effect(Generic[Env, E, A]):
     ) -> Effect[Env2, E | E2, A]:
         """Run the effect that `f` makes of the error, and fail with the error still.
 
-        A failure of that effect takes the place of the error.
+        A failure of that effect takes the place of the error. In a durable run, a step of that effect
+        settles the error: a resume fails with it again, instead of running what failed.
         """
 
         def tapped(failed: nodes.Failed) -> Effect[Any, Any, Any]:
@@ -355,7 +356,8 @@ class Effect(Generic[Env, E, A]):
 
         `finalizer` is an effect, or a function that is told how it ended and makes one. It is
         shielded from cancellation. A defect of a finalizer is added as a note where the effect
-        itself ended in a defect or an interruption, and is raised where it did not.
+        itself ended in a defect or an interruption, and is raised where it did not. In a durable run,
+        a step of a finalizer settles a failure, as one of `tap_err` does.
         """
         if not isinstance(finalizer, Effect):
             return nodes.OnExit(self, finalizer)

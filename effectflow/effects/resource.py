@@ -37,6 +37,9 @@ def bracket(
     ends badly and the release does so too, the use's error stands, and the release's is in its trail
     and notes; if the use ends well, the release's error is that of the whole.
 
+    In a durable run, a release that is a step settles a failure of the use: what was acquired is gone, so
+    a resume fails with it again. What each process has to acquire anew belongs into no step.
+
     On asyncio acquire and release run in tasks of their own. What has to be left by the task that
     entered it, such as a task group, belongs into one `from_async` with `async with`.
 

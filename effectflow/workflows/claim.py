@@ -16,6 +16,7 @@ from effectflow.checkpoint.live_run import LiveRun
 from effectflow.checkpoint.past import read_past
 from effectflow.checkpoint.reading import Journal, check_against
 from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary
+from effectflow.effects import Clock
 
 __all__ = ["Claim"]
 
@@ -75,6 +76,7 @@ class Claim:
         context: Mapping[str, object],
         *,
         force: bool = False,
+        clock: Clock,
     ) -> LiveRun:
         """The run that goes on from this checkpoint, after the entries that the store has."""
         summary = RunSummary(
@@ -97,5 +99,6 @@ class Claim:
             summary=summary,
             context=context,
             force=force,
+            clock=clock,
         )
         return self._run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -89,11 +88,11 @@ async def start_run(
             input=input_tree,
             context=context_tree,
             format=format_version(),
-            at=time.time(),
+            at=scope.clock.now().timestamp(),
             structure=definition.structure,
         )
         known = fold([started], run_id)
-        run = claim.live_run(known, Journal.empty(run_id), _context(known))
+        run = claim.live_run(known, Journal.empty(run_id), _context(known), clock=scope.clock)
         run.add(started)
         return await _drive(run, blueprint, input, env, scope)
 
@@ -186,8 +185,8 @@ async def _continue(
     if changed is not None and not force:
         raise changed
     input = _decode(known.initial_state, blueprint.input_types, known.run_id, "input")
-    run = claim.live_run(known, found.journal, _context(known), force=force)
-    run.add(_resumed(claim.lease.owner, found, definition))
+    run = claim.live_run(known, found.journal, _context(known), force=force, clock=scope.clock)
+    run.add(_resumed(claim.lease.owner, found, definition, run.now()))
     if completion is not None:
         run.reopen()
     if run.checkpoints.observers:
@@ -202,10 +201,10 @@ def _next_step(blueprint: Blueprint, known: Checkpoint) -> str | None:
     return None
 
 
-def _resumed(owner: str, found: _Found, now: Definition) -> Resumed:
+def _resumed(owner: str, found: _Found, now: Definition, at: float) -> Resumed:
     """What says that the run goes on, and in which definition and format if these are others now."""
     format = None if found.journal.format == format_version() else format_version()
-    resumed = Resumed(owner, time.time(), format=format)
+    resumed = Resumed(owner, at, format=format)
     if found.was.fingerprint == now.fingerprint:
         return resumed
     return replace(resumed, version=now.version, steps=now.steps, structure=now.structure)
@@ -259,13 +258,13 @@ async def _write_end(
     types = blueprint.output_types
     if defect is not None:
         error = write_error(defect, types, is_defect=True)
-        await run.finish(Finished(RunStatus.FAILED, None, error, time.time()), RunStatus.FAILED)
+        await run.finish(Finished(RunStatus.FAILED, None, error, run.now()), RunStatus.FAILED)
     elif outcome.__class__ is Failed:
         error = write_error(outcome.error, types, is_defect=False)
-        await run.finish(Finished(RunStatus.FAILED, None, error, time.time()), RunStatus.FAILED)
+        await run.finish(Finished(RunStatus.FAILED, None, error, run.now()), RunStatus.FAILED)
     else:
         output = run.encode(outcome, "output", types)
-        done = Finished(RunStatus.COMPLETED, output, None, time.time())
+        done = Finished(RunStatus.COMPLETED, output, None, run.now())
         await run.finish(done, RunStatus.COMPLETED)
 
 

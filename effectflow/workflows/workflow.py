@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
@@ -11,7 +12,7 @@ from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.journal import fold
-from effectflow.checkpoint.plan import ResumePlan
+from effectflow.checkpoint.plan import ResumePlan, failure_that_stands
 from effectflow.checkpoint.reading import read_entries, run_not_found
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
@@ -219,7 +220,8 @@ class Workflow(Generic[Env, E, Input, Out]):
             if not entries:
                 raise await run_not_found(checkpoints.store, run_id)
             upgraded = self._blueprint.upgraded(tuple(entries))
-            return self.plan_for(fold(upgraded, run_id))
+            plan = self.plan_for(fold(upgraded, run_id))
+            return replace(plan, fails_again=failure_that_stands(upgraded))
 
         return _durably(perform)
 

@@ -207,12 +207,12 @@ async def test_chance_between_the_steps_of_a_round_is_recorded(store: MemoryStor
 
     @step
     def note(number: float) -> Effect[App, str, float]:
-        drawn.append(number)
         return pure(number)
 
     @do
     def draw(before: float) -> Do[App, str, float]:
         number = yield from random()
+        drawn.append(number)
         yield from note(number)
         yield from step(name="last")(lambda: fail("no") if is_broken else pure(None))()
         return before + number

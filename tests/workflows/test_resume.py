@@ -160,6 +160,52 @@ async def test_a_failed_step_is_run_again_and_those_before_it_are_not(store: Mem
     assert app.world.done == ["a1", "a2", "a2", "a3"]
 
 
+async def test_the_function_of_a_completed_step_is_not_called_again(store: MemoryStore) -> None:
+    called: list[str] = []
+
+    @step
+    def prepare(name: str) -> Effect[App, OutOfStock, str]:
+        called.append(name)
+        if called.count(name) > 1:
+            raise RuntimeError("there is no token any more")
+        return act(name)
+
+    @workflow
+    def prepared(_: None) -> Do[App, OutOfStock, str]:
+        yield from prepare("a")
+        return (yield from act("b"))
+
+    app = App(Checkpoints(store), World(broken={"b"}))
+    await prepared.start(None, run_id="r").run(app)
+    app.world.broken.clear()
+
+    assert await prepared.resume("r").run(app) == Success("b done")
+    assert called == ["a"]
+
+
+async def test_what_the_function_of_a_step_raises_is_a_defect_of_the_step(
+    store: MemoryStore,
+) -> None:
+    tokens: list[str] = []
+
+    @step
+    def prepare(name: str) -> Effect[App, OutOfStock, str]:
+        return pure(f"{name} {tokens[0]}")
+
+    @workflow
+    def prepared(_: None) -> Do[App, OutOfStock, str]:
+        return (yield from prepare("a"))
+
+    app = App(Checkpoints(store))
+    with pytest.raises(IndexError) as raised:
+        await prepared.start(None, run_id="r").run(app)
+    assert "in step 'prepare' of run 'r', attempt 1" in raised.value.__notes__
+    assert isinstance((await read_checkpoint(store, "r")).state, Failed)
+
+    tokens.append("token")
+    assert await prepared.resume("r").run(app) == Success("a token")
+
+
 async def test_a_complete_run_gives_its_recorded_output_and_runs_nothing(
     store: MemoryStore,
 ) -> None:

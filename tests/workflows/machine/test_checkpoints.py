@@ -45,12 +45,12 @@ async def test_of_a_complete_run_it_is_the_machine_that_the_run_has_given(
 
 async def test_of_a_run_under_way_it_is_the_machine_after_each_attempt(store: MemoryStore) -> None:
     app = app_on(store, busy=2)
-    clock, by_hand = Timeline(), orders.begin()
+    clock, by_hand = Timeline(tick=0), orders.begin()
     await orders.start(run_id="r").run_or_raise(app, clock=clock)
     entries = await read_entries(store, "r")
     seen = [orders.machine_of(fold(entries[:n], "r")) for n in range(1, len(entries) + 1)]
 
-    clock = Timeline()
+    clock = Timeline(tick=0)
     expected = [by_hand]
     for _ in range(4):
         by_hand = await orders.step(by_hand).run_or_raise(app_on(store, busy=2), clock=clock)

@@ -72,9 +72,9 @@ def app_on(store: CheckpointStore, **world: Any) -> App:
 
 
 async def test_a_run_ends_in_the_machine_that_stepping_by_hand_gives(store: MemoryStore) -> None:
-    by_hand = await orders.run_until_final().run(App(World(busy=2)), clock=Timeline())
+    by_hand = await orders.run_until_final().run(App(World(busy=2)), clock=Timeline(tick=0))
 
-    run = await orders.start().run(app_on(store, busy=2), clock=Timeline())
+    run = await orders.start().run(app_on(store, busy=2), clock=Timeline(tick=0))
 
     assert run == by_hand
     assert run.unwrap().current is Order.SHIPPED

@@ -1,4 +1,4 @@
-"""A clock that goes on by a millisecond when it is asked, and by the whole delay when told to sleep."""
+"""A clock that goes on when it is asked, and by the whole delay when told to sleep."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ import anyio
 
 
 class Timeline:
-    """The clock. `slept` has the delays that were asked for, in seconds."""
+    """The clock. `slept` has the delays that were asked for, in seconds.
 
-    def __init__(self, at: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+    Parameters:
+        at: what it says at first.
+        tick: by how many milliseconds it goes on when it is asked. With 0 it says the same to a machine
+            that is stepped by hand and to a run, whose journal asks as well.
+    """
+
+    def __init__(self, at: datetime = datetime(2026, 1, 1, tzinfo=UTC), *, tick: int = 1) -> None:
         self.at = at
+        self.tick = timedelta(milliseconds=tick)
         self.slept: list[float] = []
 
     def now(self) -> datetime:
-        self.at += timedelta(milliseconds=1)
+        self.at += self.tick
         return self.at
 
     def monotonic(self) -> float:

@@ -1,0 +1,101 @@
+"""Whether the owner of a lease is dead, as far as that can be told from here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from effectflow.checkpoint import Lease, Owner
+
+PRINT_OWNER = (
+    "import sys; from effectflow.checkpoint import Owner; print(Owner.new(), flush=True); "
+    "sys.stdin.read()"
+)
+
+
+@contextmanager
+def another_process() -> Generator[tuple[Owner, subprocess.Popen[str]]]:
+    """A process that lives until its standard input is closed, and a claimant of it."""
+    command = [sys.executable, "-c", PRINT_OWNER]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        owner = Owner.parse(process.stdout.readline().strip())
+        assert owner is not None
+        try:
+            yield owner, process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def hides_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What /proc is like that was mounted with `hidepid=2`: of other users nothing is there."""
+    read = Path.read_text
+
+    def read_text(path: Path, *args: Any, **options: Any) -> str:
+        if path.name == "stat" and path.parent.name.isdigit():
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return read(path, *args, **options)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+
+
+def test_a_process_is_dead_once_it_has_ended() -> None:
+    with another_process() as (owner, process):
+        assert not owner.is_dead()
+        assert Lease("r", str(owner), 1, expires_at=2.0).is_held(1.0)
+        process.kill()
+        process.wait()
+        assert owner.is_dead()
+        assert not Lease("r", str(owner), 1, expires_at=2.0).is_held(1.0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only /proc tells of zombies")
+def test_a_process_that_nobody_has_waited_for_is_dead() -> None:
+    with another_process() as (owner, process):
+        process.kill()
+        deadline = time.monotonic() + 30
+        while not owner.is_dead():
+            assert time.monotonic() < deadline
+        assert process.returncode is None
+
+
+@pytest.mark.usefixtures("hides_processes")
+def test_a_live_process_that_is_hidden_is_not_dead() -> None:
+    with another_process() as (owner, process):
+        assert not owner.is_dead()
+        process.kill()
+        process.wait()
+        assert owner.is_dead()
+
+
+@pytest.mark.usefixtures("hides_processes")
+def test_a_live_process_of_another_user_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int, signal: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with another_process() as (owner, _):
+        monkeypatch.setattr(os, "kill", refuse)
+        is_dead = owner.is_dead()
+        monkeypatch.undo()
+    assert not is_dead
+
+
+def test_another_process_of_the_same_number_is_not_the_owner() -> None:
+    own = Owner.new()
+    assert not own.is_dead()
+    assert Owner(own.pid, own.host, f"{own.born}1", own.claim).is_dead() or not own.born
+
+
+def test_a_number_that_no_process_has_is_dead() -> None:
+    assert Owner(2**80, Owner.new().host, "1", "1").is_dead()
