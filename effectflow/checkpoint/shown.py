@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 __all__ = ["repr_of", "shown"]
@@ -17,55 +17,63 @@ def shown(named: Mapping[str, object]) -> str:
         >>> shown({"name": "cap", "sizes": [1, 2]})
         "(name='cap', sizes=[1, 2])"
     """
-    text = ""
-    for piece in _joined(_named(named.items())):
-        text += piece
-        if len(text) > _LENGTH:
-            return f"({text[:_LENGTH]}...)"
-    return f"({text})"
+    pieces: list[str] = []
+    room = _LENGTH
+    for name, value in named.items():
+        room = _add(pieces, f", {name}=" if pieces else f"{name}=", room)
+        room = _show(value, pieces, room)
+        if room < 0:
+            return f"({''.join(pieces)[:_LENGTH]}...)"
+    return f"({''.join(pieces)})"
 
 
-def _named(items: Iterable[tuple[str, object]]) -> Iterator[Iterator[str]]:
-    for name, value in items:
-        yield _after(f"{name}=", value)
+def _add(pieces: list[str], piece: str, room: int) -> int:
+    pieces.append(piece)
+    return room - len(piece)
 
 
-def _pieces(value: Any) -> Iterator[str]:
-    """What `repr` gives, piece by piece: of a long list only the beginning is looked at."""
+def _show(value: Any, pieces: list[str], room: int) -> int:
+    """Add what `repr` gives, and give how many characters there is room for yet.
+
+    Of a long list only the beginning is looked at.
+    """
     kind = cast("type[Any]", type(value))
     if kind in (str, bytes):
-        yield repr(value if len(value) <= _LENGTH else value[: _LENGTH + 1])
-    elif kind is dict:
-        yield "{"
-        yield from _joined(_pair(key, part) for key, part in value.items())
-        yield "}"
-    elif kind in _BRACKETS and value:
+        return _add(pieces, repr(value[: _LENGTH + 1]), room)
+    if kind is dict:
+        return _show_all(value.items(), "{", "}", _show_pair, pieces, room)
+    if kind in _BRACKETS and value:
         opening, closing = _BRACKETS[kind]
-        yield opening
-        yield from _joined(map(_pieces, value))
-        yield ",)" if kind is tuple and len(value) == 1 else closing
-    else:
-        yield repr_of(value)
+        if kind is tuple and len(value) == 1:
+            closing = ",)"
+        return _show_all(value, opening, closing, _show, pieces, room)
+    return _add(pieces, repr_of(value), room)
 
 
 _BRACKETS = {list: "[]", tuple: "()", set: "{}", frozenset: ("frozenset({", "})")}
 
 
-def _pair(key: object, value: object) -> Iterator[str]:
-    yield from _pieces(key)
-    yield from _after(": ", value)
+def _show_pair(pair: tuple[object, object], pieces: list[str], room: int) -> int:
+    key, value = pair
+    return _show(value, pieces, _add(pieces, ": ", _show(key, pieces, room)))
 
 
-def _after(text: str, value: object) -> Iterator[str]:
-    yield text
-    yield from _pieces(value)
-
-
-def _joined(parts: Iterable[Iterator[str]]) -> Iterator[str]:
+def _show_all(
+    parts: Iterable[Any],
+    opening: str,
+    closing: str,
+    show: Callable[[Any, list[str], int], int],
+    pieces: list[str],
+    room: int,
+) -> int:
+    room = _add(pieces, opening, room)
     for number, part in enumerate(parts):
+        if room < 0:
+            return room
         if number:
-            yield ", "
-        yield from part
+            room = _add(pieces, ", ", room)
+        room = show(part, pieces, room)
+    return _add(pieces, closing, room)
 
 
 def repr_of(value: object) -> str:
