@@ -19,6 +19,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
+from effectflow.effects.event_loop import shielded
 from effectflow.stores.asyncio_bridge import AsyncioBridge
 from effectflow.stores.holder import Holder, past_a_dead_holder
 from effectflow.stores.patience import Patience
@@ -83,7 +84,7 @@ class PostgresStore:
         try:
             await self._bridge.call(self._open)
         except BaseException:
-            await self._bridge.close()
+            await shielded(self._leave())
             raise
         return self
 
@@ -98,7 +99,7 @@ class PostgresStore:
             await pool.close()
             raise StoreUnavailable(repr(self), f"it cannot be opened: {error}") from error
         except BaseException:
-            await pool.close()
+            await shielded(pool.close())
             raise
         self._pool = pool
         self._writer = PostgresWriter(pool, self._queries, self._patience)
@@ -109,8 +110,13 @@ class PostgresStore:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._bridge.call(self._close)
-        await self._bridge.close()
+        await shielded(self._leave())
+
+    async def _leave(self) -> None:
+        try:
+            await self._bridge.call(self._close)
+        finally:
+            await self._bridge.close()
 
     async def _close(self) -> None:
         pool, self._pool = self._pool, None

@@ -24,6 +24,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
+from effectflow.effects.event_loop import shielded
 from effectflow.stores.sqlite_file import open_database
 from effectflow.stores.sqlite_writer import SqliteWriter
 
@@ -85,13 +86,21 @@ class SqliteStore:
         return self._durability
 
     async def __aenter__(self) -> Self:
-        await to_thread.run_sync(self._open)
+        try:
+            await shielded(to_thread.run_sync(self._open))
+        except BaseException:
+            await shielded(to_thread.run_sync(self._close))
+            raise
         return self
 
     def _open(self) -> None:
         connection = open_database(self.path, self._durability)
-        self._reader = open_database(self.path, self._durability)
-        self._writer = SqliteWriter(connection, self.path)
+        try:
+            self._reader = open_database(self.path, self._durability)
+            self._writer = SqliteWriter(connection, self.path)
+        except BaseException:
+            connection.close()
+            raise
 
     async def __aexit__(
         self,
@@ -99,13 +108,16 @@ class SqliteStore:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await shielded(to_thread.run_sync(self._close))
+
+    def _close(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            await to_thread.run_sync(writer.close)
-        if self._reader is not None:
-            with self._reading:
-                self._reader.close()
-                self._reader = None
+            writer.close()
+        with self._reading:
+            reader, self._reader = self._reader, None
+            if reader is not None:
+                reader.close()
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         def claim(database: sqlite3.Connection) -> Lease:
