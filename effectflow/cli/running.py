@@ -48,7 +48,7 @@ def demo(
         fail(ExitCode.BAD_USE, f"{chosen} is no folder")
     store_named(store)
     job = CensusJob(str(chosen), str(report.resolve()), limit)
-    run_id = run_id or f"census-{uuid4().hex[:8]}"
+    run_id = _chosen(run_id, census.name)
     if not as_json:
         Console().print(
             f"Run {run_id}: Python files below {chosen}",
@@ -75,7 +75,7 @@ def run(
     with bad_use():
         loaded = load_workflow(workflow)
         value = _structured(loaded, read_input(input))
-    run_id = run_id or f"{loaded.workflow.name}-{uuid4().hex[:8]}"
+    run_id = _chosen(run_id, loaded.workflow.name)
     effect = loaded.workflow.start(value, run_id=run_id)
     keys = given_keys(key_file, encryption_keys)
     _drive(loaded, store, effect, run_id, keys=keys, app=workflow, as_json=as_json)
@@ -108,6 +108,11 @@ def resume(
     effect = loaded.workflow.resume(info.run_id, force=force)
     keys = given_keys(key_file, encryption_keys)
     _drive(loaded, store, effect, info.run_id, keys=keys, app=app, as_json=as_json)
+
+
+def _chosen(run_id: str | None, workflow: str) -> str:
+    """The id of a run to start: made up if none was given."""
+    return f"{workflow}-{uuid4().hex[:8]}" if run_id is None else run_id
 
 
 def _structured(loaded: LoadedWorkflow, data: Any) -> Any:

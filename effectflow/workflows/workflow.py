@@ -156,7 +156,9 @@ class Workflow(Generic[Env, E, Input, Out]):
         async def perform(checkpoints: Checkpoints, env: Any, scope: Scope) -> Any:
             # Made up anew each time: one effect, run twice, starts two runs. Within another run it is
             # recorded, so that a resume of that one finds this one again.
-            chosen = run_id or observe(scope, "run_id", lambda: f"{self.name}-{uuid4().hex[:12]}")
+            chosen = run_id
+            if chosen is None:
+                chosen = observe(scope, "run_id", lambda: f"{self.name}-{uuid4().hex[:12]}")
             return await start_run(
                 self._blueprint,
                 input,

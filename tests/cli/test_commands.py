@@ -104,6 +104,16 @@ def test_json_everywhere(effectflow: Command) -> None:
     assert effectflow("list", "--resumable", "--json").json == []
 
 
+@pytest.mark.parametrize(
+    "arguments", [("run", "shop:sell", "--input", '{"item": "cap"}'), ("demo", "code")]
+)
+def test_an_empty_run_id_names_the_run(effectflow: Command, arguments: tuple[str, ...]) -> None:
+    ran = [effectflow(*arguments, "--run-id", "", "--json").json for _ in range(2)]
+
+    assert [(one["run_id"], one["status"]) for one in ran] == [("", "completed")] * 2
+    assert ran[1]["steps_run"] == 0
+
+
 def test_a_failure_is_exit_code_1_and_says_how_to_resume(effectflow: Command) -> None:
     ran = effectflow("run", "shop:sell", "--input", '{"item": "hat"}', "--run-id", "r1")
 

@@ -722,6 +722,15 @@ async def test_a_run_that_is_not_to_be_preserved_is_gone_once_complete(store: Me
     assert await store.find() == []
 
 
+async def test_an_empty_run_id_names_a_run_as_any_other_does(store: MemoryStore) -> None:
+    app = App(Checkpoints(store))
+    for _ in range(2):
+        assert await three_acts.start("a", run_id="").run(app) == Success(ALL)
+
+    assert app.world.done == ["a1", "a2", "a3"]
+    assert [info.run_id for info in await store.find()] == [""]
+
+
 async def test_a_run_within_another_is_done_once_though_nothing_is_to_be_preserved(
     store: MemoryStore,
 ) -> None:
