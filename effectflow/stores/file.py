@@ -19,6 +19,7 @@ from effectflow.checkpoint.errors import (
     CorruptCheckpoint,
     LeaseLost,
     RunBusy,
+    RunConflict,
     RunNotFound,
     SaveFailed,
     StoreUnavailable,
@@ -59,7 +60,8 @@ class FileStore:
     leaves the state before or the state after. A checkpoint that was damaged is replaced by the newest
     good copy of its history, with a warning. A run that cannot be read at all is passed over by `find`,
     with a warning, as are folders that are copies of others. Several processes of one host may use one
-    directory.
+    directory. Where the file system does not tell capital letters from small ones, ids of runs have to
+    differ in more; an id whose folder has another run is refused with RunConflict.
 
     A run that is deleted leaves nothing but its fence, in one of a fixed number of files: whoever wrote
     to it stays refused, also when a run of the same name is started.
@@ -275,7 +277,7 @@ class FileStore:
                 if mark is not None and not state.is_restored:
                     found[run_id] = mark, state.without_records()
                 infos.append(_info(folder, state))
-            except (CorruptCheckpoint, UnsupportedVersion) as error:
+            except (CorruptCheckpoint, RunConflict, UnsupportedVersion) as error:
                 damaged[run_id] = error
         # Of those that are there, and no others.
         self._found = found
