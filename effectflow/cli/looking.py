@@ -165,6 +165,7 @@ def plan(
                 "start": found.start,
                 "retry_current": found.retry_current,
                 "skip": list(found.skip),
+                "is_complete": found.is_complete,
             }
         )
     else:

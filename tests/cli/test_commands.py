@@ -99,7 +99,8 @@ def test_json_everywhere(effectflow: Command) -> None:
     assert (ran["status"], ran["output"], ran["steps_run"]) == ("completed", 2, 1)
     assert effectflow("show", "r1", "--json").json["completed_steps"][0]["step"] == "take"
     assert effectflow("history", "r1", "--json").json[0]["entry"] == "started"
-    assert effectflow("plan", "r1", "--json").json["skip"] == ["take"]
+    plan = effectflow("plan", "r1", "--json").json
+    assert (plan["skip"], plan["start"], plan["is_complete"]) == (["take"], None, True)
     assert [run["run_id"] for run in effectflow("list", "--json").json] == ["r1"]
     assert effectflow("list", "--resumable", "--json").json == []
 
