@@ -26,7 +26,7 @@ from effectflow.checkpoint.errors import (
     UnsupportedVersion,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
+from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunSummary
 from effectflow.stores.file_format import RunState
 from effectflow.stores.file_lock import LOCK_SECONDS, RunLock
 from effectflow.stores.file_run import Mark, RunFolder, is_same, run_id_of
@@ -46,7 +46,7 @@ class _Run(NamedTuple):
     lock: RunLock
 
 
-class FileStore:
+class FileStore(CheckpointStore):
     """Keeps each run in a folder of JSON files. Needs the extra `effectflow[file]` (filelock).
 
     ::
@@ -72,8 +72,6 @@ class FileStore:
     How many copies of earlier checkpoints are kept is said by `Checkpoints(history=...)`.
     """
 
-    durability = "full"
-
     def __init__(self, directory: str | PathLike[str]) -> None:
         self.directory = Path(directory)
         self._sessions = self.directory / "sessions"
@@ -82,6 +80,10 @@ class FileStore:
         self._found: dict[str, tuple[Mark, RunState]] = {}
         self._driven: dict[str, _Run] = {}
         self._is_open = False
+
+    @property
+    def durability(self) -> str:
+        return "full"
 
     async def __aenter__(self) -> Self:
         await to_thread.run_sync(self._open)

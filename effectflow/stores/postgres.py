@@ -18,7 +18,14 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
+from effectflow.checkpoint.store import (
+    CheckpointStore,
+    Record,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+)
 from effectflow.effects.event_loop import shielded
 from effectflow.stores.asyncio_bridge import AsyncioBridge
 from effectflow.stores.holder import Holder, past_a_dead_holder
@@ -36,7 +43,7 @@ A = TypeVar("A")
 _PAGE = 200
 
 
-class PostgresStore:
+class PostgresStore(CheckpointStore):
     """Keeps runs in PostgreSQL. Needs the extra `effectflow[postgres]` (psycopg 3).
 
     A durable append is one round trip. Appends that are asked for while another is under way go
@@ -54,8 +61,6 @@ class PostgresStore:
     Raises ValueError for a connection string that cannot be read. Opening fails with StoreUnavailable,
     or with UnsupportedVersion if a newer effectflow has been there.
     """
-
-    durability = "full"
 
     def __init__(
         self,
@@ -78,6 +83,10 @@ class PostgresStore:
 
     def __repr__(self) -> str:
         return f"PostgresStore(schema={self._schema!r})"
+
+    @property
+    def durability(self) -> str:
+        return "full"
 
     async def __aenter__(self) -> Self:
         await self._bridge.open()

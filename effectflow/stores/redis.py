@@ -27,7 +27,7 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
+from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunSummary
 from effectflow.effects.event_loop import shielded
 from effectflow.stores import redis_scripts
 from effectflow.stores.asyncio_bridge import AsyncioBridge
@@ -47,7 +47,7 @@ _Client: TypeAlias = Any
 _CHUNK = 500
 
 
-class RedisStore:
+class RedisStore(CheckpointStore):
     """Keeps runs in Redis. Needs the extra `effectflow[redis]` (redis-py, hiredis).
 
     An append is one atomic script; one that comes twice, because its answer was lost, is done once.

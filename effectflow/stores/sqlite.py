@@ -23,7 +23,14 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
+from effectflow.checkpoint.store import (
+    CheckpointStore,
+    Record,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+)
 from effectflow.effects.event_loop import shielded
 from effectflow.stores.sqlite_file import open_database
 from effectflow.stores.sqlite_writer import SqliteWriter
@@ -40,7 +47,7 @@ _CHUNK = 500
 """Rows read at a time, so that no read holds the write-ahead log for long."""
 
 
-class SqliteStore:
+class SqliteStore(CheckpointStore):
     """Keeps runs in an SQLite file (in WAL mode), which several processes may use at once.
 
     One thread writes. It commits together whatever entries wait, so that many runs share the price of
