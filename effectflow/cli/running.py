@@ -19,7 +19,7 @@ from effectflow.cli.exits import ExitCode
 from effectflow.cli.finding import demo_workflow, workflow_of
 from effectflow.cli.keys import EncryptionKeysOption, KeyFileOption, Keys
 from effectflow.cli.loading import BadUse, LoadedWorkflow, load_workflow, read_input
-from effectflow.cli.opening import bad_use, fail, given_keys, read_store, store_named
+from effectflow.cli.opening import bad_use, check_store, fail, given_keys, read_store
 from effectflow.cli.options import STORE, AppOption, JsonOption, StoreOption
 
 __all__ = ["demo", "resume", "run"]
@@ -46,7 +46,7 @@ def demo(
     chosen = (folder or Path(dataclasses.__file__).parent).resolve()
     if not chosen.is_dir():
         fail(ExitCode.BAD_USE, f"{chosen} is no folder")
-    store_named(store)
+    check_store(store)
     job = CensusJob(str(chosen), str(report.resolve()), limit)
     run_id = _chosen(run_id, census.name)
     if not as_json:
@@ -142,7 +142,7 @@ def _drive(
     app: str | None = None,
     as_json: bool,
 ) -> NoReturn:
-    store_named(store)
+    check_store(store)
     words = ["effectflow", "resume", run_id]
     words += ["--store", store] if store != STORE else []
     words += ["--app", app] if app is not None else []
