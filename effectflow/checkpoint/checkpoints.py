@@ -72,7 +72,8 @@ class Checkpoints:
         history: how many copies of earlier checkpoints are kept of each run, to fall back on, by a store
             that writes its newest one over again (`KeepsHistory`). The others only ever append.
         preserve: whether a run is kept in the store once it is complete. If not, it is deleted then,
-            and starting it again runs it again.
+            and starting it again runs it again. A run that was started or resumed within another run
+            is kept all the same, as a resume of that one asks for its output again.
         on_save_error: "fail" ends a run whose entries cannot be saved; "warn" logs it, goes on, and
             tries again with the next entry.
         observers: who is told.

@@ -125,7 +125,9 @@ class _CurrentStep:
     @property
     def info(self) -> StepInfo:
         if self._info is None:
-            run_id = self._run_id or f"unrecorded-{urandom(16).hex()}"
+            run_id = self._run_id
+            if run_id is None:
+                run_id = f"unrecorded-{urandom(16).hex()}"
             self._info = self._make(run_id, self._path, self._attempt)
         return self._info
 

@@ -10,6 +10,7 @@ from effectflow.checkpoint.entries import Entry, Resumed, Started
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CorruptCheckpoint,
+    RunConflict,
     RunNotFound,
     UnsupportedVersion,
 )
@@ -118,7 +119,7 @@ async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED
     """Check every entry of a run, without running anything. Raises RunNotFound."""
     try:
         info, records = await read_consistently(store, run_id)
-    except (CorruptCheckpoint, UnsupportedVersion) as error:
+    except (CorruptCheckpoint, RunConflict, UnsupportedVersion) as error:
         return Verification(run_id, 0, 0, error)
     length = len(records)
     journal, problem = _open_all(records, run_id, seal, Journal.empty(run_id))

@@ -169,6 +169,7 @@ def plan(
                 "retry_current": found.retry_current,
                 "skip": list(found.skip),
                 "fails_again": found.fails_again,
+                "is_complete": found.is_complete,
             }
         )
     else:

@@ -16,7 +16,7 @@ from effectflow.cli.keys import Keys, read_keys
 from effectflow.cli.loading import BadUse
 from effectflow.stores import open_store
 
-__all__ = ["bad_use", "fail", "given_keys", "read_store", "say", "store_named"]
+__all__ = ["bad_use", "check_store", "fail", "given_keys", "read_store", "say", "store_named"]
 
 A = TypeVar("A")
 
@@ -52,6 +52,11 @@ def store_named(url: str) -> CheckpointStore:
         return open_store(url)
     except (ValueError, ModuleNotFoundError) as error:
         fail(ExitCode.BAD_USE, str(error))
+
+
+def check_store(url: str) -> None:
+    """End the command if a URL names no store, before anything is said or done."""
+    store_named(url)
 
 
 class bad_use:  # noqa: N801

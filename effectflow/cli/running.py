@@ -19,7 +19,7 @@ from effectflow.cli.exits import ExitCode
 from effectflow.cli.finding import demo_workflow, workflow_of
 from effectflow.cli.keys import EncryptionKeysOption, KeyFileOption, Keys
 from effectflow.cli.loading import BadUse, LoadedWorkflow, load_workflow, read_input
-from effectflow.cli.opening import bad_use, fail, given_keys, read_store, store_named
+from effectflow.cli.opening import bad_use, check_store, fail, given_keys, read_store
 from effectflow.cli.options import STORE, AppOption, JsonOption, StoreOption
 
 __all__ = ["demo", "resume", "run"]
@@ -46,9 +46,9 @@ def demo(
     chosen = (folder or Path(dataclasses.__file__).parent).resolve()
     if not chosen.is_dir():
         fail(ExitCode.BAD_USE, f"{chosen} is no folder")
-    store_named(store)
+    check_store(store)
     job = CensusJob(str(chosen), str(report.resolve()), limit)
-    run_id = run_id or f"census-{uuid4().hex[:8]}"
+    run_id = _chosen(run_id, census.name)
     if not as_json:
         Console().print(
             f"Run {run_id}: Python files below {chosen}",
@@ -75,7 +75,7 @@ def run(
     with bad_use():
         loaded = load_workflow(workflow)
         value = _structured(loaded, read_input(input))
-    run_id = run_id or f"{loaded.workflow.name}-{uuid4().hex[:8]}"
+    run_id = _chosen(run_id, loaded.workflow.name)
     effect = loaded.workflow.start(value, run_id=run_id)
     keys = given_keys(key_file, encryption_keys)
     _drive(loaded, store, effect, run_id, keys=keys, app=workflow, as_json=as_json)
@@ -110,6 +110,11 @@ def resume(
     _drive(loaded, store, effect, info.run_id, keys=keys, app=app, as_json=as_json)
 
 
+def _chosen(run_id: str | None, workflow: str) -> str:
+    """The id of a run to start: made up if none was given."""
+    return f"{workflow}-{uuid4().hex[:8]}" if run_id is None else run_id
+
+
 def _structured(loaded: LoadedWorkflow, data: Any) -> Any:
     try:
         return loaded.workflow.structure_input(data)
@@ -137,7 +142,7 @@ def _drive(
     app: str | None = None,
     as_json: bool,
 ) -> NoReturn:
-    store_named(store)
+    check_store(store)
     words = ["effectflow", "resume", run_id]
     words += ["--store", store] if store != STORE else []
     words += ["--app", app] if app is not None else []

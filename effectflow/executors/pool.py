@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 
-from effectflow.effects.event_loop import shielded
+from effectflow.effects.event_loop import run_to_the_end, shielded
 from effectflow.executors.worker_process import WorkerProcess
 
 __all__ = ["PoolClosed", "WorkerPool"]
@@ -55,21 +55,27 @@ class WorkerPool:
 
     async def _take(self) -> WorkerProcess:
         while not self._is_closed:
-            if not self._idle:
-                await shielded(self._start())
-            worker = self._idle.pop()
+            # One that was just started is never idle: another task would take it meanwhile.
+            worker = self._idle.pop() if self._idle else await self._started()
             if worker.is_alive:
                 return worker
             await shielded(self._give_back(worker))
         raise PoolClosed
 
-    async def _start(self) -> None:
+    async def _started(self) -> WorkerProcess:
+        worker, cancelled = await run_to_the_end(self._start())
+        if cancelled is not None:
+            self._idle.append(worker)
+            raise cancelled
+        return worker
+
+    async def _start(self) -> WorkerProcess:
         worker = await WorkerProcess.start(self._make_env, self._grace)
         self._workers.add(worker)
-        self._idle.append(worker)
         if self._is_closed:
             # Closed meanwhile, so that nobody else would end it.
             await worker.end()
+        return worker
 
     async def _give_back(self, worker: WorkerProcess) -> None:
         """Take back a worker that may be dead, or at work for somebody who does not wait any more."""

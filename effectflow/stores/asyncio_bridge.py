@@ -11,7 +11,7 @@ from typing import TypeVar
 from anyio import to_thread
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from effectflow.effects.event_loop import new_waiter
+from effectflow.effects.event_loop import new_waiter, shielded
 
 __all__ = ["AsyncioBridge"]
 
@@ -33,21 +33,26 @@ class AsyncioBridge:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            self._running = start_blocking_portal("asyncio")
-            self._portal = await to_thread.run_sync(self._running.__enter__)
+            running = start_blocking_portal("asyncio")
+            self._portal = await shielded(to_thread.run_sync(running.__enter__))
+            self._running = running
 
     async def close(self) -> None:
         """End the loop, if one was made."""
         if self._running is not None:
             running, self._running, self._portal = self._running, None, None
-            await to_thread.run_sync(running.__exit__, None, None, None)
+            await shielded(to_thread.run_sync(running.__exit__, None, None, None))
 
     async def call(self, f: Callable[[], Awaitable[A]]) -> A:
-        """The result of `f()`. Cancellation ends the wait; on trio, `f` goes on to its end."""
+        """The result of `f()`, which a cancellation of the caller cancels too."""
         if self._portal is None:
             return await f()
         future: Future[A] = self._portal.start_task_soon(f)
         waiter = new_waiter()
         future.add_done_callback(lambda _: waiter.call_soon(waiter.wake))
-        await waiter
+        try:
+            await waiter
+        except BaseException:
+            future.cancel()
+            raise
         return future.result()

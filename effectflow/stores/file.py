@@ -19,13 +19,14 @@ from effectflow.checkpoint.errors import (
     CorruptCheckpoint,
     LeaseLost,
     RunBusy,
+    RunConflict,
     RunNotFound,
     SaveFailed,
     StoreUnavailable,
     UnsupportedVersion,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
+from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunSummary
 from effectflow.stores.file_format import RunState
 from effectflow.stores.file_lock import LOCK_SECONDS, RunLock
 from effectflow.stores.file_run import Mark, RunFolder, is_same, run_id_of
@@ -45,7 +46,7 @@ class _Run(NamedTuple):
     lock: RunLock
 
 
-class FileStore:
+class FileStore(CheckpointStore):
     """Keeps each run in a folder of JSON files. Needs the extra `effectflow[file]` (filelock).
 
     ::
@@ -59,7 +60,8 @@ class FileStore:
     leaves the state before or the state after. A checkpoint that was damaged is replaced by the newest
     good copy of its history, with a warning. A run that cannot be read at all is passed over by `find`,
     with a warning, as are folders that are copies of others. Several processes of one host may use one
-    directory.
+    directory. Where the file system does not tell capital letters from small ones, ids of runs have to
+    differ in more; an id whose folder has another run is refused with RunConflict.
 
     A run that is deleted leaves nothing but its fence, in one of a fixed number of files: whoever wrote
     to it stays refused, also when a run of the same name is started.
@@ -70,8 +72,6 @@ class FileStore:
     How many copies of earlier checkpoints are kept is said by `Checkpoints(history=...)`.
     """
 
-    durability = "full"
-
     def __init__(self, directory: str | PathLike[str]) -> None:
         self.directory = Path(directory)
         self._sessions = self.directory / "sessions"
@@ -80,6 +80,10 @@ class FileStore:
         self._found: dict[str, tuple[Mark, RunState]] = {}
         self._driven: dict[str, _Run] = {}
         self._is_open = False
+
+    @property
+    def durability(self) -> str:
+        return "full"
 
     async def __aenter__(self) -> Self:
         await to_thread.run_sync(self._open)
@@ -284,7 +288,7 @@ class FileStore:
                 if mark is not None and not state.damage:
                     found[run_id] = mark, state.without_records()
                 infos.append(_info(folder, state))
-            except (CorruptCheckpoint, UnsupportedVersion) as error:
+            except (CorruptCheckpoint, RunConflict, UnsupportedVersion) as error:
                 damaged[run_id] = error
         # Of those that are there, and no others.
         self._found = found

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from effectflow.checkpoint.errors import UnsupportedVersion
+from effectflow.checkpoint.errors import RunConflict, UnsupportedVersion
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.shapes import (
     LIST,
@@ -118,15 +118,18 @@ def encode_state(state: RunState, rows: Sequence[Row]) -> bytes:
 
 
 def decode_state(data: bytes, run_id: str) -> RunState:
-    """The state of a run. Raises Damaged, or UnsupportedVersion if a newer effectflow wrote it."""
+    """The state of a run.
+
+    Raises Damaged, UnsupportedVersion if a newer effectflow wrote it, or RunConflict if it is whole, and
+    that of another run.
+    """
     try:
         content = _content(data, run_id)
         digest = content.pop("sha256")
         if digest != _digest(content):
             raise Damaged("its digest is wrong")
-        if content["run_id"] != run_id:
-            raise Damaged(f"it is that of run {content['run_id']!r}")
         check_shape(content, _STATE, _LATER_PARTS)
+        _check_whose(content, run_id)
         check_time(content["created_at"])
         check_time(content["updated_at"])
         return RunState(
@@ -161,10 +164,11 @@ def encode_lease(lease: Lease) -> bytes:
 
 
 def decode_lease(data: bytes, run_id: str) -> Lease:
-    """A lease. Raises Damaged, or UnsupportedVersion if a newer effectflow wrote it."""
+    """A lease. Raises as `decode_state` does."""
     try:
-        match _content(data, run_id):
+        match content := _content(data, run_id):
             case {"owner": str(owner), "fence": int(fence), "expires_at": float(expires_at)}:
+                _check_whose(content, run_id)
                 return Lease(run_id, owner, fence, expires_at)
             case _:
                 raise Damaged("it is no lease")
@@ -192,6 +196,18 @@ def _content(data: bytes, run_id: str) -> dict[str, Any]:
     if version > _VERSION:
         raise UnsupportedVersion(f"run {run_id!r}", version, _VERSION)
     return content
+
+
+def _check_whose(content: dict[str, Any], run_id: str) -> None:
+    # One file may be reached by the names of two runs: not every file system tells capitals.
+    other = content.get("run_id", run_id)
+    if other != run_id:
+        raise RunConflict(
+            run_id,
+            f"its folder has the files of run {other!r}, which were left as they are. Either the folder "
+            "was renamed, or the file system takes both names for one, and the ids of runs have to "
+            "differ in more than capital letters",
+        )
 
 
 def _digest(content: dict[str, Any]) -> str:

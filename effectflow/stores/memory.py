@@ -10,7 +10,7 @@ from typing import Self
 
 from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunNotFound
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
+from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunSummary
 
 __all__ = ["MemoryStore"]
 
@@ -25,13 +25,15 @@ class _Run:
     records: list[Record] = field(default_factory=list[Record])
 
 
-class MemoryStore:
+class MemoryStore(CheckpointStore):
     """Keeps runs in memory. Entries go through the same bytes as in any other store."""
-
-    durability = "memory"
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
+
+    @property
+    def durability(self) -> str:
+        return "memory"
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         run = self._runs.setdefault(run_id, _Run())

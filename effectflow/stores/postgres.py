@@ -18,7 +18,15 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
+from effectflow.checkpoint.store import (
+    CheckpointStore,
+    Record,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+)
+from effectflow.effects.event_loop import shielded
 from effectflow.stores.asyncio_bridge import AsyncioBridge
 from effectflow.stores.holder import Holder, past_a_dead_holder
 from effectflow.stores.patience import Patience
@@ -35,7 +43,7 @@ A = TypeVar("A")
 _PAGE = 200
 
 
-class PostgresStore:
+class PostgresStore(CheckpointStore):
     """Keeps runs in PostgreSQL. Needs the extra `effectflow[postgres]` (psycopg 3).
 
     A durable append is one round trip. Appends that are asked for while another is under way go
@@ -53,8 +61,6 @@ class PostgresStore:
     Raises ValueError for a connection string that cannot be read. Opening fails with StoreUnavailable,
     or with UnsupportedVersion if a newer effectflow has been there.
     """
-
-    durability = "full"
 
     def __init__(
         self,
@@ -78,12 +84,16 @@ class PostgresStore:
     def __repr__(self) -> str:
         return f"PostgresStore(schema={self._schema!r})"
 
+    @property
+    def durability(self) -> str:
+        return "full"
+
     async def __aenter__(self) -> Self:
         await self._bridge.open()
         try:
             await self._bridge.call(self._open)
         except BaseException:
-            await self._bridge.close()
+            await shielded(self._leave())
             raise
         return self
 
@@ -98,7 +108,7 @@ class PostgresStore:
             await pool.close()
             raise StoreUnavailable(repr(self), f"it cannot be opened: {error}") from error
         except BaseException:
-            await pool.close()
+            await shielded(pool.close())
             raise
         self._pool = pool
         self._writer = PostgresWriter(pool, self._queries, self._patience)
@@ -109,8 +119,13 @@ class PostgresStore:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._bridge.call(self._close)
-        await self._bridge.close()
+        await shielded(self._leave())
+
+    async def _leave(self) -> None:
+        try:
+            await self._bridge.call(self._close)
+        finally:
+            await self._bridge.close()
 
     async def _close(self) -> None:
         pool, self._pool = self._pool, None

@@ -27,7 +27,8 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
+from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunSummary
+from effectflow.effects.event_loop import shielded
 from effectflow.stores import redis_scripts
 from effectflow.stores.asyncio_bridge import AsyncioBridge
 from effectflow.stores.holder import Holder, past_a_dead_holder
@@ -46,7 +47,7 @@ _Client: TypeAlias = Any
 _CHUNK = 500
 
 
-class RedisStore:
+class RedisStore(CheckpointStore):
     """Keeps runs in Redis. Needs the extra `effectflow[redis]` (redis-py, hiredis).
 
     An append is one atomic script; one that comes twice, because its answer was lost, is done once.
@@ -94,7 +95,7 @@ class RedisStore:
         try:
             await self._bridge.call(self._open)
         except BaseException:
-            await self._bridge.close()
+            await shielded(self._leave())
             raise
         return self
 
@@ -112,6 +113,9 @@ class RedisStore:
         except (RedisError, OSError) as error:
             await client.aclose()
             raise StoreUnavailable(repr(self), f"it cannot be opened: {error}") from error
+        except BaseException:
+            await shielded(client.aclose())
+            raise
         if self._durability == "memory":
             logger.warning(
                 "the server of %r keeps nothing on disk, so its runs are lost when it ends; "
@@ -133,10 +137,15 @@ class RedisStore:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await shielded(self._leave())
+
+    async def _leave(self) -> None:
         client, self._client = self._client, None
-        if client is not None:
-            await self._bridge.call(client.aclose)
-        await self._bridge.close()
+        try:
+            if client is not None:
+                await self._bridge.call(client.aclose)
+        finally:
+            await self._bridge.close()
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         async def ask(dead: int) -> Lease | Holder:

@@ -23,7 +23,15 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
+from effectflow.checkpoint.store import (
+    CheckpointStore,
+    Record,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+)
+from effectflow.effects.event_loop import shielded
 from effectflow.stores.sqlite_file import open_database
 from effectflow.stores.sqlite_writer import SqliteWriter
 
@@ -39,7 +47,7 @@ _CHUNK = 500
 """Rows read at a time, so that no read holds the write-ahead log for long."""
 
 
-class SqliteStore:
+class SqliteStore(CheckpointStore):
     """Keeps runs in an SQLite file (in WAL mode), which several processes may use at once.
 
     One thread writes. It commits together whatever entries wait, so that many runs share the price of
@@ -85,13 +93,21 @@ class SqliteStore:
         return self._durability
 
     async def __aenter__(self) -> Self:
-        await to_thread.run_sync(self._open)
+        try:
+            await shielded(to_thread.run_sync(self._open))
+        except BaseException:
+            await shielded(to_thread.run_sync(self._close))
+            raise
         return self
 
     def _open(self) -> None:
         connection = open_database(self.path, self._durability)
-        self._reader = open_database(self.path, self._durability)
-        self._writer = SqliteWriter(connection, self.path)
+        try:
+            self._reader = open_database(self.path, self._durability)
+            self._writer = SqliteWriter(connection, self.path)
+        except BaseException:
+            connection.close()
+            raise
 
     async def __aexit__(
         self,
@@ -99,13 +115,16 @@ class SqliteStore:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await shielded(to_thread.run_sync(self._close))
+
+    def _close(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            await to_thread.run_sync(writer.close)
-        if self._reader is not None:
-            with self._reading:
-                self._reader.close()
-                self._reader = None
+            writer.close()
+        with self._reading:
+            reader, self._reader = self._reader, None
+            if reader is not None:
+                reader.close()
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         def claim(database: sqlite3.Connection) -> Lease:

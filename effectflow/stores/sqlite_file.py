@@ -9,14 +9,16 @@ from pathlib import Path
 from effectflow.checkpoint.errors import StoreUnavailable, UnsupportedVersion
 from effectflow.stores.file_writing import make_folder, sync_folder
 
-__all__ = ["BUSY_SECONDS", "open_database"]
+__all__ = ["BUSY_SECONDS", "LOG_LIMIT", "open_database"]
 
 BUSY_SECONDS = 5.0
 """How long to wait for another program that has locked the file."""
 
+LOG_LIMIT = 4 * 1024 * 1024
+"""Bytes that the write-ahead log keeps at most once it was begun anew."""
+
 _APPLICATION_ID = 0x45464657  # "EFFW"
 _SCHEMA_VERSION = 1
-_LOG_LIMIT = 4 * 1024 * 1024
 _LOG_PAGES = 256
 """Pages in the write-ahead log before it is begun anew. A sync costs half when the file need not grow,
 so it is to reach its full length soon; a quarter of SQLite's default pays for itself."""
@@ -68,7 +70,7 @@ def open_database(path: Path, durability: str) -> sqlite3.Connection:
         _prepare(connection, path)
         synchronous = "FULL" if durability == "full" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {synchronous}")
-        connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
+        connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         # The names of the file and of its log. SQLite does it as well, but takes no notice of a failure.
         sync_folder(path.parent)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 from effectflow.checkpoint.errors import CheckpointError, SaveFailed
 from effectflow.effects.event_loop import CallSoon, new_waiter
-from effectflow.stores.sqlite_file import BUSY_SECONDS
+from effectflow.stores.sqlite_file import BUSY_SECONDS, LOG_LIMIT
 
 __all__ = ["SqliteWriter"]
 
@@ -26,7 +26,6 @@ logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
-_LOG_LIMIT = 4 * 1024 * 1024
 _LOG_START = 1280 * 1024
 """Bytes that the log has from the beginning: somewhat more than it reaches before it is begun anew."""
 
@@ -153,7 +152,7 @@ class SqliteWriter:
         if self.commits % _COMMITS_BETWEEN_LOOKS:
             return
         try:
-            if self._log.stat().st_size <= _LOG_LIMIT:
+            if self._log.stat().st_size <= LOG_LIMIT:
                 self._warned = False
                 return
             [pinned, _, _] = self._truncate_log()

@@ -81,14 +81,44 @@ __all__ = [
     "workflow",
 ]
 
-# Those that need the fewest others come first.
-_SHAPES = ("progress", "iterative", "mapreduce", "machine", "graph")
+_HOMES = {
+    "graph": (
+        "Graph",
+        "GraphError",
+        "GraphProgress",
+        "InvalidGraph",
+        "MaxIterationsExceeded",
+        "NoEdge",
+        "StateGraph",
+    ),
+    "iterative": ("Iterative", "IterativeResult"),
+    "machine": (
+        "DEFAULT_RETRY",
+        "Abort",
+        "History",
+        "HistoryEntry",
+        "InvalidMachine",
+        "Machine",
+        "MachineMetadata",
+        "Moved",
+        "NoTransition",
+        "Outcome",
+        "PendingRetry",
+        "Retry",
+        "StateMachine",
+        "Transition",
+        "TransitionExhausted",
+        "TransitionInfo",
+        "UndeclaredState",
+        "transition_info",
+    ),
+    "mapreduce": ("DeadLetter", "ItemFailed", "JobResult", "MapReduce"),
+    "progress": ("JobProgress", "job_progress"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__:
-        for shape in _SHAPES:
-            module = import_module(f"{__name__}.{shape}")
-            if hasattr(module, name):
-                return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)

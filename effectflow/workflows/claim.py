@@ -22,11 +22,16 @@ __all__ = ["Claim"]
 
 
 class Claim:
-    """Holds the lease of a run, and gives it free however the run ends."""
+    """Holds the lease of a run, and gives it free however the run ends.
 
-    def __init__(self, checkpoints: Checkpoints, run_id: str) -> None:
+    A complete run that is not to be preserved is deleted then, if it is outermost: one within another
+    run is asked for its output again whenever that one is resumed.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, run_id: str, *, is_outermost: bool) -> None:
         self._checkpoints = checkpoints
         self._run_id = run_id
+        self._is_kept = checkpoints.preserve or not is_outermost
         self._lease: Lease | None = None
         self._run: LiveRun | None = None
 
@@ -50,7 +55,7 @@ class Claim:
     async def __aexit__(self, *_: object) -> None:
         if self._run is not None:
             await self._run.release()
-            if self._run.is_complete and not self._checkpoints.preserve:
+            if self._run.is_complete and not self._is_kept:
                 with suppress(CheckpointError):
                     await self._checkpoints.store.delete(self._run_id)
         elif self._lease is not None:

@@ -68,7 +68,7 @@ async def start_run(
         _check_input(found.checkpoint, input_tree)
         if (completion := _last_completion(found)) is not None:
             return _output(completion, blueprint, run_id)
-    async with Claim(checkpoints, run_id) as claim:
+    async with Claim(checkpoints, run_id, is_outermost=scope.recorder is None) as claim:
         if not is_new:
             # Another process may have driven the run until just now.
             found = await _find(blueprint, checkpoints, run_id, found)
@@ -114,7 +114,7 @@ async def resume_run(
     completion = _completion(found.checkpoint)
     if completion is not None and reopen is None:
         return _output(completion, blueprint, run_id)
-    async with Claim(checkpoints, run_id) as claim:
+    async with Claim(checkpoints, run_id, is_outermost=scope.recorder is None) as claim:
         # Another process may have driven the run until just now.
         found = await _find(blueprint, checkpoints, run_id, found) or found
         return await _continue(blueprint, found, claim, env, scope, force=force, reopen=reopen)

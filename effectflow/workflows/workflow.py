@@ -42,8 +42,9 @@ S = TypeVar("S")
 class Workflow(Generic[Env, E, Input, Out]):
     """Durable work: started once, resumed as often as it takes, with one journal for each run.
 
-    Make one with `@workflow`, `Workflow.of_steps` or `StateMachine`. Its methods are effects; those that
-    start, resume or plan runs need an environment with `checkpoints`.
+    Make one with `@workflow` or `Workflow.of_steps`, or as one of the builders `StateMachine`,
+    `StateGraph`, `MapReduce` and `Iterative`. Its methods are effects; those that start, resume or plan
+    runs need an environment with `checkpoints`.
     """
 
     def __init__(self, blueprint: Blueprint) -> None:
@@ -104,7 +105,9 @@ class Workflow(Generic[Env, E, Input, Out]):
 
     @property
     def kind(self) -> str:
-        """Which builder made it: "standard" for code and lists of steps, "machine" or "graph"."""
+        """Which builder made it: "standard" for code and lists of steps, or else "machine", "graph",
+        "mapreduce" or "iterative".
+        """
         return self._blueprint.definition.kind
 
     @property

@@ -99,9 +99,20 @@ def test_json_everywhere(effectflow: Command) -> None:
     assert (ran["status"], ran["output"], ran["steps_run"]) == ("completed", 2, 1)
     assert effectflow("show", "r1", "--json").json["completed_steps"][0]["step"] == "take"
     assert effectflow("history", "r1", "--json").json[0]["entry"] == "started"
-    assert effectflow("plan", "r1", "--json").json["skip"] == ["take"]
+    plan = effectflow("plan", "r1", "--json").json
+    assert (plan["skip"], plan["start"], plan["is_complete"]) == (["take"], None, True)
     assert [run["run_id"] for run in effectflow("list", "--json").json] == ["r1"]
     assert effectflow("list", "--resumable", "--json").json == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [("run", "shop:sell", "--input", '{"item": "cap"}'), ("demo", "code")]
+)
+def test_an_empty_run_id_names_the_run(effectflow: Command, arguments: tuple[str, ...]) -> None:
+    ran = [effectflow(*arguments, "--run-id", "", "--json").json for _ in range(2)]
+
+    assert [(one["run_id"], one["status"]) for one in ran] == [("", "completed")] * 2
+    assert ran[1]["steps_run"] == 0
 
 
 def test_a_failure_is_exit_code_1_and_says_how_to_resume(effectflow: Command) -> None:

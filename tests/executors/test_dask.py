@@ -105,16 +105,20 @@ async def test_a_client_that_was_given_stays_open(cluster: str) -> None:
 
 @on_asyncio
 async def test_a_worker_that_dies_just_then_keeps_nobody_from_entering(
-    cluster: str, folder: Folder
+    dask_cluster: Any, cluster: str, folder: Folder
 ) -> None:
     async with DaskExecutor(cluster, lambda: folder) as executor:
         pid = await executor.apply(begin, 1).run_or_raise(None)
 
+    told = dask_cluster.scheduler.worker_plugins
+    before = set(told)
+
     async def kill() -> None:
-        await anyio.sleep(0.5)
+        # The scheduler notes what it is about to tell the workers.
+        await soon(lambda: told.keys() - before)
         os.kill(pid, signal.SIGKILL)
 
-    # It takes the message that there is a new executor, and dies over it.
+    # It is told that there is a new executor, and dies over it.
     os.kill(pid, signal.SIGSTOP)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(kill)

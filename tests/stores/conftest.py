@@ -13,18 +13,17 @@ from effectflow.checkpoint import CheckpointStore
 from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
 from tests.stores.faults.lives import Lives
 from tests.stores.faults.preload import built
-from tests.stores.servers import RedisServer, start_postgres
+from tests.stores.servers import RedisServer, postgres_server
 
 # Its assertions are to show what they compared, as those of a test do.
 pytest.register_assert_rewrite("tests.stores.faults.survivor")
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres() -> Iterator[str]:
     """The connection string of a PostgreSQL server."""
-    server = start_postgres(tmp_path_factory.mktemp("postgres"))
-    yield server.get_uri()
-    server.cleanup()
+    with postgres_server() as dsn:
+        yield dsn
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,10 @@ import signal
 import subprocess
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,8 +27,20 @@ def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
         time.sleep(0.01)
 
 
-def start_postgres(folder: Path) -> Any:
-    """A PostgreSQL server with its data in a folder; `cleanup` ends it."""
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """The connection string of a PostgreSQL server with data of its own."""
+    # Not among the files of pytest: where root runs the tests, the server is another user, and any
+    # pytest that starts anew takes from others the right to enter its folders.
+    with TemporaryDirectory(prefix="effectflow-postgres-") as folder:
+        server = _started_postgres(Path(folder) / "data")
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()
+
+
+def _started_postgres(folder: Path) -> Any:
     with warnings.catch_warnings():
         # It looks for a folder of the desktop session, and there may be none.
         warnings.simplefilter("ignore")
@@ -35,10 +49,18 @@ def start_postgres(folder: Path) -> Any:
     try:
         return get_server(folder)
     except subprocess.TimeoutExpired:
-        # It gives a server ten seconds, which may be too few on a busy machine; then it is there by now.
+        # It gives a server ten seconds, which may be too few on a busy machine.
+        wait_for(lambda: _is_ready(folder), seconds=120)
         server = get_server(folder)
         server.start()
         return server
+
+
+def _is_ready(folder: Path) -> bool:
+    try:
+        return (folder / "postmaster.pid").read_text().split()[-1:] == ["ready"]
+    except FileNotFoundError:
+        return False
 
 
 class RedisServer:

@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
@@ -22,6 +22,7 @@ from effectflow.checkpoint import (
     Lease,
     LeaseLost,
     Owner,
+    RunConflict,
     RunNotFound,
     RunStatus,
     RunSummary,
@@ -569,6 +570,37 @@ async def test_a_copy_of_a_folder_is_no_second_run(store: FileStore, tmp_path: P
     (tmp_path / "sessions" / "notes.txt").write_text("")
 
     assert await all_run_ids(store) == ["r"]
+
+
+@pytest.mark.parametrize("part", ["all of it", "a lease", "a damaged checkpoint"])
+async def test_a_folder_that_has_another_run_is_refused_and_left_alone(
+    store: FileStore, tmp_path: Path, part: str
+) -> None:
+    """As where the file system takes `R` and `r` for one, so that they have one folder."""
+    folder = tmp_path / "sessions" / "r"
+    if part == "a lease":
+        await claimed(store, "R")
+    else:
+        await written(store, 3, "R")
+    folder.with_name("R").rename(folder)
+    if part == "a damaged checkpoint":
+        (folder / "checkpoint.json").write_bytes(b"{}")
+    lease = Lease("r", "nobody", 1, math.inf)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: store.claim("r", owner=str(Owner.new()), seconds=60),
+        lambda: store.renew(lease, seconds=60),
+        lambda: store.release(lease),
+        lambda: store.append(lease, [b"x"], after=0, summary=SUMMARY),
+    ]
+    if part != "a lease":
+        calls += [lambda: store.read("r"), lambda: store.info("r"), lambda: store.delete("r")]
+    for call in calls:
+        with pytest.raises(RunConflict, match=r"run 'r' .*has the files of run 'R'"):
+            await call()
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert await store.find() == []
 
 
 async def test_a_deleted_run_leaves_nothing_but_its_fence(store: FileStore, tmp_path: Path) -> None:

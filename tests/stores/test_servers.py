@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import os
@@ -22,6 +23,7 @@ import anyio
 import psycopg
 import pytest
 import redis as driver
+from anyio.abc import ByteStream
 
 from effectflow.checkpoint import (
     CheckpointStore,
@@ -40,7 +42,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.stores import PostgresStore, RedisStore, open_store
 from tests.stores.proxy import LossyProxy
-from tests.stores.servers import ON_DISK, RedisServer, start_postgres, wait_for
+from tests.stores.servers import ON_DISK, RedisServer, postgres_server, wait_for
 
 pytestmark = pytest.mark.anyio
 
@@ -340,9 +342,8 @@ async def test_fifty_writers_race_for_each_entry_of_one_run(proxied: Proxied) ->
 class RestartingPostgres:
     """A PostgreSQL server, one of whose processes can be killed, which takes the others with it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._server = start_postgres(folder)
-        self.dsn: str = self._server.get_uri()
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
 
     def start(self) -> None:
         """Wait until it has recovered by itself."""
@@ -374,17 +375,12 @@ class RestartingPostgres:
                 os.kill(pid, signal.SIGKILL)
         return True
 
-    def stop(self) -> None:
-        self._server.cleanup()
 
-
-async def test_a_postgres_server_that_crashes_and_comes_back_loses_nothing(tmp_path: Path) -> None:
-    server = RestartingPostgres(tmp_path / "data")
-    try:
-        async with PostgresStore(server.dsn, patience=60) as store:
+async def test_a_postgres_server_that_crashes_and_comes_back_loses_nothing() -> None:
+    with postgres_server() as dsn:
+        server = RestartingPostgres(dsn)
+        async with PostgresStore(dsn, patience=60) as store:
             await _write_through_restarts(store, server.kill, server.start)
-    finally:
-        server.stop()
 
 
 async def test_a_redis_server_that_is_killed_and_comes_back_loses_nothing(tmp_path: Path) -> None:
@@ -402,8 +398,8 @@ async def _write_through_restarts(
 
     def restart_often() -> None:
         try:
-            for _ in range(3):
-                time.sleep(0.2)
+            for count in (5, 10, 15):
+                wait_for(lambda count=count: written > count, seconds=60)
                 kill()
                 start()
         finally:
@@ -419,7 +415,7 @@ async def _write_through_restarts(
         written += 1
     thread.join()
 
-    assert written > 10
+    assert written > 15
     assert [record.body for record in await store.read("r")] == [b"%d" % n for n in range(written)]
 
 
@@ -441,6 +437,75 @@ async def test_a_server_that_removes_keys_is_warned_of(
             pass
     assert "maxmemory-policy allkeys-lru" in caplog.text
     assert "keeps nothing on disk" not in caplog.text
+
+
+@pytest.fixture(params=["postgres", "redis"])
+def counted(request: pytest.FixtureRequest) -> tuple[CheckpointStore, Callable[[], int]]:
+    """A store, and how many connections of it the server has."""
+    name = f"counted{time.time_ns()}"
+    url: str = request.getfixturevalue(request.param)
+    if request.param == "postgres":
+
+        def count() -> int:
+            named = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
+            with psycopg.connect(url) as other:
+                [number] = cast("tuple[int]", other.execute(named, (name,)).fetchone())
+            return number
+
+        return PostgresStore(f"{url}&application_name={name}", schema=name), count
+
+    def count_of_redis() -> int:
+        with driver.Redis.from_url(url) as other:
+            return sum(client["name"] == name for client in other.client_list())
+
+    return RedisStore(f"{url}?client_name={name}"), count_of_redis
+
+
+async def test_a_store_that_is_left_under_cancellation_leaves_nothing_behind(
+    counted: tuple[CheckpointStore, Callable[[], int]],
+) -> None:
+    store, connections = counted
+    with anyio.CancelScope() as scope:
+        async with store:
+            assert connections() > 0
+            scope.cancel()
+            await anyio.sleep_forever()
+
+    # A server finds out in its own time that a connection was closed.
+    wait_for(lambda: connections() == 0)
+    assert "portal" not in " ".join(thread.name for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("url", ["postgresql:///db?host={}", "unix://{}/.s.PGSQL.5432"])
+async def test_a_store_whose_opening_is_cancelled_leaves_nothing_behind(
+    url: str, tmp_path: Path
+) -> None:
+    store = (PostgresStore if url.startswith("postgresql") else RedisStore)(url.format(tmp_path))
+
+    async def open_it() -> None:
+        async with store:
+            raise AssertionError("opened by a server that says nothing")
+
+    is_closed = False
+    accepted: list[ByteStream] = []
+    async with await anyio.create_unix_listener(tmp_path / ".s.PGSQL.5432") as server:
+        async with anyio.create_task_group() as group:
+            group.start_soon(open_it)
+            accepted.append(await server.accept())
+            await accepted[0].receive()
+            group.cancel_scope.cancel()
+        assert "portal" not in " ".join(thread.name for thread in threading.enumerate())
+        # The driver of PostgreSQL leaves a connection that it was making to the garbage collector.
+        gc.collect()
+        async with accepted[0] as connection:
+            with anyio.move_on_after(5):
+                try:
+                    while True:
+                        await connection.receive()
+                except anyio.EndOfStream:
+                    is_closed = True
+
+    assert is_closed
 
 
 async def test_options_of_a_connection_string_stay(postgres: str) -> None:

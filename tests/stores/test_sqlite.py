@@ -11,8 +11,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import anyio
+import psutil
 import pytest
 from anyio import to_thread
 
@@ -253,6 +255,47 @@ async def test_a_cancelled_append_still_has_its_outcome(tmp_path: Path) -> None:
             await store.append(lease, [b"1"], after=0, summary=SUMMARY)
     async with SqliteStore(path) as store:
         assert [record.body for record in await store.read("r")] == [b"1"]
+
+
+def open_files(path: Path) -> list[str]:
+    """Which of the store's files this process has open."""
+    files = [file.path for file in psutil.Process().open_files()]
+    return [file for file in files if file.startswith(str(path))]
+
+
+async def test_a_store_that_is_left_under_cancellation_leaves_nothing_behind(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "runs.db"
+    with anyio.CancelScope() as scope:
+        async with SqliteStore(path):
+            assert open_files(path)
+            scope.cancel()
+            await anyio.sleep_forever()
+
+    assert open_files(path) == []
+    assert str(path) not in " ".join(thread.name for thread in threading.enumerate())
+
+
+async def test_a_store_whose_second_connection_fails_leaves_none_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "runs.db"
+    made: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def connect_once(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        if made:
+            raise sqlite3.OperationalError("unable to open database file")
+        made.append(connect(*arguments, **options))
+        return made[0]
+
+    monkeypatch.setattr(sqlite3, "connect", connect_once)
+    with pytest.raises(StoreUnavailable, match="unable to open"):
+        async with SqliteStore(path):
+            pass
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        made[0].execute("SELECT 1")
 
 
 async def test_the_log_stays_bounded_while_readers_come_and_go(tmp_path: Path) -> None:

@@ -776,6 +776,41 @@ async def test_a_run_that_is_not_to_be_preserved_is_gone_once_complete(store: Me
     assert await store.find() == []
 
 
+async def test_an_empty_run_id_names_a_run_as_any_other_does(store: MemoryStore) -> None:
+    app = App(Checkpoints(store))
+    for _ in range(2):
+        assert await three_acts.start("a", run_id="").run(app) == Success(ALL)
+
+    assert app.world.done == ["a1", "a2", "a3"]
+    assert [info.run_id for info in await store.find()] == [""]
+
+
+async def test_a_run_within_another_is_done_once_though_nothing_is_to_be_preserved(
+    store: MemoryStore,
+) -> None:
+    @workflow
+    def inner(name: str) -> Do[App, OutOfStock, str]:
+        return (yield from act(name))
+
+    @workflow
+    def outer(_: None) -> Do[App, object, list[str]]:
+        started = yield from inner.start("started", run_id="a")
+        resumed = yield from inner.resume("b")
+        yield from act("stop")
+        return [started, resumed]
+
+    app = App(Checkpoints(store, preserve=False), World(broken={"resumed", "stop"}))
+    await inner.start("resumed", run_id="b").run(app)
+    app.world.broken = {"stop"}
+    await outer.start(None, run_id="r").run(app)
+    app.world.broken.clear()
+    app.world.done.clear()
+
+    assert await outer.resume("r").run(app) == Success(["started done", "resumed done"])
+    assert app.world.done == ["stop"]
+    assert sorted(info.run_id for info in await store.find()) == ["a", "b"]
+
+
 async def test_steps_show_to_the_observer_of_effects(store: MemoryStore) -> None:
     class Told:
         def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from enum import Enum
 from typing import Any, cast
 
 import orjson
@@ -10,6 +11,7 @@ import orjson
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.known_types import KnownTypes
 from effectflow.checkpoint.values.model import Tree
+from effectflow.checkpoint.values.records import is_record
 from effectflow.checkpoint.values.writing import to_tree
 
 __all__ = ["are_same", "digest_of"]
@@ -19,10 +21,6 @@ class _AnyTypes(KnownTypes):
     """Knows every class: a digest is compared and never read back."""
 
     def name_of(self, kind: type) -> str | None:
-        from enum import Enum
-
-        from effectflow.checkpoint.values.records import is_record
-
         return kind.__name__ if issubclass(kind, Enum) or is_record(kind) else None
 
 

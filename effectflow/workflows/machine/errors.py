@@ -21,11 +21,11 @@ __all__ = ["InvalidMachine", "NoTransition", "TransitionExhausted", "UndeclaredS
 class InvalidMachine(ValueError):
     """The definition of a state machine has faults. `problems` lists all of them."""
 
-    def __init__(self, name: str, problems: Sequence[str]) -> None:
-        self.name = name
+    def __init__(self, machine: str, problems: Sequence[str]) -> None:
+        self.machine = machine
         self.problems = tuple(problems)
         listed = "".join(f"\n  - {problem}" for problem in self.problems)
-        super().__init__(f"state machine {name!r} is not well defined:{listed}")
+        super().__init__(f"state machine {machine!r} is not well defined:{listed}")
 
 
 class NoTransition(Exception):

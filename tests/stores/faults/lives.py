@@ -92,7 +92,7 @@ def reach_limits_soon() -> None:
     limits = {
         (file_run, "_ENTRIES_IN_A_FILE"): 4,
         (sqlite_file, "_LOG_PAGES"): 4,
-        (sqlite_writer, "_LOG_LIMIT"): 20_000,
+        (sqlite_writer, "LOG_LIMIT"): 20_000,
         (sqlite_writer, "_LOG_START"): 30_000,
         (sqlite_writer, "_COMMITS_BETWEEN_LOOKS"): 3,
     }

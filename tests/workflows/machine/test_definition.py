@@ -79,6 +79,7 @@ def test_the_error_lists_the_problems_and_names_the_machine() -> None:
     with pytest.raises(InvalidMachine) as caught:
         StateMachine("empty", initial=None, transitions=[], final=[])
 
+    assert caught.value.machine == "empty"
     assert str(caught.value) == (
         "state machine 'empty' is not well defined:\n"
         "  - it has no transitions\n"

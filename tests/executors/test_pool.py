@@ -1,0 +1,53 @@
+"""The pool of worker processes, with workers that are none."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from effectflow.executors.pool import WorkerPool
+
+pytestmark = pytest.mark.anyio
+
+
+class Worker:
+    """What the pool takes for a process; `started` is set just before one is there."""
+
+    started: anyio.Event
+    is_alive = True
+
+    @classmethod
+    async def start(cls, _make_env: bytes, _grace: float) -> Worker:
+        await anyio.sleep(0)
+        cls.started.set()
+        return cls()
+
+    async def ask(self, call: bytes) -> bytes:
+        for _ in range(10):
+            await anyio.sleep(0)
+        return call
+
+    async def end(self) -> str:
+        return "ended"
+
+
+async def test_a_worker_that_was_just_started_is_for_whoever_started_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("effectflow.executors.pool.WorkerProcess", Worker)
+    Worker.started = anyio.Event()
+    pool = WorkerPool(b"", limit=2, grace=1)
+    replies: list[bytes] = []
+
+    async def ask(call: bytes) -> None:
+        replies.append(await pool.ask(call))
+
+    async def ask_when_another_is_there() -> None:
+        await Worker.started.wait()
+        await ask(b"second")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask_when_another_is_there)
+        tasks.start_soon(ask, b"first")
+
+    assert sorted(replies) == [b"first", b"second"]
