@@ -259,35 +259,40 @@ class PostgresStore(CheckpointStore):
         return await self._do(find)
 
     async def delete(self, run_id: str) -> None:
-        is_sent = False
+        seen: list[tuple[Any, ...]] = []
 
         async def delete(connection: Connection) -> None:
-            nonlocal is_sent
+            nonlocal seen
             async with connection.transaction():
-                rows = await self._rows(
+                # A run that is begun anew has the number of the old one, and begins later.
+                found = await self._rows(
+                    connection,
+                    "SELECT number, written_at FROM {schema}.runs"
+                    " LEFT JOIN {schema}.entries ON run = number AND sequence = 1 WHERE key = %s",
+                    (key_of(run_id),),
+                )
+                if seen and found != seen:
+                    # The first sending has deleted it, and its answer was lost.
+                    return
+                if not found:
+                    raise RunNotFound(run_id)
+                seen = found
+                held = await self._rows(
                     connection,
                     "SELECT owner, expires_at, {schema}.now() FROM {schema}.leases"
                     " WHERE key = %s FOR UPDATE",
                     (key_of(run_id),),
                 )
-                for owner, expires_at, now in rows:
+                for owner, expires_at, now in held:
                     if owner and Lease(run_id, owner, 0, expires_at).is_held(now):
                         raise RunBusy(run_id, owner, expires_at - now)
-                was_sent, is_sent = is_sent, True
-                deleted = await self._rows(
-                    connection,
-                    "DELETE FROM {schema}.runs WHERE key = %s RETURNING number",
-                    (key_of(run_id),),
+                number = found[0][:1]
+                await self._rows(
+                    connection, "DELETE FROM {schema}.runs WHERE number = %s RETURNING 1", number
                 )
-                if deleted:
-                    await self._rows(
-                        connection,
-                        "DELETE FROM {schema}.entries WHERE run = %s RETURNING 1",
-                        deleted[0],
-                    )
-                elif not was_sent:
-                    # Otherwise it was the first sending, whose answer was lost.
-                    raise RunNotFound(run_id)
+                await self._rows(
+                    connection, "DELETE FROM {schema}.entries WHERE run = %s RETURNING 1", number
+                )
 
         await self._do(delete)
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 from uuid import uuid4
 
 import redis.asyncio as driver
-from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as NoAnswer
 
 from effectflow.checkpoint.errors import (
     CorruptCheckpoint,
@@ -34,15 +30,20 @@ from effectflow.stores.asyncio_bridge import AsyncioBridge
 from effectflow.stores.holder import Holder, past_a_dead_holder
 from effectflow.stores.patience import Patience
 from effectflow.stores.redis_rows import Row, info_of, summary_json
+from effectflow.stores.redis_server import (
+    Client,
+    checked_url,
+    durability_of,
+    evicting_policy_of,
+    is_lost,
+    is_refused,
+)
 
 __all__ = ["RedisStore"]
 
 logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
-
-_Client: TypeAlias = Any
-"""A `redis.asyncio.Redis`, whose own types are in part unknown to the checkers."""
 
 _CHUNK = 500
 
@@ -51,7 +52,7 @@ class RedisStore(CheckpointStore):
     """Keeps runs in Redis. Needs the extra `effectflow[redis]` (redis-py, hiredis).
 
     An append is one atomic script; one that comes twice, because its answer was lost, is done once.
-    Time is that of the server.
+    Time is that of the server. It wants one server, with replicas if you like, and not a Redis Cluster.
 
     What survives is the server's business: with `appendonly yes` and `appendfsync always` everything
     does; with `everysec` a crash of the server may lose a second. Opening a store on a server that
@@ -74,12 +75,12 @@ class RedisStore(CheckpointStore):
         timeout: float = 10.0,
         patience: float = 15.0,
     ) -> None:
-        self._url = _checked(url)
+        self._url = checked_url(url)
         self._prefix = prefix
         self._timeout = timeout
-        self._patience = Patience(self, seconds=patience, is_lost=_is_lost)
+        self._patience = Patience(self, seconds=patience, is_lost=is_lost)
         self._bridge = AsyncioBridge()
-        self._client: _Client | None = None
+        self._client: Client | None = None
         self._durability = "process"
 
     def __repr__(self) -> str:
@@ -100,7 +101,7 @@ class RedisStore(CheckpointStore):
         return self
 
     async def _open(self) -> None:
-        client: _Client = cast(Any, driver.Redis).from_url(
+        client: Client = cast(Any, driver.Redis).from_url(
             self._url,
             socket_timeout=self._timeout,
             socket_connect_timeout=self._timeout,
@@ -108,8 +109,8 @@ class RedisStore(CheckpointStore):
             retry=Retry(NoBackoff(), 0),
         )
         try:
-            self._durability = await _durability_of(client)
-            evicting = await _evicting_policy_of(client)
+            self._durability = await durability_of(client)
+            evicting = await evicting_policy_of(client)
         except (RedisError, OSError) as error:
             await client.aclose()
             raise StoreUnavailable(repr(self), f"it cannot be opened: {error}") from error
@@ -193,12 +194,12 @@ class RedisStore(CheckpointStore):
         )
         is_unknown = False
 
-        async def ask(client: _Client) -> Any:
+        async def ask(client: Client) -> Any:
             nonlocal is_unknown
             try:
                 return await _evaluate(client, redis_scripts.APPEND, keys, arguments)
             except Exception as error:
-                is_unknown = is_unknown or (_is_lost(error) and not _is_unsent(error))
+                is_unknown = is_unknown or (is_lost(error) and not is_refused(error))
                 raise
 
         self._check_open()
@@ -213,20 +214,17 @@ class RedisStore(CheckpointStore):
         raise LeaseLost(lease.run_id, problem.decode())
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
+        ask = partial(_entries, key=self._key(run_id), after=after)
+        length, entries = await self._do(partial(ask, last=after + _CHUNK))
+        if length > after + _CHUNK:
+            length, entries = await self._do(partial(ask, last=length))
         records: list[Record] = []
-        while True:
-            numbers = range(after + 1, after + 1 + _CHUNK)
-            ask = partial(_fields, key=self._key(run_id), names=["length", *numbers])
-            length, *entries = await self._do(ask)
-            last = int(length or 0)
-            for number, entry in zip(numbers, entries, strict=True):
-                if number > last:
-                    return records
-                if entry is None:
-                    raise CorruptCheckpoint(run_id, f"its entry {number} of {last} is missing")
-                at, _, body = entry.partition(b" ")
-                records.append(Record(number, float(at), body))
-            after += _CHUNK
+        for number, entry in enumerate(entries[: max(length - after, 0)], after + 1):
+            if entry is None:
+                raise CorruptCheckpoint(run_id, f"its entry {number} of {length} is missing")
+            at, _, body = entry.partition(b" ")
+            records.append(Record(number, float(at), body))
+        return records
 
     async def info(self, run_id: str) -> RunInfo | None:
         rows = await self._rows([self._key(run_id)])
@@ -257,31 +255,28 @@ class RedisStore(CheckpointStore):
         return sorted(damaged)
 
     async def delete(self, run_id: str) -> None:
-        keys = [self._key(run_id), self._index]
+        deletion = uuid4().bytes
 
         async def ask(dead: int) -> bool | Holder:
-            is_sent = False
-
-            async def delete(client: _Client) -> Any:
-                nonlocal is_sent
-                was_sent, is_sent = is_sent, True
-                return was_sent, await _evaluate(client, redis_scripts.DELETE, keys[:1], [dead])
-
-            was_sent, (state, *answer) = await self._do(delete)
+            keys = [self._key(run_id)]
+            state, *held = await self._run(redis_scripts.DELETE, keys, deletion, dead)
             if state == b"held":
-                return Holder(answer[0].decode(), int(answer[1]), float(answer[2]))
-            await self._sweep(keys, answer[0])
-            # One that is missing the second time was deleted by the first, whose answer was lost.
-            return state == b"deleted" or was_sent
+                return Holder(held[0].decode(), int(held[1]), float(held[2]))
+            return state == b"deleted"
 
-        if not await past_a_dead_holder(run_id, ask):
+        was_there = await past_a_dead_holder(run_id, ask)
+        # Also if it was not: then a deletion may have been cut off.
+        await self._sweep(run_id)
+        if not was_there:
             raise RunNotFound(run_id)
 
-    async def _sweep(self, keys: list[str], length: int) -> None:
-        """Remove what is left of a deleted run of this length, which nobody sees any more."""
-        for first in range(1, length + 1, _CHUNK):
-            last = min(first + _CHUNK - 1, length)
-            await self._run(redis_scripts.SWEEP, keys, first, last, int(last == length))
+    async def _sweep(self, run_id: str) -> None:
+        """Remove what is left of a deleted run, which nobody sees any more."""
+        keys = [self._key(run_id), self._index]
+        fields: list[bytes] = await self._do(lambda client: client.hkeys(keys[0]))
+        left = [field for field in fields if field not in redis_scripts.LEFT]
+        for start in range(0, len(left) + 1, _CHUNK):
+            await self._run(redis_scripts.SWEEP, keys, *left[start : start + _CHUNK])
 
     # How it talks to the server.
 
@@ -307,7 +302,7 @@ class RedisStore(CheckpointStore):
     async def _rows(self, keys: Sequence[str | bytes]) -> list[Row]:
         """What is kept of the runs with these keys, without those that are gone."""
 
-        async def ask(client: _Client) -> list[Any]:
+        async def ask(client: Client) -> list[Any]:
             pipeline = client.pipeline(transaction=False)
             for key in keys:
                 pipeline.hmget(key, Row._fields)
@@ -319,12 +314,12 @@ class RedisStore(CheckpointStore):
     async def _run(self, script: str, keys: list[str], *arguments: Any) -> Any:
         return await self._do(lambda client: _evaluate(client, script, keys, arguments))
 
-    def _check_open(self) -> _Client:
+    def _check_open(self) -> Client:
         if self._client is None:
             raise StoreUnavailable(repr(self), "it is not open: use `async with store: ...`")
         return self._client
 
-    async def _do(self, ask: Callable[[_Client], Awaitable[A]]) -> A:
+    async def _do(self, ask: Callable[[Client], Awaitable[A]]) -> A:
         client = self._check_open()
         try:
             return await self._bridge.call(lambda: self._patience.ask(lambda: ask(client)))
@@ -332,57 +327,19 @@ class RedisStore(CheckpointStore):
             raise StoreUnavailable(repr(self), f"it refused a command: {error}") from error
 
 
-def _is_lost(error: Exception) -> bool:
-    """Whether trying again may be of use."""
-    return isinstance(error, LostConnection | NoAnswer | OSError)
-
-
-def _is_unsent(error: Exception) -> bool:
-    """Whether nobody was there to send to, when the connection was made."""
-    nobody = ConnectionRefusedError | FileNotFoundError | socket.gaierror
-    return isinstance(error.__context__, nobody)
-
-
-def _checked(url: str) -> str:
-    """A URL, if it can be read. What is wrong with it is not shown, as it may have a password."""
-    try:
-        parse_url(url)
-    except ValueError:
-        pass
-    else:
-        return url
-    raise ValueError(
-        "the URL of the Redis server cannot be read. Write redis://USER:PASSWORD@HOST:PORT/NUMBER or "
-        "unix:///path/to/socket, with %XX for special characters of the password, such as %2F for /"
-    )
-
-
 async def _evaluate(
-    client: _Client, script: str, keys: Sequence[str], arguments: Sequence[Any]
+    client: Client, script: str, keys: Sequence[str], arguments: Sequence[Any]
 ) -> Any:
     return await client.register_script(script)(keys=keys, args=arguments)
 
 
-async def _fields(client: _Client, *, key: str, names: Sequence[str | int]) -> list[bytes | None]:
-    return await client.hmget(key, names)
-
-
-async def _durability_of(client: _Client) -> str:
-    """What survives, as far as the server tells."""
-    info = await client.info("persistence")
-    if not info.get("aof_enabled"):
-        return "memory"
-    try:
-        settings = await client.config_get("appendfsync")
-    except RedisError:
-        # Servers of others often keep their configuration to themselves.
-        return "process"
-    return "full" if settings.get("appendfsync") == "always" else "process"
-
-
-async def _evicting_policy_of(client: _Client) -> str | None:
-    """How the server chooses keys to remove when its memory is full; None if ours are safe."""
-    info = await client.info("memory")
-    policy = str(info.get("maxmemory_policy", ""))
-    # The other policies remove nothing, or only keys that are to expire anyway.
-    return policy if info.get("maxmemory") and policy.startswith("allkeys") else None
+async def _entries(
+    client: Client, *, key: str, after: int, last: int
+) -> tuple[int, list[bytes | None]]:
+    """How many entries a run has, and those after one and up to another, all at one moment."""
+    pipeline = client.pipeline(transaction=True)
+    pipeline.hget(key, "length")
+    for first in range(after + 1, last + 1, _CHUNK):
+        pipeline.hmget(key, range(first, min(first + _CHUNK, last + 1)))
+    length, *chunks = await pipeline.execute()
+    return int(length or 0), [entry for chunk in chunks for entry in chunk]

@@ -6,71 +6,85 @@ keys of their hashes.
 
 A server that is killed while it writes to its append-only file may leave the beginning of a script's
 writes there without their end. It does none of them when it starts, yet most versions leave them in the
-file and do them at the start after that, just before whatever was written next (valkey-io/valkey#4342).
-So every beginning of a script's writes must do no harm, also when all of them follow once more: they
-say what a field is, never what to add to it, and the one that makes the others count comes last. HSET
-does, and it is written to the file also when it changes nothing, as ZADD is not.
+file and do them at the start after that, just before the transaction that was written next; single
+commands that follow are lost if no transaction does (valkey-io/valkey#4342). So the scripts see to it:
+
+- Every beginning of a script's writes does no harm, also when all of them follow once more: they say what
+  a field is, never what to add to it, and the one that makes the others count comes last. HSET is what
+  they say it with, as it is written to the file also when it changes nothing, which ZADD is not.
+- Each first says again what counts, as it stands: whatever a beginning may do later is undone by the
+  next script for this run. So it has two writes at least, which makes it a transaction.
 """
 
 from __future__ import annotations
 
-__all__ = ["APPEND", "CLAIM", "DELETE", "RELEASE", "RENEW", "SWEEP"]
+__all__ = ["APPEND", "CLAIM", "DELETE", "LEFT", "RELEASE", "RENEW", "SWEEP"]
 
-_NOW = """
+LEFT = frozenset({b"owner", b"fence", b"expires", b"length", b"deletion"})
+"""What stays of a deleted run: a stale writer must not pass for the owner of a new one."""
+
+_RUN = """
     local time = redis.call('TIME')
     local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
-"""
 
-_LEASE = """
-    local lease = redis.call('HMGET', KEYS[1], 'owner', 'fence', 'expires')
-    local owner, fence, expires = lease[1] or '', lease[2] or '0', tonumber(lease[3] or '0')
+    local run = redis.call('HMGET', KEYS[1], 'owner', 'fence', 'expires', 'length',
+                           'summary', 'updated', 'deletion')
+    local owner, fence, expires, length = run[1] or '', run[2] or '0', run[3] or '0', run[4] or '0'
+    local is_held = owner ~= '' and tonumber(expires) > now
+
+    local function keep()
+        local append = 'append ' .. fence
+        redis.call('HSET', KEYS[1], 'owner', owner, 'fence', fence, 'expires', expires,
+                   'length', length, 'summary', run[5] or '', 'updated', run[6] or '',
+                   'deletion', run[7] or '', append, redis.call('HGET', KEYS[1], append) or '')
+    end
 """
 
 CLAIM = (
-    _NOW
-    + _LEASE
+    _RUN
     + """
     -- KEYS: run.  ARGV: owner, seconds, fence of a dead owner.
-    if owner == '' or owner == ARGV[1] or expires <= now or fence == ARGV[3] then
-        owner, fence, expires = ARGV[1], tostring(tonumber(fence) + 1), now + tonumber(ARGV[2])
-        redis.call('HSET', KEYS[1], 'owner', owner, 'fence', fence,
-                   'expires', string.format('%.6f', expires))
+    if not is_held or owner == ARGV[1] or fence == ARGV[3] then
+        keep()
+        owner, fence = ARGV[1], tostring(tonumber(fence) + 1)
+        expires = string.format('%.6f', now + tonumber(ARGV[2]))
+        redis.call('HSET', KEYS[1], 'owner', owner, 'fence', fence, 'expires', expires)
     end
-    return {owner, fence, string.format('%.6f', expires), string.format('%.6f', now)}
+    return {owner, fence, expires, string.format('%.6f', now)}
 """
 )
 
 RENEW = (
-    _NOW
-    + _LEASE
+    _RUN
     + """
     -- KEYS: run.  ARGV: owner, fence, seconds.
     if owner ~= ARGV[1] or fence ~= ARGV[2] then
         return false
     end
-    local later = string.format('%.6f', now + tonumber(ARGV[3]))
-    redis.call('HSET', KEYS[1], 'expires', later)
-    return later
+    keep()
+    expires = string.format('%.6f', now + tonumber(ARGV[3]))
+    redis.call('HSET', KEYS[1], 'expires', expires)
+    return expires
 """
 )
 
 RELEASE = (
-    _LEASE
+    _RUN
     + """
     -- KEYS: run.  ARGV: owner, fence.
     if owner == ARGV[1] and fence == ARGV[2] then
+        keep()
         redis.call('HSET', KEYS[1], 'owner', '')
     end
 """
 )
 
 APPEND = (
-    _NOW
-    + _LEASE
+    _RUN
     + """
     -- KEYS: run, index.
     -- ARGV: owner, fence, after, release, run id, id of this append, summary or '', bodies.
-    local append, after = 'append ' .. ARGV[2], tonumber(ARGV[3])
+    local append = 'append ' .. ARGV[2]
     if redis.call('HGET', KEYS[1], append) == ARGV[6] then
         -- Its answer was lost on the way, and it has come once more.
         return false
@@ -78,68 +92,65 @@ APPEND = (
     if owner ~= ARGV[1] or fence ~= ARGV[2] then
         return 'it is held by ' .. (owner == '' and 'nobody' or owner)
     end
-    local length = tonumber(redis.call('HGET', KEYS[1], 'length') or '0')
-    if length ~= after then
-        return 'its journal has ' .. length .. ' entries, not ' .. after
+    if length ~= ARGV[3] then
+        return 'its journal has ' .. length .. ' entries, not ' .. ARGV[3]
     end
-    if ARGV[7] == '' and length == 0 then
+    if ARGV[7] == '' and length == '0' then
         return 'no summary'
     end
-    local at = string.format('%.6f', now)
+    keep()
+    local at, last = string.format('%.6f', now), tonumber(length)
     for i = 8, #ARGV do
-        length = length + 1
-        redis.call('HSET', KEYS[1], length, at .. ' ' .. ARGV[i])
+        last = last + 1
+        redis.call('HSET', KEYS[1], last, at .. ' ' .. ARGV[i])
     end
     if ARGV[7] ~= '' then
         redis.call('HSET', KEYS[2], KEYS[1], ARGV[5])
     end
-    local run = {'id', ARGV[5], append, ARGV[6], 'length', length}
+    local changes = {'id', ARGV[5], append, ARGV[6], 'length', last}
     local function set(field, value)
-        run[#run + 1] = field
-        run[#run + 1] = value
+        changes[#changes + 1] = field
+        changes[#changes + 1] = value
     end
     if #ARGV > 7 then set('updated', at) end
     if ARGV[7] ~= '' then set('summary', ARGV[7]) end
     if ARGV[4] == '1' then set('owner', '') end
-    redis.call('HSET', KEYS[1], unpack(run))
+    redis.call('HSET', KEYS[1], unpack(changes))
     return false
 """
 )
 
 DELETE = (
-    _NOW
-    + _LEASE
+    _RUN
     + """
-    -- KEYS: run.  ARGV: fence of a dead owner.
-    local lengths = redis.call('HMGET', KEYS[1], 'length', 'deleted')
-    local length, deleted = tonumber(lengths[1] or '0'), tonumber(lengths[2] or '0')
-    if length == 0 then
-        return {'missing', deleted}
+    -- KEYS: run.  ARGV: id of this deletion, fence of a dead owner.
+    if run[7] == ARGV[1] then
+        -- Its answer was lost on the way, and it has come once more; there may be a new run by now.
+        return {'deleted'}
     end
-    if owner ~= '' and expires > now and fence ~= ARGV[1] then
-        return {'held', owner, fence, string.format('%.6f', expires - now)}
+    if length == '0' then
+        return {'missing'}
     end
-    -- The fence stays: a stale writer must not pass for the owner of a new run.
-    deleted = math.max(length, deleted)
-    redis.call('HSET', KEYS[1], 'deleted', deleted, 'owner', '', 'length', 0)
-    return {'deleted', deleted}
+    if is_held and fence ~= ARGV[2] then
+        return {'held', owner, fence, string.format('%.6f', tonumber(expires) - now)}
+    end
+    -- A server whose memory is full lets a script go on that has removed something.
+    redis.call('HDEL', KEYS[1], 'expires')
+    keep()
+    redis.call('HSET', KEYS[1], 'deletion', ARGV[1], 'owner', '', 'length', 0)
+    return {'deleted'}
 """
 )
 
 SWEEP = """
-    -- KEYS: run, index.  ARGV: first and last of the entries of a deleted run; whether it was all.
+    -- KEYS: run, index.  ARGV: fields that a deleted run has left, unless there is a new one by now.
     local length = tonumber(redis.call('HGET', KEYS[1], 'length') or '0')
-    for entry = math.max(tonumber(ARGV[1]), length + 1), tonumber(ARGV[2]) do
-        redis.call('HDEL', KEYS[1], entry)
-    end
-    if ARGV[3] == '1' then
-        if length == 0 then
-            redis.call('HDEL', KEYS[2], KEYS[1])
-            redis.call('HDEL', KEYS[1], 'id', 'summary', 'updated')
-            for fence = 1, tonumber(redis.call('HGET', KEYS[1], 'fence') or '0') do
-                redis.call('HDEL', KEYS[1], 'append ' .. fence)
-            end
+    for _, field in ipairs(ARGV) do
+        if (tonumber(field) or 1) > length then
+            redis.call('HDEL', KEYS[1], field)
         end
-        redis.call('HDEL', KEYS[1], 'deleted')
+    end
+    if length == 0 then
+        redis.call('HDEL', KEYS[2], KEYS[1])
     end
 """

@@ -231,8 +231,36 @@ async def test_a_deletion_that_is_cut_off_is_ended_by_the_next(
         [left, also] = [
             cast("dict[bytes, bytes]", client.hgetall(key)) for key in client.keys(f"{tmp_path}:*")
         ]
-    assert set(left) == set(also) == {b"owner", b"fence", b"expires", b"length"}
+    assert set(left) == set(also) == {b"owner", b"fence", b"expires", b"length", b"deletion"}
     assert left[b"owner"] == b""
+
+
+async def test_a_deletion_that_is_sent_again_leaves_a_run_that_was_begun_anew(
+    proxied: Proxied,
+) -> None:
+    async def begin_anew() -> None:
+        async with proxied.direct as other:
+            lease = await other.claim("r", owner=str(Owner.new()), seconds=60)
+            await other.append(lease, [b"new"], after=0, summary=SUMMARY, release=True)
+
+    async with proxied.store as store:
+        for run_id in ("r", "other"):
+            lease = await store.claim(run_id, owner=str(Owner.new()), seconds=60)
+            bodies = [b"1", b"2", b"3"]
+            await store.append(lease, bodies, after=0, summary=SUMMARY, release=True)
+        # The script of Redis is loaded by the first one.
+        await store.delete("other")
+        part = b"COMMIT" if isinstance(store, PostgresStore) else b"EVALSHA"
+        proxied.proxy.lose_answer_to(part, meanwhile=lambda: anyio.run(begin_anew))
+        await store.delete("r")
+
+        assert proxied.proxy.cuts == 1
+        assert [record.body for record in await store.read("r")] == [b"new"]
+        [info] = await store.find()
+        assert (info.run_id, info.length, info.summary) == ("r", 1, SUMMARY)
+        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        await store.append(lease, [b"2", b"3"], after=1)
+        assert [record.body for record in await store.read("r")] == [b"new", b"2", b"3"]
 
 
 async def test_a_run_that_is_locked_keeps_no_other_from_being_saved(postgres: str) -> None:
@@ -436,6 +464,81 @@ async def test_a_server_that_removes_keys_is_warned_of(
         async with RedisStore(server.url):
             pass
     assert "maxmemory-policy allkeys-lru" in caplog.text
+    assert "keeps nothing on disk" not in caplog.text
+
+
+async def test_runs_can_be_deleted_from_a_server_whose_memory_is_full(tmp_path: Path) -> None:
+    limits = ["--maxmemory", "8mb", "--maxmemory-policy", "noeviction"]
+    with RedisServer(tmp_path, *ON_DISK, *limits) as server:
+        async with RedisStore(server.url) as store:
+            megabyte = bytes(10**6)
+            old = await store.claim("old", owner=str(Owner.new()), seconds=60)
+            await store.append(old, [megabyte], after=0, summary=SUMMARY, release=True)
+            lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+            written = await _fill(store, lease, megabyte)
+
+            await store.delete("old")
+            await store.append(lease, [b"small"], after=written)
+            assert len(await store.read("r")) == written + 1
+
+
+async def _fill(store: CheckpointStore, lease: Lease, body: bytes) -> int:
+    """How many entries there was memory for."""
+    for written in range(100):
+        try:
+            await store.append(lease, [body], after=written, summary=SUMMARY)
+        except SaveFailed:
+            return written
+    raise AssertionError
+
+
+async def test_a_server_that_is_busy_with_a_script_of_others_is_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RedisServer(tmp_path, *ON_DISK, "--lua-time-limit", "10") as server:
+        async with RedisStore(server.url) as store:
+            lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+            await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+            with driver.Redis.from_url(server.url) as client:
+                thread = threading.Thread(target=_run_for_ever, args=[server.url])
+                thread.start()
+                await anyio.to_thread.run_sync(wait_for, lambda: _is_busy(client))
+                async with anyio.create_task_group() as group:
+                    group.start_soon(lambda: store.append(lease, [b"2"], after=1))
+                    with anyio.fail_after(30):
+                        while "looked for again" not in caplog.text:
+                            await anyio.sleep(0.01)
+                    client.script_kill()
+                thread.join()
+            assert [record.body for record in await store.read("r")] == [b"1", b"2"]
+
+
+def _run_for_ever(url: str) -> None:
+    with driver.Redis.from_url(url) as client, suppress(driver.ResponseError):
+        client.eval("while true do end", 0)
+
+
+def _is_busy(client: driver.Redis) -> bool:
+    try:
+        client.ping()
+    except driver.ResponseError as error:
+        return str(error).startswith("BUSY")
+    return False
+
+
+@pytest.mark.parametrize(
+    ("options", "durability"),
+    [
+        (["--appendonly", "yes", "--appendfsync", "everysec"], "process"),
+        ([*ON_DISK, "--no-appendfsync-on-rewrite", "yes"], "process"),
+    ],
+)
+async def test_a_server_that_syncs_now_and_then_is_not_called_durable_in_full(
+    options: list[str], durability: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RedisServer(tmp_path, *options) as server:
+        async with RedisStore(server.url) as store:
+            assert store.durability == durability
     assert "keeps nothing on disk" not in caplog.text
 
 
