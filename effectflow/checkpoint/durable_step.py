@@ -32,6 +32,7 @@ from effectflow.checkpoint.past import PastStep
 from effectflow.checkpoint.shown import repr_of
 from effectflow.checkpoint.values import KnownTypes, MalformedValue, from_tree
 from effectflow.effects import Defect, Effect, Exit, Interruption
+from effectflow.effects.errors import LeftToResume
 from effectflow.effects.nodes import (
     AndThen,
     Die,
@@ -231,6 +232,8 @@ def reach_step(
         inside = scope.inside_step(path, _CurrentStep(None, path, 1, make_info))
         return InScope(Named(effect, path, f"in step {path!r}"), inside)
     run.check()
+    if scope.is_stopping:
+        raise LeftToResume(f"step {path!r}")
     try:
         arguments = describe_arguments() if describe_arguments else None
     except NotSerializable as error:

@@ -357,7 +357,8 @@ class Effect(Generic[Env, E, A]):
         `finalizer` is an effect, or a function that is told how it ended and makes one. It is
         shielded from cancellation. A defect of a finalizer is added as a note where the effect
         itself ended in a defect or an interruption, and is raised where it did not. In a durable run,
-        a step of a finalizer settles a failure, as one of `tap_err` does.
+        a step of a finalizer settles a failure, as one of `tap_err` does. If the run is interrupted
+        from outside, the finalizer ends where it comes to a step, which is left to the resume.
         """
         if not isinstance(finalizer, Effect):
             return nodes.OnExit(self, finalizer)

@@ -11,6 +11,7 @@ __all__ = [
     "ExecutorError",
     "ExecutorLost",
     "Halt",
+    "LeftToResume",
     "RetryExhausted",
     "TimedOut",
     "TracedError",
@@ -131,3 +132,13 @@ class Halt(BaseException):
     def __init__(self, reason: Exception) -> None:
         self.reason = reason
         super().__init__(str(reason))
+
+
+class LeftToResume(Halt):
+    """Ends a finalizer at a durable step, since the run around it was interrupted from outside.
+
+    Nobody hears of it: it is the interruption that goes on.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(RuntimeError(f"the run is being stopped: {what} is left to its resume"))

@@ -6,6 +6,7 @@ wait.
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
@@ -24,6 +25,7 @@ __all__ = [
     "Waiter",
     "call_soon_from_threads",
     "in_context",
+    "is_being_cancelled",
     "new_waiter",
     "run_to_the_end",
     "running_backend",
@@ -104,6 +106,11 @@ async def _shielded_by_scope(work: Coroutine[Any, Any, A]) -> A:
     with anyio.CancelScope(shield=True):
         return await work
     raise AssertionError("a scope that nobody cancels goes on")
+
+
+def is_being_cancelled() -> bool:
+    """Whether whatever the running task waits for next is cancelled, by a scope of anyio's."""
+    return anyio.current_effective_deadline() == -math.inf
 
 
 @types.coroutine

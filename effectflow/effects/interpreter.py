@@ -45,7 +45,7 @@ from effectflow.effects.nodes import (
     Traced,
 )
 from effectflow.effects.notes import add_note, forget_notes, show_trail
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Operator, Scope
 
 __all__ = ["interpret"]
 
@@ -286,6 +286,8 @@ async def _finalize_after(
 
     Gives what goes on: an interruption that came meanwhile takes the place of a defect.
     """
+    if not isinstance(raised, Exception):
+        scope = scope.finalizing()
     try:
         outcome = await _run_finalizer(frame.finalizer(_exit_of_raised(raised)), env, scope)
     except Exception as defect:
@@ -313,8 +315,9 @@ async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
     deadline = scope.finalizer_deadline
     if deadline is None:
         return await interpret(finalizer, env, scope)
-    with scope.clock.move_on_after(deadline):
-        return await interpret(finalizer, env, scope)
+    with scope.clock.move_on_after(deadline) as limit:
+        inside = scope.under(Operator(lambda: limit.cancel_called))
+        return await interpret(finalizer, env, inside)
     raise TimeoutError(f"the finalizer {finalizer!r} took more than {deadline} s, and was ended")
 
 

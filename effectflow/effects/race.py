@@ -12,8 +12,9 @@ from returns.maybe import Maybe
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import EmptyRace, Halt
+from effectflow.effects.event_loop import is_being_cancelled
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Operator, Scope
 
 __all__ = ["first_success", "race"]
 
@@ -79,25 +80,40 @@ async def _run(
     outcomes: dict[int, Any] = {}
     raised: list[BaseException] = []
     winner: int | None = None
+    has_cancelled = False
+    operator = Operator(lambda: has_cancelled)
+    inside = scope.under(operator)
+
+    def cancel() -> None:
+        nonlocal has_cancelled
+        has_cancelled = has_cancelled or not is_being_cancelled()
+        tasks.cancel_scope.cancel()
 
     async def run(position: int) -> None:
         nonlocal winner
         try:
-            outcome = await interpret(runners[position], env, scope.child(path, position))
+            outcome = await interpret(runners[position], env, inside.child(path, position))
         except (Exception, Halt) as defect:
             if winner is not None:
                 logger.exception("a race was decided, and then a loser of it failed")
             raised.append(defect)
-            tasks.cancel_scope.cancel()
+            cancel()
             return
         outcomes[position] = outcome
         if winner is None and not raised and decides(outcome):
             winner = position
-            tasks.cancel_scope.cancel()
+            cancel()
 
-    async with anyio.create_task_group() as tasks:
-        for position in known.map(lambda position: [position]).value_or(range(len(runners))):
-            tasks.start_soon(run, position)
+    try:
+        async with anyio.create_task_group() as tasks:
+            for position in known.map(lambda position: [position]).value_or(range(len(runners))):
+                tasks.start_soon(run, position)
+    except anyio.get_cancelled_exc_class():
+        is_decided = winner is not None and known is Maybe.empty
+        if recorder is not None and is_decided and operator.has_ended_flows:
+            # The run is stopped while the losers were ending. Their finalizers have run.
+            recorder.record(path, winner)
+        raise
     if winner is None and raised:
         raise raised[0]
     if winner is None:

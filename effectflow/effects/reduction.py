@@ -180,7 +180,7 @@ class _Reduction:
     async def _combine(self, group: Group[Any]) -> Any:
         if group.round > 1 and len(group.values) == 1:
             return group.values[0]
-        scope = self.scope.child(self.reduce_path, f"{group.round}.{group.number}")
+        scope = self.mapping.scope.child(self.reduce_path, f"{group.round}.{group.number}")
         effect = self.reduce(group.values)
         return await in_context(copy_context(), interpret(effect, self.env, scope))
 

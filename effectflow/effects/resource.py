@@ -38,7 +38,9 @@ def bracket(
     and notes; if the use ends well, the release's error is that of the whole.
 
     In a durable run, a release that is a step settles a failure of the use: what was acquired is gone, so
-    a resume fails with it again. What each process has to acquire anew belongs into no step.
+    a resume fails with it again. If the run is interrupted from outside, such a release is left to the
+    resume, which goes on using what was acquired; where the run goes on, as after a `timeout`, it is not.
+    What each process has to acquire anew belongs into no step.
 
     On asyncio acquire and release run in tasks of their own. What has to be left by the task that
     entered it, such as a task group, belongs into one `from_async` with `async with`.
@@ -65,6 +67,8 @@ def acquiring(
     acquire: Effect[Env, E, R], release: Callable[[R], Effect[Env, E, object]]
 ) -> Acquisition[Env, E, R]:
     """Begins a list of resources that are acquired in order and released last first.
+
+    Each is acquired and released as by `bracket`, in a durable run as well.
 
     Example:
         >>> from effectflow import acquiring, from_fn, pure

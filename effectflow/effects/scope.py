@@ -15,7 +15,16 @@ from returns.maybe import Maybe
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.observer import EffectObserver
 
-__all__ = ["Recorder", "Scope", "Sink", "child_path", "observe", "root_scope", "step_path"]
+__all__ = [
+    "Operator",
+    "Recorder",
+    "Scope",
+    "Sink",
+    "child_path",
+    "observe",
+    "root_scope",
+    "step_path",
+]
 
 A = TypeVar("A")
 
@@ -47,6 +56,29 @@ class Recorder(Protocol):
         ...
 
 
+class Operator:
+    """What the flows within an operator know of its cancelling them.
+
+    Parameters:
+        has_cancelled: tells whether it has.
+    """
+
+    __slots__ = ("_has_cancelled", "_is_late")
+
+    def __init__(self, has_cancelled: Callable[[], bool]) -> None:
+        self._has_cancelled = has_cancelled
+        self._is_late = False
+
+    @property
+    def has_ended_flows(self) -> bool:
+        """Whether its flows end because it has cancelled them."""
+        return not self._is_late and self._has_cancelled()
+
+    def come_late(self) -> None:
+        """Its flows are being stopped already: a timeout, say, may yet strike while they end."""
+        self._is_late = True
+
+
 class Scope:
     """The place of one sequential flow within a run.
 
@@ -59,13 +91,17 @@ class Scope:
         observer: is told of named effects, if there is one.
         finalizer_deadline: seconds that each finalizer may take; None for no limit.
         context: what the caller attached to the run around this flow; empty outside of runs.
+        is_stopping: whether this is a finalizer in a durable run that is interrupted from outside. The
+            run goes on in a resume, which comes to the finalizer at its place: here it begins no step.
     """
 
     __slots__ = (
         "_occurrences",
+        "_operators",
         "clock",
         "context",
         "finalizer_deadline",
+        "is_stopping",
         "observer",
         "path",
         "recorder",
@@ -93,12 +129,18 @@ class Scope:
         self.observer = observer
         self.finalizer_deadline = finalizer_deadline
         self.context = context
+        self.is_stopping = False
+        self._operators: tuple[Operator, ...] = ()
         self._occurrences: dict[str, int] = {}
 
     @property
     def decisions(self) -> Recorder | None:
-        """Where the operators of this flow record what they decide; None within steps."""
-        return self.recorder if self.step is None else None
+        """Where the operators of this flow record what they decide; None within steps.
+
+        None as well in a run that is stopping: its flows were left somewhere on their way, so that a
+        resume would find at another place what is recorded here.
+        """
+        return self.recorder if self.step is None and not self.is_stopping else None
 
     def next_path(self, name: str) -> str:
         """The path of the next occurrence of `name` here: `name`, then `name#2`, `name#3`, ..."""
@@ -123,6 +165,30 @@ class Scope:
         """The scope of what the operator at `path` may leave out in a resumed run."""
         return self if self.recorder is None else self._derived(path, self.step)
 
+    def under(self, operator: Operator) -> Scope:
+        """The same flow, within an operator that may cancel it.
+
+        Whoever cancels flows of a run has to say so here, as the run goes on then. A cancellation that
+        nobody here has asked for interrupts the whole run.
+        """
+        if self.recorder is None:
+            return self
+        scope = self._same_flow()
+        scope._operators = (*self._operators, operator)
+        return scope
+
+    def finalizing(self) -> Scope:
+        """The scope of a finalizer that a cancellation of this flow has come to."""
+        if self.recorder is None or self.is_stopping:
+            return self
+        if any(operator.has_ended_flows for operator in self._operators):
+            return self
+        for operator in self._operators:
+            operator.come_late()
+        scope = self._same_flow()
+        scope.is_stopping = True
+        return scope
+
     def inside_step(self, path: str, step: object) -> Scope:
         """The scope of the body of the step at `path`, of which `step` tells more."""
         return self._derived(path, step)
@@ -132,23 +198,29 @@ class Scope:
         scope = self._derived("", None)
         scope.recorder = recorder
         scope.context = context
+        # What cancels something in the run around this one interrupts the whole of this one.
+        scope._operators = ()
         return scope
 
     def between_steps(self) -> Scope:
         """The same flow, made of steps of its own: its operators record what they decide."""
-        scope = self._derived(self.path, None)
-        scope._occurrences = self._occurrences
+        scope = self._same_flow()
+        scope.step = None
         return scope
 
     def with_sink(self, sink: Sink | None) -> Scope:
         """The same flow, with another listener."""
-        scope = self._derived(self.path, self.step)
+        scope = self._same_flow()
         scope.sink = sink
+        return scope
+
+    def _same_flow(self) -> Scope:
+        scope = self._derived(self.path, self.step)
         scope._occurrences = self._occurrences
         return scope
 
     def _derived(self, path: str, step: object) -> Scope:
-        return Scope(
+        scope = Scope(
             path,
             self.clock,
             recorder=self.recorder,
@@ -158,6 +230,9 @@ class Scope:
             finalizer_deadline=self.finalizer_deadline,
             context=self.context,
         )
+        scope.is_stopping = self.is_stopping
+        scope._operators = self._operators
+        return scope
 
 
 def step_path(flow: str, name: str, occurrence: int) -> str:

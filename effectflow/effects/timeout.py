@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 from returns.maybe import Maybe
 
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import TimedOut
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Operator, Scope
 
 __all__ = ["timeout"]
 
@@ -26,8 +27,16 @@ def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, A
         # A resumed run that goes by here again must not find in time what once was not.
         if recorder is not None and recorder.recall(path) is not Maybe.empty:
             return nodes.Failed(TimedOut(seconds))
-        with scope.clock.move_on_after(seconds):
-            return await interpret(source, env, scope.within(path))
+        operator: Operator | None = None
+        try:
+            with scope.clock.move_on_after(seconds) as limit:
+                operator = Operator(lambda: limit.cancel_called)
+                return await interpret(source, env, scope.within(path).under(operator))
+        except anyio.get_cancelled_exc_class():
+            if recorder is not None and operator is not None and operator.has_ended_flows:
+                # The run is stopped while what was in time no more was ending. Its finalizers have run.
+                recorder.record(path, True)
+            raise
         if recorder is not None:
             recorder.record(path, True, is_failure=True)
         return nodes.Failed(TimedOut(seconds))

@@ -23,9 +23,9 @@ from anyio.lowlevel import checkpoint
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Halt
-from effectflow.effects.event_loop import in_context, shielded
+from effectflow.effects.event_loop import in_context, is_being_cancelled, shielded
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.scope import Scope, child_path
+from effectflow.effects.scope import Operator, Scope, child_path
 
 __all__ = ["Source", "Traversal", "check_limit"]
 
@@ -92,7 +92,7 @@ class Traversal:
         self.items = items
         self.f = f
         self.env = env
-        self.scope = scope
+        self.scope = scope.under(Operator(lambda: self.has_cancelled))
         self.key = key
         self.stop_early = stop_early
         self.only = only
@@ -103,6 +103,7 @@ class Traversal:
         self.failures: list[tuple[range, nodes.Failed]] = []
         self.raised: list[BaseException] = []
         self.is_over = False
+        self.has_cancelled = False
         self.read = 0
         self.tasks = anyio.create_task_group()
 
@@ -156,8 +157,7 @@ class Traversal:
         """Take note of a failure to which the items at these positions led."""
         self.failures.append((positions, failed))
         if self.stop_early:
-            self.is_over = True
-            self.tasks.cancel_scope.cancel()
+            self._cancel()
 
     async def _start_sync(self, items: Iterator[Any], limit: int | None) -> None:
         if isinstance(self.items, Sized):
@@ -264,5 +264,10 @@ class Traversal:
 
     def _stop_for(self, raised: BaseException) -> None:
         self.raised.append(raised)
+        self._cancel()
+
+    def _cancel(self) -> None:
         self.is_over = True
+        # If everything is being cancelled already, it is not this that ends the others.
+        self.has_cancelled = self.has_cancelled or not is_being_cancelled()
         self.tasks.cancel_scope.cancel()

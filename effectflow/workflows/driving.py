@@ -35,6 +35,7 @@ from effectflow.checkpoint.values import (
     to_tree,
 )
 from effectflow.effects import Halt
+from effectflow.effects.errors import LeftToResume
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
@@ -61,6 +62,7 @@ async def start_run(
     scope: Scope,
 ) -> Any:
     """The output or `Failed` of a new run, or of the run that has this id and input already."""
+    _check_begins(run_id, scope)
     input_tree = to_tree(input, path="input: $", types=blueprint.input_types)
     context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES)
     found = None if is_new else await _find(blueprint, checkpoints, run_id)
@@ -108,6 +110,7 @@ async def resume_run(
     reopen: Reopen | None = None,
 ) -> Any:
     """The output or `Failed` of a run taken up where it stood; of a complete one, if it is reopened."""
+    _check_begins(run_id, scope)
     found = await _find(blueprint, checkpoints, run_id)
     if found is None:
         raise await run_not_found(checkpoints.store, run_id)
@@ -118,6 +121,12 @@ async def resume_run(
         # Another process may have driven the run until just now.
         found = await _find(blueprint, checkpoints, run_id, found) or found
         return await _continue(blueprint, found, claim, env, scope, force=force, reopen=reopen)
+
+
+def _check_begins(run_id: str, scope: Scope) -> None:
+    """Begin no run in a finalizer of one that is being stopped: like a step, it is left to the resume."""
+    if scope.is_stopping:
+        raise LeftToResume(f"run {run_id!r}")
 
 
 @dataclass(frozen=True)

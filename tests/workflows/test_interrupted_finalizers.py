@@ -1,0 +1,353 @@
+"""A run that is stopped from outside leaves the steps of its finalizers to the resume."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from returns.result import Success
+
+from effectflow import (
+    Checkpoints,
+    Do,
+    Effect,
+    MapReduce,
+    StateGraph,
+    acquiring,
+    bracket,
+    from_async,
+    from_fn,
+    now,
+    par,
+    par_traverse,
+    pure,
+    race,
+    sleep,
+    step,
+    workflow,
+)
+from effectflow.checkpoint import Interrupted, RunStatus, read_checkpoint, read_entries
+from effectflow.stores import MemoryStore
+from tests.workflows.reservations import (
+    AnyEffect,
+    AnyWorkflow,
+    App,
+    completed_steps,
+    everywhere,
+    plain,
+    release,
+    reserve,
+    reserved,
+    run_until,
+    turns,
+    use,
+    use_nothing,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    async with MemoryStore() as store:
+        yield store
+
+
+@workflow
+def on_exit(what: str) -> Do[App, Any, object]:
+    held = yield from reserve(what)
+    return (yield from use(held).on_exit(release(held)))
+
+
+@workflow
+def nested(what: str) -> Do[App, Any, object]:
+    return (yield from reserved("outer", lambda _: reserved(what, lambda what: twice(what))))
+
+
+def twice(what: str) -> AnyEffect:
+    return use(what).and_then(lambda _: use("outer"))
+
+
+@workflow
+def acquired(what: str) -> Do[App, Any, object]:
+    both = acquiring(reserve("outer"), release).and_(reserve(what), release)
+    return (yield from both.use(lambda _, what: twice(what)))
+
+
+@workflow
+def in_a_body(what: str) -> Do[App, Any, object]:
+    def using(what: str) -> Do[App, Any, object]:
+        first = yield from use(what)
+        return [first, (yield from use(what))]
+
+    return (yield from reserved(what, lambda what: workflow(using).body(what)))
+
+
+@workflow
+def side_by_side(what: str) -> Do[App, Any, object]:
+    items = [what, "b", "c"]
+    return (yield from par_traverse(items, reserved, limit=2, key=str))
+
+
+@workflow
+def within_operators(what: str) -> Do[App, Any, object]:
+    forever = from_async(lambda _: anyio.sleep_forever())
+    return (yield from race([par(reserved(what), use_nothing("x")).timeout(60), forever]))
+
+
+@workflow
+def releasing_at_length(what: str) -> Do[App, Any, object]:
+    """Whatever the finalizer is made of, and whatever it catches."""
+
+    def letting_go(what: str) -> AnyEffect:
+        both = par(release(what), use_nothing("x")).result()
+        first: AnyEffect = now()
+        return first.and_then(lambda _: race([both.timeout(60), sleep(60)]))
+
+    def using(what: str) -> AnyEffect:
+        first: AnyEffect = now()
+        return first.and_then(lambda _: use(what))
+
+    used = yield from bracket(reserve(what), letting_go, using)
+    return [used, (yield from use_nothing(what))]
+
+
+@step
+def whole(what: str) -> Effect[App, Any, object]:
+    """A step with steps of its own, which a resume skips."""
+    return reserved(what)
+
+
+@workflow
+def within_a_step(what: str) -> Do[App, Any, object]:
+    return [(yield from whole(what))]
+
+
+@workflow
+def child(what: str) -> Do[App, Any, object]:
+    return (yield from plain.start(what))
+
+
+@workflow
+def child_of_a_holder(what: str) -> Do[App, Any, object]:
+    def using(held: str) -> AnyEffect:
+        return use(held).and_then(lambda _: plain.start(what, run_id="inner"))
+
+    return (yield from reserved("outer", using))
+
+
+def source(what: str) -> list[str]:
+    return [what, "b"]
+
+
+def mapped(what: str) -> Effect[App, Any, Any]:
+    return reserved(what)
+
+
+def joined(texts: list[Any]) -> Effect[App, Any, Any]:
+    return pure(" ".join(texts))
+
+
+graph = (
+    StateGraph[App, Any, str]("graph")
+    .node("first", lambda what: reserved(what).map(lambda _: what))
+    .node("second", lambda what: use_nothing(what))
+    .edge("first", "second")
+    .entry("first")
+    .exit("second")
+    .build()
+)
+job = MapReduce(
+    "job",
+    items=source,
+    key=str,
+    max_parallel=2,
+    map=mapped,
+    reduce=joined,
+)
+
+
+@workflow
+def of_nodes(what: str) -> Do[App, Any, object]:
+    return [(yield from graph.body(what)), (yield from job.body(what)).value]
+
+
+WORKFLOWS: list[AnyWorkflow] = [
+    plain,
+    on_exit,
+    nested,
+    acquired,
+    in_a_body,
+    side_by_side,
+    within_operators,
+    releasing_at_length,
+    within_a_step,
+    child,
+    child_of_a_holder,
+    graph,
+    job,
+    of_nodes,
+]
+all_workflows = pytest.mark.parametrize("made", WORKFLOWS, ids=lambda made: made.name)
+
+
+@everywhere
+@all_workflows
+async def test_a_run_stopped_in_any_step_ends_as_one_that_is_not(
+    made: AnyWorkflow, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with MemoryStore() as store:
+        app = App(Checkpoints(store))
+        expected = await app.run(made.start("a", run_id="r"))
+        steps, done = await completed_steps(store), list(app.world.done)
+    assert isinstance(expected, Success)
+    for name in dict.fromkeys(done):
+        async with MemoryStore() as store:
+            app = App(Checkpoints(store), stop_in=name)
+            await run_until(app.began.wait, made.start("a", run_id="r"), app, way)
+            state = (await read_checkpoint(store, "r")).state
+            # What is released already is released to the end, and that may be the end of the run.
+            assert isinstance(state, Interrupted) or name.startswith("release"), name
+
+            again = App(Checkpoints(store), app.world)
+            assert await again.run(made.resume("r")) == expected, name
+            assert app.world.problems == [], name
+            assert app.world.held == set(), name
+            assert await completed_steps(store) == steps, name
+            for each in set(done):
+                # What was cut off is done again; nothing else is.
+                twice_done = each.startswith(("use", "go on", "reserve")) and each in app.world.done
+                most = done.count(each) + (1 if twice_done else 0)
+                assert app.world.done.count(each) <= most, name
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+@everywhere
+@all_workflows
+async def test_a_run_stopped_at_any_moment_ends_as_one_that_is_not(
+    made: AnyWorkflow, way: str
+) -> None:
+    expected: Any = None
+    for count in range(0, 2000, 3):
+        async with MemoryStore() as store:
+            app = App(Checkpoints(store))
+            await run_until(lambda: turns(count), made.start("a", run_id="r"), app, way)  # noqa: B023
+            info = await store.info("r")
+            if info is None:
+                continue
+            again = App(Checkpoints(store), app.world)
+            result = await again.run(made.resume("r"))
+            expected = expected or result
+            assert result == expected, count
+            assert (app.world.problems, app.world.held) == ([], set()), count
+            steps = await completed_steps(store)
+            assert len(steps) == len(set(steps)), count
+            if info.summary.status is RunStatus.COMPLETED:
+                break
+    else:
+        raise AssertionError("it never got to its end")
+
+
+class StoppedIn(MemoryStore):
+    """The run is to be stopped while the store does, or has done, the append of this number."""
+
+    def __init__(self, number: int, *, is_done: bool) -> None:
+        super().__init__()
+        self.is_reached = anyio.Event()
+        self._left = number
+        self._is_done = is_done
+
+    async def append(self, *arguments: Any, **options: Any) -> None:
+        self._left -= 1
+        if self._left == 0 and not self._is_done:
+            self.is_reached.set()
+            await turns(12)
+        await super().append(*arguments, **options)
+        if self._left == 0 and self._is_done:
+            self.is_reached.set()
+            await turns(12)
+
+
+@everywhere
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("made", [plain, nested, side_by_side], ids=lambda made: made.name)
+async def test_a_run_stopped_in_any_append_ends_as_one_that_is_not(
+    made: AnyWorkflow, is_done: bool, way: str
+) -> None:
+    async with MemoryStore() as whole:
+        expected = await App(Checkpoints(whole)).run(made.start("a", run_id="r"))
+        steps = await completed_steps(whole)
+    # A first append that is cut off leaves no run.
+    for number in range(2, 100):
+        async with StoppedIn(number, is_done=is_done) as store:
+            app = App(Checkpoints(store))
+
+            async def reached(store: StoppedIn = store) -> None:
+                while not store.is_reached.is_set() and not await is_complete(store):
+                    await turns(1)
+
+            await run_until(reached, made.start("a", run_id="r"), app, way)
+            again = App(Checkpoints(store), app.world)
+            assert await again.run(made.resume("r")) == expected, number
+            assert (app.world.problems, app.world.held) == ([], set()), number
+            assert await completed_steps(store) == steps, number
+            if not store.is_reached.is_set():
+                return
+    raise AssertionError("it never got to its end")
+
+
+async def is_complete(store: MemoryStore) -> bool:
+    info = await store.info("r")
+    return info is not None and info.summary.status is RunStatus.COMPLETED
+
+
+@everywhere
+async def test_finalizers_that_are_no_steps_run_when_the_run_is_stopped(
+    store: MemoryStore, way: str
+) -> None:
+    closed: list[str] = []
+
+    def closing(name: str) -> Effect[object, Any, object]:
+        return from_fn(lambda _: closed.append(name))
+
+    @workflow
+    def made(what: str) -> Do[App, Any, object]:
+        using = bracket(pure("inner"), closing, lambda _: use(what)).on_exit(release(what))
+        return (yield from bracket(pure("outer"), closing, lambda _: using))
+
+    app = App(Checkpoints(store), stop_in="use a")
+    await run_until(app.began.wait, made.start("a", run_id="r"), app, way)
+    assert closed == ["inner", "outer"]
+    assert app.world.done == ["use a"]
+
+
+@everywhere
+async def test_a_stopped_run_records_nothing_in_its_finalizers_and_begins_no_other_run(
+    store: MemoryStore, way: str
+) -> None:
+    @workflow
+    def made(what: str) -> Do[App, Any, object]:
+        other: AnyEffect = plain.start(what, run_id="other")
+        struck: AnyEffect = from_async(strike).timeout(1).result()
+        ended = struck.and_then(lambda _: now())
+        return (yield from use(what).on_exit(other).on_exit(ended))
+
+    async def strike(app: App) -> None:
+        app.clock.strike()
+        await anyio.sleep_forever()
+
+    app = App(Checkpoints(store), stop_in="use a")
+    await run_until(app.began.wait, made.start("a", run_id="r"), app, way)
+    kinds = [type(entry).__name__ for entry in await read_entries(store, "r")]
+    assert kinds == ["Started", "BeforeStep", "Interrupted"]
+    assert await store.info("other") is None
+
+    again = App(Checkpoints(store), app.world)
+    assert await again.run(made.resume("r")) == Success("use a")
+    other = await store.info("other")
+    assert other is not None
+    assert other.summary.status is RunStatus.COMPLETED
