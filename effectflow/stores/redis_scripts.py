@@ -12,8 +12,9 @@ commands that follow are lost if no transaction does (valkey-io/valkey#4342). So
 - Every beginning of a script's writes does no harm, also when all of them follow once more: they say what
   a field is, never what to add to it, and the one that makes the others count comes last. HSET is what
   they say it with, as it is written to the file also when it changes nothing, which ZADD is not.
-- Each first says again what counts, as it stands: whatever a beginning may do later is undone by the
-  next script for this run. So it has two writes at least, which makes it a transaction.
+- Whoever claims, holds or releases a run first says again what counts, as it stands: whatever a beginning
+  may do later is undone by the next script for this run.
+- Each has two writes at least, which makes it a transaction.
 """
 
 from __future__ import annotations
@@ -136,7 +137,6 @@ DELETE = (
     end
     -- A server whose memory is full lets a script go on that has removed something.
     redis.call('HDEL', KEYS[1], 'expires')
-    keep()
     redis.call('HSET', KEYS[1], 'deletion', ARGV[1], 'owner', '', 'length', 0)
     return {'deleted'}
 """

@@ -64,12 +64,6 @@ async def go_on_as_before(store: RedisStore, lease: Lease) -> None:
         await store.claim("old", owner=lease.owner, seconds=600)
 
 
-async def renew_and_go_on(store: RedisStore, lease: Lease) -> None:
-    await store.renew(lease, seconds=900)
-    await store.append(lease, [b"mine"], after=2)
-    await store.release(lease)
-
-
 async def write_elsewhere(store: RedisStore, lease: Lease) -> None:
     other = await store.claim("other", owner=str(Owner.new()), seconds=600)
     await store.append(other, [b"elsewhere"], after=0, summary=SUMMARY)
@@ -106,7 +100,7 @@ def ends_of_commands(data: bytes, start: int) -> Iterator[int]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("then", [go_on, go_on_as_before, renew_and_go_on, write_elsewhere])
+@pytest.mark.parametrize("then", [go_on, go_on_as_before, renew, release, write_elsewhere])
 @pytest.mark.parametrize(
     "write", [append_one, append_the_last, begin_a_run, renew, release, delete, take_over]
 )
