@@ -293,6 +293,12 @@ class PostgresStore(CheckpointStore):
                 await self._rows(
                     connection, "DELETE FROM {schema}.entries WHERE run = %s RETURNING 1", number
                 )
+                # Whoever let it expire must not go on as if it were a new run.
+                await self._rows(
+                    connection,
+                    "UPDATE {schema}.leases SET owner = '' WHERE key = %s RETURNING 1",
+                    (key_of(run_id),),
+                )
 
         await self._do(delete)
 

@@ -213,6 +213,8 @@ class SqliteStore(CheckpointStore):
                 raise RunBusy(run_id, held.owner, held.expires_at - now)
             database.execute("DELETE FROM entries WHERE run = ?", row)
             database.execute("DELETE FROM runs WHERE number = ?", row)
+            # Whoever let it expire must not go on as if it were a new run.
+            database.execute("UPDATE leases SET owner = '' WHERE run_id = ?", (run_id,))
 
         await self._open_writer().submit(run_id, delete)
 

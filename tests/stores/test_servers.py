@@ -231,7 +231,7 @@ async def test_a_deletion_that_is_cut_off_is_ended_by_the_next(
         [left, also] = [
             cast("dict[bytes, bytes]", client.hgetall(key)) for key in client.keys(f"{tmp_path}:*")
         ]
-    assert set(left) == set(also) == {b"owner", b"fence", b"expires", b"length", b"deletion"}
+    assert set(left) == set(also) == {b"owner", b"fence", b"length", b"deletion"}
     assert left[b"owner"] == b""
 
 

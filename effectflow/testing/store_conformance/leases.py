@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import anyio
 
@@ -75,6 +77,9 @@ async def an_owner_may_claim_what_it_holds(store: CheckpointStore) -> None:
     assert second.fence > first.fence
     with fails(LeaseLost):
         await store.append(first, [b"x"], after=0, summary=summary_of())
+    with fails(LeaseLost):
+        await store.renew(first, seconds=60)
+    await store.release(first)
     await store.append(second, [b"1"], after=0, summary=summary_of())
 
 
@@ -145,7 +150,33 @@ async def a_lease_that_a_clock_far_ahead_has_set_ends_when_its_owner_says_so(
 
 
 @check
+async def a_run_whose_lease_has_expired_can_be_deleted(store: CheckpointStore) -> None:
+    stale = await claimed(store, seconds=0)
+    await store.append(stale, [b"1"], after=0, summary=summary_of())
+    await store.delete("r")
+
+    assert await store.info("r") is None
+    with fails(LeaseLost):
+        await store.append(stale, [b"x"], after=0, summary=summary_of())
+
+
+@check
 async def a_lease_of_a_dead_process_is_free_at_once(store: CheckpointStore) -> None:
+    async with _held_by_another_process(store, "r", "deleted"):
+        for run_id in ("r", "deleted"):
+            with fails(RunBusy):
+                await store.claim(run_id, owner=str(Owner.new()), seconds=60)
+        with fails(RunBusy):
+            await store.delete("deleted")
+
+    await claimed(store)
+    await store.delete("deleted")
+    assert [info.run_id for info in await store.find()] == ["r"]
+
+
+@asynccontextmanager
+async def _held_by_another_process(store: CheckpointStore, *run_ids: str) -> AsyncGenerator[None]:
+    """Runs whose leases name a process, which is killed in the end."""
     script = "from effectflow.checkpoint import Owner; print(Owner.new(), flush=True); input()"
     child = subprocess.Popen(  # noqa: ASYNC220, for no time worth speaking of
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -153,9 +184,8 @@ async def a_lease_of_a_dead_process_is_free_at_once(store: CheckpointStore) -> N
     with child:
         assert child.stdout is not None
         owner = child.stdout.readline().strip()
-        await store.claim("r", owner=owner, seconds=3600)
-        with fails(RunBusy):
-            await claimed(store)
+        for run_id in run_ids:
+            lease = await store.claim(run_id, owner=owner, seconds=3600)
+            await store.append(lease, [b"1"], after=0, summary=summary_of())
+        yield
         child.kill()
-
-    await claimed(store)
