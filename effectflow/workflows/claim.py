@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+import logging
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Self
 
 import anyio
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import Checkpoints
-from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.live_run import LiveRun
 from effectflow.checkpoint.past import read_past
@@ -19,6 +19,8 @@ from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary
 from effectflow.effects import Clock
 
 __all__ = ["Claim"]
+
+logger = logging.getLogger(__name__)
 
 
 class Claim:
@@ -43,7 +45,7 @@ class Claim:
             raise
         except BaseException:
             # Cut off by a cancellation, it may hold all the same: claim it once more to give it free.
-            with anyio.move_on_after(5, shield=True), suppress(CheckpointError):
+            with anyio.move_on_after(5, shield=True), suppress(Exception):
                 await self._checkpoints.store.release(await self._claim(owner))
             raise
         return self
@@ -56,11 +58,19 @@ class Claim:
         if self._run is not None:
             await self._run.release()
             if self._run.is_complete and not self._is_kept:
-                with suppress(CheckpointError):
+                with self._only_logged("deleted"):
                     await self._checkpoints.store.delete(self._run_id)
         elif self._lease is not None:
-            with anyio.move_on_after(5, shield=True), suppress(CheckpointError):
+            with anyio.move_on_after(5, shield=True), self._only_logged("given free"):
                 await self._checkpoints.store.release(self._lease)
+
+    @contextmanager
+    def _only_logged(self, what: str) -> Generator[None]:
+        """Whatever a store raises here does not change how the run has ended."""
+        try:
+            yield
+        except Exception as error:
+            logger.warning("run %r was not %s: %r", self._run_id, what, error)
 
     async def check_is_whole(self, known: Checkpoint) -> None:
         """Raise CorruptCheckpoint if entries are missing at the end of the journal."""

@@ -11,7 +11,7 @@ import pytest
 from returns.result import Failure, Success
 
 from effectflow import Checkpoints, Do, Effect, fail, from_async, pure, step, workflow
-from effectflow.checkpoint import Lease, RunStatus, SaveFailed
+from effectflow.checkpoint import DefinitionChanged, Lease, RunStatus, SaveFailed
 from effectflow.stores import MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
 
@@ -102,3 +102,37 @@ async def test_a_lease_that_is_not_released_does_not_hide_how_the_run_ended(
         info = await store.info("r")
         assert info is not None
         assert info.summary.status is RunStatus.FAILED
+
+
+class NoDeleting(ForwardingStore):
+    """It keeps every run."""
+
+    async def delete(self, run_id: str) -> Never:
+        raise OSError("the socket is gone")
+
+
+async def test_a_run_that_is_not_cleaned_up_ends_as_it_did(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with NoDeleting(MemoryStore()) as store:
+        app = App(Checkpoints(store, preserve=False))
+        assert await acting.start(True, run_id="r").run(app) == Success("well")
+
+    assert "run 'r' was not deleted: OSError('the socket is gone')" in caplog.text
+
+
+@workflow(name="acting", version="2")
+def acting_otherwise(is_well: bool) -> Do[App, str, str]:
+    return (yield from act(is_well))
+
+
+async def test_a_changed_workflow_is_refused_also_by_a_store_that_releases_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with NoReleasing(appends=9) as store:
+        app = App(Checkpoints(store))
+        await acting.start(False, run_id="r").run(app)
+        changed = await acting_otherwise.resume("r").run(app)
+
+    assert isinstance(changed.failure(), DefinitionChanged)
+    assert "run 'r' was not given free: OSError('the socket is gone')" in caplog.text
