@@ -234,6 +234,7 @@ def reach_step(
     run.check()
     if scope.is_stopping:
         raise LeftToResume(f"step {path!r}")
+    scope.come_to_step()
     try:
         arguments = describe_arguments() if describe_arguments else None
     except NotSerializable as error:

@@ -225,17 +225,21 @@ def _until_failure(
         traversal = Traversal(
             f"one {name}", path, source.items(), f, env, scope, key=key, only=only
         )
-        await traversal.run(limit)
+
+        def record() -> None:
+            first, recorder = traversal.first_failure(), scope.decisions
+            if first is not None and recorder is not None and decided is None:
+                place = traversal.place_of(first[0].start)
+                traversal.operator.record_failure(recorder, path, path, place)
+
+        await traversal.run(limit, if_stopped=record)
         first = traversal.first_failure()
         if first is None:
             if decided is not None:
                 raise RuntimeError(_nothing_fails(path, decided))
             return gather(traversal.values_in_order())
-        positions, failed = first
-        if scope.decisions is not None and decided is None:
-            place = traversal.place_of(positions.start)
-            scope.decisions.record(path, place, is_failure=True)
-        return failed
+        record()
+        return first[1]
 
     return nodes.Perform(perform, (name, items) if f is nodes.itself else (name, items, f))
 
@@ -243,6 +247,7 @@ def _until_failure(
 def _nothing_fails(path: str, decided: int | str) -> str:
     which = f"item {decided} of {path!r}" if isinstance(decided, int) else repr(decided)
     return (
-        f"{which} led to a failure, which was handled, and now it does not fail, or is no longer among "
-        "the items: let what may fail be a step, and give a resume the items of the first time"
+        f"{which} led to a failure, which was handled or is final, and now it does not fail, or is no "
+        "longer among the items: let what may fail be a step, and give a resume the items of the "
+        "first time"
     )

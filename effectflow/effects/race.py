@@ -104,20 +104,26 @@ async def _run(
             winner = position
             cancel()
 
+    def record(*, is_to_stand: bool) -> None:
+        if recorder is None or winner is None or known is not Maybe.empty:
+            return
+        if _is_success(outcomes[winner]) or (is_to_stand and not operator.is_final):
+            recorder.record(path, winner)
+        else:
+            operator.record_failure(recorder, path, path, winner)
+
     try:
         async with anyio.create_task_group() as tasks:
             for position in known.map(lambda position: [position]).value_or(range(len(runners))):
                 tasks.start_soon(run, position)
     except anyio.get_cancelled_exc_class():
-        is_decided = winner is not None and known is Maybe.empty
-        if recorder is not None and is_decided and operator.has_ended_flows:
+        if operator.has_ended_flows:
             # The run is stopped while the losers were ending. Their finalizers have run.
-            recorder.record(path, winner)
+            record(is_to_stand=True)
         raise
     if winner is None and raised:
         raise raised[0]
     if winner is None:
         return nodes.joined([outcomes[position] for position in sorted(outcomes)])
-    if recorder is not None and known is Maybe.empty:
-        recorder.record(path, winner, is_failure=not _is_success(outcomes[winner]))
+    record(is_to_stand=False)
     return outcomes[winner]

@@ -140,7 +140,11 @@ class _Reduction:
 
     async def map(self, limit: int) -> nodes.Failed | None:
         """Run every item, and combine each group that is complete; give the first failure."""
-        await self.mapping.run(limit)
+        await self.mapping.run(limit, if_stopped=self._first_failure)
+        return self._first_failure()
+
+    def _first_failure(self) -> nodes.Failed | None:
+        """The failure that has ended the mapping, if one has, once it is recorded."""
         first = self.mapping.first_failure()
         return None if first is None else self._decide(*first)
 
@@ -155,7 +159,8 @@ class _Reduction:
         if self.only is not None:
             raise RuntimeError(
                 f"{self.decision_path!r} says that items {self.only.start} to {self.only.stop - 1} led "
-                "to a failure, which was handled, and now nothing fails: let what may fail be a step"
+                "to a failure, which was handled or is final, and now nothing fails: let what may "
+                "fail be a step"
             )
         return self.tree.root
 
@@ -188,7 +193,9 @@ class _Reduction:
         """Record the failure that ends it: one item's, or that of a group with all its items."""
         if self.scope.decisions is not None and self.only is None:
             where = [positions.start, positions.stop]
-            self.scope.decisions.record(self.decision_path, where, is_failure=True)
+            self.mapping.operator.record_failure(
+                self.scope.decisions, self.mapping.path, self.decision_path, where
+            )
         return failed
 
 

@@ -61,11 +61,16 @@ class Operator:
 
     Parameters:
         has_cancelled: tells whether it has.
+
+    Attributes:
+        is_final: whether a finalizer of what it has cancelled came to a step. That may have undone what
+            the flow was to go on from, so that nothing in there is to be tried again.
     """
 
-    __slots__ = ("_has_cancelled", "_is_late")
+    __slots__ = ("_has_cancelled", "_is_late", "is_final")
 
     def __init__(self, has_cancelled: Callable[[], bool]) -> None:
+        self.is_final = False
         self._has_cancelled = has_cancelled
         self._is_late = False
 
@@ -77,6 +82,13 @@ class Operator:
     def come_late(self) -> None:
         """Its flows are being stopped already: a timeout, say, may yet strike while they end."""
         self._is_late = True
+
+    def record_failure(self, recorder: Recorder, place: str, path: str, value: object) -> None:
+        """Record at `path` how the operator at `place` failed. A resume may retry what is not final."""
+        recorder.record(path, value, is_failure=True)
+        if self.is_final:
+            # What is recorded beside an operator settles what failed in it. No name has such a path.
+            recorder.record(f"{place}#final", True)
 
 
 class Scope:
@@ -96,6 +108,7 @@ class Scope:
     """
 
     __slots__ = (
+        "_ended_by",
         "_occurrences",
         "_operators",
         "clock",
@@ -131,6 +144,7 @@ class Scope:
         self.context = context
         self.is_stopping = False
         self._operators: tuple[Operator, ...] = ()
+        self._ended_by: tuple[Operator, ...] = ()
         self._occurrences: dict[str, int] = {}
 
     @property
@@ -181,13 +195,18 @@ class Scope:
         """The scope of a finalizer that a cancellation of this flow has come to."""
         if self.recorder is None or self.is_stopping:
             return self
-        if any(operator.has_ended_flows for operator in self._operators):
-            return self
-        for operator in self._operators:
-            operator.come_late()
         scope = self._same_flow()
-        scope.is_stopping = True
+        scope._ended_by = tuple(each for each in self._operators if each.has_ended_flows)
+        if not scope._ended_by:
+            for operator in self._operators:
+                operator.come_late()
+            scope.is_stopping = True
         return scope
+
+    def come_to_step(self) -> None:
+        """A step, or another run, comes next here: in a finalizer, what has ended its flow is final."""
+        for operator in self._ended_by:
+            operator.is_final = True
 
     def inside_step(self, path: str, step: object) -> Scope:
         """The scope of the body of the step at `path`, of which `step` tells more."""
@@ -199,7 +218,7 @@ class Scope:
         scope.recorder = recorder
         scope.context = context
         # What cancels something in the run around this one interrupts the whole of this one.
-        scope._operators = ()
+        scope._operators = scope._ended_by = ()
         return scope
 
     def between_steps(self) -> Scope:
@@ -232,6 +251,7 @@ class Scope:
         )
         scope.is_stopping = self.is_stopping
         scope._operators = self._operators
+        scope._ended_by = self._ended_by
         return scope
 
 

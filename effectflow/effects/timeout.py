@@ -27,18 +27,17 @@ def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, A
         # A resumed run that goes by here again must not find in time what once was not.
         if recorder is not None and recorder.recall(path) is not Maybe.empty:
             return nodes.Failed(TimedOut(seconds))
-        operator: Operator | None = None
+        operator = Operator(lambda: limit.cancel_called)
         try:
             with scope.clock.move_on_after(seconds) as limit:
-                operator = Operator(lambda: limit.cancel_called)
                 return await interpret(source, env, scope.within(path).under(operator))
         except anyio.get_cancelled_exc_class():
-            if recorder is not None and operator is not None and operator.has_ended_flows:
+            if recorder is not None and operator.has_ended_flows:
                 # The run is stopped while what was in time no more was ending. Its finalizers have run.
                 recorder.record(path, True)
             raise
         if recorder is not None:
-            recorder.record(path, True, is_failure=True)
+            operator.record_failure(recorder, path, path, True)
         return nodes.Failed(TimedOut(seconds))
 
     return nodes.Perform(perform, ("timeout", source, seconds))

@@ -92,7 +92,8 @@ class Traversal:
         self.items = items
         self.f = f
         self.env = env
-        self.scope = scope.under(Operator(lambda: self.has_cancelled))
+        self.operator = Operator(lambda: self.has_cancelled)
+        self.scope = scope.under(self.operator)
         self.key = key
         self.stop_early = stop_early
         self.only = only
@@ -107,8 +108,22 @@ class Traversal:
         self.read = 0
         self.tasks = anyio.create_task_group()
 
-    async def run(self, limit: int | None) -> None:
-        """Run it to its end. Raises the first defect, with the others as notes."""
+    async def run(
+        self, limit: int | None, *, if_stopped: Callable[[], object] | None = None
+    ) -> None:
+        """Run it to its end. Raises the first defect, with the others as notes.
+
+        `if_stopped` is called if the run is stopped after finalizers of what a failure has cancelled ran
+        steps: the resume has to come to that failure again, and not to what was cancelled.
+        """
+        try:
+            await self._run_items(limit)
+        except anyio.get_cancelled_exc_class():
+            if if_stopped is not None and self.operator.is_final:
+                if_stopped()
+            raise
+
+    async def _run_items(self, limit: int | None) -> None:
         # Whether or not a generator was read to its end, it is to clean up now, and not some time.
         if isinstance(self.items, AsyncIterable):
             items = aiter(self.items)

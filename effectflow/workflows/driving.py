@@ -127,6 +127,7 @@ def _check_begins(run_id: str, scope: Scope) -> None:
     """Begin no run in a finalizer of one that is being stopped: like a step, it is left to the resume."""
     if scope.is_stopping:
         raise LeftToResume(f"run {run_id!r}")
+    scope.come_to_step()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,257 @@
+"""Once a step has released something of what an operator cancelled, nothing in there is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from returns.result import Failure, Success
+
+from effectflow import (
+    Checkpoints,
+    Do,
+    Effect,
+    RetryPolicy,
+    TimedOut,
+    Workflow,
+    bracket,
+    fail,
+    from_async,
+    from_fn,
+    par,
+    par_reduce,
+    par_traverse,
+    par_try_all,
+    pure,
+    race,
+    step,
+    workflow,
+)
+from effectflow.checkpoint import RunStatus
+from effectflow.stores import MemoryStore
+from effectflow.testing import crash_everywhere
+from tests.workflows.reservations import (
+    AnyEffect,
+    AnyWorkflow,
+    App,
+    completed_steps,
+    everywhere,
+    others_wait,
+    reserved,
+    run_until,
+    turns,
+    use_nothing,
+    wait,
+)
+
+pytestmark = pytest.mark.anyio
+
+MENDED = "mended"
+"""What `others_fail` finds in the world once its cause is gone, and what waited before then ends."""
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    async with MemoryStore() as store:
+        yield store
+
+
+@step
+def others_fail() -> Effect[App, str, str]:
+    """Fails once the others have been waiting, until it is mended."""
+
+    def look(app: App) -> AnyEffect:
+        if MENDED in app.world.held:
+            return pure("well")
+        return from_async(others_wait).and_then(lambda _: fail("no"))
+
+    return from_fn(look).and_then(lambda effect: effect)
+
+
+def is_mended(app: App) -> bool:
+    return MENDED in app.world.held
+
+
+def waiting(what: str) -> AnyEffect:
+    """Waits for ever, but not in a world that is mended."""
+    return from_fn(is_mended).and_then(lambda mended: use_nothing(what) if mended else wait(what))
+
+
+def of_item(held: Callable[[], AnyEffect]) -> Callable[[str], AnyEffect]:
+    return lambda item: others_fail() if item == "bad" else held()
+
+
+def joined(texts: list[Any]) -> AnyEffect:
+    return pure(" ".join(texts))
+
+
+def limited() -> AnyEffect:
+    return from_async(others_wait).and_then(lambda _: waiting("c")).timeout(1)
+
+
+ONCE_MORE = RetryPolicy.constant(0.001).with_max_retries(1)
+
+Cancelling = Callable[[Callable[[], AnyEffect]], AnyEffect]
+ITEMS = ["good", "bad"]
+
+CANCELLING: dict[str, Cancelling] = {
+    "timeout": lambda held: held().timeout(1),
+    "race": lambda held: race([held(), others_fail()]),
+    "par": lambda held: par(held(), others_fail()),
+    "par_try_all": lambda held: par_try_all([held(), others_fail()], limit=2),
+    "par_traverse": lambda held: par_traverse(ITEMS, of_item(held)),
+    "par_traverse with keys": lambda held: par_traverse(ITEMS, of_item(held), key=str),
+    "par_reduce": lambda held: par_reduce(ITEMS, of_item(held), joined, limit=2),
+    "par_reduce with keys": lambda held: par_reduce(ITEMS, of_item(held), joined, limit=2, key=str),
+    "beside a timeout": lambda held: par(held(), limited()),
+    "beside a retry": lambda held: par(held(), others_fail().retry(ONCE_MORE)),
+    "within another": lambda held: par(use_nothing("x"), par(held(), others_fail())),
+}
+all_operators = pytest.mark.parametrize("cancelling", CANCELLING.values(), ids=CANCELLING.keys())
+
+
+def held_by_steps() -> AnyEffect:
+    return reserved("a", waiting)
+
+
+def opened_by_none() -> AnyEffect:
+    """The finalizer is no step, though it is not synchronous either."""
+    opened: AnyEffect = pure("a")
+    return bracket(opened, lambda _: from_async(others_wait), waiting)
+
+
+def ending(effect: AnyEffect) -> AnyWorkflow:
+    @workflow
+    def ending(_: str) -> Do[App, Any, Any]:
+        return (yield from effect)
+
+    return ending
+
+
+def handling(effect: AnyEffect) -> AnyWorkflow:
+    @workflow
+    def handling(_: str) -> Do[App, Any, Any]:
+        failed = yield from effect.result()
+        return [repr(failed), (yield from use_nothing("b"))]
+
+    return handling
+
+
+both_ways = pytest.mark.parametrize("made_of", [ending, handling])
+
+
+@all_operators
+async def test_a_decision_that_ended_the_run_stands_once_something_was_released(
+    store: MemoryStore, cancelling: Cancelling
+) -> None:
+    app, made = App(Checkpoints(store)), ending(cancelling(held_by_steps))
+    ended = await app.run(made.start("a", run_id="r"))
+    assert isinstance(ended, Failure)
+    steps, done = await completed_steps(store), list(app.world.done)
+    assert app.world.held == set()
+
+    app.world.held.add(MENDED)
+    # Also in the life after the next, which has only the resume's word for it.
+    for _ in range(2):
+        again = App(Checkpoints(store), app.world)
+        assert repr(await again.run(made.resume("r"))) == repr(ended)
+        assert await completed_steps(store) == steps
+        assert app.world.done == done
+
+
+@all_operators
+async def test_a_decision_that_ended_the_run_is_tried_again_if_no_step_released_anything(
+    store: MemoryStore, cancelling: Cancelling
+) -> None:
+    app, made = App(Checkpoints(store)), ending(cancelling(opened_by_none))
+    assert isinstance(await app.run(made.start("a", run_id="r")), Failure)
+    app.world.held.add(MENDED)
+    again = App(Checkpoints(store), app.world)
+    assert isinstance(await again.run(made.resume("r")), Success)
+
+
+@both_ways
+@everywhere
+@all_operators
+async def test_a_run_stopped_while_something_is_released_keeps_to_what_was_decided(
+    store: MemoryStore,
+    cancelling: Cancelling,
+    made_of: Callable[[AnyEffect], Workflow[Any, Any, str, Any]],
+    way: str,
+) -> None:
+    async with MemoryStore() as other:
+        made = made_of(cancelling(held_by_steps))
+        expected = await App(Checkpoints(other)).run(made.start("a", run_id="r"))
+        steps = await completed_steps(other)
+    app = App(Checkpoints(store), stop_in="release a")
+    await run_until(app.began.wait, made.start("a", run_id="r"), app, way)
+
+    app.world.held.add(MENDED)
+    for _ in range(2):
+        again = App(Checkpoints(store), app.world)
+        assert repr(await again.run(made.resume("r"))) == repr(expected)
+        assert await completed_steps(store) == steps
+        for name in ("reserve a", "wait a", "release a"):
+            assert app.world.done.count(name) == 1
+
+
+@both_ways
+@pytest.mark.parametrize("name", ["timeout", "race", "par", "par_traverse", "par_reduce with keys"])
+async def test_a_run_stopped_at_any_moment_uses_nothing_that_was_released(
+    name: str, made_of: Callable[[AnyEffect], Workflow[Any, Any, str, Any]]
+) -> None:
+    made = made_of(CANCELLING[name](held_by_steps))
+    async with MemoryStore() as store:
+        expected = repr(await App(Checkpoints(store)).run(made.start("a", run_id="r")))
+        steps = await completed_steps(store)
+    for count in range(1000):
+        async with MemoryStore() as store:
+            app = App(Checkpoints(store))
+            await run_until(lambda: turns(count), made.start("a", run_id="r"), app, "scope")  # noqa: B023
+            info = await store.info("r")
+            if info is None:
+                continue
+            waited, is_released = app.world.done.count("wait a"), "release a" in app.world.done
+            again = App(Checkpoints(store), app.world)
+            assert repr(await again.run(made.resume("r"))) == expected, count
+            assert await completed_steps(store) == steps, count
+            assert app.world.held == set(), count
+            if is_released:
+                assert app.world.done.count("wait a") == waited, count
+            if info.summary.status in (RunStatus.COMPLETED, RunStatus.FAILED):
+                return
+    raise AssertionError("it never got to its end")
+
+
+@both_ways
+@all_operators
+async def test_a_crash_at_any_append_changes_nothing_of_the_end(
+    cancelling: Cancelling, made_of: Callable[[AnyEffect], Workflow[Any, Any, str, Any]]
+) -> None:
+    made = made_of(cancelling(held_by_steps))
+    assert await crash_everywhere(made, "a", lambda store: App(Checkpoints(store)))
+
+
+async def test_a_timeout_outside_of_what_another_cancelled_is_tried_again(
+    store: MemoryStore,
+) -> None:
+    """The inner failure was handled, and what the outer one cancelled held nothing."""
+
+    @workflow
+    def made(_: str) -> Do[App, Any, Any]:
+        inner: AnyEffect = par(held_by_steps(), others_fail()).result()
+        outer: AnyEffect = inner.and_then(lambda _: waiting("b"))
+        return (yield from outer.timeout(1))
+
+    app = App(Checkpoints(store))
+    strike = app.clock.strike
+    app.clock.strike = lambda: strike() if "wait b" in app.world.done else None
+    ended = await app.run(made.start("a", run_id="r"))
+    assert isinstance(ended.failure(), TimedOut)
+    done = list(app.world.done)
+
+    app.world.held.add(MENDED)
+    again = App(Checkpoints(store), app.world)
+    assert await again.run(made.resume("r")) == Success("go on after b")
+    assert app.world.done == [*done, "go on after b"]
