@@ -273,9 +273,9 @@ class Effect(Generic[Env, E, A]):
     ) -> Effect[Any, Any, Any]:
         """Run this effect again while it fails, as the policy says.
 
-        Defects and interruptions are not retried. In a durable run, between steps, what was decided
-        after each attempt is recorded, and when its delay ends: a resumed run waits only for what is
-        left. If giving up ended the run, a resume tries the last attempt again.
+        Defects and interruptions are not retried. In a durable run, between steps, each decision is
+        recorded and when its delay ends: a resumed run waits only for what is left. If giving up ended
+        the run, a resume tries the last attempt again.
 
         Parameters:
             policy: how often, and after which delays.
@@ -283,8 +283,7 @@ class Effect(Generic[Env, E, A]):
             on_retry: is told of each failed attempt, the last one included; it may give an effect,
                 which is run and must not fail: that would be a defect, raised as TypeError.
 
-        Fails with RetryExhausted when the policy allows no more. Raises ValueError for a policy
-        without a bound.
+        Fails with RetryExhausted when the policy allows no more. A policy without a bound is refused.
 
         Example:
             >>> from effectflow import RetryPolicy, fail
@@ -297,12 +296,8 @@ class Effect(Generic[Env, E, A]):
     def collecting(self: Effect[Env2, E2, A2]) -> Effect[Env2, E2, tuple[A2, list[object]]]:
         """Yield the value together with the events that were emitted, in order.
 
-        Of an effect that yields no value (it fails, or ends in a defect or an interruption), the
-        events go to the listener further out. To have them together with a failure, write
-        `effect.result().collecting()`.
-
-        In a resumed run the events of steps that are complete are not among them, since those are
-        not run again: what a run's result is made of belongs into what its steps yield.
+        Those of an effect that ends otherwise go to the listener further out; to have them with a
+        failure, write `effect.result().collecting()`. Steps that a resume skips emit none again.
         """
         return collecting(self)
 
@@ -312,9 +307,8 @@ class Effect(Generic[Env, E, A]):
     ) -> Effect[Env2, E2, A2]:
         """Give each event to `f` at once; the emitter goes on when `f` has taken it.
 
-        Nothing is buffered. `f` may be a plain function, an async one, or one that makes an effect,
-        which is run and must not fail: that would be a defect, raised as TypeError. It stands in for
-        the listener further out, to which it may emit.
+        Nothing is buffered. `f` may be a plain function, an async one, or one that makes an effect;
+        if that fails, it is a defect, a TypeError. It may emit to the listener further out itself.
 
         Example:
             >>> from effectflow import emit
@@ -357,8 +351,8 @@ class Effect(Generic[Env, E, A]):
         `finalizer` is an effect, or a function that is told how it ended and makes one. It is
         shielded from cancellation. A defect of a finalizer is added as a note where the effect
         itself ended in a defect or an interruption, and is raised where it did not. In a durable run,
-        a step of a finalizer settles a failure, as one of `tap_err` does. If the run is interrupted
-        from outside, the finalizer ends where it comes to a step, which is left to the resume.
+        its steps settle a failure, as those of `tap_err` do. If the run is interrupted from outside,
+        it ends where it comes to a step, which is left to the resume.
         """
         if not isinstance(finalizer, Effect):
             return nodes.OnExit(self, finalizer)
