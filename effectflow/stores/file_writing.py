@@ -73,9 +73,8 @@ def keep_copy(path: Path, copy: Path) -> None:
     """Keep what is in a file under another name as well, also when the file is replaced."""
     try:
         copy.hardlink_to(path)
-    except (OSError, NotImplementedError):
-        # Not every file system has hard links; where the system itself has none, pathlib says
-        # NotImplementedError.
+    except OSError:
+        # Not every file system has hard links.
         write_whole(copy, path.read_bytes())
 
 
@@ -106,8 +105,7 @@ def sync_folder(folder: Path) -> None:
 def replace_link(link: Path, target: str) -> None:
     """Make a link point elsewhere, at once. File systems without links go without."""
     temporary = link.with_name(link.name + TEMPORARY)
-    # Where the system has no links at all, pathlib says NotImplementedError.
-    with suppress(OSError, NotImplementedError):
+    with suppress(OSError):
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(target)
         temporary.replace(link)
