@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -68,7 +68,7 @@ class RunProgress:
     def _take_size(self, step: str, output: object) -> None:
         if step == self.sized_by and isinstance(output, list):
             # The step itself, one for each item of its list, and the one that ends the run.
-            self.total = len(output) + 2  # pyright: ignore[reportUnknownArgumentType]
+            self.total = len(cast("list[object]", output)) + 2
 
     def _show(self) -> None:
         done = self.completed + self.skipped

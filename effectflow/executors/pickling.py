@@ -19,7 +19,7 @@ from io import BytesIO
 from typing import Any, TypeAlias, TypeVar, cast
 from weakref import WeakSet
 
-import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
+import cloudpickle  # pyright: ignore[reportMissingTypeStubs]  # it has none
 
 __all__ = ["dumps", "loads"]
 
