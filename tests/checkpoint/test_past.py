@@ -73,5 +73,5 @@ def test_a_failure_is_handled_once_a_flow_around_it_goes_on(outer: str) -> None:
     assert not is_handled("par[1]/work", "par[2]/after")
     assert not is_handled("par[1]/work", "par")
     assert not is_handled("nested/work", "nested")
-    assert not is_handled("par[1]/work", "par[1]/work/inner")
+    assert not is_handled("par[1]/act", "par[1]/act/within")
     assert not is_handled("par[1]/work", "par[11]/after")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,12 +18,6 @@ pytestmark = pytest.mark.anyio
 @dataclass(frozen=True)
 class App:
     checkpoints: Checkpoints
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
-    async with MemoryStore() as store:
-        yield store
 
 
 @step

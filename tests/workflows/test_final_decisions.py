@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -49,12 +49,6 @@ pytestmark = pytest.mark.anyio
 
 MENDED = "mended"
 """What `others_fail` finds in the world once its cause is gone, and what waited before then ends."""
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
-    async with MemoryStore() as store:
-        yield store
 
 
 @step

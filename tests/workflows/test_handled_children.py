@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -23,35 +21,9 @@ from effectflow import (
     workflow,
 )
 from effectflow.stores import MemoryStore
+from tests.workflows.second_life import App, last
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass
-class World:
-    is_broken: bool = True
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
-    world: World = field(default_factory=World)
-
-
-@step
-def last() -> Effect[App, str, None]:
-    """Fails in the first life and succeeds in the next."""
-
-    def look(app: App) -> Effect[object, str, None]:
-        return fail("crash here") if app.world.is_broken else pure(None)
-
-    return ask(App).and_then(look)
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
-    async with MemoryStore() as store:
-        yield store
 
 
 async def test_the_child_that_failed_first_is_found_by_its_key(store: MemoryStore) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -35,20 +33,9 @@ from effectflow import (
 from effectflow.checkpoint import NotSerializable, RunInfo, RunStatus, read_checkpoint
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
+from tests.workflows.second_life import App, World, last
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass
-class World:
-    done: list[str] = field(default_factory=list[str])
-    is_broken: bool = True
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
-    world: World = field(default_factory=World)
 
 
 class Refused(Exception):
@@ -73,16 +60,6 @@ def note(text: str) -> Effect[App, Any, str]:
 
 
 @step
-def last() -> Effect[App, str, None]:
-    """Fails in the first life and succeeds in the next."""
-
-    def look(app: App) -> Effect[object, str, None]:
-        return fail("crash here") if app.world.is_broken else pure(None)
-
-    return from_fn(look).and_then(lambda ended: ended)
-
-
-@step
 def slow() -> Effect[App, Any, str]:
     """Takes a minute in the first life, and no time in the next."""
 
@@ -90,12 +67,6 @@ def slow() -> Effect[App, Any, str]:
         return sleep(60 if app.world.is_broken else 0)
 
     return from_fn(look).and_then(lambda ended: ended).map(lambda _: "in time")
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
-    async with MemoryStore() as store:
-        yield store
 
 
 async def in_two_lives(

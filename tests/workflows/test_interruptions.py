@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,12 +38,6 @@ pytestmark = pytest.mark.anyio
 @dataclass(frozen=True)
 class App:
     checkpoints: Checkpoints
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
-    async with MemoryStore() as store:
-        yield store
 
 
 async def turns(count: int) -> None:

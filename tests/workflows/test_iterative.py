@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,12 +112,6 @@ clustering = Iterative(
 )
 
 FOUND = IterativeResult(Centers(2.0, 12.0), 3, True)
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
-    async with MemoryStore() as store:
-        yield store
 
 
 async def test_it_goes_on_until_nothing_changes(store: MemoryStore) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from itertools import groupby
 from typing import Any
 
@@ -16,12 +15,6 @@ from effectflow.workflows import JobProgress, job_progress
 from tests.workflows.mapreduce.world import App, app_around, spelling
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
-    async with MemoryStore() as store:
-        yield store
 
 
 def progress_of(entries: list[Entry]) -> JobProgress:

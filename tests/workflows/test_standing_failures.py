@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,12 +39,6 @@ class Bank:
 class App:
     checkpoints: Checkpoints
     bank: Bank = field(default_factory=Bank)
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
-    async with MemoryStore() as store:
-        yield store
 
 
 class Bug(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -23,12 +22,6 @@ BEGAN = datetime(2000, 1, 1, tzinfo=UTC)
 class App:
     checkpoints: Checkpoints
     is_broken: bool = False
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
-    async with MemoryStore() as store:
-        yield store
 
 
 @step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -121,12 +121,6 @@ def looping() -> Graph[App, Any, Draft]:
 
 WHOLE = Draft("www!", ("w", "ww", "www"))
 VISITS = ["write", "review", "write", "review", "write", "review", "publish"]
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
-    async with MemoryStore() as store:
-        yield store
 
 
 @pytest.mark.parametrize("visit", ["write#1", "review#2", "write#3", "publish#1"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -59,12 +58,6 @@ from tests.workflows.machine.orders import App, Declined, Order, World, orders
 from tests.workflows.machine.timeline import Timeline
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
-    async with MemoryStore() as store:
-        yield store
 
 
 def app_on(store: CheckpointStore, **world: Any) -> App:

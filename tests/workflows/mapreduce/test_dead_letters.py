@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -52,12 +51,6 @@ from tests.workflows.mapreduce.world import (
 pytestmark = pytest.mark.anyio
 
 TWICE = RetryPolicy.constant(0).with_max_retries(1)
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
-    async with MemoryStore() as store:
-        yield store
 
 
 def setting_aside(**options: Any) -> MapReduce[App, Any, Any, Any]:

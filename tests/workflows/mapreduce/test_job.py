@@ -54,12 +54,6 @@ from tests.workflows.mapreduce.world import (
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
-    async with MemoryStore() as store:
-        yield store
-
-
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 9, 10, 28])
 async def test_the_value_is_made_of_all_items_in_their_order(
     store: MemoryStore, count: int

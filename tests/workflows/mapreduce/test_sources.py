@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,12 +13,6 @@ from effectflow.stores import MemoryStore
 from tests.workflows.mapreduce.world import App, Broken, app_around, spelled, spelling
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
-    async with MemoryStore() as store:
-        yield store
 
 
 @pytest.mark.parametrize(
