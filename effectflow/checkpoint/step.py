@@ -121,10 +121,11 @@ def step(
     The step is named after the function, and the classes of its output and errors are read from its
     return annotation, `Effect[Env, Error, Output]` or, on a generator function, `Do[...]`. The function
     is called when the step runs, so what it raises is a defect of the step, and not at all where a
-    resume finds the step completed. The step
-    also records a digest of its arguments: reached again with other ones, a completed step fails the
-    run with `StepInputChanged`. Arguments must be plain data or data classes; what is none of those
-    (a connection, a client) belongs in the environment.
+    resume finds the step completed.
+
+    The step also records a digest of its arguments: reached again with other ones, a completed step
+    fails the run with `StepInputChanged`. Arguments must be plain data or data classes; what is none of
+    those (a connection, a client) belongs in the environment.
     """
     decorator = StepDecorator(name, retryable, at_most_once)
     return decorator if function is None else decorator(function)
