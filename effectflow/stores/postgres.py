@@ -264,6 +264,12 @@ class PostgresStore(CheckpointStore):
         async def delete(connection: Connection) -> None:
             nonlocal seen
             async with connection.transaction():
+                held = await self._rows(
+                    connection,
+                    "SELECT owner, expires_at, {schema}.now() FROM {schema}.leases"
+                    " WHERE key = %s FOR UPDATE",
+                    (key_of(run_id),),
+                )
                 # A run that is begun anew has the number of the old one, and begins later.
                 found = await self._rows(
                     connection,
@@ -277,12 +283,6 @@ class PostgresStore(CheckpointStore):
                 if not found:
                     raise RunNotFound(run_id)
                 seen = found
-                held = await self._rows(
-                    connection,
-                    "SELECT owner, expires_at, {schema}.now() FROM {schema}.leases"
-                    " WHERE key = %s FOR UPDATE",
-                    (key_of(run_id),),
-                )
                 for owner, expires_at, now in held:
                     if owner and Lease(run_id, owner, 0, expires_at).is_held(now):
                         raise RunBusy(run_id, owner, expires_at - now)
