@@ -6,7 +6,7 @@ What is not needed for code and lists of steps is imported when it is first aske
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from effectflow.workflows.code import workflow
+from effectflow.workflows.decorator import workflow
 from effectflow.workflows.workflow import Workflow
 
 if TYPE_CHECKING:

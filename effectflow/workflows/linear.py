@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, cast
 
-from effectflow.checkpoint.step import Step, effect_types, step
+from effectflow.checkpoint.step import Step, step
+from effectflow.effects.signatures import effect_types
 from effectflow.effects import Effect, pure
 
 __all__ = ["LinearStep", "chain", "step_of"]

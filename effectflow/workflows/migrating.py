@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import BeforeStep, Completed, Entry, Finished, Resumed, Started
-from effectflow.checkpoint.past import flow_of
+from effectflow.effects.paths import flow_of
 from effectflow.checkpoint.values import Tree, decode_json, encode_json
 
 __all__ = ["Migration", "check_migrations", "is_of_outermost_flow", "migrated", "upgrade"]

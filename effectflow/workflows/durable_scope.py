@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from effectflow.checkpoint.flow import DurableFlow
 from effectflow.effects import Effect
 from effectflow.effects.nodes import InScope, Suspend
 from effectflow.effects.scope import Scope
 
-__all__ = ["flow"]
+__all__ = ["durable_scope"]
 
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
 
 
-def flow(effect: Effect[Env, E, A], shown: tuple[object, ...]) -> Effect[Env, E, A]:
-    """The effect as a flow that may be resumed in the middle, even if it is within a step.
+def durable_scope(effect: Effect[Env, E, A], shown: tuple[object, ...]) -> Effect[Env, E, A]:
+    """Return the effect as a flow that may be resumed in the middle, even if it is within a step.
 
     A step is run again as a whole, so the operators within it record nothing. Here they do: the steps
     of this effect are skipped by a resume, and so must meet again what was decided between them.
@@ -27,6 +28,12 @@ def flow(effect: Effect[Env, E, A], shown: tuple[object, ...]) -> Effect[Env, E,
     """
 
     def reach(scope: Scope) -> Effect[Env, E, A]:
-        return effect if scope.step is None else InScope(effect, scope.between_steps())
+        if scope.step is None:
+            return effect
+        inside = scope.copy()
+        inside.step = None
+        if isinstance(scope.flow, DurableFlow):
+            scope.flow.is_recording = True
+        return InScope(effect, inside)
 
     return Suspend(reach, shown)

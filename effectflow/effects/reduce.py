@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable
 from contextvars import copy_context
-from typing import Any, TypeVar
-
-from returns.maybe import Maybe
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.event_loop import in_context
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.reduction_tree import Group, ReductionTree
+from effectflow.effects.operators import Operator
+from effectflow.effects.parallel import nothing_fails
 from effectflow.effects.scope import Scope
 from effectflow.effects.traversal import Source, Traversal, check_limit
 
@@ -91,11 +91,14 @@ def reduction_of(
 
     async def perform(env: Any, scope: Scope) -> Any:
         reduction = _Reduction(owner, source.items(), f, reduce, env, scope, fan_in=fan_in, key=key)
-        failed = await reduction.map(limit)
-        if failed is None and on_mapped is not None:
-            told = await interpret(on_mapped(reduction.mapping.read), env, scope)
-            failed = told if told.__class__ is nodes.Failed else None
-        return failed or await reduction.finish()
+        try:
+            failed = await reduction.map(limit)
+            if failed is None and on_mapped is not None:
+                told = await interpret(on_mapped(reduction.mapping.read), env, scope)
+                failed = told if told.__class__ is nodes.Failed else None
+            return failed or await reduction.finish()
+        finally:
+            reduction.mapping.operator.end()
 
     return nodes.Perform(perform, ("par_reduce", items, f, reduce))
 
@@ -126,47 +129,51 @@ class _Reduction:
     ) -> None:
         self.reduce = reduce
         self.env = env
-        self.scope = scope
         self.tree: ReductionTree[Any] = ReductionTree(fan_in)
-        path = scope.next_path("map")
-        self.reduce_path = scope.next_path("reduce")
-        # Which failure came first is chance: a resumed run that handled one handles it again. What is
-        # recorded settles the failures of its flow, so it is recorded in one that has none.
-        self.decision_path = f"{path}/first_failure"
-        self.only = _decided(scope, self.decision_path)
+        operator = Operator.begin(scope, "map")
+        # Groups are branches of their own name, which a failure of an item or a group cancels.
+        self.groups = Operator.begin(operator.inside, "reduce")
+        decision = operator.decision
+        self.decided = None if decision is None else range(*decision.value)
         self.mapping = Traversal(
-            owner, path, items, f, env, scope, key=key, only=self.only, take=self._take
+            owner,
+            operator,
+            items,
+            f,
+            env,
+            scope,
+            key=key,
+            decided=None if decision is None else self._is_decided,
+            take=self._take,
+            decision_of=lambda positions, _: [positions.start, positions.stop],
         )
 
-    async def map(self, limit: int) -> nodes.Failed | None:
-        """Run every item, and combine each group that is complete; give the first failure."""
-        await self.mapping.run(limit, if_stopped=self._first_failure)
-        return self._first_failure()
+    def _is_decided(self, position: int, _key: int | str) -> bool:
+        return self.decided is not None and position in self.decided
 
-    def _first_failure(self) -> nodes.Failed | None:
-        """The failure that has ended the mapping, if one has, once it is recorded."""
-        first = self.mapping.first_failure()
-        return None if first is None else self._decide(*first)
+    async def map(self, limit: int) -> nodes.Failed | None:
+        """Run every item, and combine each complete group. Return the first failure."""
+        await self.mapping.run(limit)
+        if self.mapping.first_failure is None and self.decided is None:
+            self.mapping.operator.branches.check_complete()
+        return self.mapping.first_failure
 
     async def finish(self) -> Any:
-        """Combine the groups that are left, and give the root, or a failure."""
+        """Combine the groups that are left. Return the root, or a failure."""
         if self.mapping.read == 0:
             return await self._combine(Group(1, 0, []))
         while (group := self.tree.take_incomplete()) is not None:
             failure = await self._climb(group)
             if failure is not None:
-                return self._decide(*failure)
-        if self.only is not None:
-            raise RuntimeError(
-                f"{self.decision_path!r} says that items {self.only.start} to {self.only.stop - 1} led "
-                "to a failure, which was handled or is final, and now nothing fails: let what may "
-                "fail be a step"
-            )
+                return failure[1]
+        if self.decided is not None:
+            raise RuntimeError(nothing_fails("par_reduce", self.decided))
+        self.groups.branches.check_complete()
         return self.tree.root
 
     async def _take(self, position: int, value: Any) -> None:
         """Take the value of an item, and combine each group that it completes."""
-        if self.only is not None and position not in self.only:
+        if self.decided is not None and position not in self.decided:
             return
         group = self.tree.add(0, position, value)
         failure = None if group is None else await self._climb(group)
@@ -185,23 +192,69 @@ class _Reduction:
     async def _combine(self, group: Group[Any]) -> Any:
         if group.round > 1 and len(group.values) == 1:
             return group.values[0]
-        scope = self.mapping.scope.child(self.reduce_path, f"{group.round}.{group.number}")
-        effect = self.reduce(group.values)
-        return await in_context(copy_context(), interpret(effect, self.env, scope))
+        key = f"{group.round}.{group.number}"
+        scope = self.groups.branch(key) if self.decided is None else self._deciding_group(key)
+        work = self.groups.run_branch(self.reduce(group.values), self.env, scope)
+        return await in_context(copy_context(), work)
 
-    def _decide(self, positions: range, failed: nodes.Failed) -> nodes.Failed:
-        """Record the failure that ends it: one item's, or that of a group with all its items."""
-        if self.scope.decisions is not None and self.only is None:
-            where = [positions.start, positions.stop]
-            self.mapping.operator.record_failure(
-                self.scope.decisions, self.mapping.path, self.decision_path, where
-            )
-        return failed
+    def _deciding_group(self, key: str) -> Scope:
+        scope = self.groups.deciding_branch(key).copy()
+        scope.operators = self.mapping.operator.outer.operators
+        return scope
 
 
-def _decided(scope: Scope, path: str) -> range | None:
-    """The items that led to the failure which a run that is resumed has handled."""
-    if scope.decisions is None:
+@dataclass(frozen=True, slots=True)
+class Group(Generic[B]):
+    """Values that are to become one.
+
+    Attributes:
+        round: the round of the tree that combines them, from 1.
+        number: which group of that round it is, from 0.
+        values: at least one, in the order of their items.
+    """
+
+    round: int
+    number: int
+    values: list[B]
+
+
+class ReductionTree(Generic[B]):
+    """Groups values in the order of their items, in whichever order they come.
+
+    It holds the values that wait for their neighbours, and nothing else.
+    """
+
+    def __init__(self, fan_in: int) -> None:
+        self.fan_in = fan_in
+        self._waiting: list[dict[int, dict[int, B]]] = []
+
+    def add(self, level: int, number: int, value: B) -> Group[B] | None:
+        """Take the value of an item (level 0) or of a group (its round); give the group it completes."""
+        if level == len(self._waiting):
+            self._waiting.append({})
+        parent, place = divmod(number, self.fan_in)
+        group = self._waiting[level].setdefault(parent, {})
+        group[place] = value
+        return self._take(level, parent) if len(group) == self.fan_in else None
+
+    def take_incomplete(self) -> Group[B] | None:
+        """Once there is no further item: a group of the lowest round that has one. None at the root."""
+        for level, groups in enumerate(self._waiting):
+            for parent, group in groups.items():
+                is_root = 0 < level == len(self._waiting) - 1 and len(group) == 1
+                return None if is_root else self._take(level, parent)
         return None
-    known: Maybe[tuple[int, int]] = scope.decisions.recall(path)
-    return known.map(lambda bounds: range(*bounds)).value_or(None)
+
+    @property
+    def root(self) -> B:
+        """The value that is left, once no group is."""
+        return self._waiting[-1][0][0]
+
+    def positions(self, group: Group[B]) -> range:
+        """Those of the items that a group is made of, and of such as would have completed it."""
+        size = self.fan_in**group.round
+        return range(group.number * size, (group.number + 1) * size)
+
+    def _take(self, level: int, parent: int) -> Group[B]:
+        group = self._waiting[level].pop(parent)
+        return Group(level + 1, parent, [group[place] for place in sorted(group)])

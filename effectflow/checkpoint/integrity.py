@@ -75,12 +75,8 @@ class Seal:
         digest = self._digest(payload, previous)
         return payload + self._trailer(payload, digest), digest
 
-    def open(
-        self, record: Record, run_id: str, previous: bytes, version: int
-    ) -> tuple[Entry, bytes]:
-        """The entry in a record that follows `previous`, and its digest.
-
-        `version` is that of the format of those before it.
+    def open(self, record: Record, run_id: str, previous: bytes) -> tuple[Entry, bytes]:
+        """Return the entry in a record that follows `previous`, and its digest.
 
         Fails with CorruptCheckpoint for bytes that are not those that were written there.
         """
@@ -92,7 +88,7 @@ class Seal:
         if not hmac.compare_digest(trailer, self._trailer(payload, digest)):
             raise _refused(record, run_id, self._what_is_wrong(payload, trailer))
         payload = self._decrypted(payload, record, run_id, previous)
-        return decode_entry(payload, run_id, record.sequence, version), digest
+        return decode_entry(payload, run_id, record.sequence), digest
 
     def _what_is_wrong(self, payload: bytes, trailer: bytes) -> str:
         kind = _kind_of(trailer)

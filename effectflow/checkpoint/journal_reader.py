@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 
 from effectflow.checkpoint.checkpoint import Checkpoint
-from effectflow.checkpoint.entries import Entry, Resumed, Started
+from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CorruptCheckpoint,
@@ -14,9 +14,8 @@ from effectflow.checkpoint.errors import (
     RunNotFound,
     UnsupportedVersion,
 )
-from effectflow.checkpoint.format_versions import format_version
 from effectflow.checkpoint.journal import fold
-from effectflow.checkpoint.seal import Seal, first_digest
+from effectflow.checkpoint.integrity import Seal, first_digest
 from effectflow.checkpoint.store import (
     CheckpointStore,
     FallsBack,
@@ -46,16 +45,15 @@ _UNSIGNED = Seal()
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The entries of a run, oldest first; the digest of the newest, and the version of its format."""
+    """The entries of a run, oldest first, and the digest of the newest."""
 
     entries: tuple[Entry, ...]
     digest: bytes
-    format: int
 
     @staticmethod
     def empty(run_id: str) -> Journal:
         """That of a run which is not there yet."""
-        return Journal((), first_digest(run_id), format_version())
+        return Journal((), first_digest(run_id))
 
 
 async def read_journal(
@@ -172,7 +170,7 @@ def _open_all(
 
     It empties `records`: a long journal is not to be held twice.
     """
-    entries, digest, format = list(known.entries), known.digest, known.format
+    entries, digest = list(known.entries), known.digest
     problem: CheckpointError | None = None
     records.reverse()
     while records:
@@ -181,16 +179,14 @@ def _open_all(
             if record.sequence != len(entries) + 1:
                 reason = "an entry is missing before it"
                 raise CorruptCheckpoint(run_id, reason, sequence=record.sequence)
-            entry, digest = seal.open(record, run_id, digest, format)
+            entry, digest = seal.open(record, run_id, digest)
         except CheckpointError as error:
             if entries:
                 error.add_note(f"the entries 1 to {len(entries)} before it are good")
             problem = error
             break
-        if isinstance(entry, Started | Resumed) and entry.format is not None:
-            format = entry.format
         entries.append(entry)
-    return Journal(tuple(entries), digest, format), problem
+    return Journal(tuple(entries), digest), problem
 
 
 async def all_run_ids(store: CheckpointStore) -> list[str]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Mapping
-from contextlib import suppress
-from types import CodeType
 from typing import Any, TypeVar, overload
 
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.step import Step, effect_types
+from effectflow.effects.signatures import effect_types
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, do
 from effectflow.workflows.blueprint import Blueprint
@@ -49,7 +47,7 @@ class WorkflowDecorator:
         check_migrations(name, version, self._migrations)
         return Workflow(
             Blueprint(
-                define=lambda: Definition(name, version, "standard", _steps_named_in(body)),
+                define=lambda: Definition(name, version, "standard"),
                 body=make,
                 input_type=input_type(body),
                 input_types=KnownTypes.of(input_type(body)),
@@ -95,22 +93,3 @@ def workflow(
     """
     decorator = WorkflowDecorator(name, version, migrations or {})
     return decorator if body is None else decorator(body)
-
-
-def _steps_named_in(decorated: Callable[..., Any]) -> tuple[str, ...]:
-    """The `@step` functions that a function's code names, in order of their first mention."""
-    body: Any = inspect.unwrap(decorated)
-    known = dict(body.__globals__)
-    for name, cell in zip(body.__code__.co_freevars, body.__closure__ or (), strict=True):
-        # A cell is empty while the variable that it holds is yet to be assigned.
-        with suppress(ValueError):
-            known[name] = cell.cell_contents
-    names = [name for code in _codes(body.__code__) for name in (*code.co_names, *code.co_freevars)]
-    found = [known[name] for name in dict.fromkeys(names) if name in known]
-    return tuple(dict.fromkeys(part.name for part in found if isinstance(part, Step)))
-
-
-def _codes(code: CodeType) -> list[CodeType]:
-    """A function's code and that of every function within it."""
-    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return [code, *(nested for part in inner for nested in _codes(part))]
