@@ -253,8 +253,9 @@ def record_of(kind: Any) -> Record:
     defaults: dict[str, object] = {}
     for name, parameter, default, factory in _fields_of(kind):
         parameters[name] = parameter
-        # Another factory may return the time of day, or a new id at each call.
-        defaults[name] = factory() if factory in _EMPTY else default
+        # Any other factory may return the time of day, or a new id at each call.
+        makes_empty = (typing.get_origin(factory) or factory) in _EMPTY
+        defaults[name] = factory() if makes_empty else default
     slots: tuple[str, ...] = tuple(
         name
         for base in kind.__mro__

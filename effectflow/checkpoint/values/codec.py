@@ -96,7 +96,10 @@ def plain_json(value: object, option: int = 0) -> bytes | None:
         data = orjson.dumps(value, option=option)
     except TypeError:
         return None
-    if b'"$' in data or (b"null" in data and orjson.loads(data) != value):
+    # A single byte is found three times as fast.
+    if b"$" in data and b'"$' in data:
+        return None
+    if b"null" in data and orjson.loads(data) != value:
         return None
     return data
 
