@@ -171,7 +171,7 @@ def _decode(tree: Any, walk: _Walk, depth: int) -> Any:
     tag = next(iter(tree))
     kind = _BY_TAG.get(tag)
     if kind is None or len(tree) > 1:
-        raise Fault(f"this version does not know a value of {safe_repr([*tree]):.100}")
+        raise Fault(f"this version does not know the tag of {safe_repr([*tree]):.100}")
     try:
         return kind.decode(tree[tag], walk, depth)
     except Fault:
