@@ -19,7 +19,7 @@ from effectflow.checkpoint.values import (
     MalformedValue,
     Tree,
     decode_compact,
-    decode_indented_json,
+    decode_json,
     encode_compact,
     encode_json,
 )
@@ -127,7 +127,7 @@ class Checkpoint:
         Raises CorruptCheckpoint for any other text, and UnsupportedVersion for what a newer effectflow
         wrote.
         """
-        return _read_with(decode_indented_json, text.encode("utf-8", "surrogatepass"))
+        return _read_with(decode_json, text.encode("utf-8", "surrogatepass"))
 
     @staticmethod
     def from_binary(data: bytes) -> Checkpoint:

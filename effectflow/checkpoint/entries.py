@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from effectflow.checkpoint.store import RunStatus
-from effectflow.checkpoint.values import Tree
+from effectflow.checkpoint.values import Tree, render_arguments
 
 __all__ = [
     "Arguments",
@@ -140,6 +140,11 @@ class Arguments:
 
     digest: str
     preview: str
+
+    @property
+    def shown(self) -> str:
+        """The arguments as text for people."""
+        return render_arguments(self.preview)
 
 
 @dataclass(frozen=True, slots=True)

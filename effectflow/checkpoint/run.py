@@ -34,8 +34,14 @@ from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
 from effectflow.checkpoint.replay import RecordedStep, Recording, compressed
 from effectflow.checkpoint.run_info import CurrentStep, running_step
-from effectflow.checkpoint.shown import repr_of as safe_repr
-from effectflow.checkpoint.values import KnownTypes, MalformedValue, Tree, from_tree, to_tree
+from effectflow.checkpoint.values import (
+    KnownTypes,
+    MalformedValue,
+    Tree,
+    from_tree,
+    safe_repr,
+    to_tree,
+)
 from effectflow.effects import Defect, Interruption
 from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt, Parked, TimedOut

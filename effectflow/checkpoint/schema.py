@@ -40,7 +40,9 @@ class Schema(Generic[T]):
         self._defaults = tuple(one.default for one in optional)
         self._take_required = _getter(self._required)
         self._take_optional = _getter(self._optional)
-        self._writers = [(name, write) for name in hints if (write := _writer(hints[name]))]
+        writers = {name: write for name in hints if (write := _writer(hints[name]))}
+        self._writers = [(name, writers[name]) for name in required if name in writers]
+        self._optional_writers = [writers.get(name) for name in self._optional]
         self._readers = [
             (one.name, _reader(hints[one.name]), one.name in required) for one in fields
         ]
@@ -50,12 +52,13 @@ class Schema(Generic[T]):
         tree: dict[str, Any] = dict(zip(self._required, self._take_required(value), strict=True))
         parts = self._take_optional(value)
         if parts != self._defaults:
-            for name, part, default in zip(self._optional, parts, self._defaults, strict=True):
-                if part != default:
-                    tree[name] = part
+            for name, part, default, write in zip(
+                self._optional, parts, self._defaults, self._optional_writers, strict=True
+            ):
+                if part is not default and part != default:
+                    tree[name] = part if write is None else write(part)
         for name, write in self._writers:
-            if name in tree:
-                tree[name] = write(tree[name])
+            tree[name] = write(tree[name])
         return tree
 
     def read(self, tree: Mapping[str, Any]) -> T:

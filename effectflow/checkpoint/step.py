@@ -12,8 +12,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from effectflow.checkpoint.entries import Arguments
 from effectflow.checkpoint.run_info import CurrentStep, running_step
-from effectflow.checkpoint.shown import shown
-from effectflow.checkpoint.values import KnownTypes, digest_of
+from effectflow.checkpoint.values import KnownTypes, encode_arguments
 from effectflow.effects import Effect, RetryExhausted, RetryPolicy, TimedOut, do, suspend
 from effectflow.effects import nodes
 from effectflow.effects.interpreter import interpret
@@ -208,7 +207,7 @@ def arguments_of(step: str, bound: Mapping[str, Any]) -> Arguments:
 
     Raises NotSerializable for what is neither plain data nor a data class.
     """
-    return Arguments(digest_of(bound, path=step), shown(bound))
+    return Arguments(*encode_arguments(bound, path=step))
 
 
 @overload

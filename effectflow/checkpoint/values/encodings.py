@@ -40,7 +40,6 @@ def decode_json(data: bytes) -> Tree:
 
 
 # `Checkpoint.from_json` still imports this name.
-decode_indented_json = decode_json
 
 
 def encode_cbor(tree: Tree) -> bytes:
