@@ -9,7 +9,7 @@ import pytest
 from effectflow import Effect, Moved, StateMachine, Transition, pure
 from effectflow.effects.nodes import Perform
 from effectflow.effects.scope import Scope
-from effectflow.executors.call import write_call
+from effectflow.executors.remote_call import write_call
 
 pytestmark = pytest.mark.anyio
 

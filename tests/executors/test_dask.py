@@ -21,7 +21,7 @@ from returns.result import Failure, Result, Success
 from effectflow import Effect, from_async, par, par_all, par_traverse, pure
 from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.executors import DaskExecutor
-from effectflow.executors.call import read_reply
+from effectflow.executors.remote_call import read_reply
 from effectflow.executors.dask_worker import answer_in
 from tests.executors.conftest import Scheduler, interrupted, on_asyncio, soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held
@@ -188,7 +188,7 @@ async def test_a_worker_that_knows_no_such_executor_says_that_it_was_closed(
 def test_an_asynchronous_client_is_refused(cluster: str) -> None:
     async def main() -> None:
         async with Client(cluster, asynchronous=True, set_as_default=False) as client:
-            with pytest.raises(TypeError, match="not asynchronous"):
+            with pytest.raises(TypeError, match="synchronous client"):
                 DaskExecutor(client)
 
     asyncio.run(main())

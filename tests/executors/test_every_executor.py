@@ -296,8 +296,8 @@ async def test_what_cannot_travel_is_a_defect_that_says_so(executor: AnyExecutor
     with pytest.raises(TypeError, match="lock") as returning:
         await executor.apply(lambda _: from_fn(lambda _: Lock()), None).run(None)
 
-    assert "to a worker: both travel pickled" in sending.value.__notes__[0]
-    assert "cannot travel back" in returning.value.__notes__[0]
+    assert "to a worker: both are pickled" in sending.value.__notes__[0]
+    assert "it cannot be pickled and unpickled" in returning.value.__notes__[0]
     assert await executor.apply(pure, "still there").run(None) == Success("still there")
 
 
@@ -316,7 +316,7 @@ async def test_a_value_that_cannot_be_made_anew_is_told_by_its_class(executor: A
     with pytest.raises(TypeError, match="number") as returning:
         await executor.apply(lambda n: from_fn(lambda _: Peculiar(n)), 1).run(None)
 
-    assert "Peculiar'> cannot travel back" in returning.value.__notes__[0]
+    assert "Peculiar'>: it cannot be pickled and unpickled" in returning.value.__notes__[0]
 
 
 class Stubborn(Exception):
@@ -337,7 +337,7 @@ async def test_an_exception_that_cannot_travel_has_a_stand_in(executor: AnyExecu
         await executor.apply(lambda _: fail(Stubborn("no")), None).run(None)
 
     assert "in raising\n" in raised.value.__notes__[0]
-    assert "cannot travel back" in failed.value.__notes__[0]
+    assert "it cannot be pickled and unpickled" in failed.value.__notes__[0]
 
 
 @elsewhere

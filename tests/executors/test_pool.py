@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from effectflow.executors.pool import WorkerPool
+from effectflow.executors.worker_pool import WorkerPool
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ class Worker:
 async def test_a_worker_that_was_just_started_is_for_whoever_started_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("effectflow.executors.pool.WorkerProcess", Worker)
+    monkeypatch.setattr("effectflow.executors.worker_pool.WorkerProcess", Worker)
     Worker.started = anyio.Event()
     pool = WorkerPool(b"", limit=2, grace=1)
     replies: list[bytes] = []

@@ -77,7 +77,7 @@ async def test_no_more_processes_are_started_than_it_is_told(
         await par_traverse(range(8), lambda n: executor.apply(begin, n)).run_or_raise(None)
         assert len(children()) == 1
 
-    with pytest.raises(ValueError, match="needs a worker"):
+    with pytest.raises(ValueError, match="workers"):
         ProcessExecutor(workers=0)
 
 
