@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import TypedDict
 
 import orjson
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from effectflow.checkpoint import (
@@ -76,20 +76,18 @@ def show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
     if not runs:
         say("This store has no runs. `effectflow demo` starts one.", console)
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("RUN", "WORKFLOW", "STATUS", "ENTRIES", "CREATED", "UPDATED"):
-        table.add_column(heading, no_wrap=heading == "RUN")
+    rows = [("RUN", "WORKFLOW", "STATUS", "ENTRIES", "CREATED", "UPDATED")]
     for run in runs:
         has_crashed = run.summary.status == "running" and not run.is_held(now)
         status = "crashed, resumable" if has_crashed else str(run.summary.status)
         created, updated = _when(run.summary.created_at), _when(run.updated_at)
-        _add_row(table, run.run_id, run.summary.workflow, status, str(run.length), created, updated)
-    console.print(table)
+        workflow, length = run.summary.workflow, str(run.length)
+        rows.append((run.run_id, workflow, status, length, created, updated))
+    _say_table(rows, console)
 
 
 def show_checkpoint(console: Console, checkpoint: Checkpoint, durability: str) -> None:
     """Print the state of one run."""
-    table = Table(box=None, show_header=False, pad_edge=False)
     head, metadata = checkpoint.state, checkpoint.metadata
     position = "before its first step" if head is None else f"{type(head).__name__}: {head.step}"
     survives = {
@@ -114,9 +112,7 @@ def show_checkpoint(console: Console, checkpoint: Checkpoint, durability: str) -
         "survives": survives.get(durability, f"durability {durability}"),
         "digest": checkpoint.digest,
     }
-    for name, value in rows.items():
-        _add_row(table, name, value)
-    console.print(table)
+    _say_table(list(rows.items()), console)
     finished = checkpoint.finished
     if finished is None:
         return
@@ -270,8 +266,13 @@ def _plan_lines(plan: PlanTree, workflow_name: str) -> Iterable[str]:
         yield f"start: the next step of {workflow_name}, which only its code can tell"
 
 
-def _add_row(table: Table, *cells: str) -> None:
-    table.add_row(*(Text(escaped(cell)) for cell in cells))
+def _say_table(rows: Sequence[Sequence[str]], console: Console) -> None:
+    """Print rows with aligned columns, each on one line, never cut."""
+    cells = [[escaped(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        aligned = map(set_cell_size, row, widths)
+        say("  ".join(aligned).rstrip(), console)
 
 
 def _bounded(tree: Tree, limit: int = 120) -> str:

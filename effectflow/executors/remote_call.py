@@ -204,7 +204,7 @@ class _NoExit:
     ) -> None:
         if leaving is None or isinstance(leaving, Exception):
             return
-        # An item may also raise a cancellation that nobody asked for: that is a defect as well.
+        # A cancellation that the item raises by itself is a defect as well.
         if not (_has_cancellation(leaving) and anyio.current_effective_deadline() == -math.inf):
             raise RuntimeError(f"{self._who} raised {leaving!r}") from leaving
 

@@ -73,6 +73,20 @@ def test_run_show_history_plan_and_list(effectflow: Command) -> None:
     assert "r1" in effectflow("list").out
 
 
+def test_nothing_is_cut_or_wrapped_on_a_narrow_terminal(
+    effectflow: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = "a-run-with-a-long-id-" * 3
+    effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", run_id)
+    monkeypatch.setenv("COLUMNS", "30")
+
+    digest = effectflow("show", run_id, "--json").json["digest"]
+    assert f"digest           {digest}\n" in effectflow("show", run_id).out
+    heading, row = effectflow("list").out.splitlines()
+    assert heading.startswith(f"{'RUN':{len(run_id)}}  WORKFLOW  STATUS ")
+    assert row.startswith(f"{run_id}  sell      completed")
+
+
 def test_commands_print_json(effectflow: Command) -> None:
     arguments = ("shop:sell", "--input", '{"item": "cap"}', "--run-id", "r1", "--json")
     ran = effectflow("run", *arguments).json
@@ -117,7 +131,7 @@ def test_a_failure_ends_with_code_1_and_the_command_that_resumes(effectflow: Com
         (["run", "shop:sell", "--input", '{"itme": "cap"}'], "itme"),
         (["resume"], "run id or --latest"),
         (["resume", "--latest"], "there is no store effectflow.db"),
-        (["show", "nobody"], "there is no store effectflow.db"),
+        (["show", "r1"], "there is no store effectflow.db"),
         (["list", "--store", "mongo://x"], "sqlite:///"),
         (["demo", "--store", "mongo://x"], "sqlite:///"),
         (["list", "--store", "sqlite:///typo.db"], "there is no store typo.db"),
@@ -160,7 +174,7 @@ def test_verify_reports_the_damaged_run(effectflow: Command, folder: Path) -> No
     [found] = effectflow("verify", "bad", "--json").json
     assert (found["good"], found["entries"]) == (2, 4)
     assert effectflow("resume", "bad", "--app", "shop").code == 4
-    assert effectflow("verify", "nobody").code == 2
+    assert effectflow("verify", "unknown").code == 2
     assert effectflow("verify", "--key-file", "missing.key").code == 2
 
 

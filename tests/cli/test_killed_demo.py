@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tests.cli.conftest import ENVIRONMENT, Command
 
-KILLS = 8
-FILES = 150
+KILLS = 6
+FILES = 120
 
 COUNTED = textwrap.dedent("""
     import os

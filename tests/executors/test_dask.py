@@ -100,7 +100,7 @@ async def test_closing_the_executor_leaves_a_given_client_open(cluster: str) -> 
         assert client.submit(len, "abc").result() == 3
 
 
-async def test_a_worker_that_dies_just_then_keeps_nobody_from_entering(
+async def test_an_executor_can_be_entered_while_a_worker_dies(
     dask_cluster: Any, cluster: str, folder: Folder
 ) -> None:
     async with DaskExecutor(cluster, lambda: folder) as executor:
@@ -114,7 +114,7 @@ async def test_a_worker_that_dies_just_then_keeps_nobody_from_entering(
         await soon(lambda: told.keys() - before)
         os.kill(pid, signal.SIGKILL)
 
-    # It is told that there is a new executor, and dies over it.
+    # The worker dies while the scheduler tells it of the new executor.
     os.kill(pid, signal.SIGSTOP)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(kill)
