@@ -8,7 +8,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
+
+import typer
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.cli.census.analysis import FileMetrics, measure
@@ -17,6 +19,7 @@ from effectflow.cli.exits import BadUse
 from effectflow.workflows import Workflow
 
 __all__ = [
+    "AppOption",
     "DemoEnvironment",
     "LoadedWorkflow",
     "PlainEnvironment",
@@ -26,6 +29,11 @@ __all__ = [
 ]
 
 AnyWorkflow = Workflow[Any, Any, Any, Any]
+
+AppOption = Annotated[
+    str | None,
+    typer.Option("--app", help="The MODULE or MODULE:WORKFLOW that defines the run's workflow."),
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.reading import run_not_found
 from effectflow.checkpoint.values import KnownTypes, to_tree
 from effectflow.cli.app_loader import (
+    AppOption,
     LoadedWorkflow,
     demo_workflow,
     load_workflow,
@@ -49,9 +50,8 @@ from effectflow.cli.app_loader import (
 from effectflow.cli.census.pipeline import CensusJob, census
 from effectflow.cli.exits import BadUse, ExitCode
 from effectflow.cli.key_options import EncryptionKeysOption, KeyFileOption, Keys, read_keys
-from effectflow.cli.options import STORE, AppOption, JsonOption, StoreOption
-from effectflow.cli.render import say
-from effectflow.cli.store_access import store_at, with_store
+from effectflow.cli.render import JsonOption, say
+from effectflow.cli.store_access import STORE, StoreOption, store_at, with_store
 from effectflow.effects import Effect
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.stores import open_store

@@ -28,12 +28,12 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.entry_format import write_entry
 from effectflow.checkpoint.reading import all_run_ids, run_not_found
 from effectflow.checkpoint.values import Tree
-from effectflow.cli.app_loader import PlainEnvironment, workflow_of_run
+from effectflow.cli.app_loader import AppOption, PlainEnvironment, workflow_of_run
 from effectflow.cli.census.pipeline import census
 from effectflow.cli.exits import BadUse, ExitCode
 from effectflow.cli.key_options import EncryptionKeysOption, KeyFileOption, read_keys
-from effectflow.cli.options import STORE, AppOption, JsonOption, RunArgument, StoreOption
 from effectflow.cli.render import (
+    JsonOption,
     checkpoint_tree,
     plan_tree,
     print_json,
@@ -43,9 +43,13 @@ from effectflow.cli.render import (
     show_runs,
     show_verifications,
 )
-from effectflow.cli.store_access import with_store
+from effectflow.cli.store_access import STORE, StoreOption, with_store
 
 __all__ = ["history", "list_runs", "plan", "show", "verify"]
+
+RunArgument = Annotated[
+    str, typer.Argument(help="The id of the run, as `effectflow list` shows it.")
+]
 
 
 def list_runs(

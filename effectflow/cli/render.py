@@ -6,9 +6,10 @@ import dataclasses
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 import orjson
+import typer
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
@@ -32,6 +33,7 @@ from effectflow.checkpoint.values import Tree, encode_json
 from effectflow.workflows.progress import JobProgress, job_progress
 
 __all__ = [
+    "JsonOption",
     "PlanTree",
     "checkpoint_tree",
     "escaped",
@@ -44,6 +46,8 @@ __all__ = [
     "show_runs",
     "show_verifications",
 ]
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def escaped(text: str, *, keep: str = "") -> str:

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import anyio
+import typer
 
 from effectflow.checkpoint import CheckpointStore
 from effectflow.cli.exits import BadUse
 from effectflow.stores import open_store
 
-__all__ = ["store_at", "with_store"]
+__all__ = ["STORE", "StoreOption", "store_at", "with_store"]
 
 A = TypeVar("A")
+
+STORE = "sqlite:///effectflow.db"
+"""The default of `StoreOption`."""
+
+StoreOption = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="EFFECTFLOW_STORE",
+        help="The store of the runs, such as sqlite:///runs.db.",
+    ),
+]
 
 
 def store_at(url: str) -> CheckpointStore:

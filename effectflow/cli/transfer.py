@@ -22,9 +22,8 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.reading import all_run_ids
 from effectflow.cli.exits import BadUse, ExitCode
-from effectflow.cli.options import STORE, JsonOption, StoreOption
-from effectflow.cli.render import print_json, say
-from effectflow.cli.store_access import with_store
+from effectflow.cli.render import JsonOption, print_json, say
+from effectflow.cli.store_access import STORE, StoreOption, with_store
 
 __all__ = ["export_runs", "import_runs"]
 
