@@ -50,7 +50,8 @@ def test_a_demo_killed_many_times_reports_the_same_and_repeats_no_durable_step(
     folder: Path, effectflow: Command
 ) -> None:
     write_source_files(folder / "code")
-    assert effectflow("demo", "code", "--report", "whole", "--run-id", "whole").code == 0
+    whole = effectflow("demo", "code", "--report", "whole", "--run-id", "whole")
+    assert whole.code == 0, whole
     chance = random.Random(20251126)
     log = folder / "measured.log"
 

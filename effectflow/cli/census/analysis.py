@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 import orjson
 
@@ -177,10 +178,14 @@ def _decode(data: bytes) -> str:
     return io.TextIOWrapper(io.BytesIO(data), encoding, newline=None).read()
 
 
+_PARSER = Lock()
+
+
 def _parse(text: str) -> ast.Module:
-    with warnings.catch_warnings():
-        # The parser warns of odd escapes in the file. Another thread may end this filter early; then
-        # a warning is shown, which does no harm.
+    # One thread at a time: filters of warnings belong to the process, and CPython 3.11 raises
+    # SystemError ("AST constructor recursion depth mismatch") if a parser switches threads.
+    with _PARSER, warnings.catch_warnings():
+        # The parser warns of odd escapes, which are the business of the file's author.
         warnings.simplefilter("ignore")
         return ast.parse(text)
 
