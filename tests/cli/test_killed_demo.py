@@ -16,12 +16,12 @@ KILLS = 6
 FILES = 120
 
 COUNTED = textwrap.dedent("""
-    import os
+    import os, time
     from effectflow.cli import app_loader
     from effectflow.cli.app import main
 
     class Environment(app_loader.DemoEnvironment):
-        '''Logs each file after measuring it.'''
+        '''Logs each file after measuring it. Waits to be killed once enough files are logged.'''
 
         def measure(self, folder, name):
             metrics = super().measure(folder, name)
@@ -29,6 +29,9 @@ COUNTED = textwrap.dedent("""
                 log.write(name + "\\n")
                 log.flush()
                 os.fsync(log.fileno())
+                is_enough = log.tell() >= int(os.environ.get("ENOUGH_BYTES", 10**9))
+            if is_enough:
+                time.sleep(60)
             return metrics
 
     app_loader.DemoEnvironment = Environment
@@ -58,9 +61,13 @@ def test_a_demo_killed_many_times_reports_the_same_and_repeats_no_durable_step(
     arguments = ["demo", "code", "--report", "killed", "--run-id", "killed", "--limit", "4"]
     completed_before: dict[str, int] = {}
     for kill in range(KILLS):
-        process = subprocess.Popen([sys.executable, "-c", COUNTED, *arguments], env=ENVIRONMENT)
         # The first process dies somewhere in its first files, each later one further on.
-        wait_for_lines(log, process, kill * FILES // (KILLS + 2) + chance.randrange(10))
+        lines = kill * FILES // (KILLS + 2) + chance.randrange(10)
+        enough = {"ENOUGH_BYTES": str((lines + 20) * len("m0000.py\n"))}
+        process = subprocess.Popen(
+            [sys.executable, "-c", COUNTED, *arguments], env=ENVIRONMENT | enough
+        )
+        wait_for_lines(log, process, lines)
         time.sleep(chance.random() * 0.02)
         process.kill()
         assert process.wait() == -9, "the demo ended before it was killed"
