@@ -1,4 +1,4 @@
-"""What a call of a function in another process takes along."""
+"""The size of the calls that are sent to other processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from effectflow import Effect, Moved, StateMachine, Transition, pure
 from effectflow.effects.nodes import Perform
 from effectflow.effects.scope import Scope
-from effectflow.executors.call import write_call
+from effectflow.executors.remote_call import write_call
 
 pytestmark = pytest.mark.anyio
 
@@ -31,6 +31,6 @@ async def test_calls_do_not_grow_with_the_history_of_a_machine() -> None:
     machine = StateMachine("counter", initial=0, transitions=transitions, final="end")
     await machine.run_until_final().run_or_raise(None)
 
-    # The path of a step has a number, of two digits for most of these.
+    # The path of a step ends with a number, which has one digit at first.
     assert len(sizes) == 99
     assert len(set(sizes[9:])) == 1

@@ -1,12 +1,11 @@
-"""`effectflow show` says how far a job has come."""
+"""`effectflow show` reports the progress of map-reduce and iterative runs."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Command, Ended
 
 JOBS = textwrap.dedent("""
     from pathlib import Path
@@ -36,14 +35,14 @@ JOBS = textwrap.dedent("""
 """)
 
 
-def rows(ran: Ran) -> dict[str, str]:
-    """The rows of `show`, by their names."""
+def rows(ran: Ended) -> dict[str, str]:
+    """Return the rows that `show` printed, by their names."""
     assert ran.code == 0, ran.err
     pairs = [line.split("  ", 1) for line in ran.out.splitlines() if "  " in line]
     return {name: value.strip() for name, value in pairs}
 
 
-def test_phases_items_and_rounds_are_shown(effectflow: Callable[..., Ran], folder: Path) -> None:
+def test_show_reports_phase_items_and_reduce_rounds(effectflow: Command, folder: Path) -> None:
     (folder / "jobs.py").write_text(JOBS)
     (folder / "broken").touch()
     assert effectflow("run", "jobs:strict", "--input", "7", "--run-id", "s").code == 1
@@ -58,9 +57,7 @@ def test_phases_items_and_rounds_are_shown(effectflow: Callable[..., Ran], folde
     assert shown["reduce"] == "round 3, 7 groups done"
 
 
-def test_dead_letters_are_shown_and_told_as_json(
-    effectflow: Callable[..., Ran], folder: Path
-) -> None:
+def test_show_reports_dead_letters(effectflow: Command, folder: Path) -> None:
     (folder / "jobs.py").write_text(JOBS)
     (folder / "broken").touch()
     assert effectflow("run", "jobs:lenient", "--input", "7", "--run-id", "l").code == 0
@@ -77,9 +74,7 @@ def test_dead_letters_are_shown_and_told_as_json(
     }
 
 
-def test_the_round_of_an_iterative_run_is_shown(
-    effectflow: Callable[..., Ran], folder: Path
-) -> None:
+def test_show_reports_the_round_of_an_iterative_run(effectflow: Command, folder: Path) -> None:
     (folder / "jobs.py").write_text(JOBS)
     assert effectflow("run", "jobs:shrinking", "--input", "9", "--run-id", "i").code == 0
 

@@ -1,17 +1,18 @@
-"""The pool of worker processes, with workers that are none."""
+"""The pool of worker processes, with fake workers."""
 
 from __future__ import annotations
 
 import anyio
 import pytest
 
-from effectflow.executors.pool import WorkerPool
+from effectflow.executors.worker_pool import WorkerPool
+from tests.executors.conftest import on_both_backends
 
 pytestmark = pytest.mark.anyio
 
 
 class Worker:
-    """What the pool takes for a process; `started` is set just before one is there."""
+    """A fake worker process. `started` is set just before `start` returns."""
 
     started: anyio.Event
     is_alive = True
@@ -31,10 +32,11 @@ class Worker:
         return "ended"
 
 
-async def test_a_worker_that_was_just_started_is_for_whoever_started_it(
+@on_both_backends
+async def test_a_new_worker_answers_the_call_that_started_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("effectflow.executors.pool.WorkerProcess", Worker)
+    monkeypatch.setattr("effectflow.executors.worker_pool.WorkerProcess", Worker)
     Worker.started = anyio.Event()
     pool = WorkerPool(b"", limit=2, grace=1)
     replies: list[bytes] = []
@@ -42,12 +44,12 @@ async def test_a_worker_that_was_just_started_is_for_whoever_started_it(
     async def ask(call: bytes) -> None:
         replies.append(await pool.ask(call))
 
-    async def ask_when_another_is_there() -> None:
+    async def ask_once_another_has_started() -> None:
         await Worker.started.wait()
         await ask(b"second")
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask_when_another_is_there)
+        tasks.start_soon(ask_once_another_has_started)
         tasks.start_soon(ask, b"first")
 
     assert sorted(replies) == [b"first", b"second"]
