@@ -339,7 +339,9 @@ class LiveRun:
             await anyio.sleep(seconds / 3)
             try:
                 async with self._renewing:
-                    self.lease = await store.renew(self.lease, seconds=seconds)
+                    self.lease = await anyio.to_thread.run_sync(
+                        partial(store.renew, self.lease, seconds=seconds)
+                    )
             except LeaseLost as error:
                 raise self.halt(error) from error
             except Exception as error:

@@ -142,7 +142,7 @@ class StoreMachine(RuleBasedStateMachine):
     def renew(self, at: int, age: int) -> None:
         lease = self.leases[-1 - age % len(self.leases)]
         try:
-            renewed = self.call(self.store(at).renew, lease, seconds=1200)
+            renewed = self.store(at).renew(lease, seconds=1200)
         except LeaseLost:
             assert not self.holds(lease)
             return

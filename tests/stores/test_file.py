@@ -34,8 +34,8 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.reading import all_run_ids
 from effectflow.stores import FileStore
-from effectflow.stores.file_run import RunFolder
-from effectflow.stores.file_writing import write_whole
+from effectflow.stores._atomic_files import write_whole
+from effectflow.stores._file_run import RunFolder
 from effectflow.testing.store_conformance import HOSTILE_RUN_IDS
 
 pytestmark = pytest.mark.anyio
@@ -239,7 +239,7 @@ async def test_without_any_good_copy_it_is_corrupt(tmp_path: Path) -> None:
         store.keep_history("r", 0)
         await written(store, 3)
         (tmp_path / "sessions" / "r" / "checkpoint.json").write_bytes(b"{}")
-        with pytest.raises(CorruptCheckpoint, match="no good copy"):
+        with pytest.raises(CorruptCheckpoint, match="no intact copy"):
             await store.read("r")
 
 
@@ -302,7 +302,7 @@ async def test_a_clock_that_was_set_back_costs_no_copy(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await written(store, 20)
-    monkeypatch.setattr("effectflow.stores.file_history.datetime", Clock)
+    monkeypatch.setattr("effectflow.stores._file_run.datetime", Clock)
     lease = await claimed(store)
     for number in range(20, 60):
         await store.append(lease, [b"%d" % number], after=number)
@@ -357,7 +357,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
         write_whole(path, data)
 
-    monkeypatch.setattr("effectflow.stores.file_run.write_whole", write)
+    monkeypatch.setattr("effectflow.stores._file_run.write_whole", write)
 
 
 async def test_saves_that_failed_leave_the_history_as_it_was(
@@ -388,12 +388,12 @@ async def test_a_copy_that_cannot_be_removed_is_no_failure_to_save(
     stuck.mkdir()
     for number in range(1, 4):
         await store.append(lease, [b"%d" % number], after=number)
-        assert f"{stuck.name} of run 'r' is a copy too many" in caplog.text
+        assert f"cannot remove {stuck.name} of run 'r'" in caplog.text
         caplog.clear()
     stuck.rmdir()
     await store.append(lease, [b"4"], after=4)
 
-    assert "copy too many" not in caplog.text
+    assert "cannot remove" not in caplog.text
     assert await bodies(store) == [b"0", b"1", b"2", b"3", b"4"]
     assert len(list(stuck.parent.iterdir())) == 1
 
@@ -495,7 +495,7 @@ async def test_a_damaged_run_spoils_no_other(
     (bad / "checkpoint.json").write_bytes(b"{}")
 
     assert await found(store) == ["good"]
-    assert "run 'bad/er' is passed over" in caplog.text
+    assert "skipping run 'bad/er'" in caplog.text
     assert await all_run_ids(store) == ["good", "bad/er"]
     problem = (await verify_run(store, "bad/er")).problem
     assert isinstance(problem, CorruptCheckpoint)
@@ -590,7 +590,6 @@ async def test_a_folder_that_has_another_run_is_refused_and_left_alone(
 
     calls: list[Callable[[], Awaitable[object]]] = [
         lambda: store.claim("r", owner=str(Owner.new()), seconds=60),
-        lambda: store.renew(lease, seconds=60),
         lambda: store.release(lease),
         lambda: store.append(lease, [b"x"], after=0, summary=SUMMARY),
     ]
@@ -599,6 +598,8 @@ async def test_a_folder_that_has_another_run_is_refused_and_left_alone(
     for call in calls:
         with pytest.raises(RunConflict, match=r"run 'r' .*has the files of run 'R'"):
             await call()
+    with pytest.raises(RunConflict):
+        store.renew(lease, seconds=60)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert await store.find() == []
 
@@ -629,7 +630,7 @@ async def test_a_lease_is_given_free_with_the_last_entry_or_not_at_all(
         full_disk(patch)
         with pytest.raises(SaveFailed):
             await store.append(lease, [b"1"], after=1, release=True)
-    assert (await store.renew(lease, seconds=60)).fence == lease.fence
+    assert store.renew(lease, seconds=60).fence == lease.fence
 
     monkeypatch.setattr(RunFolder, "write_lease", unwritable)
     await store.append(lease, [b"1"], after=1, release=True)

@@ -32,8 +32,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.reading import all_run_ids
 from effectflow.stores import SqliteStore, open_store
-from effectflow.stores.sqlite_file import open_database
-from effectflow.stores.sqlite_writer import SqliteWriter
+from effectflow.stores._sqlite_database import SqliteWriter, open_database
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +52,7 @@ async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Pa
     path.write_text("these are my notes, all of them, and they are longer than a header" * 100)
     before = path.read_bytes()
 
-    with pytest.raises(StoreUnavailable, match="no SQLite database"):
+    with pytest.raises(StoreUnavailable, match="not an SQLite database"):
         async with SqliteStore(path):
             pass
 
@@ -142,7 +141,7 @@ async def test_a_store_that_is_not_open_says_so(tmp_path: Path) -> None:
 async def test_a_database_locked_by_a_stranger_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("effectflow.stores.sqlite_file.BUSY_SECONDS", 0.2)
+    monkeypatch.setattr("effectflow.stores._sqlite_database._BUSY_SECONDS", 0.2)
     path = tmp_path / "runs.db"
     async with SqliteStore(path) as store:
         await append_many(store, "r", 3)
@@ -348,7 +347,7 @@ async def test_a_run_with_a_status_that_is_none_spoils_no_other(
         other.close()
 
         assert [info.run_id for info in await store.find()] == ["good"]
-        assert "run 'bad' is passed over" in caplog.text
+        assert "skipping run 'bad'" in caplog.text
         with pytest.raises(CorruptCheckpoint, match="'paused'"):
             await store.info("bad")
         assert await all_run_ids(store) == ["good", "bad"]
@@ -367,5 +366,5 @@ def test_urls_name_stores(tmp_path: Path) -> None:
     assert isinstance(store, SqliteStore)
     assert store.path == tmp_path / "runs.db"
     for url in ("runs.db", "mongo://x", "sqlite:runs.db", "sqlite:///", "memory:x"):
-        with pytest.raises(ValueError, match=r"use|names|write"):
+        with pytest.raises(ValueError, match=r"use|does not name|write"):
             open_store(url)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from anyio import to_thread
 
 from effectflow.checkpoint import Lease, Owner, RunStatus, RunSummary
 from effectflow.stores import RedisStore
@@ -34,7 +36,7 @@ async def begin_a_run(store: RedisStore, lease: Lease) -> None:
 
 
 async def renew(store: RedisStore, lease: Lease) -> None:
-    await store.renew(lease, seconds=700)
+    await to_thread.run_sync(partial(store.renew, lease, seconds=700))
 
 
 async def release(store: RedisStore, lease: Lease) -> None:

@@ -20,7 +20,7 @@ from returns.result import Failure, Success
 
 from effectflow import Checkpoints
 from effectflow.checkpoint import CheckpointError, CheckpointStore, RunBusy, StoreUnavailable
-from effectflow.stores import file_run, sqlite_file, sqlite_writer
+from effectflow.stores import _file_run, _sqlite_database
 from tests.stores.faults.disk import Note, Operation, note, read_record
 from tests.stores.faults.forking import ending_of, forked, get_ready
 from tests.stores.faults.preload import KILL, Calls, Fault, arm, mend
@@ -90,11 +90,10 @@ def live(life: Life) -> None:
 def reach_limits_soon() -> None:
     """So that a few entries meet all that a long run meets."""
     limits = {
-        (file_run, "_ENTRIES_IN_A_FILE"): 4,
-        (sqlite_file, "_LOG_PAGES"): 4,
-        (sqlite_writer, "LOG_LIMIT"): 20_000,
-        (sqlite_writer, "_LOG_START"): 30_000,
-        (sqlite_writer, "_COMMITS_BETWEEN_LOOKS"): 3,
+        (_file_run, "_ENTRIES_PER_FILE"): 4,
+        (_sqlite_database, "_LOG_PAGES"): 4,
+        (_sqlite_database, "_LOG_LIMIT"): 20_000,
+        (_sqlite_database, "_COMMITS_BETWEEN_LOOKS"): 3,
     }
     for (module, name), limit in limits.items():
         assert hasattr(module, name)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from effectflow import Checkpoints, Do, Effect, from_fn, step, traverse, workflow
 from effectflow.checkpoint import CheckpointStore, Lease, RunSummary, SaveFailed
-from effectflow.stores import SqliteStore
-from effectflow.stores.file import FileStore
+from effectflow.stores import FileStore, SqliteStore
 from effectflow.testing.forwarding import ForwardingStore
 
 STORES: dict[str, Callable[[Path], CheckpointStore]] = {
