@@ -139,14 +139,14 @@ def test_a_lease_of_no_time_or_for_ever_is_refused(tmp_path: Path, seconds: floa
         Checkpoints(FileStore(tmp_path), lease_seconds=seconds)
 
 
-async def test_a_save_costs_the_same_however_long_the_run_is(
+async def test_the_cost_of_a_save_does_not_depend_on_the_length_of_the_run(
     store: FileStore, tmp_path: Path
 ) -> None:
     run = tmp_path / "sessions" / "r"
     sizes: list[int] = []
     lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
-    for number in range(450):
-        await store.append(lease, [b"x" * 100], after=number, summary=SUMMARY)
+    for number in range(0, 450, 5):
+        await store.append(lease, [b"x" * 100] * 5, after=number, summary=SUMMARY)
         sizes.append((run / "checkpoint.json").stat().st_size)
 
     assert max(sizes) < 30_000

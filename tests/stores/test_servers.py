@@ -68,7 +68,7 @@ def proxied_postgres(postgres: str, tmp_path: Path) -> Iterator[Proxied]:
         yield Proxied(
             PostgresStore(proxied, schema=schema),
             proxy,
-            PostgresStore(proxied, schema=schema, reconnect_timeout=0.2),
+            PostgresStore(proxied, schema=schema, reconnect_timeout=0.2, renew_timeout=1),
             PostgresStore(postgres, schema=schema),
         )
 
@@ -80,7 +80,7 @@ def proxied_redis(redis: str, tmp_path: Path) -> Iterator[Proxied]:
         yield Proxied(
             RedisStore(proxied, prefix=prefix),
             proxy,
-            RedisStore(proxied, prefix=prefix, reconnect_timeout=0.2),
+            RedisStore(proxied, prefix=prefix, reconnect_timeout=0.2, renew_timeout=1),
             RedisStore(redis, prefix=prefix),
         )
 
@@ -343,6 +343,38 @@ async def test_a_run_with_an_unknown_status_is_told_and_spoils_no_other(
                 await store.info("damaged")
 
 
+async def test_a_renewal_connects_again_when_its_connection_is_lost(proxied: Proxied) -> None:
+    async with proxied.store as store:
+        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        store.renew(lease, seconds=60)
+        proxied.proxy.cut()
+        assert store.renew(lease, seconds=6000).expires_at > lease.expires_at + 3000
+
+
+async def test_a_renewal_does_not_wait_for_ever_for_a_silent_server(proxied: Proxied) -> None:
+    async with proxied.impatient as store:
+        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        store.renew(lease, seconds=60)
+        proxied.proxy.is_silent = True
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="did not renew"):
+            store.renew(lease, seconds=60)
+        assert time.monotonic() - began < 5
+        proxied.proxy.is_silent = False
+        store.renew(lease, seconds=60)
+
+
+async def test_a_run_that_is_deleted_or_only_claimed_leaves_no_lease(postgres: str) -> None:
+    schema = f"gone{time.time_ns()}"
+    async with PostgresStore(postgres, schema=schema) as store:
+        lease = await store.claim("deleted", owner=str(Owner.new()), seconds=60)
+        await store.append(lease, [b"1"], after=0, summary=SUMMARY, release=True)
+        await store.delete("deleted")
+        await store.release(await store.claim("claimed", owner=str(Owner.new()), seconds=60))
+    with psycopg.connect(postgres) as other:
+        assert other.execute(f"SELECT count(*) FROM {schema}.leases").fetchone() == (0,)  # type: ignore[arg-type]
+
+
 async def test_fifty_writers_race_for_each_entry_of_one_run(proxied: Proxied) -> None:
     async with proxied.store as store:
         lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
@@ -564,7 +596,8 @@ def counted(request: pytest.FixtureRequest) -> tuple[CheckpointStore, Callable[[
     return RedisStore(f"{url}?client_name={name}"), count_of_redis
 
 
-async def test_a_store_that_is_left_under_cancellation_leaves_nothing_behind(
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_cancelled_scope_closes_the_store_completely(
     counted: tuple[CheckpointStore, Callable[[], int]],
 ) -> None:
     store, connections = counted
@@ -579,6 +612,7 @@ async def test_a_store_that_is_left_under_cancellation_leaves_nothing_behind(
     assert "portal" not in " ".join(thread.name for thread in threading.enumerate())
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("url", ["postgresql:///db?host={}", "unix://{}/.s.PGSQL.5432"])
 async def test_a_store_whose_opening_is_cancelled_leaves_nothing_behind(
     url: str, tmp_path: Path

@@ -111,7 +111,7 @@ def test_a_database_that_can_have_no_log_is_refused() -> None:
 def test_many_that_open_a_new_file_at_once(tmp_path: Path) -> None:
     """None may take what another is just making for a database of another program."""
     with ThreadPoolExecutor(4) as pool:
-        for number in range(100):
+        for number in range(25):
             together = threading.Barrier(4)
 
             def open_it(path: Path, together: threading.Barrier = together) -> None:
@@ -262,7 +262,8 @@ def open_files(path: Path) -> list[str]:
     return [file for file in files if file.startswith(str(path))]
 
 
-async def test_a_store_that_is_left_under_cancellation_leaves_nothing_behind(
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_cancelled_scope_closes_the_store_completely(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "runs.db"
@@ -299,7 +300,7 @@ async def test_a_store_whose_second_connection_fails_leaves_none_open(
 
 async def test_the_log_stays_bounded_while_readers_come_and_go(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
-    async with SqliteStore(path) as store:
+    async with SqliteStore(path, durability="process") as store:
         writing = True
 
         async def read_on() -> None:
@@ -310,7 +311,7 @@ async def test_the_log_stays_bounded_while_readers_come_and_go(tmp_path: Path) -
         async with anyio.create_task_group() as group:
             for _ in range(3):
                 group.start_soon(read_on)
-            await append_many(store, "r", 1500, b"x" * 1000)
+            await append_many(store, "r", 800, b"x" * 1000)
             writing = False
         assert Path(f"{path}-wal").stat().st_size < 8 * 1024 * 1024
 
@@ -353,6 +354,31 @@ async def test_a_run_with_a_status_that_is_none_spoils_no_other(
         assert await all_run_ids(store) == ["good", "bad"]
         problem = (await verify_run(store, "bad")).problem
         assert isinstance(problem, CorruptCheckpoint)
+
+
+async def test_a_run_that_is_deleted_or_only_claimed_leaves_no_lease(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path) as store:
+        await append_many(store, "deleted", 1)
+        await store.delete("deleted")
+        await store.release(await store.claim("claimed", owner=str(Owner.new()), seconds=60))
+        with sqlite3.connect(path) as other:
+            assert other.execute("SELECT count(*) FROM leases").fetchone() == (0,)
+        other.close()
+
+
+async def test_a_renewal_does_not_wait_for_ever_for_a_locked_file(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path, renew_timeout=0.2) as store:
+        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        stranger = sqlite3.connect(path, isolation_level=None)
+        stranger.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match=r"within 0\.2 s"):
+            store.renew(lease, seconds=60)
+        stranger.execute("ROLLBACK")
+        stranger.close()
+
+        store.renew(lease, seconds=60)
 
 
 @pytest.mark.parametrize("make", [SqliteStore, lambda path: open_store(f"sqlite:///{path}")])
