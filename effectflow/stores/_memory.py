@@ -95,7 +95,7 @@ class MemoryStore(CheckpointStore):
 
     async def info(self, run_id: str) -> RunInfo | None:
         run = self._runs.get(run_id)
-        if run is None:
+        if run is None or not run.records:
             return None
         newest = run.records[-1]
         return RunInfo(
