@@ -51,10 +51,12 @@ class ReentrantStore:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._users > 1:
+            self._users -= 1
+            return
         transition = self._lock_of_transitions()
         self._users -= 1
-        if self._users == 0:
-            await shielded(self._close_if_unused(transition))
+        await shielded(self._close_if_unused(transition))
 
     async def _open_or_close(self) -> None:
         try:
