@@ -148,6 +148,9 @@ def is_cancellation(raised: BaseException) -> bool:
 
 _MARK = "_effectflow_is_cancelled"
 
+_OF_SCOPES = "Cancelled via cancel scope"
+"""How anyio begins the message of the cancellations that its scopes request."""
+
 
 def mark_as_cancelled(raised: BaseException) -> None:
     """Mark a cancellation as one that was asked for."""
@@ -162,7 +165,7 @@ def stray_cancellation(raised: BaseException) -> Exception | None:
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or not isinstance(raised, asyncio.CancelledError):
         return None
-    if getattr(raised, _MARK, False):
+    if getattr(raised, _MARK, False) or str(raised).startswith(_OF_SCOPES):
         return None
     try:
         task = asyncio.current_task()

@@ -121,7 +121,7 @@ class _Race:
         return nodes.joined([self.outcomes[position] for position in sorted(self.outcomes)])
 
     async def _run_one(self, position: int) -> None:
-        if self.operator.is_decided:
+        if self.operator.is_decided and not self.operator.branches.has_records(position):
             return
         scope = self.operator.branch(position)
         try:

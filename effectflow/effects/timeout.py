@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
+
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import TimedOut
+from effectflow.effects.event_loop import cancel_natively
 from effectflow.effects.operators import Operator
 from effectflow.effects.scope import Scope
 
@@ -35,6 +38,10 @@ def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, A
                     # What comes after the decision is discarded.
                     if not operator.is_decided:
                         return outcome
+                if scope.flow.is_stopping:
+                    # The run is being stopped as well, which the expired limit has hidden.
+                    await anyio.lowlevel.checkpoint_if_cancelled()
+                    await cancel_natively()
                 operator.expire()
         finally:
             operator.end()

@@ -184,14 +184,15 @@ class Traversal:
         outcome: Any
         position = self.read
         try:
-            # A child that starts after the operator was decided has nothing to do.
-            while not self.is_over:
+            while not (self.is_over and is_plain):
                 try:
                     position, item = next(numbered)
                 except StopIteration:
                     return
                 self.read = position + 1
                 if not is_plain:
+                    if self._comes_too_late(position, item):
+                        continue
                     outcome = await self._placed_child(position, item)
                 else:
                     child = f(item)
@@ -226,7 +227,7 @@ class Traversal:
             await self._run_child(position, item)
 
     async def _run_child(self, position: int, item: Any) -> None:
-        if self.is_over:
+        if self._comes_too_late(position, item):
             return
         try:
             outcome = await self._placed_child(position, item)
@@ -238,6 +239,13 @@ class Traversal:
                 await self.take(position, outcome)
         except (Exception, Halt) as raised:
             self._stop_for(raised, position)
+
+    def _comes_too_late(self, position: int, item: Any) -> bool:
+        """Return whether the operator has decided before a child began that has nothing to finalize."""
+        if not self.is_over:
+            return False
+        key = position if self.key is None else str(self.key(item))
+        return not self.operator.branches.has_records(key)
 
     async def _placed_child(self, position: int, item: Any) -> Any:
         """Return the outcome of a child that has a place of its own in a durable run."""

@@ -389,6 +389,7 @@ async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
     if request is not None:
         request.cover(writer)
     ended: BaseException | None = None
+    interrupted: BaseException | None = None
     outcome: Any = None
     try:
         with keep_lease(writer):
@@ -407,6 +408,7 @@ async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
                     await anyio.sleep_forever()
                 except BaseException as raised:
                     if is_cancellation(raised):
+                        interrupted = raised
                         raise
                     # Kept from the task group, which would wrap it.
                     ended = raised
@@ -414,6 +416,10 @@ async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
     except BaseException:
         await _record_interruption(run)
         raise
+    if interrupted is not None and writer.halted is None:
+        # asyncio itself has cancelled the run, and the task group took that for its own cancellation.
+        await _record_interruption(run)
+        raise interrupted
     if isinstance(ended, Halt) and ended.reason is writer.halted:
         ended = None
     elif ended is not None and not isinstance(ended, Exception):

@@ -282,7 +282,9 @@ class Workflow(Generic[Env, E, Input, Out]):
                 )
             place = Place(self._blueprint, checkpoints, env, scope)
             try:
-                return await perform(place)
+                # A store that is not open is opened for this, and closed afterwards.
+                async with checkpoints.store:
+                    return await perform(place)
             except CheckpointError as error:
                 if isinstance(scope.flow, DurableFlow):
                     raise scope.flow.run.writer.halt(error) from error
