@@ -33,7 +33,7 @@ from effectflow.checkpoint.interruption import interruption_reason
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
 from effectflow.checkpoint.replay import RecordedStep, Recording, compressed
-from effectflow.checkpoint.run_info import CurrentStep, running_step
+from effectflow.checkpoint.run_info import CurrentStep
 from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,
@@ -51,7 +51,7 @@ from effectflow.effects.nodes import Failed as Failure
 from effectflow.effects.nodes import Step
 from effectflow.effects.notes import add_note
 from effectflow.effects.operators import Operator
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Scope, running_step
 
 __all__ = ["Around", "Run"]
 
