@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -11,7 +11,7 @@ from effectflow.checkpoint.durable_step import StepDefinition
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.values import MalformedValue, Tree, from_tree
 from effectflow.effects import Effect
-from effectflow.effects.nodes import AndThen, Fail, Pure, Suspend
+from effectflow.effects.nodes import Fail, FromGenerator, Map, Pure, Suspend
 from effectflow.effects.scope import step_path
 
 S = TypeVar("S")
@@ -62,15 +62,14 @@ def advance(pick: Pick[S], state: S, shown: tuple[object, ...]) -> AnyEffect:
         state: where to begin.
         shown: what the user called to get the effect, for `repr`: a name and its arguments.
     """
+    return Suspend(lambda _: FromGenerator(_advance, (pick, state)), shown)
 
-    def go_on(reached: S) -> AnyEffect:
-        picked = pick(reached)
-        if isinstance(picked, Next):
-            then = picked.then
-            return AndThen(picked.effect, lambda output: go_on(then(output)))
-        return _end(picked)
 
-    return Suspend(lambda _: go_on(state), shown)
+def _advance(pick: Pick[S], state: S) -> Generator[AnyEffect, Any, Any]:
+    # A loop that yields each step, so that nothing nests or grows.
+    while isinstance(picked := pick(state), Next):
+        state = picked.then((yield picked.effect))
+    return (yield _end(picked))
 
 
 def advance_once(pick: Pick[S], state: S, shown: tuple[object, ...]) -> AnyEffect:
@@ -78,10 +77,7 @@ def advance_once(pick: Pick[S], state: S, shown: tuple[object, ...]) -> AnyEffec
 
     def begin(_: object) -> AnyEffect:
         picked = pick(state)
-        if isinstance(picked, Next):
-            then = picked.then
-            return AndThen(picked.effect, lambda output: Pure(then(output)))
-        return _end(picked)
+        return Map(picked.effect, picked.then) if isinstance(picked, Next) else _end(picked)
 
     return Suspend(begin, shown)
 

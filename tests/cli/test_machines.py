@@ -142,10 +142,10 @@ def test_plain_data_is_a_state_of_the_class_of_the_initial_one_or_of_one_that_is
 @pytest.mark.parametrize(
     ("machine", "data", "message"),
     [
-        ("words", '"zzz"', "zzz is no state of 'words'"),
+        ("words", '"zzz"', "zzz is not a state of 'words'"),
         ("words", '{"a": 1}', "does not fit <class 'str'>"),
         ("words", '{"$enum": ["Door", "OPEN"]}', "does not fit a state of 'words'"),
-        ("words", '{"$tuple": [1]}', "(1,) is no state of 'words'"),
+        ("words", '{"$tuple": [1]}', "(1,) is not a state of 'words'"),
         ("articles", '"sun"', "does not fit"),
         ("articles", '{"name": "sun", "more": 1}', "Topic"),
         ("articles", '{"$object": ["Poem", {}]}', "Poem"),

@@ -268,9 +268,9 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 
     assert str(caught.value).splitlines() == [
         "iterative workflow 'x' cannot be built:",
-        "- `round` is given 5: it takes a function from a value to an effect",
-        "- `converged` is given 3: it takes a function of two values",
-        "- max_rounds must be 1 or more, as an int, not 1.5",
+        "- `round` takes a function from a value to an effect, not 5",
+        "- `converged` takes a function of two values, not 3",
+        "- max_rounds must be an int >= 1, not 1.5",
     ]
 
 
@@ -284,5 +284,5 @@ async def test_a_test_of_convergence_that_does_not_answer_at_once_is_a_defect(
     answer: Any = lambda before, after: pure(False)  # noqa: E731
     job = Iterative("halving", lambda x: pure(x / 2), converged=answer, max_rounds=4)
 
-    with pytest.raises(TypeError, match=r"^`converged` of 'halving' gave an effect"):
+    with pytest.raises(TypeError, match=r"^`converged` of 'halving' returned an effect"):
         await job.start(1.0).run(App(Checkpoints(store)))

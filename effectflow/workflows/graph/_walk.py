@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from returns.result import Result, Success
 
@@ -75,13 +75,12 @@ class MaxIterationsExceeded(GraphError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Reached:
+class Reached(NamedTuple):
     """A state, the node that returned it (None at the beginning), and the visits so far."""
 
     state: Any
     node: Node | None = None
-    visits: Mapping[str, int] = field(default_factory=dict[str, int])
+    visits: Mapping[str, int] = MappingProxyType({})
 
 
 def walk(structure: Structure, state: Any) -> AnyEffect:

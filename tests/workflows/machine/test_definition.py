@@ -64,11 +64,11 @@ def test_all_problems_are_reported_at_once() -> None:
     )
 
     policy, repeated, unnamed, *others = found
-    assert policy.startswith("the retry policy of the machine has no bound: add with_max_retries")
-    assert repeated == "2 transitions are named 'twice'"
+    assert policy.startswith("the retry policy of the machine is unbounded: add with_max_retries")
+    assert repeated == "2 transitions have the name 'twice'"
     assert unnamed.startswith("'a/b' cannot name a step")
     assert others == [
-        "transition 'a/b' is never attempted: 'twice' comes first, and has no guard",
+        "transition 'a/b' is never attempted: 'twice' comes before it and has no guard",
         "transition 'back' leaves D, which is final",
         "state B is dead: it is not final, and no transition leaves it",
         "state C is unreachable: nothing leads to it from the initial state",
@@ -81,16 +81,15 @@ def test_the_error_lists_the_problems_and_names_the_machine() -> None:
 
     assert caught.value.machine == "empty"
     assert str(caught.value) == (
-        "state machine 'empty' is not well defined:\n"
+        "state machine 'empty' cannot be built:\n"
         "  - it has no transitions\n"
-        "  - it has no initial state: `initial` must be one state, from which it begins\n"
-        "  - it has no final state, so every state is dead: say by `final` where it ends, or with "
-        "final=None that it never does"
+        "  - it has no initial state: `initial` must be the state in which it begins\n"
+        "  - it has no final state: set `final` to the states that end it, or to None if it never ends"
     )
 
 
 def test_a_machine_needs_an_initial_state_and_transitions() -> None:
-    no_initial = "it has no initial state: `initial` must be one state, from which it begins"
+    no_initial = "it has no initial state: `initial` must be the state in which it begins"
 
     assert problems(initial=None) == ("it has no transitions", no_initial)
     assert problems(A_TO_D, initial=Step) == (no_initial,)
@@ -109,7 +108,7 @@ def test_a_state_from_which_no_final_one_can_be_reached_is_dead() -> None:
     circle = [Transition("in", Step.B, Step.C), Transition("out", Step.C, Step.B)]
 
     assert problems(A_TO_D, Transition("fall", Step.A, Step.B, guard=no), *circle) == (
-        "transition 'fall' is never attempted: 'go' comes first, and has no guard",
+        "transition 'fall' is never attempted: 'go' comes before it and has no guard",
         "state B is dead: no final state can be reached from it",
         "state C is dead: no final state can be reached from it",
     )
@@ -119,7 +118,7 @@ def test_a_machine_may_go_on_for_ever_if_its_author_says_so() -> None:
     circle = [Transition("there", Step.A, Step.B), Transition("back", Step.B, Step.A)]
 
     [endless] = problems(*circle, final=())
-    assert endless.startswith("it has no final state, so every state is dead")
+    assert endless.startswith("it has no final state: set `final`")
     assert problems(*circle, final=None) == ()
 
 
@@ -141,7 +140,7 @@ def test_a_state_that_is_only_aborted_to_must_lead_on() -> None:
 
 def test_a_transition_without_an_action_needs_one_state_to_go_to() -> None:
     assert problems(Transition("go", Step.A, {Step.C, Step.D}), final={Step.C, Step.D}) == (
-        "transition 'go' has no action, so it must lead to one state, and it leads to C or D",
+        "transition 'go' has no action, so it must lead to a single state, not to C or D",
     )
     assert problems(Transition("go", Step.A, set[Step](), act), final=None) == (
         "transition 'go' leads to no state",
@@ -154,7 +153,7 @@ def test_a_policy_without_a_bound_is_named() -> None:
     unbounded = RetryPolicy.constant(1)
 
     [problem] = problems(Transition("go", Step.A, Step.D, act, retry=unbounded))
-    assert problem.startswith("the retry policy of transition 'go' has no bound")
+    assert problem.startswith("the retry policy of transition 'go' is unbounded")
     assert problems(Transition("go", Step.A, Step.D, act, retry=unbounded.without_bound())) == ()
 
 
@@ -200,7 +199,7 @@ def test_a_class_is_one_place_for_all_of_its_instances() -> None:
     )
     assert problems(
         decide, Transition("fix", Draft, Draft, act), initial=DRAFT, final=[Public]
-    ) == ("transition 'decide' leaves Review, which nothing leads to",)
+    ) == ("transition 'decide' leaves Review, to which nothing leads",)
 
 
 def test_a_base_class_stands_for_those_that_derive_from_it() -> None:
@@ -209,7 +208,7 @@ def test_a_base_class_stands_for_those_that_derive_from_it() -> None:
 
     assert problems(submit, finish, initial=DRAFT, final=[Public]) == ()
     assert problems(finish, submit, initial=DRAFT, final=[Public]) == (
-        "transition 'submit' is never attempted: 'finish' comes first, and has no guard",
+        "transition 'submit' is never attempted: 'finish' comes before it and has no guard",
     )
 
 
@@ -259,10 +258,10 @@ def test_an_annotation_that_is_no_state_is_refused_by_name(annotation: Any) -> N
     with pytest.raises(TypeError) as caught:
         Transition("go", annotation, "end")
     assert str(caught.value).startswith(
-        f"{named} is an annotation, and neither a state nor a class"
+        f"{named} is an annotation, not a state: name states by themselves, by a class"
     )
     begun, *_ = problems(A_TO_D, initial=named)
-    assert begun.startswith(f"`initial` is no state: {named} is an annotation")
+    assert begun.startswith(f"`initial` must be a state: {named} is an annotation")
 
 
 class Access(Flag):
@@ -287,7 +286,7 @@ def test_members_of_a_flag_that_are_combined_are_states() -> None:
 @pytest.mark.parametrize("named", [frozenset({"a", "b"}), frozenset({Step.A})])
 def test_a_frozenset_is_one_state_and_who_means_several_is_told(named: Any) -> None:
     elements = ", ".join(sorted(map(repr, named)))
-    shown = f"frozenset({{{elements}}}) (a frozenset is one state, and several are named by a set)"
+    shown = f"frozenset({{{elements}}}) (a frozenset is one state; use a set for several)"
 
     assert problems(Transition("go", named, "z"), initial="a", final={"z"}) == (
         "state a is dead: it is not final, and no transition leaves it",
@@ -340,7 +339,7 @@ def test_actions_may_fail_with_classes_of_one_name() -> None:
 
 
 def test_what_is_not_hashable_is_no_state_and_a_set_names_several() -> None:
-    with pytest.raises(TypeError, match="several states are named by a set"):
+    with pytest.raises(TypeError, match="use a set for several states"):
         Transition("go", [Step.A, Step.B], Step.D)
 
 
@@ -351,8 +350,8 @@ def test_a_data_class_that_can_be_changed_is_no_state() -> None:
 
     loose, *_ = problems(Transition("go", Loose, "end", act), initial=Loose("a"), final={"end"})
 
-    assert loose.startswith("`initial` is no state: ")
-    assert "needs frozen=True" in loose
+    assert loose.startswith("`initial` must be a state: ")
+    assert "make a dataclass frozen=True" in loose
 
 
 def test_initial_and_final_states_that_are_none_are_told_with_all_else() -> None:
@@ -360,10 +359,10 @@ def test_initial_and_final_states_that_are_none_are_told_with_all_else() -> None
         Transition("a/b", Step.A, Step.B), initial=[1], final=[[2]], retry=RetryPolicy.constant(1)
     )
 
-    assert initial.startswith("`initial` is no state: [1] is not hashable")
-    assert final.startswith("`final` has no states: [2] is not hashable")
+    assert initial.startswith("`initial` must be a state: [1] is not hashable")
+    assert final.startswith("`final` must be states: [2] is not hashable")
     assert any("cannot name a step" in problem for problem in others)
-    assert any("has no bound" in problem for problem in others)
+    assert any("is unbounded" in problem for problem in others)
 
 
 def generator(state: Step) -> Any:
@@ -382,22 +381,32 @@ class Later:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"action": 5}, "is given 5: it takes a function from a state to an effect as its action"),
-        ({"action": generator}, "is given a generator function: put @do above it"),
-        ({"guard": True}, "is given True: it takes a function from a state to a bool as its guard"),
-        ({"guard": generator}, "is given a generator function"),
+        ({"action": 5}, "takes a function from a state to an effect as its action, not 5"),
+        (
+            {"action": generator},
+            "takes a function from a state to an effect as its action, not a generator function: "
+            "decorate it with @do",
+        ),
+        ({"guard": True}, "takes a function from a state to a bool as its guard, not True"),
+        (
+            {"guard": generator},
+            "takes a function from a state to a bool as its guard, not a generator function",
+        ),
         (
             {"guard": later},
-            "is given an async function: it takes a function from a state to a bool",
+            "takes a function from a state to a bool as its guard, not an async function",
         ),
         (
             {"guard": Later()},
-            "is given an async function: it takes a function from a state to a bool",
+            "takes a function from a state to a bool as its guard, not an async function",
         ),
-        ({"guard": partial(later)}, "is given an async function"),
+        (
+            {"guard": partial(later)},
+            "takes a function from a state to a bool as its guard, not an async function",
+        ),
         (
             {"action": later},
-            "is given an async function: it takes a function from a state to an eff",
+            "takes a function from a state to an effect as its action, not an async function",
         ),
     ],
 )
@@ -412,23 +421,23 @@ def test_what_is_no_transition_and_no_policy_is_told_with_all_else() -> None:
     policy: Any = 3
 
     assert problems(*given, retry=policy, initial=[1])[1:] == (
-        "`transitions` has 'x' at index 0, which is no Transition",
-        "`transitions` has 5 at index 2, which is no Transition",
-        "the retry policy of the machine is 3, which is no RetryPolicy",
-        "it has no initial state: `initial` must be one state, from which it begins",
+        "`transitions` must have transitions only, but has 'x' at index 0",
+        "`transitions` must have transitions only, but has 5 at index 2",
+        "the retry policy of the machine must be a RetryPolicy, not 3",
+        "it has no initial state: `initial` must be the state in which it begins",
     )
     none: Any = None
     assert problems(Transition("go", Step.A, Step.D, act, retry=policy), retry=none) == (
-        "the retry policy of the machine is None, which is no RetryPolicy",
-        "the retry policy of transition 'go' is 3, which is no RetryPolicy",
+        "the retry policy of the machine must be a RetryPolicy, not None",
+        "the retry policy of transition 'go' must be a RetryPolicy, not 3",
     )
     alone: Any = A_TO_D
-    with pytest.raises(InvalidMachine, match=r"`transitions` is given Transition.*it takes a list"):
+    with pytest.raises(InvalidMachine, match=r"`transitions` must be a list of .*, not Transition"):
         StateMachine("alone", initial=Step.A, transitions=alone, final={Step.D})
 
 
 def test_a_machine_needs_a_name() -> None:
-    with pytest.raises(InvalidMachine, match="it needs a name, and is given ''"):
+    with pytest.raises(InvalidMachine, match="its name must be text that is not empty, not ''"):
         StateMachine("", initial=Step.A, transitions=[A_TO_D], final={Step.D})
 
 

@@ -240,7 +240,7 @@ async def test_a_run_may_begin_in_another_state_or_with_a_machine(store: MemoryS
     assert (await orders.start(by_hand, run_id="machine").run(app)).unwrap() == gone_on
     conflict = await orders.start(run_id="machine").run(app)
     assert isinstance(conflict.failure(), RunConflict)
-    with pytest.raises(ValueError, match="no state of 'orders'"):
+    with pytest.raises(ValueError, match="not a state of 'orders'"):
         orders.start("paid")  # type: ignore[arg-type]
 
 
@@ -293,7 +293,7 @@ async def test_an_undeclared_state_parks_the_run_until_the_code_is_mended(
         transitions = [Transition("go", "start", "end", act)]
         return StateMachine("mended", initial="start", transitions=transitions, final={"end"})
 
-    with pytest.raises(UndeclaredState, match="gave Moved to nowhere"):
+    with pytest.raises(UndeclaredState, match="yielded Moved with state nowhere"):
         await machine("nowhere").start(run_id="r").run(app_on(store))
     assert (await read_checkpoint(store, "r")).status is RunStatus.FAILED
 

@@ -354,14 +354,14 @@ def sealed(order: Machine[Order], **changes: Any) -> str:
     ("changes", "reason"),
     [
         ({"workflow": "others"}, "it is a machine of 'others', not of 'orders'"),
-        ({"current_state": "PAID"}, "PAID is no state of 'orders'"),
+        ({"current_state": "PAID"}, "PAID is not a state of 'orders'"),
         ({"current_state": {"$enum": ["Order", "GONE"]}}, "this is no enum"),
         ({"current_state": {"$enum": ["Light", "RED"]}}, "'Light' is not declared"),
         ({"history": {}}, "its history is {}"),
-        ({"history": [{"transition": "charge"}]}, "it should have the parts transition, from, to"),
+        ({"history": [{"transition": "charge"}]}, "it must have exactly the parts transition, from, to"),
         ({"metadata": None}, "its metadata is None"),
-        ({"more": 1}, "it should have the parts version, workflow"),
-        ({"version": 1.0}, "it is no machine that was saved"),
+        ({"more": 1}, "it must have exactly the parts version, workflow"),
+        ({"version": 1.0}, "it is not a saved machine"),
     ],
 )
 def test_data_with_a_good_digest_is_still_checked(

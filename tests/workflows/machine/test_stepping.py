@@ -228,7 +228,7 @@ async def test_no_transition_names_the_state_and_the_guards_that_said_no() -> No
     assert isinstance(error, NoTransition)
     assert (error.state, error.refused) == ("wet", ("fold", "iron"))
     assert str(error) == (
-        "no transition leads on from state wet: the guards of 'fold', 'iron' said no"
+        "no transition can be taken from state wet: the guards of 'fold', 'iron' returned False"
     )
 
 
@@ -276,8 +276,8 @@ async def test_a_state_that_is_not_declared_is_refused(outcome: str, declared: s
         await moving_to("elsewhere", outcome=outcome).run_until_final().run(None)
 
     assert str(caught.value) == (
-        f"the action of transition 'go' gave {outcome} to elsewhere, "
-        f"and the transition declares {declared}"
+        f"the action of transition 'go' yielded {outcome} with state elsewhere, "
+        f"but the transition declares {declared}"
     )
     assert caught.value.actual == "elsewhere"
 
@@ -303,7 +303,7 @@ async def test_an_action_that_gives_no_outcome_is_told_what_it_must_give(given: 
         "odd", initial="start", transitions=[Transition("go", "start", "end", act)], final={"end"}
     )
 
-    with pytest.raises(TypeError, match="transition 'go' gave"):
+    with pytest.raises(TypeError, match="transition 'go' must yield Moved"):
         await machine.run_until_final().run(None)
 
 
@@ -366,7 +366,7 @@ async def test_a_machine_may_begin_in_another_state() -> None:
     ended = (await articles.run_until_final(articles.begin(Review("old", 3))).run(None)).unwrap()
 
     assert (ended.initial, ended.current) == (Review("old", 3), Public("old"))
-    with pytest.raises(ValueError, match="CANCELLED is no state of 'articles'"):
+    with pytest.raises(ValueError, match="CANCELLED is not a state of 'articles'"):
         articles.begin(Order.CANCELLED)  # type: ignore[arg-type]
 
 
@@ -435,7 +435,7 @@ async def test_a_guard_that_does_not_answer_at_once_is_a_defect(answer: Any, kin
         "asking", initial="a", transitions=[Transition("go", "a", "b", guard=answer)], final={"b"}
     )
 
-    with pytest.raises(TypeError, match=f"^the guard of transition 'go' gave {kind}"):
+    with pytest.raises(TypeError, match=f"^the guard of transition 'go' returned {kind}"):
         await machine.run_until_final().run(None)
 
 

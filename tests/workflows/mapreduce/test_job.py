@@ -485,8 +485,8 @@ async def test_the_failure_of_an_item_says_whether_a_resume_tries_it_again(
     tried_again = (await spelling().start(2).run(app)).failure()
     stands = (await spelling(map=final).start(2, run_id="r").run(app)).failure()
 
-    assert "A resume tries it again and goes on" in str(tried_again)
-    assert "a resume does not try it again, and fails as well" in str(stands)
+    assert "A resume retries the item" in str(tried_again)
+    assert "a resume fails again without running it" in str(stands)
     app.world.mend()
     assert str((await spelling(map=final).resume("r").run(app)).failure()) == str(stands)
     assert "resumed with force=True" in str(stands)
@@ -587,7 +587,7 @@ async def test_observers_hear_of_items_that_were_done_before(store: MemoryStore)
     ids=str,
 )
 def test_a_job_that_means_nothing_is_refused_when_it_is_made(nonsense: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must be|needs a bound"):
+    with pytest.raises(ValueError, match=r"must be|is unbounded"):
         spelling(**nonsense)
 
 
@@ -601,13 +601,19 @@ def test_all_that_is_wrong_with_a_job_is_told_at_once() -> None:
 
     assert str(caught.value).splitlines() == [
         "job '' cannot be built:",
-        "- it needs a name, and is given ''",
-        "- `items` is given 5: it takes a function from the job's input to its items",
-        "- `map` is given a generator function: put @do above it",
-        "- `reduce` is given a generator function: put @do above it",
-        "- `key` is given None: it takes a function from an item to its name",
-        "- max_parallel must be 1 or more, as an int, not 0",
-        "- fan_in must be 2 or more, as an int, not 1",
+        "- its name must be text that is not empty, not ''",
+        "- `items` takes a function from the job's input to its items, not 5",
+        (
+            "- `map` takes a function from an item to an effect, not a generator function: "
+            "decorate it with @do"
+        ),
+        (
+            "- `reduce` takes a function from a list to an effect, not a generator function: "
+            "decorate it with @do"
+        ),
+        "- `key` takes a function from an item to its key, not None",
+        "- max_parallel must be an int >= 1, not 0",
+        "- fan_in must be an int >= 2, not 1",
     ]
 
 
