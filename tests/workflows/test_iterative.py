@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -21,7 +21,6 @@ from effectflow import (
     do,
     effect,
     fail,
-    from_fn,
     pure,
     random,
     step,
@@ -29,20 +28,9 @@ from effectflow import (
 from effectflow.checkpoint import CheckpointStore, RunStatus, read_checkpoint
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
+from tests.apps import App, Broken, World
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass
-class World:
-    mapped: list[float] = field(default_factory=list[float])
-    broken_at: float | None = None
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
-    world: World = field(default_factory=World)
 
 
 @dataclass(frozen=True)
@@ -74,9 +62,9 @@ def points(centers: Centers) -> list[Point]:
     return [Point(number, centers) for number in NUMBERS]
 
 
-@effect
+@effect(errors=Broken)
 async def assign(app: App, point: Point) -> Sums:
-    app.world.mapped.append(point.position)
+    app.world.note(f"assign {point.position}")
     is_low = abs(point.position - point.centers.low) < abs(point.position - point.centers.high)
     part = (point.position, 1)
     return Sums(low=part) if is_low else Sums(high=part)
@@ -153,25 +141,18 @@ async def test_a_resume_goes_on_within_the_round_that_was_cut_off(store: MemoryS
         "c", until_broken, converged=lambda before, after: before == after, max_rounds=10
     )
     assert await job.start(Centers(0.0, 5.0), run_id="r").run(app) == Failure("no")
-    app.world.mapped.clear()
+    app.world.done.clear()
     is_broken = False
 
     assert await job.resume("r").run(app) == Success(FOUND)
-    assert app.world.mapped == []
+    assert app.world.done == []
 
 
 async def test_an_item_that_failed_in_a_round_is_tried_again_alone(store: MemoryStore) -> None:
-    def weak(point: Point) -> Effect[App, str, Sums]:
-        def look(app: App) -> Effect[App, str, Sums]:
-            is_broken = (app.world.broken_at, point.centers) == (10.0, Centers(2.0, 12.0))
-            return fail("no") if is_broken and point.position == 10.0 else assign(point)
-
-        return from_fn(look).and_then(lambda effect: effect)
-
-    weakly = MapReduce(
-        "weakly",
+    one_by_one = MapReduce(
+        "one by one",
         items=points,
-        map=weak,
+        map=assign,
         reduce=add,
         key=lambda point: point.position,
         max_parallel=1,
@@ -179,19 +160,19 @@ async def test_an_item_that_failed_in_a_round_is_tried_again_alone(store: Memory
 
     @do
     def one_round(centers: Centers) -> Do[App, Any, Centers]:
-        sums = (yield from weakly.body(centers)).value
+        sums = (yield from one_by_one.body(centers)).value
         return Centers(sums.low[0] / sums.low[1], sums.high[0] / sums.high[1])
 
     job = Iterative("c", one_round, converged=lambda before, after: before == after, max_rounds=9)
-    app = App(Checkpoints(store), World(broken_at=10.0))
+    app = App(Checkpoints(store), World(failing={"assign 10.0#3"}))
     error = (await job.start(Centers(0.0, 5.0), run_id="r").run(app)).failure()
     assert isinstance(error, ItemFailed)
     assert error.key == "10.0"
-    app.world.broken_at = None
-    app.world.mapped.clear()
+    app.world.recover()
+    app.world.done.clear()
 
     assert await job.resume("r").run(app) == Success(FOUND)
-    assert app.world.mapped == [10.0, 11.0, 15.0]
+    assert app.world.done == ["assign 10.0", "assign 11.0", "assign 15.0"]
 
 
 async def test_chance_between_the_steps_of_a_round_is_recorded(store: MemoryStore) -> None:

@@ -56,7 +56,7 @@ async def test_items_that_failed_are_counted_until_they_succeed(store: MemorySto
     job = spelling(on_item_failure="dead_letter")
     await job.start(4, run_id="r").run(app)
     before = progress_of(await read_entries(store, "r"))
-    app.world.mend(2)
+    app.world.repair(2)
     await job.retry_dead_letters("r").run(app)
     after = progress_of(await read_entries(store, "r"))
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Never
 
 import pytest
 from returns.result import Success
 
 from effectflow import (
-    Checkpoints,
     Do,
     Effect,
     HasCheckpoints,
@@ -25,15 +24,10 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import DefinitionChanged
-from effectflow.stores import MemoryStore
 from effectflow.workflows import Graph
+from tests.apps import App
 
 AnyGraph = StateGraph[HasCheckpoints, Any, int]
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(MemoryStore()))
 
 
 def described(*nodes: str, edges: str = "", entry: str = "", exits: str = "") -> AnyGraph:
@@ -155,7 +149,11 @@ def generator(number: int) -> Do[HasCheckpoints, str, int]:
     [
         ("a/b", pure, "cannot name a step"),
         ("", pure, "cannot name a step"),
-        ("a", 3, "node 'a' takes a function from a state to an effect, or a workflow that is built, not 3"),
+        (
+            "a",
+            3,
+            "takes a function from a state to an effect, or a workflow that is built, not 3",
+        ),
         ("a", described("x", entry="x", exits="x"), "a workflow that is built"),
         ("a", generator, "not a generator function: decorate it with @do"),
     ],
@@ -217,7 +215,9 @@ def test_a_state_machine_is_no_node_but_its_body_is() -> None:
 def test_what_yields_more_than_a_state_is_no_node(workflow: Any, result: str) -> None:
     [problem] = problems(AnyGraph("g").node("a", workflow).entry("a").exit("a"))
 
-    assert f"the workflow {workflow.name!r} of node 'a' yields {result} instead of the next" in problem
+    assert (
+        f"the workflow {workflow.name!r} of node 'a' yields {result} instead of the next" in problem
+    )
     assert "workflow.body(state).map(lambda result: " in problem
 
     inner = AnyGraph("g").node("a", lambda number: workflow.body(number).map(lambda r: r.value))
@@ -245,7 +245,9 @@ def test_branches_are_checked_as_nodes_are() -> None:
         return number
 
     assert "no branches" in problem({}, first)
-    assert "node 'y' takes a function from a state to an effect" in problem({"x": pure, "y": 3}, first)
+    assert "node 'y' takes a function from a state to an effect" in problem(
+        {"x": pure, "y": 3}, first
+    )
     assert "to merge them, not None" in problem({"x": pure}, None)
 
 
@@ -288,7 +290,9 @@ def test_conditions_and_choices_that_are_async_functions_are_refused() -> None:
 )
 async def test_a_condition_that_does_not_answer_at_once_is_a_defect(answer: Any, kind: str) -> None:
     asking = described("a", "b", entry="a", exits="b").edge("a", "b", when=answer).build()
-    with pytest.raises(TypeError, match=f"^the condition of the edge 'a' -> 'b' .* returned {kind}"):
+    with pytest.raises(
+        TypeError, match=f"^the condition of the edge 'a' -> 'b' .* returned {kind}"
+    ):
         await asking.start(1).run(App())
 
     routed = described("a", "b", entry="a", exits="b").route("a", answer, {True: "b"}).build()

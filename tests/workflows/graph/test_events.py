@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 import pytest
-from returns.result import Failure, Success
+from returns.result import Success
 
-from effectflow import Checkpoints, Effect, StateGraph, fail, from_async, from_fn, pure
+from effectflow import Checkpoints, Effect, StateGraph, fail, from_async, pure
 from effectflow.checkpoint import (
     CheckpointEvent,
     CheckpointLoaded,
@@ -27,21 +26,13 @@ from effectflow.checkpoint import (
 from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver
 from effectflow.workflows import Graph
+from tests.apps import App, Broken, app_on, both_backends, note
 
 pytestmark = pytest.mark.anyio
 
 
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
-    broken: set[int] = field(default_factory=set[int])
-
-
-def add_one(number: int) -> Effect[App, str, int]:
-    def perform(app: App) -> Effect[object, str, int]:
-        return fail(f"no {number}") if number in app.broken else pure(number + 1)
-
-    return from_fn(perform).and_then(lambda effect: effect)
+def add_one(number: int) -> Effect[App, Broken, int]:
+    return note(f"add {number}").map(lambda _: number + 1)
 
 
 def is_two(number: int) -> bool:
@@ -50,7 +41,7 @@ def is_two(number: int) -> bool:
 
 def counting() -> Graph[App, Any, int]:
     return (
-        StateGraph[App, str, int]("counting")
+        StateGraph[App, Any, int]("counting")
         .node("add", add_one)
         .node("end", pure)
         .edge("add", "end", when=is_two)
@@ -96,8 +87,8 @@ async def test_a_way_through_a_graph_is_told_node_by_node() -> None:
 async def test_a_resume_tells_where_it_goes_on_and_not_again_what_it_skips() -> None:
     observer = RecordingObserver()
     store = MemoryStore()
-    app = App(Checkpoints(store), broken={1})
-    assert await counting().start(0, run_id="r").run(app) == Failure("no 1")
+    app = app_on(store, failing=["add 1"])
+    assert isinstance((await counting().start(0, run_id="r").run(app)).failure(), Broken)
 
     await counting().resume("r").run(App(Checkpoints(store, observers=[observer])))
 
@@ -143,7 +134,7 @@ async def test_how_a_node_ended_is_told(
     node: Callable[[int], Effect[App, str, int]], outcome: str
 ) -> None:
     observer = RecordingObserver()
-    graph = StateGraph[App, str, int]("g").node("a", node).entry("a").exit("a").build()
+    graph = StateGraph[App, Any, int]("g").node("a", node).entry("a").exit("a").build()
     with suppress(ZeroDivisionError):
         await graph.start(0).run(App(Checkpoints(MemoryStore(), observers=[observer])))
 
@@ -151,6 +142,7 @@ async def test_how_a_node_ended_is_told(
     assert (ended.node, ended.outcome) == ("a", outcome)
 
 
+@both_backends
 async def test_a_node_that_was_cut_off_is_told_as_interrupted() -> None:
     observer = RecordingObserver()
     began = anyio.Event()
@@ -161,7 +153,7 @@ async def test_a_node_that_was_cut_off_is_told_as_interrupted() -> None:
         return 0
 
     node: Callable[[int], Effect[App, str, int]] = lambda _: from_async(wait)  # noqa: E731
-    graph = StateGraph[App, str, int]("g").node("a", node).entry("a").exit("a").build()
+    graph = StateGraph[App, Any, int]("g").node("a", node).entry("a").exit("a").build()
     app = App(Checkpoints(MemoryStore(), observers=[observer]))
     async with anyio.create_task_group() as group:
         group.start_soon(graph.start(0).run, app)
@@ -175,7 +167,7 @@ async def test_a_node_that_was_cut_off_is_told_as_interrupted() -> None:
 async def test_branches_and_sub_graphs_are_told_with_their_place() -> None:
     observer = RecordingObserver()
     graph = (
-        StateGraph[App, str, int]("outer")
+        StateGraph[App, Any, int]("outer")
         .parallel("both", {"plus": add_one, "count": counting()}, lambda _, found: found["count"])
         .entry("both")
         .exit("both")

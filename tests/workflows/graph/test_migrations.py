@@ -3,62 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from returns.result import Failure, Success
 
 from effectflow import (
-    Checkpoints,
     Do,
     Effect,
     StateGraph,
     Workflow,
-    effect,
     pure,
     step,
     workflow,
 )
 from effectflow.stores import MemoryStore
 from effectflow.workflows import Graph
+from tests.apps import App, Broken, app_on, note
 
 pytestmark = pytest.mark.anyio
 
 State = dict[str, int]
 
 
-class Broken(Exception):
-    """A typed failure of the tests."""
-
-
-@dataclass
-class App:
-    checkpoints: Checkpoints
-    is_broken: bool = True
-    done: list[str] = field(default_factory=list[str])
-
-
 @pytest.fixture
 async def app() -> AsyncIterator[App]:
     async with MemoryStore() as store:
-        yield App(Checkpoints(store))
+        yield app_on(store, failing=["hold"])
 
 
 @step
-@effect(errors=Broken)
-def quote(app: App, number: int) -> str:
-    app.done.append("quote")
-    return f"{number} EUR"
+def quote(number: int) -> Effect[App, Broken, str]:
+    return note("quote").map(lambda _: f"{number} EUR")
 
 
 @step
-@effect(errors=Broken)
-def hold(app: App) -> None:
-    """Ends the run for as long as the app is broken."""
-    app.done.append("hold")
-    if app.is_broken:
-        raise Broken
+def hold() -> Effect[App, Broken, int]:
+    """Ends the run until the world has recovered."""
+    return note("hold")
 
 
 def total_of(state: Any) -> Any:
@@ -88,10 +70,10 @@ def versions(make: Any) -> tuple[Graph[App, Any, State], Graph[App, Any, State]]
 async def goes_on(app: App, first: Any, second: Any, done: list[str]) -> Any:
     """What the second version makes of a run that the first began: `done` is all that it did."""
     assert isinstance(await first.start({"number": 1}, run_id="r").run(app), Failure)
-    app.is_broken = False
-    app.done.clear()
+    app.world.recover()
+    app.world.done.clear()
     result = await second.resume("r").run(app)
-    assert app.done == done
+    assert app.world.done == done
     # The run is complete now, and its output is of the second version as well.
     assert await second.resume("r").run(app) == result
     return result

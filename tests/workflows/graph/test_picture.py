@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,13 +11,9 @@ from effectflow import Checkpoints, Effect, StateGraph, fail, pure, workflow
 from effectflow.checkpoint import Checkpoint, Completed, read_checkpoint, read_entries
 from effectflow.stores import MemoryStore
 from effectflow.workflows import Graph, GraphProgress
+from tests.apps import App
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
 
 
 def up_to(limit: int) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -23,7 +23,6 @@ from effectflow import (
     Workflow,
     fail,
     from_async,
-    from_fn,
     now,
     pure,
     step,
@@ -46,26 +45,9 @@ from effectflow.checkpoint import (
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
 from effectflow.workflows import Graph
+from tests.apps import App, Broken, World, both_backends, note
 
 pytestmark = pytest.mark.anyio
-
-
-class Torn(Exception):
-    """A typed failure of the tests."""
-
-
-@dataclass
-class World:
-    """What was done, and at which visit something is to go wrong."""
-
-    done: list[str] = field(default_factory=list[str])
-    broken: set[str] = field(default_factory=set[str])
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
-    world: World = field(default_factory=World)
 
 
 @dataclass(frozen=True)
@@ -76,27 +58,16 @@ class Draft:
     remarks: tuple[str, ...] = ()
 
 
-def done(name: str) -> Effect[App, Torn, None]:
-    """Note that this was done; the so many-th time as `name#n`."""
-
-    def perform(app: App) -> Effect[object, Torn, None]:
-        app.world.done.append(name)
-        visit = f"{name}#{app.world.done.count(name)}"
-        return fail(Torn(visit)) if visit in app.world.broken else pure(None)
-
-    return from_fn(perform).and_then(lambda effect: effect)
+def write(draft: Draft) -> Effect[App, Broken, Draft]:
+    return note("write").map(lambda _: replace(draft, text=f"{draft.text}w"))
 
 
-def write(draft: Draft) -> Effect[App, Torn, Draft]:
-    return done("write").map(lambda _: replace(draft, text=f"{draft.text}w"))
+def review(draft: Draft) -> Effect[App, Broken, Draft]:
+    return note("review").map(lambda _: replace(draft, remarks=(*draft.remarks, draft.text)))
 
 
-def review(draft: Draft) -> Effect[App, Torn, Draft]:
-    return done("review").map(lambda _: replace(draft, remarks=(*draft.remarks, draft.text)))
-
-
-def publish(draft: Draft) -> Effect[App, Torn, Draft]:
-    return done("publish").map(lambda _: replace(draft, text=f"{draft.text}!"))
+def publish(draft: Draft) -> Effect[App, Broken, Draft]:
+    return note("publish").map(lambda _: replace(draft, text=f"{draft.text}!"))
 
 
 def is_long(draft: Draft) -> bool:
@@ -106,7 +77,7 @@ def is_long(draft: Draft) -> bool:
 def looping() -> Graph[App, Any, Draft]:
     """write, review, write, review, write, review, publish."""
     return (
-        StateGraph[App, Torn, Draft]("looping")
+        StateGraph[App, Broken, Draft]("looping")
         .node("write", write)
         .node("review", review)
         .node("publish", publish)
@@ -127,12 +98,12 @@ VISITS = ["write", "review", "write", "review", "write", "review", "publish"]
 async def test_a_resume_runs_the_node_that_failed_and_none_before_it(
     store: MemoryStore, visit: str
 ) -> None:
-    app = App(Checkpoints(store), World(broken={visit}))
+    app = App(Checkpoints(store), World(failing={visit}))
     failed = (await looping().start(Draft(""), run_id="r").run(app)).failure()
-    assert isinstance(failed, Torn)
+    assert isinstance(failed, Broken)
     before = list(app.world.done)
 
-    app.world.broken.clear()
+    app.world.recover()
     again = App(app.checkpoints)
     assert await looping().resume("r").run(again) == Success(WHOLE)
 
@@ -148,13 +119,13 @@ async def test_not_even_the_function_of_a_node_that_is_skipped_is_called(
     called: list[str] = []
 
     def counted(name: str) -> Any:
-        def function(number: int) -> Effect[object, Torn, int]:
+        def function(number: int) -> Effect[object, Broken, int]:
             called.append(name)
-            return pure(number + 1) if called.count("b") != 1 else fail(Torn("b"))
+            return pure(number + 1) if called.count("b") != 1 else fail(Broken("b"))
 
         return function
 
-    graph = StateGraph[App, Torn, int]("counted").node("a", counted("a")).node("b", counted("b"))
+    graph = StateGraph[App, Broken, int]("counted").node("a", counted("a")).node("b", counted("b"))
     built = graph.edge("a", "b").entry("a").exit("b").build()
     app = App(Checkpoints(store))
     await built.start(0, run_id="r").run(app)
@@ -196,23 +167,23 @@ async def test_a_plan_names_the_node_that_a_resume_runs_next_whatever_entry_is_t
 def nested() -> Graph[App, Any, Draft]:
     """A cycle around a sub-graph, with branches, one of which is a graph as well."""
 
-    def measure(draft: Draft) -> Effect[App, Torn, str]:
-        return done("measure").map(lambda _: f"length {len(draft.text)}")
+    def measure(draft: Draft) -> Effect[App, Broken, str]:
+        return note("measure").map(lambda _: f"length {len(draft.text)}")
 
     def merge(draft: Draft, results: Mapping[str, object]) -> Draft:
         return replace(draft, remarks=(*draft.remarks, *map(str, results.values())))
 
     shortened = (
-        StateGraph[App, Torn, Draft]("shortened")
+        StateGraph[App, Broken, Draft]("shortened")
         .node("review", review)
-        .node("cut", lambda draft: done("cut").map(lambda _: replace(draft, text=draft.text[:1])))
+        .node("cut", lambda draft: note("cut").map(lambda _: replace(draft, text=draft.text[:1])))
         .edge("review", "cut")
         .entry("review")
         .exit("cut")
         .build()
     )
     return (
-        StateGraph[App, Torn, Draft]("nested")
+        StateGraph[App, Broken, Draft]("nested")
         .node("polish", looping())
         .parallel("checks", {"measure": measure, "shortened": shortened}, merge)
         .node("publish", publish)
@@ -225,6 +196,7 @@ def nested() -> Graph[App, Any, Draft]:
     )
 
 
+@both_backends
 async def test_a_crash_at_every_append_changes_nothing_in_a_cycle() -> None:
     points = await crash_everywhere(looping(), Draft(""), lambda store: App(Checkpoints(store)))
 
@@ -269,11 +241,11 @@ async def test_a_plan_looks_into_sub_graphs_and_names_what_is_under_way(
 
 
 async def test_branches_that_completed_are_not_run_again(store: MemoryStore) -> None:
-    app = App(Checkpoints(store), World(broken={"cut#1"}))
-    assert isinstance((await nested().start(Draft(""), run_id="r").run(app)).failure(), Torn)
+    app = App(Checkpoints(store), World(failing={"cut#1"}))
+    assert isinstance((await nested().start(Draft(""), run_id="r").run(app)).failure(), Broken)
     assert app.world.done.count("measure") == 1
 
-    app.world.broken.clear()
+    app.world.recover()
     assert (await nested().resume("r").run(app)).unwrap().text.endswith("!")
     assert app.world.done.count("measure") == app.world.done.count("cut") - 1
 
@@ -285,20 +257,22 @@ async def test_what_a_nested_workflow_saw_between_its_steps_is_seen_again(
     seen: list[datetime] = []
 
     @step
-    def stamp(text: str, moment: datetime) -> Effect[App, Torn, str]:
+    def stamp(text: str, moment: datetime) -> Effect[App, Broken, str]:
         return pure(f"{text} at {moment}")
 
     @workflow
-    def stamped(text: str) -> Do[App, Torn, str]:
+    def stamped(text: str) -> Do[App, Broken, str]:
         moment = yield from now()
         seen.append(moment)
         text = yield from stamp(text, moment)
-        yield from done("stamped")
+        yield from note("stamped")
         return text
 
-    graph = StateGraph[App, Torn, str]("outer").node("stamp", stamped).entry("stamp").exit("stamp")
+    graph = (
+        StateGraph[App, Broken, str]("outer").node("stamp", stamped).entry("stamp").exit("stamp")
+    )
     built = graph.build()
-    app = App(Checkpoints(store), World(broken={"stamped#1"}))
+    app = App(Checkpoints(store), World(failing={"stamped#1"}))
     await built.start("a", run_id="r").run(app)
 
     # A resume with another time would be refused with StepInputChanged.
@@ -314,7 +288,7 @@ async def test_a_sub_graph_that_is_retried_within_a_node_begins_anew(store: Memo
 
     graph = StateGraph[App, RetryExhausted[Any], Draft]("outer").node("patient", patient)
     built = graph.entry("patient").exit("patient").build()
-    app = App(Checkpoints(store), World(broken={"review#2", "review#3"}))
+    app = App(Checkpoints(store), World(failing={"review#2", "review#3"}))
 
     assert await built.start(Draft(""), run_id="r").run(app) == Success(WHOLE)
     assert app.world.done.count("write") == 6
@@ -327,19 +301,19 @@ async def test_a_sub_graph_that_is_retried_within_a_node_begins_anew(store: Memo
 async def test_a_workflow_may_handle_the_failure_of_a_graph_that_is_stuck(
     store: MemoryStore,
 ) -> None:
-    stuck = StateGraph[App, Torn, Draft]("stuck").node("write", write).node("end", pure)
+    stuck = StateGraph[App, Broken, Draft]("stuck").node("write", write).node("end", pure)
     stuck.edge("write", "end", when=lambda _: False).entry("write").exit("end")
-    outer = StateGraph[App, Torn, Draft]("outer").node("inner", stuck.build())
+    outer = StateGraph[App, Broken, Draft]("outer").node("inner", stuck.build())
     graph = outer.entry("inner").exit("inner").build()
 
     @workflow
-    def handling(draft: Draft) -> Do[App, Torn | GraphError, str]:
+    def handling(draft: Draft) -> Do[App, Broken | GraphError, str]:
         error = (yield from graph.body(draft).result()).failure()
-        yield from with_checkpointing("after", done("after"))
+        yield from with_checkpointing("after", note("after"))
         assert isinstance(error, GraphError)
         return f"{type(error).__name__}: {error.node}"
 
-    app = App(Checkpoints(store), World(broken={"after#1"}))
+    app = App(Checkpoints(store), World(failing={"after#1"}))
     await handling.start(Draft("a"), run_id="r").run(app)
 
     # The failure was handled, so it is settled: a resume meets it again, and writes nothing again.
@@ -356,31 +330,32 @@ async def test_a_workflow_may_handle_the_failure_of_a_list_of_steps_in_a_graph(
     graph = unsaid.build()
 
     @workflow
-    def handling(draft: Draft) -> Do[App, Torn, str]:
+    def handling(draft: Draft) -> Do[App, Broken, str]:
         error = (yield from graph.body(draft).result()).failure()
-        yield from with_checkpointing("after", done("after"))
+        yield from with_checkpointing("after", note("after"))
         return str(error)
 
-    app = App(Checkpoints(store), World(broken={"write#1", "after#1"}))
+    app = App(Checkpoints(store), World(failing={"write#1", "after#1"}))
     first = (await handling.start(Draft("a"), run_id="r").run(app)).failure()
 
-    assert isinstance(first, Torn)
+    assert isinstance(first, Broken)
     assert await handling.resume("r").run(app) == Success("write#1")
 
 
 async def test_a_node_that_may_run_only_once_is_not_run_again_silently(store: MemoryStore) -> None:
     @step(at_most_once=True)
-    def pay(number: int) -> Effect[App, Torn, int]:
+    def pay(number: int) -> Effect[App, Broken, int]:
         return from_async(sleep_long).map(lambda _: number + 1)
 
     async def sleep_long(app: App) -> None:
-        app.world.done.append("paid")
-        if app.world.done == ["paid"]:
+        if app.world.note("paid") == 1:
             began.set()
             await anyio.sleep_forever()
 
     began = anyio.Event()
-    graph = StateGraph[App, Torn, int]("paying").node("charge", pay).entry("charge").exit("charge")
+    graph = (
+        StateGraph[App, Broken, int]("paying").node("charge", pay).entry("charge").exit("charge")
+    )
     built = graph.build()
     app = App(Checkpoints(store))
     async with anyio.create_task_group() as group:
@@ -394,19 +369,19 @@ async def test_a_node_that_may_run_only_once_is_not_run_again_silently(store: Me
     assert await built.resume("r", force=True).run(app) == Success(1)
 
 
+@both_backends
 async def test_an_interrupted_graph_goes_on_with_the_node_that_was_cut_off(
     store: MemoryStore,
 ) -> None:
     began = anyio.Event()
 
     async def wait(app: App) -> None:
-        app.world.done.append("wait")
-        if app.world.done == ["wait"]:
+        if app.world.note("wait") == 1:
             began.set()
             await anyio.sleep_forever()
 
     graph = (
-        StateGraph[App, Torn, Draft]("waiting")
+        StateGraph[App, Broken, Draft]("waiting")
         .node("first", pure)
         .node("wait", lambda draft: from_async(wait).map(lambda _: draft))
         .edge("first", "wait")
@@ -426,26 +401,26 @@ async def test_an_interrupted_graph_goes_on_with_the_node_that_was_cut_off(
     assert await graph.resume("r").run(app) == Success(Draft("a"))
 
 
+@both_backends
 async def test_a_graph_that_is_interrupted_in_its_branches_ends_as_an_uninterrupted_one(
     store: MemoryStore,
 ) -> None:
     began = anyio.Event()
 
     async def wait(app: App) -> None:
-        app.world.done.append("wait")
-        if app.world.done.count("wait") == 1:
+        if app.world.note("wait") == 1:
             began.set()
             await anyio.sleep_forever()
 
     branches: dict[str, Any] = {
-        "quick": lambda text: done("quick").map(lambda _: f"quick {text}"),
+        "quick": lambda text: note("quick").map(lambda _: f"quick {text}"),
         "slow": lambda text: from_async(wait).map(lambda _: f"slow {text}"),
     }
 
     def merge(text: str, results: Mapping[str, str]) -> str:
         return f"{text}: {', '.join(results.values())}"
 
-    graph = StateGraph[App, Torn, str]("g").parallel("both", branches, merge)
+    graph = StateGraph[App, Broken, str]("g").parallel("both", branches, merge)
     built = graph.entry("both").exit("both").build()
     app = App(Checkpoints(store))
     async with anyio.create_task_group() as group:
@@ -459,10 +434,10 @@ async def test_a_graph_that_is_interrupted_in_its_branches_ends_as_an_uninterrup
 
 
 async def test_a_changed_graph_goes_on_if_it_is_forced_to(store: MemoryStore) -> None:
-    app = App(Checkpoints(store), World(broken={"publish#1"}))
+    app = App(Checkpoints(store), World(failing={"publish#1"}))
     await looping().start(Draft(""), run_id="r").run(app)
     longer = (
-        StateGraph[App, Torn, Draft]("looping")
+        StateGraph[App, Broken, Draft]("looping")
         .node("write", write)
         .node("review", review)
         .node("sign", lambda draft: pure(replace(draft, text=f"{draft.text} signed")))
@@ -476,20 +451,20 @@ async def test_a_changed_graph_goes_on_if_it_is_forced_to(store: MemoryStore) ->
         .build()
     )
 
-    app.world.broken.clear()
+    app.world.recover()
     assert (await longer.resume("r", force=True).run(app)).unwrap().text == "www signed!"
     assert (await longer.plan("r").run(app)).unwrap().is_complete
 
 
-def forked(*, is_mended: bool, stops: str = "") -> Graph[App, Any, Draft]:
-    """Leads by `left` to the exit, or once that is mended by `right`, and from there by `left` again."""
+def forked(*, is_fixed: bool, stops: str = "") -> Graph[App, Any, Draft]:
+    """Leads by `left` to the exit, or once that is fixed by `right`, and from there by `left` again."""
     return (
         StateGraph[App, Any, Draft]("forked")
         .node("begin", write)
         .node("left", lambda draft: fail("down") if stops == "left" else write(draft))
         .node("right", write)
         .node("end", lambda draft: fail("stop") if stops == "end" else publish(draft))
-        .edge("begin", "right", when=lambda _: is_mended)
+        .edge("begin", "right", when=lambda _: is_fixed)
         .edge("begin", "left")
         .edge("right", "end", when=lambda _: stops != "left")
         .edge("right", "left")
@@ -500,43 +475,43 @@ def forked(*, is_mended: bool, stops: str = "") -> Graph[App, Any, Draft]:
     )
 
 
-async def test_a_run_does_not_stand_where_a_mended_condition_has_led_past(
+async def test_a_run_does_not_stand_where_a_fixed_condition_has_led_past(
     store: MemoryStore,
 ) -> None:
     app = App(Checkpoints(store))
-    await forked(is_mended=False, stops="left").start(Draft(""), run_id="r").run(app)
+    await forked(is_fixed=False, stops="left").start(Draft(""), run_id="r").run(app)
     failed = await read_checkpoint(store, "r")
-    assert forked(is_mended=False).progress(failed).current == ("left",)
+    assert forked(is_fixed=False).progress(failed).current == ("left",)
 
-    mended = forked(is_mended=True)
-    await forked(is_mended=True, stops="end").resume("r").run(app)
+    fixed = forked(is_fixed=True)
+    await forked(is_fixed=True, stops="end").resume("r").run(app)
     stopped = await read_checkpoint(store, "r")
-    assert mended.progress(stopped).current == ("end",)
-    assert (await mended.resume("r").run(app)).unwrap().text == "ww!"
+    assert fixed.progress(stopped).current == ("end",)
+    assert (await fixed.resume("r").run(app)).unwrap().text == "ww!"
 
     ended = await read_checkpoint(store, "r")
-    assert mended.progress(ended).current == ("end",)
-    assert dict(mended.progress(ended).visits) == {"begin": 1, "left": 1, "right": 1, "end": 1}
+    assert fixed.progress(ended).current == ("end",)
+    assert dict(fixed.progress(ended).visits) == {"begin": 1, "left": 1, "right": 1, "end": 1}
     again = Checkpoint.from_binary(ended.to_binary())
-    assert mended.progress(again).current == ("end",)
+    assert fixed.progress(again).current == ("end",)
     # Whichever entry the run was cut off after, a node that has completed is where it stands.
     for length in range(failed.metadata.entries + 1, ended.metadata.entries):
         checkpoint = await read_checkpoint(store, "r", at=length)
         if isinstance(checkpoint.state, Completed):
-            assert mended.progress(checkpoint).current == (checkpoint.state.step,)
+            assert fixed.progress(checkpoint).current == (checkpoint.state.step,)
             expected = {"right": "end", "end": None}[checkpoint.state.step]
-            assert mended.plan_for(checkpoint).start == expected
+            assert fixed.plan_for(checkpoint).start == expected
 
 
 async def test_an_attempt_that_was_led_past_may_be_come_to_later(store: MemoryStore) -> None:
     app = App(Checkpoints(store))
-    await forked(is_mended=False, stops="left").start(Draft(""), run_id="r").run(app)
-    await forked(is_mended=True, stops="left").resume("r").run(app)
+    await forked(is_fixed=False, stops="left").start(Draft(""), run_id="r").run(app)
+    await forked(is_fixed=True, stops="left").resume("r").run(app)
     entries = await read_entries(store, "r")
     steps = [entry.step for entry in entries if isinstance(entry, BeforeStep)]
     assert steps == ["begin", "left", "right", "left"]
 
-    graph = forked(is_mended=True, stops="left")
+    graph = forked(is_fixed=True, stops="left")
     after_right = [isinstance(e, Completed) and e.step == "right" for e in entries].index(True) + 1
     plan = graph.plan_for(await read_checkpoint(store, "r", at=after_right))
     assert (plan.start, plan.retry_current) == ("left", True)
@@ -608,11 +583,11 @@ async def test_a_save_that_fails_is_only_warned_of_if_the_user_wants_it_so(
 async def test_a_run_that_is_not_to_be_preserved_is_gone_once_it_is_at_its_exit(
     store: MemoryStore,
 ) -> None:
-    app = App(Checkpoints(store, preserve=False), World(broken={"publish#1"}))
+    app = App(Checkpoints(store, preserve=False), World(failing={"publish#1"}))
     await looping().start(Draft(""), run_id="r").run(app)
     assert [info.run_id for info in await store.find()] == ["r"]
 
-    app.world.broken.clear()
+    app.world.recover()
     assert await looping().resume("r").run(app) == Success(WHOLE)
     assert await store.find() == []
 
@@ -623,11 +598,11 @@ async def test_a_run_of_an_earlier_version_goes_on_in_the_new_one_with_its_state
     def doubling(version: str, **options: Any) -> Graph[App, Any, dict[str, int]]:
         key = "number" if version == "1" else "total"
 
-        def double(state: dict[str, int]) -> Effect[App, Torn, dict[str, int]]:
-            return done("double").map(lambda _: {key: state[key] * 2})
+        def double(state: dict[str, int]) -> Effect[App, Broken, dict[str, int]]:
+            return note("double").map(lambda _: {key: state[key] * 2})
 
         return (
-            StateGraph[App, Torn, dict[str, int]]("doubling", version=version, **options)
+            StateGraph[App, Broken, dict[str, int]]("doubling", version=version, **options)
             .node("double", double)
             .node("end", pure)
             .edge("double", "end", when=lambda state: state[key] > 10)
@@ -637,7 +612,7 @@ async def test_a_run_of_an_earlier_version_goes_on_in_the_new_one_with_its_state
             .build()
         )
 
-    app = App(Checkpoints(store), World(broken={"double#3"}))
+    app = App(Checkpoints(store), World(failing={"double#3"}))
     await doubling("1").start({"number": 2}, run_id="r").run(app)
     upgraded = doubling("2", migrations={1: lambda state: {"total": state["number"]}})
 

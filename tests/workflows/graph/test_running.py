@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tracemalloc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Never
 
@@ -39,16 +39,12 @@ from effectflow import (
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from effectflow.workflows import Graph
+from tests.apps import App, both_backends
 
 pytestmark = pytest.mark.anyio
 
 Trail = tuple[str, ...]
 """The state of most graphs here: the nodes that it has been to."""
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(MemoryStore()))
 
 
 def visiting(name: str) -> Callable[[Trail], Effect[object, Never, Trail]]:
@@ -60,6 +56,7 @@ def trails(name: str = "trails", *, max_iterations: int = 1000) -> StateGraph[Ap
     return StateGraph[App, str, Trail](name, max_iterations=max_iterations)
 
 
+@both_backends
 async def test_edges_are_tried_in_order_and_the_first_that_holds_is_taken() -> None:
     asked: list[str] = []
 
@@ -261,6 +258,7 @@ def compared(*names: str) -> Graph[App, Any, Trail]:
     return trails("compared").parallel("all", branches, merge).entry("all").exit("all").build()
 
 
+@both_backends
 async def test_branches_run_side_by_side_and_merge_in_the_order_in_which_they_are_named() -> None:
     clock = TestClock()
 
@@ -270,6 +268,7 @@ async def test_branches_run_side_by_side_and_merge_in_the_order_in_which_they_ar
     assert clock.monotonic() == 3
 
 
+@both_backends
 async def test_the_first_branch_that_fails_cancels_the_others() -> None:
     ended: list[str] = []
     waiting = sleep(60).on_exit(from_fn(lambda _: ended.append("waiting")))
@@ -371,6 +370,7 @@ async def test_a_node_that_gives_no_effect_is_told_so() -> None:
         await graph.entry("a").exit("a").build().body(()).run(App())
 
 
+@both_backends
 async def test_a_cancelled_graph_is_cancelled_within_its_node() -> None:
     began = anyio.Event()
 

@@ -384,8 +384,7 @@ class Later:
         ({"action": 5}, "takes a function from a state to an effect as its action, not 5"),
         (
             {"action": generator},
-            "takes a function from a state to an effect as its action, not a generator function: "
-            "decorate it with @do",
+            "takes a function from a state to an effect as its action, not a generator function",
         ),
         ({"guard": True}, "takes a function from a state to a bool as its guard, not True"),
         (

@@ -54,6 +54,7 @@ from effectflow.checkpoint import (
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, crash_everywhere
 from effectflow.workflows import Outcome, TransitionExhausted, UndeclaredState, transition_info
+from tests.apps import both_backends
 from tests.workflows.machine.orders import App, Declined, Order, World, orders
 from tests.workflows.machine.timeline import Timeline
 
@@ -94,6 +95,7 @@ async def test_each_attempt_is_a_step_that_is_named_after_its_transition(
     assert isinstance(third, dict)
 
 
+@both_backends
 async def test_a_crash_at_any_entry_changes_nothing_about_a_machine() -> None:
     points = await crash_everywhere(
         orders, None, lambda store: app_on(store, busy=2, has_truck=False)
@@ -339,6 +341,7 @@ class Stopping(Timeline):
         await anyio.sleep_forever()
 
 
+@both_backends
 async def test_a_run_interrupted_while_it_waits_waits_only_for_the_rest(
     store: MemoryStore,
 ) -> None:
@@ -358,6 +361,7 @@ async def test_a_run_interrupted_while_it_waits_waits_only_for_the_rest(
     assert later.slept == [pytest.approx(0.6, abs=0.01)]
 
 
+@both_backends
 async def test_an_attempt_that_may_have_happened_is_not_made_again_silently(
     store: MemoryStore,
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from effectflow import (
     RetryPolicy,
     StateMachine,
     Transition,
-    ask,
     do,
     par_traverse,
     pure,
@@ -29,20 +27,15 @@ from effectflow.checkpoint import read_checkpoint
 from effectflow.effects import Effect
 from effectflow.stores import MemoryStore
 from effectflow.workflows import Outcome, transition_info
+from tests.apps import App, Crash, World, note
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass
-class App:
-    checkpoints: Checkpoints
-    is_closed: bool = True
 
 
 @pytest.fixture
 async def app() -> AsyncIterator[App]:
     async with MemoryStore() as store:
-        yield App(Checkpoints(store))
+        yield App(Checkpoints(store), World(crashing={"ship"}))
 
 
 @step
@@ -52,7 +45,7 @@ def quote(item: str) -> Effect[object, str, dict[str, str]]:
 
 
 @do
-def price(state: str) -> Do[App, str, Outcome[Any]]:
+def price(state: str) -> Do[App, Any, Outcome[Any]]:
     yield from par_traverse(["a", "b"], quote, key=str)
     attempt = yield from transition_info()
     prefix = state.partition(" ")[0]
@@ -60,12 +53,10 @@ def price(state: str) -> Do[App, str, Outcome[Any]]:
 
 
 @do
-def ship(state: str) -> Do[App, str, Outcome[Any]]:
+def ship(state: str) -> Do[App, Any, Outcome[Any]]:
     quoted = yield from quote("c")
     assert quoted == {"outcome": "moved", "state": "c"}
-    app = yield from ask(App)
-    if app.is_closed:
-        raise ConnectionError("no truck")
+    yield from note("ship")
     return Abort("lost it", f"{state.partition(' ')[0]} lost")
 
 
@@ -105,13 +96,13 @@ ALL_MOVES = [("now new", "now priced"), ("now priced", "now lost")]
 
 
 async def test_a_run_goes_on_whose_actions_have_durable_steps_of_their_own(app: App) -> None:
-    with pytest.raises(ConnectionError):
+    with pytest.raises(Crash):
         await EARLIER.start(run_id="r").run(app)
     paths = [
         done.step for done in (await read_checkpoint(app.checkpoints.store, "r")).completed_steps
     ]
     assert "ship/quote" in paths
-    app.is_closed = False
+    app.world.recover()
 
     assert (await LATER.plan("r").run(app)).unwrap().start == "ship"
     resumed = (await LATER.resume("r").run(app)).unwrap()
@@ -123,7 +114,7 @@ async def test_a_run_goes_on_whose_actions_have_durable_steps_of_their_own(app: 
 
 
 async def test_a_complete_run_is_upgraded_as_a_whole(app: App) -> None:
-    app.is_closed = False
+    app.world.recover()
     await EARLIER.start(run_id="r").run(app)
 
     resumed = (await LATER.resume("r").run(app)).unwrap()
@@ -136,8 +127,8 @@ async def test_a_run_that_began_with_a_machine_is_upgraded(app: App) -> None:
     by_hand = EARLIER.begin()
     for _ in range(2):
         by_hand = await EARLIER.step(by_hand).run_or_raise(app)
-    with pytest.raises(ConnectionError):
+    with pytest.raises(Crash):
         await EARLIER.start(by_hand, run_id="r").run(app)
-    app.is_closed = False
+    app.world.recover()
 
     assert moves((await LATER.resume("r").run(app)).unwrap()) == ALL_MOVES

@@ -358,7 +358,10 @@ def sealed(order: Machine[Order], **changes: Any) -> str:
         ({"current_state": {"$enum": ["Order", "GONE"]}}, "this is no enum"),
         ({"current_state": {"$enum": ["Light", "RED"]}}, "'Light' is not declared"),
         ({"history": {}}, "its history is {}"),
-        ({"history": [{"transition": "charge"}]}, "it must have exactly the parts transition, from, to"),
+        (
+            {"history": [{"transition": "charge"}]},
+            "it must have exactly the parts transition, from, to",
+        ),
         ({"metadata": None}, "its metadata is None"),
         ({"more": 1}, "it must have exactly the parts version, workflow"),
         ({"version": 1.0}, "it is not a saved machine"),

@@ -30,6 +30,7 @@ from effectflow.workflows import (
     UndeclaredState,
     transition_info,
 )
+from tests.apps import both_backends
 from tests.workflows.machine.orders import App, Declined, Order, World, orders
 from tests.workflows.machine.timeline import Timeline
 
@@ -40,6 +41,7 @@ async def stepped(machine: Machine[Order], app: App, clock: Timeline) -> Machine
     return (await orders.step(machine).run(app, clock=clock)).unwrap()
 
 
+@both_backends
 async def test_a_step_takes_the_first_transition_whose_guard_agrees() -> None:
     begun = orders.begin()
     clock = Timeline()
@@ -74,6 +76,7 @@ async def test_one_machine_may_be_stepped_twice_with_different_ends() -> None:
     assert [entry.target for entry in lost.history] == [Order.PAID, Order.LOST]
 
 
+@both_backends
 async def test_a_retry_stays_counts_and_waits_before_the_next_attempt() -> None:
     app, clock = App(World(busy=2)), Timeline()
 

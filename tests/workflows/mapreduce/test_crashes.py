@@ -24,6 +24,7 @@ from effectflow import (
 )
 from effectflow.checkpoint import CheckpointPolicy, CheckpointStore
 from effectflow.testing import crash_everywhere
+from tests.apps import both_backends
 from tests.workflows.mapreduce.world import App, World, app_around, spelling
 
 pytestmark = pytest.mark.anyio
@@ -40,6 +41,7 @@ def with_broken_items(*items: int, **options: Any) -> Any:
     return make
 
 
+@both_backends
 async def test_several_rounds_and_dead_letters() -> None:
     job = spelling(on_item_failure="dead_letter", fan_in=2)
 

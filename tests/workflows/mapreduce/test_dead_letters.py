@@ -136,7 +136,7 @@ async def test_dead_letters_are_retried_alone_and_only_their_groups_are_reduced_
     app = app_around(store)
     app.world.break_items(4, 13)
     await setting_aside().start(18, run_id="r").run(app)
-    app.world.mend(4)
+    app.world.repair(4)
     app.world.forget()
 
     result = (await setting_aside().retry_dead_letters("r").run(app)).unwrap()
@@ -154,7 +154,7 @@ async def test_a_retry_is_the_runs_new_result(store: MemoryStore) -> None:
     app.world.break_items(1)
     job = setting_aside()
     await job.start(3, run_id="r").run(app)
-    app.world.mend()
+    app.world.repair()
     retried = await job.retry_dead_letters("r").run(app)
     app.world.forget()
 
@@ -186,7 +186,7 @@ async def test_a_job_of_which_every_item_failed_reduces_nothing(store: MemorySto
     assert len(result.dead_letters) == 10
     assert app.world.reduced == [[]]
 
-    app.world.mend()
+    app.world.repair()
     assert await job.retry_dead_letters("r").run(app) == Success(JobResult(spelled(10), 10))
 
 
@@ -205,7 +205,7 @@ async def test_a_retry_that_was_cut_off_is_taken_up_by_a_resume(store: MemorySto
                 await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
 
-    app.world.mend()
+    app.world.repair()
     await cut_off()
     assert (await read_checkpoint(store, "r")).status is RunStatus.INTERRUPTED
 
@@ -234,7 +234,7 @@ async def test_a_retry_whose_source_fails_leaves_the_result_and_can_be_taken_up(
     assert app.world.mapped.count(1) == 1
 
     is_lost = False
-    app.world.mend()
+    app.world.repair()
     assert await job.resume("r").run(app) == Success(JobResult("0 1 2", 3))
     assert await job.start(3, run_id="r").run(app) == Success(JobResult("0 1 2", 3))
     assert (await verify_run(store, "r")).problem is None
@@ -248,7 +248,7 @@ async def test_a_retry_whose_source_grew_leaves_the_result_and_can_be_taken_up(
     app.world.break_items(1)
     job = setting_aside(items=lambda _: list(source))
     first = await job.start(None, run_id="r").run(app)
-    app.world.mend()
+    app.world.repair()
     source.append(3)
 
     for again in (job.retry_dead_letters("r"), job.resume("r")):
@@ -274,7 +274,7 @@ async def test_while_a_retry_is_under_way_the_result_is_that_of_before(store: Me
     job = setting_aside(map=ask_meanwhile)
     first = await job.start(3, run_id="r").run(app)
     is_retry = True
-    app.world.mend()
+    app.world.repair()
 
     assert await job.retry_dead_letters("r").run(app) == Success(JobResult("0 1 2", 3))
     assert [repr(answer) for answer in asked] == [repr(first)]
@@ -284,7 +284,7 @@ async def test_a_retry_of_a_run_that_is_not_complete_takes_it_up(store: MemorySt
     app = app_around(store)
     app.world.break_items(4)
     await spelling().start(6, run_id="r").run(app)
-    app.world.mend()
+    app.world.repair()
 
     assert await spelling().retry_dead_letters("r").run(app) == Success(JobResult(spelled(6), 6))
 
@@ -297,7 +297,7 @@ async def test_a_retry_fails_as_a_resume_does(store: MemoryStore) -> None:
 
     assert isinstance((await changed.retry_dead_letters("q").run(app)).failure(), RunNotFound)
     assert isinstance((await changed.retry_dead_letters("r").run(app)).failure(), DefinitionChanged)
-    app.world.mend()
+    app.world.repair()
     assert await changed.retry_dead_letters("r", force=True).run(app) == Success(
         JobResult("0 1 2", 3)
     )
@@ -338,7 +338,7 @@ def test_after_any_retries_the_result_is_that_of_items_that_succeeded_at_once(
             result: JobResult[Any, Any] = JobResult("", 0)
             for number, items in enumerate([*broken, set[int]()]):
                 failing &= items
-                app.world.mend()
+                app.world.repair()
                 app.world.break_items(*failing)
                 life = job.retry_dead_letters("r") if number else job.start(count, run_id="r")
                 result = (await life.run(app)).unwrap()
@@ -362,14 +362,14 @@ async def test_retries_may_come_and_go_while_there_are_dead_letters(
     app = app_around(store)
     app.world.break_items(1, 4)
     await setting_aside(retry=before).start(6, run_id="r").run(app)
-    app.world.mend(4)
+    app.world.repair(4)
     changed = setting_aside(retry=after)
 
     result = (await changed.retry_dead_letters("r").run(app)).unwrap()
 
     assert result.value == spelled(6, without=(1,))
     assert letters(result) == [("1", "Broken('item 1')", 3)]
-    app.world.mend()
+    app.world.repair()
     assert await changed.retry_dead_letters("r").run(app) == Success(JobResult(spelled(6), 6))
 
 
@@ -411,6 +411,6 @@ async def test_a_job_that_keeps_no_dead_letters_any_more_tries_them_again_by_for
     again = (await strict.retry_dead_letters("r", force=True).run(app)).failure()
     assert isinstance(again, ItemFailed)
     assert (again.key, again.attempts) == ("1", 2)
-    app.world.mend()
+    app.world.repair()
     assert await strict.resume("r").run(app) == Success(JobResult(spelled(6), 6))
     assert app.world.mapped.count(1) == 3

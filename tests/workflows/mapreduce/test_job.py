@@ -39,6 +39,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver, TestClock
+from tests.apps import both_backends
 from tests.workflows.mapreduce.world import (
     App,
     Broken,
@@ -54,6 +55,7 @@ from tests.workflows.mapreduce.world import (
 pytestmark = pytest.mark.anyio
 
 
+@both_backends
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 9, 10, 28])
 async def test_the_value_is_made_of_all_items_in_their_order(
     store: MemoryStore, count: int
@@ -97,7 +99,7 @@ async def test_a_resume_runs_what_was_not_done_and_nothing_else(store: MemorySto
     app.world.break_items(7)
     await spelling().start(12, run_id="r").run(app)
     done = {step.step for step in (await read_checkpoint(store, "r")).completed_steps}
-    app.world.mend()
+    app.world.repair()
     app.world.forget()
 
     assert await spelling().resume("r").run(app) == Success(JobResult(spelled(12), 12))
@@ -168,7 +170,7 @@ async def test_keys_may_be_any_text(store: MemoryStore) -> None:
 
     result = (await job.start(len(keys), run_id="r").run(app)).unwrap()
     assert [letter.key for letter in result.dead_letters] == ["\\udcff", "[1]"]
-    app.world.mend()
+    app.world.repair()
     assert await job.retry_dead_letters("r").run(app) == Success(JobResult(spelled(8), 8))
 
 
@@ -229,6 +231,7 @@ async def test_a_source_that_breaks_is_read_again_by_a_resume(
     assert len(app.world.mapped) <= 8 + 3
 
 
+@both_backends
 async def test_a_generator_of_items_is_closed_when_the_job_ends_early(store: MemoryStore) -> None:
     log: list[str] = []
     kept: list[Iterator[int]] = []
@@ -265,7 +268,7 @@ async def test_a_listing_that_is_a_step_is_recorded(store: MemoryStore) -> None:
 
     job = spelling(items=listing)
     await job.start(None, run_id="r").run(app)
-    app.world.mend()
+    app.world.repair()
     listed.insert(0, 9)
 
     assert await job.resume("r").run(app) == Success(JobResult("3 1 2", 3))
@@ -347,6 +350,7 @@ async def test_groups_of_another_size_are_another_definition(store: MemoryStore)
     assert "'fan_in=3' was added; 'fan_in=2' was removed" in str(error)
 
 
+@both_backends
 async def test_an_interrupted_job_goes_on_where_it_stood(store: MemoryStore) -> None:
     app = app_around(store)
     stuck = anyio.Event()
@@ -368,6 +372,7 @@ async def test_an_interrupted_job_goes_on_where_it_stood(store: MemoryStore) -> 
     assert sorted(app.world.mapped) == [6, 7, 8]
 
 
+@both_backends
 async def test_many_items_at_once_share_their_commits() -> None:
     class CountingStore(MemoryStore):
         appends = 0
@@ -469,7 +474,7 @@ async def test_a_step_says_itself_which_failures_a_resume_tries_again(
         app.world.break_items(item)
         job = spelling(map=picky, retry=policy)
         first = (await job.start(item + 1, run_id=f"r{item}").run(app)).failure()
-        app.world.mend()
+        app.world.repair()
         again = await job.resume(f"r{item}").run(app)
         assert isinstance(first, ItemFailed)
         assert (str(again.failure()) == str(first)) if is_final else again.unwrap().value == "0"
@@ -487,7 +492,7 @@ async def test_the_failure_of_an_item_says_whether_a_resume_tries_it_again(
 
     assert "A resume retries the item" in str(tried_again)
     assert "a resume fails again without running it" in str(stands)
-    app.world.mend()
+    app.world.repair()
     assert str((await spelling(map=final).resume("r").run(app)).failure()) == str(stands)
     assert "resumed with force=True" in str(stands)
     aside = spelling(map=final, on_item_failure="dead_letter")
@@ -522,7 +527,7 @@ async def test_a_workflow_that_handled_a_failure_of_a_job_handles_the_same_again
     if where == "item":
         app.world.break_items(4)
     assert await outer.start(11, run_id="r").run(app) == Failure("later")
-    app.world.mend()
+    app.world.repair()
     app.world.forget()
     broken = False
 
@@ -542,7 +547,7 @@ async def test_a_handled_failure_that_was_no_step_and_is_gone_is_told(store: Mem
         return isinstance(ended, Success)
 
     await outer.start(3, run_id="r").run(app)
-    app.world.mend()
+    app.world.repair()
 
     with pytest.raises(RuntimeError, match="items 1 to 1 led to a failure"):
         await outer.resume("r").run(app)
@@ -563,7 +568,7 @@ async def test_observers_hear_of_items_that_were_done_before(store: MemoryStore)
     app = app_around(store)
     app.world.break_items(3)
     await spelling(max_parallel=1).start(4, run_id="r").run(app)
-    app.world.mend()
+    app.world.repair()
 
     again = App(Checkpoints(store, observers=(observer,)), World())
     await spelling(max_parallel=1).resume("r").run(again)

@@ -33,7 +33,7 @@ async def test_items_that_are_done_and_gone_are_named(
     app = app_around(store)
     app.world.break_items(4)
     await job.start(None, run_id="r").run(app)
-    app.world.mend()
+    app.world.repair()
     source[:] = after
 
     error = (await job.resume("r").run(app)).failure()
@@ -71,7 +71,7 @@ async def test_another_order_a_new_item_and_one_that_was_not_done_are_taken(
     app = app_around(store)
     app.world.break_items(3)
     await job.start(None, run_id="r").run(app)
-    app.world.mend()
+    app.world.repair()
     source[:] = after
 
     value = " ".join(map(str, after))
@@ -126,7 +126,7 @@ async def test_however_many_are_gone_and_however_long_their_keys_the_error_is_sh
     app = app_around(store)
     app.world.break_items(999)
     await job.start(None, run_id="r").run(app)
-    app.world.mend()
+    app.world.repair()
     source[:] = [999]
 
     error = (await job.resume("r").run(app)).failure()
@@ -157,7 +157,7 @@ async def test_dead_letters_are_done_as_well(store: MemoryStore) -> None:
     assert gone.recorded == "(items '2')"
 
     source.append(2)
-    app.world.mend()
+    app.world.repair()
     result = (await job.resume("r").run(app)).unwrap()
     assert (result.items, [letter.key for letter in result.dead_letters]) == (4, ["2"])
     assert await job.retry_dead_letters("r").run(app) == Success(JobResult("0 1 3 2", 4))
@@ -176,7 +176,7 @@ async def test_a_job_within_another_workflow_misses_its_own_items_only(store: Me
     app = app_around(store)
     app.world.break_items(2)
     await both.start(None, run_id="r").run(app)
-    app.world.mend()
+    app.world.repair()
 
     sources["second"] = [1, 2]
     error = (await both.resume("r").run(app)).failure()

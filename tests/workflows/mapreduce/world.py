@@ -32,7 +32,7 @@ class World:
         for item in items:
             self.failures_left[item] = times
 
-    def mend(self, *items: int) -> None:
+    def repair(self, *items: int) -> None:
         for item in items or list(self.failures_left):
             del self.failures_left[item]
 
