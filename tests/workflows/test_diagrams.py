@@ -1,4 +1,4 @@
-"""Whatever boxes and arrows are called, the diagram stays what it is, and shows what they are called."""
+"""Labels are shown unchanged, and cannot change the structure of a diagram."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from effectflow.workflows.diagrams import Arrow, Box, Diagram, to_dot, to_mermaid
 
 MERMAID_TEXT = re.compile(r'"((?:[^"#<>`\\\n]|#\d+;|<br/>)*)"')
-"""What may stand between quotes: nothing in it means anything to Mermaid, HTML or Markdown."""
+"""Quoted text that Mermaid, HTML and Markdown do not interpret."""
 
 DOT_TEXT = re.compile(r'"((?:[^"\\\n]|\\\\|\\"|\\n)*)"')
-"""A quoted string of DOT, without the escapes that stand for the name of something."""
+"""A quoted string of DOT, without escapes that expand to names."""
 
 
 def diagram(label: str) -> Diagram:
@@ -49,17 +49,17 @@ def test_no_label_can_change_a_diagram(label: str) -> None:
 
 @given(st.text(min_size=1))
 @example("<b>bold</b> &amp; \\N #34;\nand more")
-def test_labels_are_shown_as_they_are(label: str) -> None:
+def test_labels_are_shown_unchanged(label: str) -> None:
     [_, mermaid] = to_mermaid(diagram(label)).split('n0["')
     assert shown_by_mermaid(mermaid.partition('"]\n')[0]) == label
 
-    # Of what is no text, Graphviz is given a blank.
+    # Control characters become blanks for Graphviz.
     found = DOT_TEXT.search(to_dot(diagram(label)).partition("n0 [label=")[2])
     assert found is not None
     assert shown_by_graphviz(found[1]) == re.sub("[\r\0]", " ", label)
 
 
-def test_no_line_of_a_mermaid_label_is_an_item_of_a_list() -> None:
+def test_lines_of_a_mermaid_label_are_not_list_items() -> None:
     labels = [*(f"{mark} first" for mark in ("1.", "12.", "-", " -", "+")), "a\n- b"]
 
     for label in labels:
@@ -68,7 +68,7 @@ def test_no_line_of_a_mermaid_label_is_an_item_of_a_list() -> None:
         assert not any(re.match(r" *(\d+\.|[-+]) ", line) for line in lines)
 
 
-def test_arrows_of_dot_end_at_the_borders_of_boxes_around_others() -> None:
+def test_dot_arrows_end_at_the_borders_of_outer_boxes() -> None:
     dot = to_dot(diagram("x"))
 
     assert 'n0 -> n2 [label="x", lhead=cluster_n1];' in dot

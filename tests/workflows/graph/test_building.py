@@ -1,4 +1,4 @@
-"""What a description must be to become a graph, and what counts as the same graph."""
+"""Which descriptions can be built, and which changes are a changed definition."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def problems(graph: AnyGraph) -> tuple[str, ...]:
         ),
     ],
 )
-def test_a_problem_is_named(graph: AnyGraph, said: list[str]) -> None:
+def test_each_problem_is_reported(graph: AnyGraph, said: list[str]) -> None:
     assert problems(graph) == tuple(said)
 
 
@@ -158,7 +158,7 @@ def generator(number: int) -> Do[HasCheckpoints, str, int]:
         ("a", generator, "not a generator function: decorate it with @do"),
     ],
 )
-def test_what_is_no_node_is_named(name: str, body: Any, said: str) -> None:
+def test_an_invalid_node_is_reported(name: str, body: Any, said: str) -> None:
     [problem] = problems(AnyGraph("g").node(name, body).entry(name).exit(name))
 
     assert said in problem
@@ -173,7 +173,7 @@ def test_a_graph_needs_a_name_and_each_node_has_all_of_its_problems() -> None:
     assert number.startswith("node 'a/b' takes a function")
 
 
-def test_a_state_machine_is_no_node_but_its_body_is() -> None:
+def test_a_state_machine_cannot_be_a_node_but_its_body_can() -> None:
     machine = StateMachine("count", initial=1, transitions=[Transition("add", 1, 2)], final={2})
     given: Any = machine
 
@@ -212,7 +212,9 @@ def test_a_state_machine_is_no_node_but_its_body_is() -> None:
         ),
     ],
 )
-def test_what_yields_more_than_a_state_is_no_node(workflow: Any, result: str) -> None:
+def test_a_workflow_that_does_not_yield_a_state_cannot_be_a_node(
+    workflow: Any, result: str
+) -> None:
     [problem] = problems(AnyGraph("g").node("a", workflow).entry("a").exit("a"))
 
     assert (
@@ -224,7 +226,7 @@ def test_what_yields_more_than_a_state_is_no_node(workflow: Any, result: str) ->
     assert isinstance(inner.entry("a").exit("a").build().start(4).run_sync(App()), Success)
 
 
-def test_a_state_machine_is_no_branch_as_no_step_could_save_what_it_yields() -> None:
+def test_a_state_machine_cannot_be_a_branch() -> None:
     machine = StateMachine("count", initial=1, transitions=[Transition("add", 1, 2)], final={2})
     branches: Any = {"x": pure, "y": machine}
 
@@ -251,7 +253,7 @@ def test_branches_are_checked_as_nodes_are() -> None:
     assert "to merge them, not None" in problem({"x": pure}, None)
 
 
-def test_a_condition_that_is_none_is_named() -> None:
+def test_a_condition_must_be_callable() -> None:
     condition: Any = "is_even"
     graph = described("a", "b", edges="", entry="a", exits="b").edge("a", "b", when=condition)
 
@@ -266,7 +268,7 @@ async def later(state: int) -> bool:
     return False
 
 
-def test_conditions_and_choices_that_are_async_functions_are_refused() -> None:
+def test_conditions_and_choices_cannot_be_async() -> None:
     asked: Any = later
     graph = (
         described("a", "b", "c", entry="a", exits="c")
@@ -288,7 +290,9 @@ def test_conditions_and_choices_that_are_async_functions_are_refused() -> None:
     ("answer", "kind"),
     [(lambda _: pure(False), "an effect"), (lambda _: later(1), "an awaitable")],
 )
-async def test_a_condition_that_does_not_answer_at_once_is_a_defect(answer: Any, kind: str) -> None:
+async def test_a_condition_that_returns_an_effect_or_awaitable_is_a_defect(
+    answer: Any, kind: str
+) -> None:
     asking = described("a", "b", entry="a", exits="b").edge("a", "b", when=answer).build()
     with pytest.raises(
         TypeError, match=f"^the condition of the edge 'a' -> 'b' .* returned {kind}"
@@ -301,7 +305,7 @@ async def test_a_condition_that_does_not_answer_at_once_is_a_defect(answer: Any,
     assert "in the condition of the edge 'a' -> 'b' if True" in caught.value.__notes__
 
 
-def test_two_classes_of_one_name_are_refused() -> None:
+def test_two_classes_with_the_same_name_are_refused() -> None:
     def of_a_class() -> Callable[[int], Effect[object, Never, int]]:
         @dataclass
         class Order:
@@ -310,7 +314,7 @@ def test_two_classes_of_one_name_are_refused() -> None:
         def act(order: Order) -> Effect[object, Never, Order]:
             return pure(order)
 
-        # As from a module in which annotations are not text.
+        # As in a module without postponed annotations.
         act.__annotations__ = {"order": Order, "return": Effect[object, Never, Order]}
         return act  # type: ignore[return-value]
 
@@ -328,7 +332,7 @@ def test_all_problems_are_reported_at_once() -> None:
         .node("twice", pure)
         .node("x", body)
         .edge("twice", "nowhere")
-        .exit("nobody")
+        .exit("unknown")
     )
 
     with pytest.raises(InvalidGraph) as caught:
@@ -340,7 +344,7 @@ def test_all_problems_are_reported_at_once() -> None:
         "two nodes have the name 'twice'",
         "node 'x' takes a function",
         "unknown node 'nowhere'",
-        "unknown node 'nobody'",
+        "unknown node 'unknown'",
         "no entry",
         "'x' is a dead end",
         "max_iterations",
@@ -349,13 +353,13 @@ def test_all_problems_are_reported_at_once() -> None:
     assert said.count("\n- ") == len(caught.value.problems) == 7
 
 
-def test_an_edge_may_be_described_before_its_nodes() -> None:
+def test_an_edge_may_be_added_before_its_nodes() -> None:
     graph = AnyGraph("g").exit("b").edge("a", "b").entry("a").node("b", pure).node("a", pure)
 
     assert graph.build().body(1).run_sync(App()) == Success(1)
 
 
-def test_what_is_described_later_changes_nothing_that_was_built() -> None:
+def test_later_changes_do_not_affect_a_built_graph() -> None:
     description = described("a", "b", edges="ab", entry="a", exits="b")
     built = description.build()
     description.node("c", pure)
@@ -365,7 +369,7 @@ def test_what_is_described_later_changes_nothing_that_was_built() -> None:
     assert built.body(1).run_sync(App()) == Success(1)
 
 
-def test_a_graph_is_a_workflow_of_its_own_kind() -> None:
+def test_a_graph_is_a_workflow_of_kind_graph() -> None:
     graph = AnyGraph("g", version="3").node("a", pure).entry("a").exit("a").build()
 
     assert (graph.name, graph.version, graph.kind) == ("g", "3", "graph")
@@ -415,7 +419,7 @@ USUAL = (("a", "c", is_even), ("a", "b", None), ("b", "c", None))
     ],
 )
 @pytest.mark.anyio
-async def test_a_run_is_not_resumed_by_a_graph_with_other_edges(
+async def test_changed_edges_are_a_changed_definition(
     edges: tuple[tuple[str, str, Any], ...], said: list[str]
 ) -> None:
     app = App()
@@ -430,7 +434,7 @@ async def test_a_run_is_not_resumed_by_a_graph_with_other_edges(
     assert isinstance(plan, DefinitionChanged)
 
 
-def test_the_order_of_edges_counts_and_the_names_of_conditions_do_not() -> None:
+def test_the_definition_includes_the_order_of_edges_but_not_the_names_of_conditions() -> None:
     first = (("a", "c", is_even), ("a", "b", is_small), ("b", "c", None))
     other_order = (first[1], first[0], first[2])
     other_names = (("a", "c", is_small), ("a", "b", is_even), first[2])
@@ -445,7 +449,7 @@ def within(inner: Any) -> Graph[HasCheckpoints, Any, int]:
     return AnyGraph("outer").node("inner", inner).entry("inner").exit("inner").build()
 
 
-def test_a_change_of_a_nested_workflow_is_a_change() -> None:
+def test_a_changed_nested_workflow_is_a_changed_definition() -> None:
     def coded(version: str) -> Any:
         @workflow(version=version)
         def body(number: int) -> Effect[HasCheckpoints, str, int]:
@@ -465,7 +469,7 @@ def test_a_change_of_a_nested_workflow_is_a_change() -> None:
     assert graphs[0].definition.steps == ("inner", "inner/a", "inner/b", "inner/c")
 
 
-def test_the_input_is_structured_as_the_state_that_the_graph_declares() -> None:
+def test_the_input_is_structured_as_the_declared_state() -> None:
     @dataclass(frozen=True)
     class Draft:
         text: str

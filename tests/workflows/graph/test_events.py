@@ -1,4 +1,4 @@
-"""What observers are told of a graph, and in which order."""
+"""The events that observers of a graph get, and their order."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def without_entries(observer: RecordingObserver) -> list[CheckpointEvent]:
     return [event for event in observer.events if not isinstance(event, EntryAppended)]
 
 
-async def test_a_way_through_a_graph_is_told_node_by_node() -> None:
+async def test_observers_see_each_node_and_edge() -> None:
     observer = RecordingObserver()
     app = App(Checkpoints(MemoryStore(), observers=[observer]))
 
@@ -84,7 +84,7 @@ async def test_a_way_through_a_graph_is_told_node_by_node() -> None:
     ]
 
 
-async def test_a_resume_tells_where_it_goes_on_and_not_again_what_it_skips() -> None:
+async def test_a_resume_does_not_report_skipped_nodes_again() -> None:
     observer = RecordingObserver()
     store = MemoryStore()
     app = app_on(store, failing=["add 1"])
@@ -111,7 +111,7 @@ async def test_a_resume_tells_where_it_goes_on_and_not_again_what_it_skips() -> 
     ]
 
 
-async def test_a_complete_run_is_loaded_and_not_resumed() -> None:
+async def test_a_complete_run_is_loaded_but_not_resumed() -> None:
     observer = RecordingObserver()
     store = MemoryStore()
     await counting().start(0, run_id="r").run(App(Checkpoints(store)))
@@ -130,7 +130,7 @@ def raise_a_bug(_: int) -> Effect[App, str, int]:
 @pytest.mark.parametrize(
     ("node", "outcome"), [(lambda _: fail("no"), "failed"), (raise_a_bug, "failed")]
 )
-async def test_how_a_node_ended_is_told(
+async def test_observers_see_how_a_node_ended(
     node: Callable[[int], Effect[App, str, int]], outcome: str
 ) -> None:
     observer = RecordingObserver()
@@ -143,7 +143,7 @@ async def test_how_a_node_ended_is_told(
 
 
 @both_backends
-async def test_a_node_that_was_cut_off_is_told_as_interrupted() -> None:
+async def test_observers_see_an_interrupted_node() -> None:
     observer = RecordingObserver()
     began = anyio.Event()
 
@@ -164,7 +164,7 @@ async def test_a_node_that_was_cut_off_is_told_as_interrupted() -> None:
     assert ended.outcome == "interrupted"
 
 
-async def test_branches_and_sub_graphs_are_told_with_their_place() -> None:
+async def test_observers_see_the_paths_of_branches_and_nested_nodes() -> None:
     observer = RecordingObserver()
     graph = (
         StateGraph[App, Any, int]("outer")
@@ -175,10 +175,10 @@ async def test_branches_and_sub_graphs_are_told_with_their_place() -> None:
     )
     await graph.start(0, run_id="r").run(App(Checkpoints(MemoryStore(), observers=[observer])))
 
-    told = {
+    nodes = {
         (event.graph, event.step) for event in observer.events if isinstance(event, NodeStarted)
     }
-    assert told == {
+    assert nodes == {
         ("outer", "both"),
         ("outer", "both/par_traverse[plus]/plus"),
         ("outer", "both/par_traverse[count]/count"),
@@ -188,18 +188,18 @@ async def test_branches_and_sub_graphs_are_told_with_their_place() -> None:
     }
 
 
-async def test_a_plain_run_shows_its_nodes_to_the_observer_of_effects() -> None:
-    class Told:
+async def test_an_effect_observer_sees_the_nodes_of_a_plain_run() -> None:
+    class Log:
         def __init__(self) -> None:
-            self.log: list[str] = []
+            self.lines: list[str] = []
 
         def began(self, name: str) -> None:
-            self.log.append(f"{name} began")
+            self.lines.append(f"{name} began")
 
         def ended(self, name: str, ended: object) -> None:
-            self.log.append(f"{name} ended: {type(ended).__name__}")
+            self.lines.append(f"{name} ended: {type(ended).__name__}")
 
-    told = Told()
-    await counting().body(1).run(App(Checkpoints(MemoryStore())), observer=told)
+    log = Log()
+    await counting().body(1).run(App(Checkpoints(MemoryStore())), observer=log)
 
-    assert told.log == ["add began", "add ended: Success", "end began", "end ended: Success"]
+    assert log.lines == ["add began", "add ended: Success", "end began", "end ended: Success"]

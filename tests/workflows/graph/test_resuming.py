@@ -1,4 +1,4 @@
-"""A graph that was stopped goes on at the node after the last durable one."""
+"""A stopped graph continues at the node after the last durable one."""
 
 from __future__ import annotations
 
@@ -107,13 +107,13 @@ async def test_a_resume_runs_the_node_that_failed_and_none_before_it(
     again = App(app.checkpoints)
     assert await looping().resume("r").run(again) == Success(WHOLE)
 
-    # The visit that failed is the last before and the first again.
+    # The failed visit is the last before the resume and the first after it.
     assert [*before[:-1], *again.world.done] == VISITS
     steps = [done.step for done in (await read_checkpoint(store, "r")).completed_steps]
     assert steps == ["write", "review", "write#2", "review#2", "write#3", "review#3", "publish"]
 
 
-async def test_not_even_the_function_of_a_node_that_is_skipped_is_called(
+async def test_the_function_of_a_skipped_node_is_not_called(
     store: MemoryStore,
 ) -> None:
     called: list[str] = []
@@ -134,7 +134,7 @@ async def test_not_even_the_function_of_a_node_that_is_skipped_is_called(
     assert called == ["a", "b", "b"]
 
 
-async def test_a_run_at_its_exit_says_so_and_gives_its_recorded_state(store: MemoryStore) -> None:
+async def test_a_complete_run_yields_its_recorded_state(store: MemoryStore) -> None:
     app = App(Checkpoints(store))
     await looping().start(Draft(""), run_id="r").run(app)
     app.world.done.clear()
@@ -146,7 +146,7 @@ async def test_a_run_at_its_exit_says_so_and_gives_its_recorded_state(store: Mem
     assert app.world.done == []
 
 
-async def test_a_plan_names_the_node_that_a_resume_runs_next_whatever_entry_is_the_last(
+async def test_after_any_entry_a_plan_names_the_node_that_a_resume_runs_first(
     store: MemoryStore,
 ) -> None:
     app = App(Checkpoints(store))
@@ -217,7 +217,7 @@ async def test_a_crash_at_every_append_changes_nothing_in_sub_graphs_and_branche
     assert len(points) >= (2 * 25 if policy.every_steps == 1 else 2)
 
 
-async def test_a_plan_looks_into_sub_graphs_and_names_what_is_under_way(
+async def test_a_plan_looks_into_nested_graphs(
     store: MemoryStore,
 ) -> None:
     app = App(Checkpoints(store))
@@ -232,15 +232,15 @@ async def test_a_plan_looks_into_sub_graphs_and_names_what_is_under_way(
 
     assert await planned_after("polish/review") == ("polish/write#2", False)
     assert await planned_after("polish/review#3") == ("polish/publish", False)
-    # The sub-graph is at its exit, and its own step is still to be completed.
+    # The nested graph is at its exit, but its own step is not complete.
     assert await planned_after("polish/publish") == ("polish", True)
     assert await planned_after("polish") == ("checks", False)
-    # One branch has completed, and the other one is under way: the node is taken up again.
+    # One branch is complete and the other is not, so the node is repeated.
     assert await planned_after("checks/par_traverse[measure]/measure") == ("checks", True)
     assert await planned_after("checks") == ("polish#2", False)
 
 
-async def test_branches_that_completed_are_not_run_again(store: MemoryStore) -> None:
+async def test_completed_branches_are_not_run_again(store: MemoryStore) -> None:
     app = App(Checkpoints(store), World(failing={"cut#1"}))
     assert isinstance((await nested().start(Draft(""), run_id="r").run(app)).failure(), Broken)
     assert app.world.done.count("measure") == 1
@@ -250,10 +250,10 @@ async def test_branches_that_completed_are_not_run_again(store: MemoryStore) -> 
     assert app.world.done.count("measure") == app.world.done.count("cut") - 1
 
 
-async def test_what_a_nested_workflow_saw_between_its_steps_is_seen_again(
+async def test_a_nested_workflow_reads_the_same_time_again(
     store: MemoryStore,
 ) -> None:
-    """A node is run again as a whole, and the steps within it are skipped: they must still fit."""
+    """A node is repeated as a whole, but the steps within it are skipped, so they must fit."""
     seen: list[datetime] = []
 
     @step
@@ -280,7 +280,7 @@ async def test_what_a_nested_workflow_saw_between_its_steps_is_seen_again(
     assert seen == [seen[0]] * 2
 
 
-async def test_a_sub_graph_that_is_retried_within_a_node_begins_anew(store: MemoryStore) -> None:
+async def test_a_retried_nested_graph_begins_again(store: MemoryStore) -> None:
     policy = RetryPolicy.constant(0).with_max_retries(3)
 
     def patient(draft: Draft) -> Effect[App, RetryExhausted[Any], Draft]:
@@ -298,7 +298,7 @@ async def test_a_sub_graph_that_is_retried_within_a_node_begins_anew(store: Memo
     assert len(begun) == len(set(begun)) == 1 + len(app.world.done)
 
 
-async def test_a_workflow_may_handle_the_failure_of_a_graph_that_is_stuck(
+async def test_a_workflow_can_handle_a_stuck_graph(
     store: MemoryStore,
 ) -> None:
     stuck = StateGraph[App, Broken, Draft]("stuck").node("write", write).node("end", pure)
@@ -316,15 +316,15 @@ async def test_a_workflow_may_handle_the_failure_of_a_graph_that_is_stuck(
     app = App(Checkpoints(store), World(failing={"after#1"}))
     await handling.start(Draft("a"), run_id="r").run(app)
 
-    # The failure was handled, so it is settled: a resume meets it again, and writes nothing again.
+    # The failure was handled, so it is settled: a resume replays it, and does not repeat `write`.
     assert await handling.resume("r").run(app) == Success("NoEdge: write")
     assert app.world.done == ["write", "after", "after"]
 
 
-async def test_a_workflow_may_handle_the_failure_of_a_list_of_steps_in_a_graph(
+async def test_a_workflow_can_handle_the_failure_of_a_nested_list_of_steps(
     store: MemoryStore,
 ) -> None:
-    # What the node may fail with is known from its steps, and the graph does not say it again.
+    # The errors of the node are known from its steps, although the graph does not declare them.
     unsaid: StateGraph[App, Any, Draft] = StateGraph("outer")
     unsaid.node("list", Workflow.of_steps("list", [write])).entry("list").exit("list")
     graph = unsaid.build()
@@ -342,7 +342,7 @@ async def test_a_workflow_may_handle_the_failure_of_a_list_of_steps_in_a_graph(
     assert await handling.resume("r").run(app) == Success("write#1")
 
 
-async def test_a_node_that_may_run_only_once_is_not_run_again_silently(store: MemoryStore) -> None:
+async def test_an_at_most_once_node_is_not_repeated_silently(store: MemoryStore) -> None:
     @step(at_most_once=True)
     def pay(number: int) -> Effect[App, Broken, int]:
         return from_async(sleep_long).map(lambda _: number + 1)
@@ -370,7 +370,7 @@ async def test_a_node_that_may_run_only_once_is_not_run_again_silently(store: Me
 
 
 @both_backends
-async def test_an_interrupted_graph_goes_on_with_the_node_that_was_cut_off(
+async def test_an_interrupted_graph_continues_with_the_interrupted_node(
     store: MemoryStore,
 ) -> None:
     began = anyio.Event()
@@ -402,7 +402,7 @@ async def test_an_interrupted_graph_goes_on_with_the_node_that_was_cut_off(
 
 
 @both_backends
-async def test_a_graph_that_is_interrupted_in_its_branches_ends_as_an_uninterrupted_one(
+async def test_a_graph_interrupted_in_its_branches_completes_with_the_same_result(
     store: MemoryStore,
 ) -> None:
     began = anyio.Event()
@@ -433,7 +433,7 @@ async def test_a_graph_that_is_interrupted_in_its_branches_ends_as_an_uninterrup
     assert {item.outcome for item in checkpoint.history} == {"completed"}
 
 
-async def test_a_changed_graph_goes_on_if_it_is_forced_to(store: MemoryStore) -> None:
+async def test_a_changed_graph_continues_by_force(store: MemoryStore) -> None:
     app = App(Checkpoints(store), World(failing={"publish#1"}))
     await looping().start(Draft(""), run_id="r").run(app)
     longer = (
@@ -457,7 +457,7 @@ async def test_a_changed_graph_goes_on_if_it_is_forced_to(store: MemoryStore) ->
 
 
 def forked(*, is_fixed: bool, stops: str = "") -> Graph[App, Any, Draft]:
-    """Leads by `left` to the exit, or once that is fixed by `right`, and from there by `left` again."""
+    """Leads through `left` to the exit; once fixed, through `right`, and from there perhaps `left`."""
     return (
         StateGraph[App, Any, Draft]("forked")
         .node("begin", write)
@@ -475,7 +475,7 @@ def forked(*, is_fixed: bool, stops: str = "") -> Graph[App, Any, Draft]:
     )
 
 
-async def test_a_run_does_not_stand_where_a_fixed_condition_has_led_past(
+async def test_progress_ignores_an_attempt_that_a_fixed_condition_bypassed(
     store: MemoryStore,
 ) -> None:
     app = App(Checkpoints(store))
@@ -494,7 +494,7 @@ async def test_a_run_does_not_stand_where_a_fixed_condition_has_led_past(
     assert dict(fixed.progress(ended).visits) == {"begin": 1, "left": 1, "right": 1, "end": 1}
     again = Checkpoint.from_binary(ended.to_binary())
     assert fixed.progress(again).current == ("end",)
-    # Whichever entry the run was cut off after, a node that has completed is where it stands.
+    # After any entry, a completed node is the current one.
     for length in range(failed.metadata.entries + 1, ended.metadata.entries):
         checkpoint = await read_checkpoint(store, "r", at=length)
         if isinstance(checkpoint.state, Completed):
@@ -503,7 +503,7 @@ async def test_a_run_does_not_stand_where_a_fixed_condition_has_led_past(
             assert fixed.plan_for(checkpoint).start == expected
 
 
-async def test_an_attempt_that_was_led_past_may_be_come_to_later(store: MemoryStore) -> None:
+async def test_a_bypassed_attempt_may_be_reached_later(store: MemoryStore) -> None:
     app = App(Checkpoints(store))
     await forked(is_fixed=False, stops="left").start(Draft(""), run_id="r").run(app)
     await forked(is_fixed=True, stops="left").resume("r").run(app)
@@ -518,11 +518,11 @@ async def test_an_attempt_that_was_led_past_may_be_come_to_later(store: MemorySt
     assert graph.progress(await read_checkpoint(store, "r")).current == ("left",)
 
 
-# How often a graph is saved, and what happens if it cannot be.
+# How often a graph is saved, and what happens if a save fails.
 
 
 class LosingStore(MemoryStore):
-    """Remembers the entries of each append, and refuses those that it is told to."""
+    """Counts the entries of each append, and fails those in `lost`."""
 
     def __init__(self, *lost: int) -> None:
         super().__init__()
@@ -544,7 +544,7 @@ class LosingStore(MemoryStore):
         await super().append(lease, bodies, after=after, summary=summary, release=release)
 
 
-async def test_every_so_many_nodes_is_a_commit() -> None:
+async def test_the_policy_says_how_many_nodes_share_a_commit() -> None:
     async with LosingStore() as store:
         app = App(Checkpoints(store, policy=CheckpointPolicy(every_steps=3)))
         assert await looping().start(Draft(""), run_id="r").run(app) == Success(WHOLE)
@@ -553,7 +553,7 @@ async def test_every_so_many_nodes_is_a_commit() -> None:
     assert store.appends == [1, 7, 6, 2]
 
 
-async def test_a_save_that_fails_stops_the_graph_and_only_unsaved_nodes_are_run_again() -> None:
+async def test_a_failed_save_stops_the_graph_and_only_unsaved_nodes_are_repeated() -> None:
     async with LosingStore(3) as store:
         app = App(Checkpoints(store, policy=CheckpointPolicy(every_steps=3)))
         error = (await looping().start(Draft(""), run_id="r").run(app)).failure()
@@ -566,7 +566,7 @@ async def test_a_save_that_fails_stops_the_graph_and_only_unsaved_nodes_are_run_
     assert app.world.done[6:] == VISITS[3:]
 
 
-async def test_a_save_that_fails_is_only_warned_of_if_the_user_wants_it_so(
+async def test_on_save_error_warn_continues_after_a_failed_save(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with LosingStore(3) as store:
@@ -580,7 +580,7 @@ async def test_a_save_that_fails_is_only_warned_of_if_the_user_wants_it_so(
     assert "the disk is full" in caplog.text
 
 
-async def test_a_run_that_is_not_to_be_preserved_is_gone_once_it_is_at_its_exit(
+async def test_without_preserve_a_complete_run_is_deleted(
     store: MemoryStore,
 ) -> None:
     app = App(Checkpoints(store, preserve=False), World(failing={"publish#1"}))
@@ -592,7 +592,7 @@ async def test_a_run_that_is_not_to_be_preserved_is_gone_once_it_is_at_its_exit(
     assert await store.find() == []
 
 
-async def test_a_run_of_an_earlier_version_goes_on_in_the_new_one_with_its_state_upgraded(
+async def test_a_run_of_an_earlier_version_continues_from_its_upgraded_state(
     store: MemoryStore,
 ) -> None:
     def doubling(version: str, **options: Any) -> Graph[App, Any, dict[str, int]]:

@@ -1,7 +1,8 @@
-"""What is wrong with a definition is said when it is built: all of it, and nothing that may be right."""
+"""Building a machine reports all problems of its definition, and nothing that may be right."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,7 +40,7 @@ def problems(
     final: Any = (Step.D,),
     **options: Any,
 ) -> tuple[str, ...]:
-    """What is wrong with a machine of these transitions."""
+    """The problems of a machine with these transitions."""
     try:
         StateMachine("checked", initial=initial, transitions=transitions, final=final, **options)
     except InvalidMachine as invalid:
@@ -50,7 +51,7 @@ def problems(
 A_TO_D = Transition("go", Step.A, Step.D)
 
 
-def test_a_good_definition_has_no_problems() -> None:
+def test_a_valid_definition_has_no_problems() -> None:
     assert problems(A_TO_D) == ()
 
 
@@ -96,7 +97,7 @@ def test_a_machine_needs_an_initial_state_and_transitions() -> None:
     assert problems(Transition("go", None, Step.D), initial=None) == ()
 
 
-def test_without_transitions_the_states_have_nothing_to_lead_anywhere() -> None:
+def test_without_transitions_the_states_are_dead_or_unreachable() -> None:
     assert problems() == (
         "it has no transitions",
         "state A is dead: it is not final, and no transition leaves it",
@@ -114,7 +115,7 @@ def test_a_state_from_which_no_final_one_can_be_reached_is_dead() -> None:
     )
 
 
-def test_a_machine_may_go_on_for_ever_if_its_author_says_so() -> None:
+def test_a_machine_without_final_states_must_declare_it() -> None:
     circle = [Transition("there", Step.A, Step.B), Transition("back", Step.B, Step.A)]
 
     [endless] = problems(*circle, final=())
@@ -122,7 +123,7 @@ def test_a_machine_may_go_on_for_ever_if_its_author_says_so() -> None:
     assert problems(*circle, final=None) == ()
 
 
-def test_a_final_state_may_be_one_that_actions_abort_to() -> None:
+def test_an_action_may_abort_to_a_final_state() -> None:
     assert problems(Transition("go", Step.A, Step.D, act), final={Step.C, Step.D}) == ()
     assert problems(A_TO_D, final={Step.C, Step.D}) == (
         "state C is unreachable: nothing leads to it from the initial state",
@@ -132,13 +133,13 @@ def test_a_final_state_may_be_one_that_actions_abort_to() -> None:
     ) == ("state C is unreachable: nothing leads to it from the initial state",)
 
 
-def test_a_state_that_is_only_aborted_to_must_lead_on() -> None:
+def test_an_abort_target_must_be_final_or_have_transitions() -> None:
     assert problems(Transition("go", Step.A, Step.D, act, abort_to=Step.B)) == (
         "state B is dead: it is not final, and no transition leaves it",
     )
 
 
-def test_a_transition_without_an_action_needs_one_state_to_go_to() -> None:
+def test_a_transition_without_an_action_needs_a_single_target() -> None:
     assert problems(Transition("go", Step.A, {Step.C, Step.D}), final={Step.C, Step.D}) == (
         "transition 'go' has no action, so it must lead to a single state, not to C or D",
     )
@@ -149,7 +150,7 @@ def test_a_transition_without_an_action_needs_one_state_to_go_to() -> None:
     assert "transition 'go' leaves no state" in problems(Transition("go", set[Step](), Step.D))
 
 
-def test_a_policy_without_a_bound_is_named() -> None:
+def test_an_unbounded_policy_is_reported() -> None:
     unbounded = RetryPolicy.constant(1)
 
     [problem] = problems(Transition("go", Step.A, Step.D, act, retry=unbounded))
@@ -157,12 +158,12 @@ def test_a_policy_without_a_bound_is_named() -> None:
     assert problems(Transition("go", Step.A, Step.D, act, retry=unbounded.without_bound())) == ()
 
 
-def test_an_enum_stands_for_each_of_its_members() -> None:
+def test_an_enum_means_each_of_its_members() -> None:
     anywhere = Transition("quit", Step, Step.D, guard=no)
 
-    # A class that is left from says nothing of which states there are, nor does it count a final one.
+    # As a source, a class does not add states, and does not leave final ones.
     assert problems(anywhere, Transition("go", Step.A, Step.B)) == ()
-    # One that is moved to says that there are all of them.
+    # As a target, it adds all of its members.
     assert problems(Transition("go", Step.A, Step, act)) == (
         "state B is dead: it is not final, and no transition leaves it",
         "state C is dead: it is not final, and no transition leaves it",
@@ -202,7 +203,7 @@ def test_a_class_is_one_place_for_all_of_its_instances() -> None:
     ) == ("transition 'decide' leaves Review, to which nothing leads",)
 
 
-def test_a_base_class_stands_for_those_that_derive_from_it() -> None:
+def test_a_base_class_means_its_subclasses() -> None:
     submit = Transition("submit", Draft, Review, act, guard=no)
     finish = Transition("finish", Page, Public, act)
 
@@ -212,7 +213,7 @@ def test_a_base_class_stands_for_those_that_derive_from_it() -> None:
     )
 
 
-def test_a_union_stands_for_its_classes() -> None:
+def test_a_union_means_its_classes() -> None:
     finish: Transition[Any, Any, Any] = Transition("finish", Draft | Review, Public, act)
 
     assert str(finish.source) == "Draft or Review"
@@ -227,7 +228,7 @@ def test_a_union_stands_for_its_classes() -> None:
     )
 
 
-def test_a_literal_stands_for_its_values() -> None:
+def test_a_literal_means_its_values() -> None:
     letters = Literal["b", "a", "b", Step.A, None]
     go: Transition[Any, Any, Any] = Transition("go", letters, "c")
 
@@ -252,7 +253,7 @@ Name = NewType("Name", str)
     "annotation",
     [Box[int], list[str], Name, Any, Annotated[Draft, "a page"], T, Callable[[int], int], {Name}],
 )
-def test_an_annotation_that_is_no_state_is_refused_by_name(annotation: Any) -> None:
+def test_other_annotations_are_refused(annotation: Any) -> None:
     [named] = annotation if isinstance(annotation, set) else [annotation]
 
     with pytest.raises(TypeError) as caught:
@@ -270,7 +271,7 @@ class Access(Flag):
     ALL = 4
 
 
-def test_members_of_a_flag_that_are_combined_are_states() -> None:
+def test_combined_members_of_a_flag_are_states() -> None:
     both = Access.READ | Access.WRITE
     widen = Transition("widen", {both, Access.READ, Access(0), Access.WRITE}, Access.ALL)
 
@@ -284,7 +285,7 @@ def test_members_of_a_flag_that_are_combined_are_states() -> None:
 
 
 @pytest.mark.parametrize("named", [frozenset({"a", "b"}), frozenset({Step.A})])
-def test_a_frozenset_is_one_state_and_who_means_several_is_told(named: Any) -> None:
+def test_a_frozenset_is_one_state(named: Any) -> None:
     elements = ", ".join(sorted(map(repr, named)))
     shown = f"frozenset({{{elements}}}) (a frozenset is one state; use a set for several)"
 
@@ -299,15 +300,15 @@ def test_a_frozenset_is_one_state_and_who_means_several_is_told(named: Any) -> N
     assert problems(Transition("go", {named}, "z"), initial=named, final={"z"}) == ()
 
 
-def test_a_final_state_may_be_one_of_a_class_that_is_moved_to() -> None:
+def test_an_instance_of_a_target_class_may_be_final() -> None:
     end = Public("the end")
     write = Transition("write", Draft, Public, act)
 
-    # Any other page leads nowhere; but whether there are others nobody knows.
+    # Any other page would be dead, but it is unknown whether there are others.
     assert problems(write, initial=DRAFT, final={end}) == ()
 
 
-def test_two_classes_of_one_name_are_refused() -> None:
+def test_two_classes_with_the_same_name_are_refused() -> None:
     other = type("Draft", (Page,), {"__module__": __name__})
 
     [problem] = problems(Transition("go", Draft, other, act), initial=DRAFT, final=[other])
@@ -316,7 +317,7 @@ def test_two_classes_of_one_name_are_refused() -> None:
     assert "named Draft" in problem
 
 
-def test_actions_may_fail_with_classes_of_one_name() -> None:
+def test_actions_may_fail_with_different_classes_of_the_same_name() -> None:
     def declined(module: str) -> type[Exception]:
         @dataclass
         class Declined(Exception):
@@ -338,12 +339,12 @@ def test_actions_may_fail_with_classes_of_one_name() -> None:
     )
 
 
-def test_what_is_not_hashable_is_no_state_and_a_set_names_several() -> None:
+def test_a_list_of_states_is_refused() -> None:
     with pytest.raises(TypeError, match="use a set for several states"):
         Transition("go", [Step.A, Step.B], Step.D)
 
 
-def test_a_data_class_that_can_be_changed_is_no_state() -> None:
+def test_a_mutable_dataclass_cannot_be_a_state() -> None:
     @dataclass
     class Loose:
         text: str
@@ -354,7 +355,7 @@ def test_a_data_class_that_can_be_changed_is_no_state() -> None:
     assert "make a dataclass frozen=True" in loose
 
 
-def test_initial_and_final_states_that_are_none_are_told_with_all_else() -> None:
+def test_invalid_initial_and_final_states_are_reported_with_all_other_problems() -> None:
     initial, final, *others = problems(
         Transition("a/b", Step.A, Step.B), initial=[1], final=[[2]], retry=RetryPolicy.constant(1)
     )
@@ -409,13 +410,13 @@ class Later:
         ),
     ],
 )
-def test_actions_and_guards_are_functions(given: Any, said: str) -> None:
+def test_actions_and_guards_must_be_functions(given: Any, said: str) -> None:
     [problem] = problems(Transition("go", Step.A, Step.D, **given))
 
     assert problem.startswith(f"transition 'go' {said}")
 
 
-def test_what_is_no_transition_and_no_policy_is_told_with_all_else() -> None:
+def test_invalid_transitions_and_policies_are_reported_with_all_other_problems() -> None:
     given: Any = ["x", A_TO_D, 5]
     policy: Any = 3
 
@@ -440,55 +441,47 @@ def test_a_machine_needs_a_name() -> None:
         StateMachine("", initial=Step.A, transitions=[A_TO_D], final={Step.D})
 
 
-def test_a_single_final_state_and_one_of_text_are_understood() -> None:
+def test_final_may_be_a_single_state() -> None:
     assert problems(Transition("go", "ab", "cd"), initial="ab", final="cd") == ()
     assert problems(A_TO_D, final=Step.D) == ()
 
 
 @pytest.mark.parametrize("final", [{Step.C, Step.D}, [Step.C, Step.D], frozenset({Step.C, Step.D})])
-def test_final_states_may_be_any_collection(final: Any) -> None:
+def test_final_may_be_any_collection(final: Any) -> None:
     split = [Transition("left", Step.A, Step.C, guard=no), Transition("right", Step.A, Step.D)]
 
     assert problems(*split, final=final) == ()
 
 
-def test_messages_are_the_same_in_every_process() -> None:
-    script = (
-        "from effectflow import Transition\n"
-        "named = {'x', 'b', 'long', 'a', frozenset('vuw'), frozenset('fed'), frozenset('ihg')}\n"
-        "print(Transition('go', named, {'u', 'v', 'w'}).source)"
-    )
+SAME_IN_EVERY_PROCESS = """
+from dataclasses import dataclass
+from effectflow import StateMachine, Transition
 
-    def output(seed: str) -> str:
-        environment = {"PYTHONHASHSEED": seed}
-        command = [sys.executable, "-c", script]
-        return subprocess.check_output(command, text=True, env=environment)
+named = {'x', 'b', 'long', 'a', frozenset('vuw'), frozenset('fed'), frozenset('ihg')}
+print(Transition('go', named, {'u', 'v', 'w'}).source)
 
+@dataclass(frozen=True)
+class Kit:
+    parts: frozenset[object]
+    places: tuple[object, ...] = ()
+
+full = Kit(frozenset({'a', 'b', Kit(frozenset('cde'))}), (1, frozenset('fgh')))
+empty = Kit(frozenset())
+use = Transition('use', full, empty)
+print(StateMachine('kits', initial=full, transitions=[use], final={empty}).fingerprint)
+"""
+
+
+def test_messages_and_fingerprints_are_the_same_in_every_process() -> None:
+    def output(seed: str) -> list[str]:
+        command = [sys.executable, "-c", SAME_IN_EVERY_PROCESS]
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        return subprocess.check_output(command, text=True, env=environment).splitlines()
+
+    source, fingerprint = output("1")
     letters = [f"frozenset({{{', '.join(map(repr, part))}}})" for part in ("def", "ghi", "uvw")]
-    assert output("1") == output("2") == " or ".join([*letters, "a", "b", "long", "x\n"])
-
-
-def test_the_fingerprint_of_states_that_hold_frozensets_is_the_same_in_every_process() -> None:
-    script = (
-        "from dataclasses import dataclass\n"
-        "from effectflow import StateMachine, Transition\n"
-        "@dataclass(frozen=True)\n"
-        "class Kit:\n"
-        "    parts: frozenset[object]\n"
-        "    places: tuple[object, ...] = ()\n"
-        "full = Kit(frozenset({'a', 'b', Kit(frozenset('cde'))}), (1, frozenset('fgh')))\n"
-        "empty = Kit(frozenset())\n"
-        "machine = StateMachine('kits', initial=full, transitions=[Transition('use', full, empty)],"
-        " final={empty})\n"
-        "print(machine.fingerprint)"
-    )
-
-    def output(seed: str) -> str:
-        environment = {"PYTHONHASHSEED": seed}
-        command = [sys.executable, "-c", script]
-        return subprocess.check_output(command, text=True, env=environment)
-
-    assert output("1") == output("2") == output("3")
+    assert source == " or ".join([*letters, "a", "b", "long", "x"])
+    assert output("2") == output("3") == [source, fingerprint]
 
 
 def test_a_machine_is_a_workflow_with_a_definition() -> None:
@@ -522,7 +515,7 @@ def test_migrations_must_lead_to_the_version(version: str) -> None:
             build()
 
 
-def test_a_machine_of_hundreds_of_states_is_built_without_comparing_each_with_each() -> None:
+def test_building_hundreds_of_states_does_not_compare_each_with_each() -> None:
     calls = 0
 
     def count(_frame: object, event: str, _argument: object) -> None:

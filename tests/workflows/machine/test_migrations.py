@@ -1,4 +1,4 @@
-"""What migrations of a machine are given: its states, and nothing that its actions save besides."""
+"""Migrations of a machine upgrade its states, and nothing else that its actions save."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def app() -> AsyncIterator[App]:
 
 @step
 def quote(item: str) -> Effect[object, str, dict[str, str]]:
-    """What it gives has the look of an attempt, and is none."""
+    """Its output looks like the record of an attempt."""
     return pure({"outcome": "moved", "state": item})
 
 
@@ -61,7 +61,7 @@ def ship(state: str) -> Do[App, Any, Outcome[Any]]:
 
 
 def machine(word: str, version: str, **options: Any) -> StateMachine[App, Any, str]:
-    """A machine whose states have another first word in each version."""
+    """A machine whose states begin with another word in each version."""
     return StateMachine(
         "renamed",
         initial=f"{word} new",
@@ -80,7 +80,7 @@ STATES = {f"old {part}": f"now {part}" for part in ("new", "priced", "sent", "lo
 
 
 def renamed(state: Any) -> Any:
-    """Knows the states, and can do nothing with anything else."""
+    """Fails for anything else than a state."""
     return STATES[state]
 
 
@@ -95,7 +95,7 @@ def moves(machine: Machine[str]) -> list[tuple[str, str]]:
 ALL_MOVES = [("now new", "now priced"), ("now priced", "now lost")]
 
 
-async def test_a_run_goes_on_whose_actions_have_durable_steps_of_their_own(app: App) -> None:
+async def test_a_run_with_steps_within_actions_is_upgraded(app: App) -> None:
     with pytest.raises(Crash):
         await EARLIER.start(run_id="r").run(app)
     paths = [
@@ -113,7 +113,7 @@ async def test_a_run_goes_on_whose_actions_have_durable_steps_of_their_own(app: 
     assert await LATER.resume("r").run(app) == Success(resumed)
 
 
-async def test_a_complete_run_is_upgraded_as_a_whole(app: App) -> None:
+async def test_a_complete_run_is_upgraded(app: App) -> None:
     app.world.recover()
     await EARLIER.start(run_id="r").run(app)
 
@@ -124,11 +124,11 @@ async def test_a_complete_run_is_upgraded_as_a_whole(app: App) -> None:
 
 
 async def test_a_run_that_began_with_a_machine_is_upgraded(app: App) -> None:
-    by_hand = EARLIER.begin()
+    stepped = EARLIER.begin()
     for _ in range(2):
-        by_hand = await EARLIER.step(by_hand).run_or_raise(app)
+        stepped = await EARLIER.step(stepped).run_or_raise(app)
     with pytest.raises(Crash):
-        await EARLIER.start(by_hand, run_id="r").run(app)
+        await EARLIER.start(stepped, run_id="r").run(app)
     app.world.recover()
 
     assert moves((await LATER.resume("r").run(app)).unwrap()) == ALL_MOVES

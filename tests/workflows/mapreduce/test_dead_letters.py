@@ -1,4 +1,4 @@
-"""Items that fail are set aside, and tried again alone."""
+"""Failed items are set aside, and can be retried alone."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def letters(result: JobResult[Any, Any]) -> list[tuple[str, str, int]]:
     return [(letter.key, repr(letter.error), letter.attempts) for letter in result.dead_letters]
 
 
-async def test_an_item_that_fails_is_set_aside_and_the_others_go_on(store: MemoryStore) -> None:
+async def test_a_failed_item_is_set_aside_and_the_others_continue(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(7, 3)
 
@@ -87,7 +87,7 @@ async def test_the_journal_has_the_error_and_the_attempts(store: MemoryStore) ->
     assert (recorded.step, recorded.value) == ("map[1]/dead_letter", {"attempts": 2})
 
 
-async def test_errors_come_back_as_they_were(store: MemoryStore) -> None:
+async def test_errors_of_dead_letters_are_restored_exactly(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(1)
     job = setting_aside(retry=TWICE)
@@ -102,7 +102,7 @@ async def test_errors_come_back_as_they_were(store: MemoryStore) -> None:
         assert letter.error.times == 2
 
 
-async def test_a_resume_does_not_try_dead_letters_again(store: MemoryStore) -> None:
+async def test_a_resume_does_not_retry_dead_letters(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(1)
     stuck = True
@@ -130,7 +130,7 @@ async def test_a_resume_does_not_try_dead_letters_again(store: MemoryStore) -> N
     assert 1 not in app.world.mapped
 
 
-async def test_dead_letters_are_retried_alone_and_only_their_groups_are_reduced_again(
+async def test_a_retry_repeats_only_dead_letters_and_their_groups(
     store: MemoryStore,
 ) -> None:
     app = app_around(store)
@@ -149,7 +149,7 @@ async def test_dead_letters_are_retried_alone_and_only_their_groups_are_reduced_
     )
 
 
-async def test_a_retry_is_the_runs_new_result(store: MemoryStore) -> None:
+async def test_a_retry_replaces_the_result_of_the_run(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(1)
     job = setting_aside()
@@ -176,7 +176,7 @@ async def test_attempts_add_up_over_all_retries(store: MemoryStore) -> None:
     assert attempts == [2, 4, 6]
 
 
-async def test_a_job_of_which_every_item_failed_reduces_nothing(store: MemoryStore) -> None:
+async def test_a_job_whose_items_all_failed_reduces_an_empty_list(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(*range(10))
     job = setting_aside()
@@ -190,7 +190,7 @@ async def test_a_job_of_which_every_item_failed_reduces_nothing(store: MemorySto
     assert await job.retry_dead_letters("r").run(app) == Success(JobResult(spelled(10), 10))
 
 
-async def test_a_retry_that_was_cut_off_is_taken_up_by_a_resume(store: MemoryStore) -> None:
+async def test_a_resume_continues_an_interrupted_retry(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(2, 5)
     job = setting_aside()
@@ -212,7 +212,7 @@ async def test_a_retry_that_was_cut_off_is_taken_up_by_a_resume(store: MemorySto
     assert await job.resume("r").run(app) == Success(JobResult(spelled(8), 8))
 
 
-async def test_a_retry_whose_source_fails_leaves_the_result_and_can_be_taken_up(
+async def test_a_retry_whose_source_fails_keeps_the_result_and_can_be_continued(
     store: MemoryStore,
 ) -> None:
     app = app_around(store)
@@ -240,7 +240,7 @@ async def test_a_retry_whose_source_fails_leaves_the_result_and_can_be_taken_up(
     assert (await verify_run(store, "r")).problem is None
 
 
-async def test_a_retry_whose_source_grew_leaves_the_result_and_can_be_taken_up(
+async def test_a_retry_whose_source_grew_keeps_the_result_and_can_be_continued(
     store: MemoryStore,
 ) -> None:
     source = [0, 1, 2]
@@ -259,7 +259,7 @@ async def test_a_retry_whose_source_grew_leaves_the_result_and_can_be_taken_up(
     assert await job.resume("r").run(app) == Success(JobResult("0 1 2", 3))
 
 
-async def test_while_a_retry_is_under_way_the_result_is_that_of_before(store: MemoryStore) -> None:
+async def test_during_a_retry_start_yields_the_earlier_result(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(1)
     asked: list[Any] = []
@@ -280,7 +280,7 @@ async def test_while_a_retry_is_under_way_the_result_is_that_of_before(store: Me
     assert [repr(answer) for answer in asked] == [repr(first)]
 
 
-async def test_a_retry_of_a_run_that_is_not_complete_takes_it_up(store: MemoryStore) -> None:
+async def test_a_retry_of_an_incomplete_run_continues_it(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(4)
     await spelling().start(6, run_id="r").run(app)
@@ -303,7 +303,7 @@ async def test_a_retry_fails_as_a_resume_does(store: MemoryStore) -> None:
     )
 
 
-async def test_an_error_that_would_not_come_back_is_refused_at_the_first_item(
+async def test_an_error_that_cannot_be_restored_is_refused_at_the_first_item(
     store: MemoryStore,
 ) -> None:
     class Undeclared(Exception):
@@ -325,10 +325,10 @@ async def test_an_error_that_would_not_come_back_is_refused_at_the_first_item(
     max_parallel=st.integers(1, 8),
 )
 @settings(max_examples=60)
-def test_after_any_retries_the_result_is_that_of_items_that_succeeded_at_once(
+def test_after_any_retries_the_result_is_as_if_the_items_had_succeeded_at_once(
     count: int, broken: list[set[int]], fan_in: int, max_parallel: int
 ) -> None:
-    """Whichever items fail, and whichever of those again: every value is that of a run of its own."""
+    """Each retry yields the value of a new run in which the same items fail."""
 
     async def main() -> None:
         async with MemoryStore() as store:
@@ -356,7 +356,7 @@ def test_after_any_retries_the_result_is_that_of_items_that_succeeded_at_once(
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, TWICE), (TWICE, None)])
-async def test_retries_may_come_and_go_while_there_are_dead_letters(
+async def test_the_retry_policy_may_change_while_there_are_dead_letters(
     store: MemoryStore, before: RetryPolicy | None, after: RetryPolicy | None
 ) -> None:
     app = app_around(store)
@@ -373,7 +373,9 @@ async def test_retries_may_come_and_go_while_there_are_dead_letters(
     assert await changed.retry_dead_letters("r").run(app) == Success(JobResult(spelled(6), 6))
 
 
-async def test_an_error_of_retries_within_an_item_is_the_items_own(store: MemoryStore) -> None:
+async def test_a_retry_exhausted_of_the_map_function_is_the_error_of_the_item(
+    store: MemoryStore,
+) -> None:
     def mapped(number: int) -> Effect[App, RetryExhausted[Broken], str]:
         return spell(number).retry(TWICE)
 
@@ -391,18 +393,18 @@ async def test_an_error_of_retries_within_an_item_is_the_items_own(store: Memory
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
-async def test_a_job_that_keeps_no_dead_letters_any_more_tries_them_again_by_force(
+async def test_a_job_that_no_longer_keeps_dead_letters_retries_them_by_force(
     store: MemoryStore, is_complete: bool
 ) -> None:
     app = app_around(store)
     app.world.break_items(1)
-    is_cut_off = not is_complete
+    is_interrupted = not is_complete
 
     def join_once(words: list[str]) -> Effect[App, str, str]:
-        return fail("cut off") if is_cut_off and "3" in words else join(words)
+        return fail("interrupted") if is_interrupted and "3" in words else join(words)
 
     await setting_aside(reduce=join_once).start(6, run_id="r").run(app)
-    is_cut_off = False
+    is_interrupted = False
     strict = spelling(reduce=join_once)
 
     refused = (await strict.retry_dead_letters("r").run(app)).failure()

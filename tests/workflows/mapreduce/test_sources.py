@@ -1,4 +1,4 @@
-"""A resume finds in its source all the items that are done, or is refused."""
+"""A resume must find all completed items in its source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
     ],
     ids=["emptied as it was worked on", "shortened", "one for another", "empty"],
 )
-async def test_items_that_are_done_and_gone_are_named(
+async def test_completed_items_that_are_missing_are_named(
     store: MemoryStore, after: list[int], recorded: str, current: str
 ) -> None:
     source = [0, 1, 2, 3, 4]
@@ -47,7 +47,7 @@ async def test_items_that_are_done_and_gone_are_named(
     assert await job.resume("r").run(app) == Success(JobResult(spelled(5), 5))
 
 
-async def test_a_shared_iterator_that_is_exhausted_is_no_source_without_items(
+async def test_an_exhausted_iterator_is_not_an_empty_source(
     store: MemoryStore,
 ) -> None:
     shared = iter([0, 1, 2])
@@ -63,7 +63,7 @@ async def test_a_shared_iterator_that_is_exhausted_is_no_source_without_items(
 
 
 @pytest.mark.parametrize("after", [[3, 2, 1, 0], [9, 0, 1, 2, 3], [0, 1, 2]])
-async def test_another_order_a_new_item_and_one_that_was_not_done_are_taken(
+async def test_another_order_and_new_items_are_accepted(
     store: MemoryStore, after: list[int]
 ) -> None:
     source = [0, 1, 2, 3]
@@ -78,7 +78,7 @@ async def test_another_order_a_new_item_and_one_that_was_not_done_are_taken(
     assert await job.resume("r").run(app) == Success(JobResult(value, len(after)))
 
 
-async def test_an_item_that_is_replaced_after_the_map_phase_is_missed(store: MemoryStore) -> None:
+async def test_an_item_replaced_after_the_map_phase_is_missed(store: MemoryStore) -> None:
     source = [0, 1, 2]
     is_broken = True
 
@@ -96,7 +96,7 @@ async def test_an_item_that_is_replaced_after_the_map_phase_is_missed(store: Mem
     assert error.recorded == "(items '1')"
 
 
-async def test_what_a_source_that_was_refused_had_besides_is_not_missed(store: MemoryStore) -> None:
+async def test_items_of_a_refused_source_are_not_missed(store: MemoryStore) -> None:
     source = [0, 1, 2]
     is_broken = True
 
@@ -113,7 +113,7 @@ async def test_what_a_source_that_was_refused_had_besides_is_not_missed(store: M
     assert await job.resume("r").run(app_around(store)) == Success(JobResult("0 1 2", 3))
 
 
-async def test_however_many_are_gone_and_however_long_their_keys_the_error_is_short(
+async def test_the_error_about_many_missing_items_is_short(
     store: MemoryStore,
 ) -> None:
     source = list(range(1000))
@@ -137,7 +137,7 @@ async def test_however_many_are_gone_and_however_long_their_keys_the_error_is_sh
     assert len(str(error)) < 1000
 
 
-async def test_dead_letters_are_done_as_well(store: MemoryStore) -> None:
+async def test_missing_dead_letters_are_named(store: MemoryStore) -> None:
     source = [0, 1, 2, 3]
     is_broken = True
 
@@ -163,7 +163,7 @@ async def test_dead_letters_are_done_as_well(store: MemoryStore) -> None:
     assert await job.retry_dead_letters("r").run(app) == Success(JobResult("0 1 3 2", 4))
 
 
-async def test_a_job_within_another_workflow_misses_its_own_items_only(store: MemoryStore) -> None:
+async def test_a_nested_job_misses_only_its_own_items(store: MemoryStore) -> None:
     sources = {"first": [0, 1], "second": [0, 1, 2]}
     job = spelling(items=lambda name: list(sources[name]), max_parallel=1, fan_in=32)
 
@@ -187,8 +187,8 @@ async def test_a_job_within_another_workflow_misses_its_own_items_only(store: Me
     assert await both.resume("r").run(app) == Success(["0 1", "0 1 2"])
 
 
-async def test_items_that_a_handled_failure_left_out_are_not_missed(store: MemoryStore) -> None:
-    """The last, incomplete group fails, which is handled: a resume maps no items but those of it."""
+async def test_items_skipped_after_a_handled_failure_are_not_missed(store: MemoryStore) -> None:
+    """The last group fails, and this is handled: a resume maps only the items of that group."""
     job = spelling(
         reduce=lambda words: fail("no") if words == ["3"] else pure(" ".join(words)), fan_in=3
     )
@@ -198,7 +198,7 @@ async def test_items_that_a_handled_failure_left_out_are_not_missed(store: Memor
     def handling(count: int) -> Do[App, Any, str]:
         outcome = yield from job.body(count).result()
         # A step after the failure, so that the journal says that it was handled.
-        yield from with_checkpointing("go on", pure(None))
+        yield from with_checkpointing("continue", pure(None))
         if is_stuck:
             yield from fail("stuck")
         return str(outcome.failure())
@@ -212,7 +212,7 @@ async def test_items_that_a_handled_failure_left_out_are_not_missed(store: Memor
     assert app.world.mapped == []
 
 
-async def test_a_map_function_of_another_name_maps_anew_and_misses_nothing(
+async def test_a_renamed_map_function_maps_again_and_misses_nothing(
     store: MemoryStore,
 ) -> None:
     app = app_around(store)

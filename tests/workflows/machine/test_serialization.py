@@ -1,4 +1,4 @@
-"""A machine that is saved and read back is the same, and goes on as if it had never been saved."""
+"""A machine that is saved and read back is equal, and continues as if it had never been saved."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from effectflow.workflows import History, HistoryEntry, Outcome
 from tests.workflows.machine.orders import App, Order, World, orders
 from tests.workflows.machine.timeline import Timeline
 
-# A machine that does what it is told: every state leads to every other, by a script of outcomes.
+# A machine that follows a script of outcomes, from any state to any other.
 
 
 class Light(Enum):
@@ -70,7 +70,7 @@ def is_red(state: State) -> bool:
 
 
 def scripted(retry: RetryPolicy) -> StateMachine[Iterator[Outcome[Any]], str, State]:
-    """Of its three transitions each is now and then attempted several times in a row."""
+    """A machine whose actions take their outcomes from a script."""
     anywhere: Any = {*Light, Parked, "halt", "end"}
     return StateMachine(
         "scripted",
@@ -100,7 +100,7 @@ scripts = st.lists(
 async def lived(
     machine: Machine[State], script: Iterable[Outcome[Any]], clock: Timeline
 ) -> list[Any]:
-    """The machine, and what it becomes with each outcome of the script."""
+    """The machine, and the machine after each outcome of the script."""
     outcomes, life = list(script), [machine]
     for outcome in outcomes:
         machine = (await machines.step(machine).run(iter([outcome]), clock=clock)).unwrap()
@@ -115,7 +115,7 @@ SAVED: list[Callable[[Machine[State]], Machine[State]]] = [
 
 
 @given(scripts, st.sampled_from(SAVED))
-def test_a_machine_saved_at_any_cut_goes_on_as_the_uninterrupted_one(
+def test_a_machine_saved_after_any_step_continues_like_the_original(
     script: Script, restored: Callable[[Machine[State]], Machine[State]]
 ) -> None:
     async def check() -> None:
@@ -127,7 +127,7 @@ def test_a_machine_saved_at_any_cut_goes_on_as_the_uninterrupted_one(
         for cut, at in enumerate(times):
             again = restored(whole[cut])
             rest = await lived(again, script[cut:], Timeline(at))
-            # By their text, since a state that holds a nan is not even equal to itself.
+            # By their text, as a state with a nan is not equal to itself.
             assert [repr(machine) for machine in rest] == [repr(machine) for machine in whole[cut:]]
 
     anyio.run(check)
@@ -166,9 +166,7 @@ def test_the_binary_form_takes_less_than_half_of_the_json(script: Script) -> Non
 
 @pytest.mark.parametrize("states", [("a", "b"), ("new", "done"), (0, 1), tuple(Light), (False, 2)])
 @pytest.mark.parametrize("name", ["m", "orders", "the life of an order from here to there"])
-def test_the_binary_form_of_a_fresh_machine_is_small_as_well(
-    name: str, states: tuple[Any, Any]
-) -> None:
+def test_the_binary_form_of_a_new_machine_is_small(name: str, states: tuple[Any, Any]) -> None:
     first, last = states
     machine = StateMachine(
         name, initial=first, transitions=[Transition("go", first, last)], final={last}
@@ -181,7 +179,7 @@ def test_the_binary_form_of_a_fresh_machine_is_small_as_well(
 
 @pytest.mark.anyio
 async def test_the_binary_form_of_earlier_versions_is_still_read() -> None:
-    """These were compressed without a dictionary."""
+    """They were compressed without a dictionary."""
     begun = (
         "eNp1jTtuwzAQRJG75ACyJIpSlyZtUqYUVtxdio5JCuTKn87wSWwgRU6oOgoQlelm5j1gvu2RUnYxPI2nmD75EE8cE67btPX+"
         "z4Cdd8GJg0OfBYQe9Exh9jd6//XN2+uHN3NKFOQ/bkeXJabLdfQkgCDwtTeJVhd7kGU/T7jlIFHWIxAhP0m+24kCumAXRmcp"
@@ -209,7 +207,7 @@ def test_the_binary_form_is_zlib_with_the_dictionary_of_the_format(order: Machin
 
 
 def test_a_history_is_saved_up_to_a_million_items() -> None:
-    """As docs/machines.md says: seven for each transition whose states have no fields."""
+    """The limit in docs/machines.md: seven items per transition between states without fields."""
     begun = machines.begin()
     entry = HistoryEntry("turn", "end", "end", Timeline().now(), 1)
 
@@ -221,7 +219,7 @@ def test_a_history_is_saved_up_to_a_million_items() -> None:
         saved(142_900)
 
 
-def test_a_delay_that_is_over_while_the_machine_was_saved_is_not_waited_for_again() -> None:
+def test_a_delay_that_passed_while_the_machine_was_saved_is_not_repeated() -> None:
     async def check() -> list[list[float]]:
         [_, pending] = await lived(machines.begin(), [Retry("busy")], Timeline())
         slept: list[list[float]] = []
@@ -229,7 +227,7 @@ def test_a_delay_that_is_over_while_the_machine_was_saved_is_not_waited_for_agai
             clock = Timeline(pending.metadata.updated_at + timedelta(seconds=later))
             await lived(machines.from_json(pending.to_json()), [Moved("halt")], clock)
             slept.append(clock.slept)
-        # A clock that is behind makes nobody wait for longer than the delay.
+        # A clock that is behind does not prolong the delay.
         behind = Timeline(pending.metadata.updated_at - timedelta(days=1))
         await lived(pending, [Moved("halt")], behind)
         return [*slept, behind.slept]
@@ -239,7 +237,7 @@ def test_a_delay_that_is_over_while_the_machine_was_saved_is_not_waited_for_agai
 
 
 async def saved_order() -> Machine[Order]:
-    """An order that is through two attempts and a move."""
+    """An order after two attempts."""
     clock, app = Timeline(), App(World(busy=1))
     machine = orders.begin()
     for _ in range(2):
@@ -252,7 +250,7 @@ def order() -> Machine[Order]:
     return anyio.run(saved_order)
 
 
-def test_the_json_is_for_people(order: Machine[Order]) -> None:
+def test_the_json_is_readable(order: Machine[Order]) -> None:
     data = json.loads(order.to_json())
 
     assert data["version"] == 1
@@ -266,12 +264,12 @@ def test_the_json_is_for_people(order: Machine[Order]) -> None:
     assert len(data["digest"]) == 64
 
 
-def test_saving_changes_nothing_and_is_the_same_each_time(order: Machine[Order]) -> None:
+def test_saving_is_pure_and_deterministic(order: Machine[Order]) -> None:
     assert order.to_json() == order.to_json()
     assert orders.from_json(order.to_json()).to_binary() == order.to_binary()
 
 
-def test_machines_can_be_pickled_however_long_their_history() -> None:
+def test_a_machine_with_a_long_history_can_be_pickled() -> None:
     def turn(n: int) -> Effect[object, str, Moved[int]]:
         return from_fn(lambda _: Moved(n + 1))
 
@@ -287,7 +285,7 @@ def test_machines_can_be_pickled_however_long_their_history() -> None:
     assert machine.from_binary(ended.to_binary()) == ended
 
 
-def test_a_newer_format_is_not_read(order: Machine[Order]) -> None:
+def test_a_newer_format_is_refused(order: Machine[Order]) -> None:
     data = json.loads(order.to_json()) | {"version": 2, "new": "part"}
 
     with pytest.raises(UnsupportedVersion) as caught:
@@ -312,7 +310,7 @@ def test_a_newer_format_is_not_read(order: Machine[Order]) -> None:
         "é\ud800",
     ],
 )
-def test_other_text_is_no_machine(text: str) -> None:
+def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(CorruptCheckpoint, match="the saved machine cannot be read"):
         orders.from_json(text)
 
@@ -339,12 +337,12 @@ def test_damaged_data_is_never_used(data: st.DataObject) -> None:
         )
     except (CorruptCheckpoint, UnsupportedVersion):
         return
-    # Blanks between the parts of JSON say nothing, nor does a flipped byte that is what it was.
+    # Inserted whitespace, or a byte replaced by itself, changes nothing.
     assert found == machine
 
 
 def sealed(order: Machine[Order], **changes: Any) -> str:
-    """The JSON of a machine with some parts replaced, and the digest that belongs to that."""
+    """The JSON of a machine with changed parts and a valid digest."""
     data = {**json.loads(order.to_json()), **changes}
     del data["digest"]
     return json.dumps(data | {"digest": hashlib.sha256(orjson.dumps(data)).hexdigest()})
@@ -367,7 +365,7 @@ def sealed(order: Machine[Order], **changes: Any) -> str:
         ({"version": 1.0}, "it is not a saved machine"),
     ],
 )
-def test_data_with_a_good_digest_is_still_checked(
+def test_data_with_a_valid_digest_is_still_checked(
     order: Machine[Order], changes: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(CorruptCheckpoint) as caught:
@@ -396,7 +394,7 @@ def test_every_part_of_the_history_is_checked(
 
 
 def renewed(version: str, **options: Any) -> StateMachine[App, Any, Any]:
-    """The machine of orders in another version, which calls its states otherwise."""
+    """The machine of orders in another version, with renamed states."""
 
     class Stage(Enum):
         OPEN = "open"
@@ -419,7 +417,7 @@ def renewed(version: str, **options: Any) -> StateMachine[App, Any, Any]:
     )
 
 
-def test_a_machine_of_another_version_is_not_read_unless_forced(order: Machine[Order]) -> None:
+def test_a_machine_of_another_version_is_read_only_by_force(order: Machine[Order]) -> None:
     later = replace_version("2")
 
     with pytest.raises(DefinitionChanged) as caught:
@@ -441,7 +439,7 @@ def replace_version(version: str) -> StateMachine[App, Any, Order]:
     )
 
 
-def test_a_retry_of_a_transition_that_is_no_longer_taken_is_forgotten() -> None:
+def test_a_pending_retry_of_a_transition_that_is_not_taken_is_dropped() -> None:
     def charge(order: Order) -> Effect[object, str, Moved[Order]]:
         return from_fn(lambda _: Moved(Order.PAID))
 
@@ -462,7 +460,7 @@ def test_a_retry_of_a_transition_that_is_no_longer_taken_is_forgotten() -> None:
     assert paid.metadata.total_attempts == {"charge": 1, "pay": 1}
 
 
-def test_migrations_bring_an_earlier_machine_to_the_version_that_there_is_now(
+def test_migrations_upgrade_a_saved_machine(
     order: Machine[Order],
 ) -> None:
     names = {"NEW": "OPEN", "PAID": "SETTLED"}
@@ -482,7 +480,7 @@ def test_migrations_bring_an_earlier_machine_to_the_version_that_there_is_now(
         assert later.from_json(ended.to_json()) == ended
 
 
-def test_what_a_migration_raises_is_a_defect_of_the_migration(order: Machine[Order]) -> None:
+def test_an_exception_in_a_migration_is_a_defect(order: Machine[Order]) -> None:
     later = renewed("2", migrations={1: lambda state: state["no such part"]})
 
     with pytest.raises(KeyError) as caught:
@@ -490,8 +488,8 @@ def test_what_a_migration_raises_is_a_defect_of_the_migration(order: Machine[Ord
     assert any("in a migration of the saved machine" in note for note in caught.value.__notes__)
 
 
-def test_a_state_that_cannot_come_back_is_not_saved() -> None:
-    # A function is hashable, and so a state, but none that can be saved.
+def test_a_state_that_cannot_be_restored_is_not_saved() -> None:
+    # A function is hashable, so it can be a state, but it cannot be saved.
     machine = StateMachine(
         "odd", initial=("x", len), transitions=[Transition("go", ("x", len), 1)], final={1}
     )

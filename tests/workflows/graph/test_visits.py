@@ -1,4 +1,4 @@
-"""Where a run stands, and how that is drawn."""
+"""The progress of a run, and the diagram that shows it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rounds(limit: int = 100) -> Graph[App, Any, int]:
 
 
 async def stopped_at(limit: int) -> Checkpoint:
-    """The checkpoint of a run that failed when its number had come to the limit."""
+    """The checkpoint of a run that failed when its number reached the limit."""
     app = App(Checkpoints(MemoryStore()))
     await rounds(limit).start(1, run_id="r").run(app)
     return await read_checkpoint(app.checkpoints.store, "r")
@@ -69,7 +69,7 @@ COUNTED = {"count": 1, "twice": 1, "twice/one": 1}
         (4, {**COUNTED, "count": 2, "twice/two": 1}, ("count",)),
     ],
 )
-async def test_progress_names_where_a_run_stands_and_counts_visits(
+async def test_progress_names_the_current_node_and_counts_visits(
     limit: int, visits: dict[str, int], current: tuple[str, ...]
 ) -> None:
     progress = rounds().progress(await stopped_at(limit))
@@ -77,14 +77,14 @@ async def test_progress_names_where_a_run_stands_and_counts_visits(
     assert progress == GraphProgress(visits, current)
 
 
-async def test_progress_names_the_branch_that_is_not_done() -> None:
+async def test_progress_names_the_branch_that_is_not_complete() -> None:
     progress = rounds().progress(await stopped_at(7))
 
     assert progress.visits["both"] == progress.visits["both/left"] == 2
     assert progress.current[:2] == ("both", "both/left")
 
 
-async def test_a_complete_run_stands_at_its_exit_and_one_that_began_nothing_nowhere() -> None:
+async def test_a_complete_run_is_at_its_exit_and_a_new_run_is_at_no_node() -> None:
     app = App(Checkpoints(MemoryStore()))
     await rounds().start(1, run_id="r").run(app)
     begun = await read_checkpoint(app.checkpoints.store, "r", at=1)
@@ -95,7 +95,7 @@ async def test_a_complete_run_stands_at_its_exit_and_one_that_began_nothing_nowh
     assert rounds().progress(ended).visits["both"] == 4
 
 
-async def test_a_run_between_two_nodes_stands_at_the_one_that_has_completed() -> None:
+async def test_between_two_nodes_the_current_node_is_the_completed_one() -> None:
     app = App(Checkpoints(MemoryStore()))
     await rounds().start(1, run_id="r").run(app)
     entries = await read_entries(app.checkpoints.store, "r")
@@ -105,7 +105,7 @@ async def test_a_run_between_two_nodes_stands_at_the_one_that_has_completed() ->
     assert rounds().progress(checkpoint).current == ("twice",)
 
 
-async def test_a_checkpoint_that_was_written_down_says_the_same() -> None:
+async def test_progress_is_the_same_for_a_saved_checkpoint() -> None:
     checkpoint = await stopped_at(7)
 
     assert rounds().progress(Checkpoint.from_json(checkpoint.to_json())) == rounds().progress(
@@ -160,11 +160,11 @@ flowchart TD
 """
 
 
-def test_a_graph_is_drawn_with_its_sub_graphs_and_branches_as_mermaid() -> None:
+def test_mermaid_shows_nested_graphs_and_branches() -> None:
     assert rounds().to_mermaid() == MERMAID
 
 
-async def test_a_run_is_marked_in_the_drawing() -> None:
+async def test_the_diagram_marks_the_visits_of_a_run() -> None:
     checkpoint = await stopped_at(4)
 
     mermaid = rounds().to_mermaid(checkpoint)
@@ -180,17 +180,17 @@ async def test_a_run_is_marked_in_the_drawing() -> None:
     assert 'n9 [label="right"];' in dot
 
 
-def test_a_graph_is_drawn_in_dot_with_arrows_to_the_borders_of_sub_graphs() -> None:
+def test_dot_arrows_end_at_the_borders_of_nested_graphs() -> None:
     dot = rounds().to_dot()
 
     assert dot.startswith('digraph "rounds" {')
     assert 'graph [label="twice", style="rounded,filled", fillcolor="white"];' in dot
-    # From count to the border of twice, by way of where that begins; and from where it ends.
+    # From count to the border of twice, at the beginning inside it; and from its end.
     assert 'n1 -> n3 [label="is_even", lhead=cluster_n2];' in dot
     assert "n6 -> n1 [ltail=cluster_n2];" in dot
 
 
-def test_a_condition_is_called_by_its_label() -> None:
+def test_a_label_names_a_condition() -> None:
     graph = (
         StateGraph[App, str, int]("g")
         .node("a", pure)

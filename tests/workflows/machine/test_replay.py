@@ -1,4 +1,4 @@
-"""The machine that a checkpoint says is the one that a resume goes on with."""
+"""`machine_of` returns the machine with which a resume continues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def machine_of(store: MemoryStore) -> Machine[Order]:
     return orders.machine_of(await read_checkpoint(store, "r"))
 
 
-async def test_of_a_complete_run_it_is_the_machine_that_the_run_has_given(
+async def test_machine_of_a_complete_run_is_its_output(
     store: MemoryStore,
 ) -> None:
     app = app_on(store, busy=2, has_truck=False)
@@ -36,7 +36,9 @@ async def test_of_a_complete_run_it_is_the_machine_that_the_run_has_given(
     assert orders.from_json((await machine_of(store)).to_json()) == ended
 
 
-async def test_of_a_run_under_way_it_is_the_machine_after_each_attempt(store: MemoryStore) -> None:
+async def test_machine_of_a_run_in_progress_is_the_machine_after_its_last_attempt(
+    store: MemoryStore,
+) -> None:
     app = app_on(store, busy=2)
     clock, by_hand = Timeline(tick=0), orders.begin()
     await orders.start(run_id="r").run_or_raise(app, clock=clock)
@@ -55,7 +57,7 @@ async def test_of_a_run_under_way_it_is_the_machine_after_each_attempt(store: Me
     assert expected[1].metadata.pending is not None
 
 
-async def test_of_a_run_that_failed_it_is_where_it_stands_and_can_be_drawn(
+async def test_machine_of_a_failed_run_can_be_drawn(
     store: MemoryStore,
 ) -> None:
     app = app_on(store, busy=9)
@@ -71,7 +73,9 @@ async def test_of_a_run_that_failed_it_is_where_it_stands_and_can_be_drawn(
     assert orders.to_mermaid(machine) != orders.to_mermaid()
 
 
-async def test_a_run_that_began_with_a_machine_goes_on_from_its_history(store: MemoryStore) -> None:
+async def test_machine_of_a_run_that_began_with_a_machine_keeps_its_history(
+    store: MemoryStore,
+) -> None:
     paid = await orders.step(orders.begin()).run_or_raise(app_on(store))
     ended = await orders.start(paid, run_id="r").run_or_raise(app_on(store))
 
@@ -84,7 +88,7 @@ def look(item: str) -> Effect[object, str, str]:
     return pure(item)
 
 
-async def test_steps_within_an_action_are_no_attempts(store: MemoryStore) -> None:
+async def test_machine_of_ignores_steps_within_actions(store: MemoryStore) -> None:
     def act(state: str) -> Effect[object, str, Moved[str]]:
         return look(state).map(lambda _: Moved("b"))
 
@@ -108,7 +112,7 @@ async def test_the_checkpoint_of_another_workflow_is_refused(store: MemoryStore)
         StateMachine("orders", initial="a", transitions=go, final={"b"}).machine_of(checkpoint)
 
 
-async def test_a_run_of_an_earlier_version_is_read_once_it_is_upgraded(store: MemoryStore) -> None:
+async def test_machine_of_reads_an_upgraded_run_of_an_earlier_version(store: MemoryStore) -> None:
     def lamp(on: str, version: str, **options: Any) -> StateMachine[object, Any, str]:
         go = [Transition("go", "off", on)]
         return StateMachine(

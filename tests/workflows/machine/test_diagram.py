@@ -1,4 +1,4 @@
-"""A machine as a picture: its states, every way between them, and where one machine stands."""
+"""The diagram of a machine: its states, the transitions between them, and the current state."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_dot_shows_the_same() -> None:
     assert '    n2 -> n5 [label="ship (abort)", style=dashed];' in lines
 
 
-def test_a_machine_marks_where_it_was_and_where_it_stands() -> None:
+def test_a_machine_marks_its_visited_and_current_states() -> None:
     paid = orders.step(orders.begin()).run_sync(App(World())).unwrap()
 
     assert orders.to_mermaid(paid).splitlines()[-2:] == [
@@ -53,7 +53,7 @@ def act(_: object) -> Effect[object, str, Moved[Order] | Abort[Order]]:
     return pure(Abort("why", Order.LOST))
 
 
-def test_nothing_leaves_a_final_state_and_an_abort_shows_where_nothing_else_leads() -> None:
+def test_implied_aborts_are_drawn_only_to_states_without_another_arrow() -> None:
     machine = StateMachine(
         "any",
         initial=Order.NEW,
