@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import TypeVar
 
 from effectflow.checkpoint.durable_step import StepDefinition
 from effectflow.effects import Effect
 
 T = TypeVar("T")
+N = TypeVar("N", bound=Hashable)
 
 
 def workflow_name_problems(name: object) -> Iterator[str]:
@@ -49,6 +50,20 @@ def count_problems(given: object, name: str, *, least: int) -> Iterator[str]:
     """Yield a problem unless `given` is an int >= `least`."""
     if type(given) is not int or given < least:
         yield f"{name} must be an int >= {least}, not {given!r}"
+
+
+def reachable(start: Iterable[N], edges: Iterable[tuple[N, N]]) -> set[N]:
+    """Return the nodes that can be reached from some nodes, those included."""
+    targets: dict[N, list[N]] = {}
+    for source, target in edges:
+        targets.setdefault(source, []).append(target)
+    found = set(start)
+    todo = list(found)
+    while todo:
+        new = [target for target in targets.get(todo.pop(), ()) if target not in found]
+        found.update(new)
+        todo += new
+    return found
 
 
 def refuse(subject: str, problems: Iterable[str]) -> None:

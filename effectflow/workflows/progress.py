@@ -42,8 +42,8 @@ class JobProgress:
 def job_progress(checkpoint: Checkpoint) -> JobProgress | None:
     """Return the progress of a map-reduce run, or of the current round of an iterative one. Pure.
 
-    For other workflows, return the progress of the job within it that began last, which is "complete" once
-    the run is; None without a job.
+    For another workflow, return the progress of the job within it that began last, which is "complete"
+    once the run is; None without a job.
     """
     iteration = None
     if checkpoint.kind == "iterative":

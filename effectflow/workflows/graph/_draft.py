@@ -11,7 +11,7 @@ from effectflow.checkpoint.durable_step import StepDefinition
 from effectflow.checkpoint.step import Step, effect_types
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
-from effectflow.workflows.checks import function_problems, step_name_problems
+from effectflow.workflows.checks import function_problems, reachable, step_name_problems
 from effectflow.workflows.graph._graph import Graph
 from effectflow.workflows.graph._structure import Call, Edge, Nested, Node, Parallel
 from effectflow.workflows.linear import input_type
@@ -189,7 +189,7 @@ class Draft:
         entries = [name for name in self.entries if name in nodes]
         if not entries:
             return
-        reached = _reachable(entries, pairs)
+        reached = reachable(entries, pairs)
         for name in nodes:
             if name not in reached:
                 yield f"{name!r} cannot be reached from the entry {_listed(entries)}"
@@ -198,26 +198,12 @@ class Draft:
         if reached.isdisjoint(self.exits):
             yield f"no exit can be reached from the entry {_listed(entries)}"
             return
-        ending = _reachable(
+        ending = reachable(
             [*self.exits, *dead_ends], [(target, source) for source, target in pairs]
         )
         for name in nodes:
             if name in reached and name not in ending:
                 yield f"no exit can be reached from {name!r}: the graph would loop for ever"
-
-
-def _reachable(start: Iterable[str], pairs: Iterable[tuple[str, str]]) -> set[str]:
-    targets: dict[str, list[str]] = {}
-    for source, target in pairs:
-        targets.setdefault(source, []).append(target)
-    found = set(start)
-    todo = list(found)
-    while todo:
-        for target in targets.get(todo.pop(), ()):
-            if target not in found:
-                found.add(target)
-                todo.append(target)
-    return found
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -39,8 +39,8 @@ class GraphProgress:
 def progress_of(structure: Structure, checkpoint: Checkpoint) -> GraphProgress:
     """Return the progress of a run of this graph. Pure."""
     steps = _Steps(checkpoint)
-    visits = Counter(_visited(structure, "", "", steps))
-    return GraphProgress(dict(visits), tuple(_current(structure, "", "", steps)))
+    visits = Counter(_nodes(structure, "", "", steps, only_current=False))
+    return GraphProgress(dict(visits), tuple(_nodes(structure, "", "", steps, only_current=True)))
 
 
 class _Steps:
@@ -55,46 +55,33 @@ class _Steps:
             self.begun.setdefault(flow_of(path), []).append(path)
 
 
-def _visited(structure: Structure, flow: str, within: str, steps: _Steps) -> Iterator[str]:
-    """Yield the node of each visit, at any depth."""
-    for path in steps.begun.get(flow, ()):
+def _nodes(
+    structure: Structure, flow: str, within: str, steps: _Steps, *, only_current: bool
+) -> Iterator[str]:
+    """Yield the node of each visit at any depth, or only the current nodes."""
+    begun = steps.begun.get(flow, ())
+    for path in begun[-1:] if only_current else begun:
         node = structure.nodes.get(name_in_flow(path, flow))
         if node is not None:
-            yield from _visited_at(node, path, within, steps)
+            yield from _nodes_at(node, path, within, steps, only_current=only_current)
 
 
-def _visited_at(node: Node, path: str, within: str, steps: _Steps) -> Iterator[str]:
+def _nodes_at(
+    node: Node, path: str, within: str, steps: _Steps, *, only_current: bool
+) -> Iterator[str]:
     name = f"{within}{node.name}"
     yield name
-    match node.work:
-        case Nested(structure=Structure() as inner):
-            yield from _visited(inner, path, f"{name}/", steps)
-        case Parallel():
-            for branch, branch_path in _begun_branches(node.work, path, steps):
-                yield from _visited_at(branch, branch_path, f"{name}/", steps)
-        case _:
-            pass
-
-
-def _current(structure: Structure, flow: str, within: str, steps: _Steps) -> Iterator[str]:
-    for path in steps.begun.get(flow, ())[-1:]:
-        node = structure.nodes.get(name_in_flow(path, flow))
-        if node is not None:
-            yield from _current_at(node, path, within, steps)
-
-
-def _current_at(node: Node, path: str, within: str, steps: _Steps) -> Iterator[str]:
-    name = f"{within}{node.name}"
-    yield name
-    if path in steps.completed:
+    if only_current and path in steps.completed:
         return
     match node.work:
         case Nested(structure=Structure() as inner):
-            yield from _current(inner, path, f"{name}/", steps)
+            yield from _nodes(inner, path, f"{name}/", steps, only_current=only_current)
         case Parallel():
             for branch, branch_path in _begun_branches(node.work, path, steps):
-                if branch_path not in steps.completed:
-                    yield from _current_at(branch, branch_path, f"{name}/", steps)
+                if not (only_current and branch_path in steps.completed):
+                    yield from _nodes_at(
+                        branch, branch_path, f"{name}/", steps, only_current=only_current
+                    )
         case _:
             pass
 

@@ -115,8 +115,7 @@ class History(Sequence[HistoryEntry[S]]):
         return History, (self._all(),)
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRetry:
+class PendingRetry(NamedTuple):
     """A transition whose last attempt ended in `Retry`.
 
     Attributes:

@@ -138,7 +138,7 @@ def _misplaced(chart: Chart) -> Iterator[str]:
             if not chart.places_of(StateSet([atom])):
                 yield f"transition {transition.name!r} leaves {name_of(atom)}, to which nothing leads"
     for place in chart.places:
-        if place not in chart.reachable:
+        if place not in chart.reached:
             yield f"state {_shown(place)} is unreachable: nothing leads to it from the initial state"
         elif place in chart.final_places:
             continue

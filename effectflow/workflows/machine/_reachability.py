@@ -17,6 +17,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
+from effectflow.workflows.checks import reachable
 from effectflow.workflows.diagrams import Arrow, Box, Diagram, Mark
 from effectflow.workflows.machine._machine import Machine
 from effectflow.workflows.machine._states import Atom, State, StateSet, covers, name_of
@@ -142,16 +143,16 @@ class Chart:
         return (*self.arcs, *(arc for arc in self.implied if arc.target not in declared))
 
     @cached_property
-    def reachable(self) -> frozenset[Atom]:
+    def reached(self) -> set[Atom]:
         """The places that the machine can reach."""
         pairs = [(arc.source, arc.target) for arc in (*self.arcs, *self.implied)]
-        return _closure(self.places_with(self.initial.value), pairs)
+        return reachable(self.places_with(self.initial.value), pairs)
 
     @cached_property
-    def ending(self) -> frozenset[Atom]:
+    def ending(self) -> set[Atom]:
         """The places from which a final state can be reached."""
         pairs = [(arc.target, arc.source) for arc in (*self.arcs, *self.implied)]
-        return _closure(self.places_of(self.final), pairs)
+        return reachable(self.places_of(self.final), pairs)
 
 
 def chart_of(initial: object, transitions: object, final: object) -> tuple[Chart, list[str]]:
@@ -186,20 +187,6 @@ def _members(states: StateSet) -> Iterable[Atom]:
             yield from (State.of(member) for member in atom)
         else:
             yield atom
-
-
-def _closure(start: Iterable[Atom], pairs: Sequence[tuple[Atom, Atom]]) -> frozenset[Atom]:
-    """Return the places that can be reached from some places, those included."""
-    onward: dict[Atom, list[Atom]] = {}
-    for source, target in pairs:
-        onward.setdefault(source, []).append(target)
-    found, todo = set(start), list(start)
-    while todo:
-        for place in onward.get(todo.pop(), ()):
-            if place not in found:
-                found.add(place)
-                todo.append(place)
-    return frozenset(found)
 
 
 _START, _END = "start", "end"

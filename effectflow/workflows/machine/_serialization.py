@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -89,16 +89,16 @@ class SavedForm:
             "workflow_version": self.version,
             "initial_state": machine.initial,
             "current_state": machine.current,
-            "history": [_write_entry(entry) for entry in machine.history],
+            "history": [_write(entry, _ENTRY) for entry in machine.history],
             "metadata": _write_metadata(machine.metadata),
         }
 
     def read(self, data: object) -> AnyMachine:
         """Read what `write` returned. Raise TypeError or ValueError for any other data."""
-        *_, initial, current, history, metadata = _take(data, _MACHINE)
+        *_, initial, current, history, metadata = _read(data, _MACHINE)
         if current not in self.states:
             raise ValueError(f"{name_of(current)} is not a state of {self.name!r}")
-        entries = History(_read_entry(entry) for entry in history)
+        entries = History(HistoryEntry(*_read(entry, _ENTRY)) for entry in history)
         return Machine(initial, current, entries, _read_metadata(metadata), self)
 
     def _sealed(self, machine: AnyMachine) -> dict[str, Tree]:
@@ -132,7 +132,7 @@ def _unsealed(tree: Tree, name: str) -> Data:
     content: Data = {**tree}
     if content.pop("digest", None) != _digest(content):
         raise ValueError("its digest does not match its content")
-    _take(content, _MACHINE)
+    _read(content, _MACHINE)
     if content["workflow"] != name:
         raise ValueError(f"it is a machine of {content['workflow']!r}, not of {name!r}")
     return content
@@ -146,102 +146,76 @@ def _digest(tree: dict[str, Tree]) -> str:
     return hashlib.sha256(encode_json(tree)).hexdigest()
 
 
-_Fields: TypeAlias = Mapping[str, type[Any] | tuple[type[Any], ...]]
-"""The fields of a part of a saved machine, in the order of the attributes, and their types."""
+_Fields: TypeAlias = Mapping[str, tuple[type[Any], ...]]
+"""The fields of a part of a saved machine, in the order of its attributes, and their types."""
 
 _MACHINE: _Fields = {
-    "version": int,
-    "workflow": str,
-    "workflow_version": str,
-    "initial_state": object,
-    "current_state": object,
-    "history": list,
-    "metadata": dict,
+    "version": (int,),
+    "workflow": (str,),
+    "workflow_version": (str,),
+    "initial_state": (object,),
+    "current_state": (object,),
+    "history": (list,),
+    "metadata": (dict,),
 }
 _ENTRY: _Fields = {
-    "transition": str,
-    "from": object,
-    "to": object,
-    "at": str,
-    "attempt": int,
+    "transition": (str,),
+    "from": (object,),
+    "to": (object,),
+    "at": (datetime,),
+    "attempt": (int,),
     "abort_reason": (str, NoneType),
 }
 _METADATA: _Fields = {
-    "created_at": (str, NoneType),
-    "updated_at": (str, NoneType),
-    "total_attempts": dict,
+    "created_at": (datetime, NoneType),
+    "updated_at": (datetime, NoneType),
+    "total_attempts": (dict,),
     "pending": (dict, NoneType),
 }
 _PENDING: _Fields = {
-    "transition": str,
-    "attempts": int,
-    "feedback": str,
-    "since": str,
-    "retry_at": str,
+    "transition": (str,),
+    "attempts": (int,),
+    "feedback": (str,),
+    "since": (datetime,),
+    "retry_at": (datetime,),
 }
 
 
-def _write_entry(entry: HistoryEntry[Any]) -> Data:
-    return {**dict(zip(_ENTRY, entry, strict=True)), "at": entry.at.isoformat()}
-
-
-def _read_entry(data: object) -> HistoryEntry[Any]:
-    transition, source, target, at, attempt, abort_reason = _take(data, _ENTRY)
-    return HistoryEntry(transition, source, target, _time(at), attempt, abort_reason)
-
-
 def _write_metadata(metadata: MachineMetadata) -> Data:
-    created_at, updated_at, attempts, pending = metadata
-    return {
-        "created_at": created_at and created_at.isoformat(),
-        "updated_at": updated_at and updated_at.isoformat(),
-        "total_attempts": dict(attempts),
-        "pending": pending and _write_pending(pending),
-    }
+    pending = metadata.pending and _write(metadata.pending, _PENDING)
+    return {**_write(metadata, _METADATA), "pending": pending}
 
 
 def _read_metadata(data: object) -> MachineMetadata:
-    created_at, updated_at, attempts, pending = _take(data, _METADATA)
-    return MachineMetadata(
-        None if created_at is None else _time(created_at),
-        None if updated_at is None else _time(updated_at),
-        dict(zip(attempts, _take(attempts, dict.fromkeys(attempts, int)), strict=True)),
-        None if pending is None else _read_pending(pending),
-    )
+    created_at, updated_at, attempts, pending = _read(data, _METADATA)
+    _read(attempts, dict.fromkeys(attempts, (int,)))
+    pending = None if pending is None else PendingRetry(*_read(pending, _PENDING))
+    return MachineMetadata(created_at, updated_at, attempts, pending)
 
 
-def _write_pending(pending: PendingRetry) -> Data:
+def _write(part: Iterable[Any], fields: _Fields) -> Data:
+    """Return a part as plain data, except its states."""
     return {
-        "transition": pending.transition,
-        "attempts": pending.attempts,
-        "feedback": pending.feedback,
-        "since": pending.since.isoformat(),
-        "retry_at": pending.retry_at.isoformat(),
+        name: value.isoformat() if datetime in kinds and value is not None else value
+        for (name, kinds), value in zip(fields.items(), part, strict=True)
     }
 
 
-def _read_pending(data: object) -> PendingRetry:
-    transition, attempts, feedback, since, retry_at = _take(data, _PENDING)
-    return PendingRetry(transition, attempts, feedback, _time(since), _time(retry_at))
-
-
-def _take(data: object, fields: _Fields) -> list[Any]:
+def _read(data: object, fields: _Fields) -> list[Any]:
     """Return the values of a map with exactly these fields. Raise an error for any other data."""
     values = cast("Data", data if isinstance(data, dict) else {})
     if values.keys() != fields.keys():
         raise ValueError(f"it must have exactly the parts {', '.join(fields)}")
-    for name, kind in fields.items():
-        value = values[name]
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise TypeError(f"its {name} is {name_of(value)}")
-    return [values[name] for name in fields]
+    return [_read_value(name, values[name], kinds) for name, kinds in fields.items()]
 
 
-def _time(text: str) -> datetime:
-    time = datetime.fromisoformat(text)
-    if time.tzinfo is None:
-        raise ValueError(f"the time {text!r} has no time zone")
-    return time
+def _read_value(name: str, value: Any, kinds: tuple[type[Any], ...]) -> Any:
+    found = datetime.fromisoformat(value) if datetime in kinds and type(value) is str else value
+    if not isinstance(found, kinds) or (int in kinds and isinstance(found, bool)):
+        raise TypeError(f"its {name} is {name_of(value)}")
+    if datetime in kinds and found is not None and found.tzinfo is None:
+        raise ValueError(f"the time {value!r} has no time zone")
+    return found
 
 
 def over_states(migration: Migration) -> Migration:

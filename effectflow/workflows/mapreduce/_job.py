@@ -33,7 +33,7 @@ from effectflow.workflows.mapreduce._dead_letters import (
     was_set_aside,
 )
 from effectflow.workflows.mapreduce._replay_check import MAPPED, ItemsDone
-from effectflow.workflows.mapreduce._results import DeadLetter, ItemFailed, JobResult, Part
+from effectflow.workflows.mapreduce._results import DeadLetter, ItemFailed, JobResult, PartialResult
 
 AnyEffect = Effect[Any, Any, Any]
 
@@ -144,7 +144,9 @@ class MapPhase:
                 is_retryable = self.step.is_retryable(raised)
                 return Suspend(partial(go_on, retry, letter, is_retryable))
 
-            return step.map(lambda value: Part.of_item(key, value, retry=retry)).or_else(failed)
+            return step.map(lambda value: PartialResult.of_item(key, value, retry=retry)).or_else(
+                failed
+            )
 
         def go_on(
             retry: int, letter: DeadLetter[Any], is_retryable: bool, scope: Scope
@@ -158,7 +160,7 @@ class MapPhase:
             if is_retried:
                 return attempt(retry + 1, letter.attempts)
             if self.keeps_dead_letters:
-                return pure(Part.of_dead_letter(letter))
+                return pure(PartialResult.of_dead_letter(letter))
             error, attempts = letter.error, letter.attempts
             return fail(ItemFailed(self.job, key, error, attempts, is_retryable=is_retryable))
 
@@ -210,11 +212,11 @@ class ReducePhase:
     step: StepDefinition
     function: Callable[[list[Any]], AnyEffect]
 
-    def part_of(self, parts: list[Part]) -> AnyEffect:
+    def part_of(self, parts: list[PartialResult]) -> AnyEffect:
         """Return the effect that makes one part of a group; None if there are no items at all."""
         if not parts:
             return pure(None)
-        whole = Part.of_group(parts)
+        whole = PartialResult.of_group(parts)
         present = [part for part in parts if part.value is not Nothing]
         if not present:
             return pure(whole)
@@ -228,7 +230,7 @@ class ReducePhase:
         step = durable(definition, self._work(values), lambda: whole.arguments)
         return step.map(lambda value: replace(whole, value=Some(value)))
 
-    def result_of(self, part: Part | None) -> AnyEffect:
+    def result_of(self, part: PartialResult | None) -> AnyEffect:
         """Return the effect that makes the job's result of the last part; None if there are no items."""
         count, letters = (0, ()) if part is None else (part.count, part.dead_letters)
         if part is not None and part.value is not Nothing:

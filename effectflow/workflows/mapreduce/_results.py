@@ -86,7 +86,7 @@ _NOT_RETRYABLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartialResult:
     """The partial result of consecutive items.
 
     Attributes:
@@ -109,19 +109,19 @@ class Part:
     is_reduced: bool = False
 
     @staticmethod
-    def of_item(key: str, value: object, *, retry: int = 0) -> Part:
+    def of_item(key: str, value: object, *, retry: int = 0) -> PartialResult:
         """Return the part of an item that succeeded."""
-        return Part(Some(value), (), 1, key, key, key, retry)
+        return PartialResult(Some(value), (), 1, key, key, key, retry)
 
     @staticmethod
-    def of_dead_letter(letter: DeadLetter[Any]) -> Part:
+    def of_dead_letter(letter: DeadLetter[Any]) -> PartialResult:
         """Return the part of an item that failed."""
-        return Part(Nothing, (letter,), 1, letter.key, letter.key, letter.key)
+        return PartialResult(Nothing, (letter,), 1, letter.key, letter.key, letter.key)
 
     @staticmethod
-    def of_group(parts: Sequence[Part]) -> Part:
+    def of_group(parts: Sequence[PartialResult]) -> PartialResult:
         """Return the part of all items of these parts, still without a value."""
-        return Part(
+        return PartialResult(
             value=Nothing,
             dead_letters=tuple(letter for part in parts for letter in part.dead_letters),
             count=sum(part.count for part in parts),
