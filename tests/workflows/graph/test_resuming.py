@@ -34,11 +34,8 @@ from effectflow.checkpoint import (
     Checkpoint,
     CheckpointStore,
     Completed,
-    Lease,
     OutcomeUnknown,
     RunStatus,
-    RunSummary,
-    SaveFailed,
     read_checkpoint,
     read_entries,
 )
@@ -516,80 +513,6 @@ async def test_a_bypassed_attempt_may_be_reached_later(store: MemoryStore) -> No
     plan = graph.plan_for(await read_checkpoint(store, "r", at=after_right))
     assert (plan.start, plan.retry_current) == ("left", True)
     assert graph.progress(await read_checkpoint(store, "r")).current == ("left",)
-
-
-# How often a graph is saved, and what happens if a save fails.
-
-
-class LosingStore(MemoryStore):
-    """Counts the entries of each append, and fails those in `lost`."""
-
-    def __init__(self, *lost: int) -> None:
-        super().__init__()
-        self.appends: list[int] = []
-        self.lost = lost
-
-    async def append(
-        self,
-        lease: Lease,
-        bodies: Any,
-        *,
-        after: int,
-        summary: RunSummary | None = None,
-        release: bool = False,
-    ) -> None:
-        self.appends.append(len(bodies))
-        if len(self.appends) in self.lost:
-            raise SaveFailed(lease.run_id, "the disk is full")
-        await super().append(lease, bodies, after=after, summary=summary, release=release)
-
-
-async def test_the_policy_says_how_many_nodes_share_a_commit() -> None:
-    async with LosingStore() as store:
-        app = App(Checkpoints(store, policy=CheckpointPolicy(every_steps=3)))
-        assert await looping().start(Draft(""), run_id="r").run(app) == Success(WHOLE)
-
-    # Started; then three nodes and the beginning of the next, twice; then the rest.
-    assert store.appends == [1, 7, 6, 2]
-
-
-async def test_a_failed_save_stops_the_graph_and_only_unsaved_nodes_are_repeated() -> None:
-    async with LosingStore(3) as store:
-        app = App(Checkpoints(store, policy=CheckpointPolicy(every_steps=3)))
-        error = (await looping().start(Draft(""), run_id="r").run(app)).failure()
-
-        assert isinstance(error, SaveFailed)
-        assert app.world.done == VISITS[:6]
-        assert await looping().resume("r").run(app) == Success(WHOLE)
-
-    # Three nodes and the beginning of the fourth were durable.
-    assert app.world.done[6:] == VISITS[3:]
-
-
-async def test_on_save_error_warn_continues_after_a_failed_save(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with LosingStore(3) as store:
-        policy = CheckpointPolicy(every_steps=3)
-        app = App(Checkpoints(store, policy=policy, on_save_error="warn"))
-
-        assert await looping().start(Draft(""), run_id="r").run(app) == Success(WHOLE)
-        assert len((await read_checkpoint(store, "r")).completed_steps) == 7
-
-    assert app.world.done == VISITS
-    assert "the disk is full" in caplog.text
-
-
-async def test_without_preserve_a_complete_run_is_deleted(
-    store: MemoryStore,
-) -> None:
-    app = App(Checkpoints(store, preserve=False), World(failing={"publish#1"}))
-    await looping().start(Draft(""), run_id="r").run(app)
-    assert [info.run_id for info in await store.find()] == ["r"]
-
-    app.world.recover()
-    assert await looping().resume("r").run(app) == Success(WHOLE)
-    assert await store.find() == []
 
 
 async def test_a_run_of_an_earlier_version_continues_from_its_upgraded_state(
