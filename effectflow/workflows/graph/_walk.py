@@ -97,7 +97,10 @@ def walk(structure: Structure, state: Any) -> AnyEffect:
 def pick(
     structure: Structure, watch: Watch | None, reached: Reached
 ) -> Next[Reached] | Done | Stuck:
-    """Choose the node to visit next: the target of the first edge that holds."""
+    """Choose the node to visit next: the target of the first edge that holds.
+
+    The watch reports each edge that is tried; without one, this is pure.
+    """
     name, node, visits = structure.entry, reached.node, reached.visits
     if node is not None:
         if node.is_exit:

@@ -17,7 +17,7 @@ from typing import Any, Never
 from effectflow.checkpoint.durable_step import StepDefinition, StepInfo, info_of, reach_step
 from effectflow.checkpoint.entries import Arguments
 from effectflow.checkpoint.values import digest_of
-from effectflow.effects import Clock, Effect, RetryExhausted, RetryPolicy
+from effectflow.effects import Effect, RetryExhausted, RetryPolicy
 from effectflow.effects.nodes import AndThen, AnyEffect, Die, Fail, Perform, Pure, Suspend
 from effectflow.effects.scope import Scope
 from effectflow.workflows.machine._machine import Machine
@@ -119,17 +119,15 @@ def transition_info() -> Effect[object, Never, TransitionInfo]:
 
 
 class Attempt:
-    """One attempt at a transition of a machine. An instance runs once."""
+    """One attempt at a transition of a machine."""
 
-    __slots__ = ("_began", "_bound", "_clock", "_machine", "_pending")
-
-    _began: datetime
-    _clock: Clock
+    __slots__ = ("_bound", "_machine", "_name", "_pending")
 
     def __init__(self, bound: BoundTransition, machine: Machine[Any]) -> None:
         self._bound = bound
+        self._name = bound.transition.name
         self._machine = machine
-        self._pending = pending_of(machine, bound.transition.name)
+        self._pending = pending_of(machine, self._name)
 
     def run(self, scope: Scope) -> AnyEffect:
         """Wait until the attempt is due, run it as a durable step, and yield its record."""
@@ -158,44 +156,39 @@ class Attempt:
         return Arguments(digest_of(state, path="state"), f"({name_of(state)})")
 
     def _make_info(self, run_id: str, step: str, attempt: int) -> TransitionInfo:
-        pending, name = self._pending, self._bound.transition.name
-        if pending is None:
-            return TransitionInfo(run_id, step, attempt, name, 0, None)
-        return TransitionInfo(run_id, step, attempt, name, pending.attempts, pending.feedback)
+        pending = self._pending
+        retries, feedback = (0, None) if pending is None else (pending.attempts, pending.feedback)
+        return TransitionInfo(run_id, step, attempt, self._name, retries, feedback)
 
     def _act(self, scope: Scope) -> AnyEffect:
-        self._clock = scope.clock
-        self._began = scope.clock.now()
+        clock, began = scope.clock, scope.clock.now()
         transition = self._bound.transition
         if transition.action is None:
             [target] = transition.target.atoms
             assert isinstance(target, State)
-            return self._record(Moved(target.value))
-        return AndThen(transition.action(self._machine.current), self._record)
+            return self._record(Moved(target.value), began, clock.now())
+        acted = transition.action(self._machine.current)
+        return AndThen(acted, lambda outcome: self._record(outcome, began, clock.now()))
 
-    def _record(self, outcome: Outcome[Any]) -> AnyEffect:
+    def _record(self, outcome: Outcome[Any], began: datetime, ended: datetime) -> AnyEffect:
         """Yield the record of an outcome, or fail if the retry policy allows no further attempt."""
-        began, ended = self._began, self._clock.now()
+        times = {"began": began, "ended": ended}
         match outcome:
             case Moved(state):
                 self._check_declared("Moved", state, self._bound.transition.target)
-                return Pure({"outcome": "moved", "state": state, "began": began, "ended": ended})
+                return Pure({"outcome": "moved", "state": state, **times})
             case Retry(str() as feedback):
-                since = began if self._pending is None else self._pending.since
+                pending = self._pending
+                made, since = (0, began) if pending is None else (pending.attempts, pending.since)
                 elapsed = (ended - since).total_seconds()
-                attempts = 0 if self._pending is None else self._pending.attempts
-                delay = self._bound.retry.next_delay(attempts, elapsed)
+                delay = self._bound.retry.next_delay(made, elapsed)
                 if delay is None:
                     state = self._machine.current
-                    return Fail(
-                        TransitionExhausted(self._name, state, feedback, attempts + 1, elapsed)
-                    )
-                retry = {"outcome": "retry", "feedback": feedback, "delay": delay}
-                return Pure({**retry, "began": began, "ended": ended})
+                    return Fail(TransitionExhausted(self._name, state, feedback, made + 1, elapsed))
+                return Pure({"outcome": "retry", "feedback": feedback, "delay": delay, **times})
             case Abort(str() as reason, state):
                 self._check_declared("Abort", state, self._bound.abort_to)
-                abort = {"outcome": "abort", "state": state, "reason": reason}
-                return Pure({**abort, "began": began, "ended": ended})
+                return Pure({"outcome": "abort", "state": state, "reason": reason, **times})
             case _:
                 raise TypeError(
                     f"the action of transition {self._name!r} must yield Moved(state), Retry(feedback) "
@@ -205,7 +198,3 @@ class Attempt:
     def _check_declared(self, outcome: str, state: object, declared: StateSet) -> None:
         if state not in declared:
             raise UndeclaredState(self._name, outcome, declared, state)
-
-    @property
-    def _name(self) -> str:
-        return self._bound.transition.name
