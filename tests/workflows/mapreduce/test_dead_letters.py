@@ -324,7 +324,7 @@ async def test_an_error_that_cannot_be_restored_is_refused_at_the_first_item(
     fan_in=st.integers(2, 5),
     max_parallel=st.integers(1, 8),
 )
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_after_any_retries_the_result_is_as_if_the_items_had_succeeded_at_once(
     count: int, broken: list[set[int]], fan_in: int, max_parallel: int
 ) -> None:
