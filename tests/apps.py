@@ -74,3 +74,14 @@ def app_on(store: CheckpointStore, *, failing: Iterable[str] = (), **options: An
 def note(app: App, action: str) -> int:
     """Note an action in the world of the app, and yield how often it was done. Fails with Broken."""
     return app.world.note(action)
+
+
+async def first_entries(store: MemoryStore, count: int, run_id: str = "r") -> MemoryStore:
+    """Return a store with only the first entries of a run."""
+    cut = MemoryStore()
+    info = await store.info(run_id)
+    assert info is not None
+    lease = await cut.claim(run_id, owner="test", seconds=60)
+    bodies = [record.body for record in (await store.read(run_id))[:count]]
+    await cut.append(lease, bodies, after=0, summary=info.summary, release=True)
+    return cut

@@ -20,14 +20,11 @@ OPTIONAL_PACKAGES = {
     "cloudpickle",
     "dask",
     "distributed",
-    "opentelemetry",
     "psycopg",
     "redis",
     "rich",
-    "starlette",
     "trio",
     "typer",
-    "uvicorn",
 }
 
 
@@ -89,7 +86,7 @@ def test_importing_effectflow_brings_in_no_optional_package_and_no_command_line(
 
     assert "effectflow" in imported
     assert OPTIONAL_PACKAGES.isdisjoint(name.partition(".")[0] for name in imported)
-    assert not [name for name in imported if name.startswith(("effectflow.cli", "effectflow.web"))]
+    assert not [name for name in imported if name.startswith("effectflow.cli")]
 
 
 def test_shapes_that_a_program_does_not_use_are_not_imported() -> None:

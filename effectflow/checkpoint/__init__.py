@@ -3,21 +3,26 @@
 from effectflow.checkpoint.checkpoint import Checkpoint, CompletedStep, HistoryItem, Metadata
 from effectflow.checkpoint.checkpoints import CheckpointPolicy, Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.durable_step import StepInfo, step_info, with_checkpointing
 from effectflow.checkpoint.encryption import Encryption
 from effectflow.checkpoint.entries import (
     Arguments,
     BeforeStep,
+    BranchesEnded,
+    CancelRequested,
+    ChildEnded,
+    ChildStarted,
     Completed,
+    Decided,
     Entry,
     ErrorRecord,
     Failed,
     Finished,
     HeadState,
     Interrupted,
-    Recorded,
     Resumed,
+    SourceEnd,
     Started,
+    Waiting,
 )
 from effectflow.checkpoint.errors import (
     CheckpointError,
@@ -27,6 +32,7 @@ from effectflow.checkpoint.errors import (
     NotSerializable,
     OutcomeUnknown,
     RunBusy,
+    RunCancelled,
     RunConflict,
     RunNotFound,
     SaveFailed,
@@ -34,7 +40,16 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
     UnsupportedVersion,
 )
-from effectflow.checkpoint.events import (
+from effectflow.checkpoint.integrity import Seal
+from effectflow.checkpoint.journal import fold
+from effectflow.checkpoint.journal_reader import (
+    Verification,
+    read_checkpoint,
+    read_entries,
+    verify_run,
+)
+from effectflow.checkpoint.lease import Lease, Owner
+from effectflow.checkpoint.observers import (
     CheckpointEvent,
     CheckpointLoaded,
     CheckpointSaved,
@@ -47,18 +62,9 @@ from effectflow.checkpoint.events import (
     RunResumed,
     StepSkipped,
 )
-from effectflow.checkpoint.journal import fold
-from effectflow.checkpoint.lease import Lease, Owner
-from effectflow.checkpoint.plan import ResumePlan, failure_that_stands, plan_resume
-from effectflow.checkpoint.reading import (
-    Verification,
-    read_checkpoint,
-    read_entries,
-    verify_run,
-)
-from effectflow.checkpoint.run_context import run_context
-from effectflow.checkpoint.seal import Seal
-from effectflow.checkpoint.step import Step, step
+from effectflow.checkpoint.plan import ResumePlan, Unverified, plan_resume
+from effectflow.checkpoint.run_info import StepInfo, current_step, run_context, step_info
+from effectflow.checkpoint.step import Step, step, with_checkpointing
 from effectflow.checkpoint.store import (
     CheckpointStore,
     FallsBack,
@@ -81,6 +87,8 @@ from effectflow.checkpoint.transfer import (
 __all__ = [
     "Arguments",
     "BeforeStep",
+    "BranchesEnded",
+    "CancelRequested",
     "Checkpoint",
     "CheckpointError",
     "CheckpointEvent",
@@ -89,10 +97,13 @@ __all__ = [
     "CheckpointSaved",
     "CheckpointStore",
     "Checkpoints",
+    "ChildEnded",
+    "ChildStarted",
     "Completed",
     "CompletedStep",
     "CorruptCheckpoint",
     "CycleDetected",
+    "Decided",
     "Definition",
     "DefinitionChanged",
     "EdgeEvaluated",
@@ -120,10 +131,10 @@ __all__ = [
     "OutcomeUnknown",
     "Owner",
     "Record",
-    "Recorded",
     "ResumePlan",
     "Resumed",
     "RunBusy",
+    "RunCancelled",
     "RunConflict",
     "RunInfo",
     "RunNotFound",
@@ -133,6 +144,7 @@ __all__ = [
     "RunSummary",
     "SaveFailed",
     "Seal",
+    "SourceEnd",
     "Started",
     "Step",
     "StepInfo",
@@ -140,9 +152,11 @@ __all__ = [
     "StepSkipped",
     "StoreUnavailable",
     "UnsupportedVersion",
+    "Unverified",
     "Verification",
+    "Waiting",
+    "current_step",
     "export_run",
-    "failure_that_stands",
     "fold",
     "import_run",
     "plan_resume",

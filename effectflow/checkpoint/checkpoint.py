@@ -11,27 +11,15 @@ import orjson
 
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import Finished, HeadState, Interrupted
-from effectflow.checkpoint.entry_format import read_entry, write_entry
+from effectflow.checkpoint.entry_format import FORMAT, read_entry, write_entry
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
-from effectflow.checkpoint.format_versions import format_version, migrated
-from effectflow.checkpoint.shapes import (
-    LIST,
-    MAP,
-    MAP_OR_NULL,
-    NUMBER,
-    TEXT,
-    VALUE,
-    WHOLE,
-    Shape,
-    check_shape,
-    texts,
-)
+from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import (
     MalformedValue,
     Tree,
     decode_compact,
-    decode_indented_json,
+    decode_json,
     encode_compact,
     encode_json,
 )
@@ -139,7 +127,7 @@ class Checkpoint:
         Raises CorruptCheckpoint for any other text, and UnsupportedVersion for what a newer effectflow
         wrote.
         """
-        return _read_with(decode_indented_json, text.encode("utf-8", "surrogatepass"))
+        return _read_with(decode_json, text.encode("utf-8", "surrogatepass"))
 
     @staticmethod
     def from_binary(data: bytes) -> Checkpoint:
@@ -160,28 +148,18 @@ def _write(checkpoint: Checkpoint) -> dict[str, Tree]:
         "workflow": checkpoint.workflow,
         "kind": checkpoint.kind,
         "status": str(checkpoint.status),
-        "definition": {
-            "version": definition.version,
-            "fingerprint": definition.fingerprint,
-            "steps": list(definition.steps),
-            **({"structure": list(definition.structure)} if definition.structure else {}),
-        },
+        "definition": {**schema_of(Definition).write(definition), "fingerprint": definition.fingerprint},
         "initial_state": checkpoint.initial_state,
         "current_state": checkpoint.current_state,
         "state": None if checkpoint.state is None else write_entry(checkpoint.state),
-        "completed_steps": [_plain(step) for step in checkpoint.completed_steps],
-        "history": [_plain(item) for item in checkpoint.history],
-        "metadata": _plain(checkpoint.metadata),
+        "completed_steps": [schema_of(CompletedStep).write(step) for step in checkpoint.completed_steps],
+        "history": [schema_of(HistoryItem).write(item) for item in checkpoint.history],
+        "metadata": schema_of(Metadata).write(checkpoint.metadata),
         "context": checkpoint.context,
         "created_at": checkpoint.created_at,
         "updated_at": checkpoint.updated_at,
         "finished": None if finished is None else write_entry(finished),
     }
-
-
-def _plain(value: Any) -> Tree:
-    names: tuple[str, ...] = value.__slots__
-    return {name: getattr(value, name) for name in names}
 
 
 def _digest(tree: dict[str, Tree]) -> str:
@@ -191,92 +169,36 @@ def _digest(tree: dict[str, Tree]) -> str:
 def _read_with(decode: Callable[[bytes], Tree], data: bytes) -> Checkpoint:
     try:
         tree: Any = decode(data)
-        if tree["version"] > format_version():
-            raise UnsupportedVersion("the checkpoint", tree["version"], format_version())
+        if tree["version"] > FORMAT:
+            raise UnsupportedVersion("the checkpoint", tree["version"], FORMAT)
         if tree.pop("digest") != _digest(tree):
             raise ValueError("its digest is wrong")
-        tree = _in_present_version(tree)
-        checkpoint = _read(tree)
-        if _write(checkpoint) != tree:
-            raise ValueError("its parts contradict one another")
+        return _read(tree)
     except (MalformedValue, KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = f"it is none that was saved ({error!r})"
+        reason = f"it was not saved by effectflow ({error!r})"
         raise CorruptCheckpoint("", reason, what="the checkpoint") from error
-    return checkpoint
-
-
-def _in_present_version(tree: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint of some version as the present one would have written it."""
-    version = tree["version"]
-    if version.__class__ is not int or version < 1:
-        raise ValueError(f"version is {version!r}")
-    entries = {
-        name: migrated(tree[name], version)
-        for name in ("state", "finished")
-        if tree[name] is not None
-    }
-    return {**tree, **entries, "version": format_version()}
 
 
 def _read(tree: dict[str, Any]) -> Checkpoint:
-    check_shape(tree, _CHECKPOINT)
-    kind, definition = tree["kind"], tree["definition"]
-    check_shape(definition, _DEFINITION, {"structure": LIST})
-    steps, structure = texts(definition["steps"]), texts(definition.get("structure", ()))
-    for step in tree["completed_steps"]:
-        check_shape(step, _COMPLETED_STEP)
-    for item in tree["history"]:
-        check_shape(item, _HISTORY_ITEM)
-    check_shape(tree["metadata"], _METADATA)
-    check_shape(tree["metadata"]["attempts"], dict.fromkeys(tree["metadata"]["attempts"], WHOLE))
+    definition = schema_of(Definition).read(tree["definition"])
+    completed = [schema_of(CompletedStep).read(step) for step in tree["completed_steps"]]
     return Checkpoint(
         version=tree["version"],
         run_id=tree["run_id"],
         workflow=tree["workflow"],
-        kind=kind,
-        definition=Definition(tree["workflow"], definition["version"], kind, steps, structure),
+        kind=tree["kind"],
+        definition=definition,
         initial_state=tree["initial_state"],
         current_state=tree["current_state"],
         state=_read_entry_of(HeadState, tree["state"]),
-        completed_steps=tuple(CompletedStep(**step) for step in tree["completed_steps"]),
-        history=tuple(HistoryItem(**item) for item in tree["history"]),
-        metadata=Metadata(**tree["metadata"]),
+        completed_steps=tuple(completed),
+        history=tuple(schema_of(HistoryItem).read(item) for item in tree["history"]),
+        metadata=schema_of(Metadata).read(tree["metadata"]),
         context=tree["context"],
         created_at=tree["created_at"],
         updated_at=tree["updated_at"],
         finished=_read_entry_of(Finished, tree["finished"]),
     )
-
-
-_CHECKPOINT: Shape = {
-    "version": WHOLE,
-    "id": TEXT,
-    "run_id": TEXT,
-    "workflow": TEXT,
-    "kind": TEXT,
-    "status": TEXT,
-    "definition": MAP,
-    "initial_state": VALUE,
-    "current_state": VALUE,
-    "state": MAP_OR_NULL,
-    "completed_steps": LIST,
-    "history": LIST,
-    "metadata": MAP,
-    "context": VALUE,
-    "created_at": NUMBER,
-    "updated_at": NUMBER,
-    "finished": MAP_OR_NULL,
-}
-_DEFINITION: Shape = {"version": TEXT, "fingerprint": TEXT, "steps": LIST}
-_COMPLETED_STEP: Shape = {
-    "step": TEXT,
-    "output": VALUE,
-    "attempt": WHOLE,
-    "duration": NUMBER,
-    "completed_at": NUMBER,
-}
-_HISTORY_ITEM: Shape = {"step": TEXT, "outcome": TEXT, "detail": TEXT}
-_METADATA: Shape = {"attempts": MAP, "resumes": WHOLE, "entries": WHOLE}
 
 
 def _read_entry_of(kind: Any, tree: dict[str, Any] | None) -> Any:

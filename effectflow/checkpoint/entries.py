@@ -1,7 +1,10 @@
 """What a run's journal is made of.
 
 A journal is append-only. Every entry says when it was written (`at`, seconds since the epoch), and
-carries values as trees of plain data (see `values`), never as objects.
+carries values as trees of plain data (see `values`), never as objects. Entries refer to one another by
+their sequence number: the place in the journal, from 1.
+
+The entries of the first three groups follow the rules of replay: see `docs/durability.md`.
 """
 
 from __future__ import annotations
@@ -10,22 +13,35 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from effectflow.checkpoint.store import RunStatus
-from effectflow.checkpoint.values import Tree
+from effectflow.checkpoint.values import Tree, render_arguments
 
 __all__ = [
     "Arguments",
     "BeforeStep",
+    "BranchesEnded",
+    "CancelRequested",
+    "ChildEnded",
+    "ChildStarted",
     "Completed",
+    "Decided",
     "Entry",
     "ErrorRecord",
     "Failed",
     "Finished",
     "HeadState",
     "Interrupted",
-    "Recorded",
+    "Ranges",
     "Resumed",
+    "SourceEnd",
     "Started",
+    "Waiting",
 ]
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+"""Sequence numbers, as pairs of the first and the last of a range."""
+
+
+# What a run is.
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +62,24 @@ class Started:
     kind: str
     version: str
     fingerprint: str
-    steps: tuple[str, ...]
     input: Tree
     context: Tree
     format: int
     at: float
+    steps: tuple[str, ...] = ()
     structure: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A process has taken the run up again.
+    """A process continues the run: this comes before the first entry that it adds.
 
     Attributes:
         owner: which process.
-        version, steps, structure: the workflow's definition from here on, if it is not what it was;
-            `version` is None if it is.
-        format: the version of the format from here on; None if it is what it was.
+        version, steps, structure: the workflow's definition from here on, if it has changed; `version` is
+            None if it has not.
+        abandoned: entries that a changed workflow was allowed to leave behind.
+        reopened: paths of operators whose branches are run again, although the run was complete.
     """
 
     owner: str
@@ -70,35 +87,8 @@ class Resumed:
     version: str | None = None
     steps: tuple[str, ...] = ()
     structure: tuple[str, ...] = ()
-    format: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """What a step was called with: a digest to compare, and a bounded text to show."""
-
-    digest: str
-    shown: str
-
-
-@dataclass(frozen=True, slots=True)
-class BeforeStep:
-    """A step is about to run, for the `attempt`-th time (from 1)."""
-
-    step: str
-    attempt: int
-    arguments: Arguments | None = None
-    at: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """A step succeeded. `duration` is in seconds."""
-
-    step: str
-    output: Tree
-    duration: float
-    at: float = 0.0
+    abandoned: Ranges = ()
+    reopened: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +114,104 @@ class ErrorRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Finished:
+    """The run ended: completed with an output, failed with an error, or cancelled."""
+
+    status: RunStatus
+    at: float
+    output: Tree = None
+    error: ErrorRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """The run is being cancelled: its finalizers may execute steps, and then it is `cancelled`."""
+
+    at: float
+    reason: str = ""
+
+
+# Steps, child runs and waits: what a flow executes. They begin with the failures that they settle.
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What a step was called with: a digest to compare, and the beginning of its JSON to show."""
+
+    digest: str
+    preview: str
+
+    @property
+    def shown(self) -> str:
+        """The arguments as text for people."""
+        return render_arguments(self.preview)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEnd:
+    """How the source of a finalizer ended, recorded when the finalizer begins its first step.
+
+    Attributes:
+        finalizer: the path of the finalizer.
+        kind: "success"; "failure" or "defect" of a step that has an entry, or of none; "cancelled".
+        sequence: the entry of the failure, or of the decision that cancelled the source.
+        error: a failure or defect that has no entry of its own.
+    """
+
+    finalizer: str
+    kind: str
+    sequence: int | None = None
+    error: ErrorRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeStep:
+    """A step is about to run, for the `attempt`-th time (from 1).
+
+    Attributes:
+        arguments: what it is called with.
+        function: the qualified name of its function, for messages.
+        item: in the first entry of a branch without a key, the digest of the item that it works on.
+        settles: the failures that the workflow has handled by going on to this step.
+        source_ends: how the sources of finalizers ended of which this is the first step.
+    """
+
+    step: str
+    attempt: int
+    at: float = 0.0
+    arguments: Arguments | None = None
+    function: str | None = None
+    item: str | None = None
+    settles: Ranges = ()
+    source_ends: tuple[SourceEnd, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A step succeeded. `duration` is in seconds; `settles` are failures inside the step."""
+
+    step: str
+    output: Tree
+    duration: float
+    at: float = 0.0
+    settles: Ranges = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
-    """A step failed. A resume runs it again if it is `retryable`."""
+    """An attempt of a step failed.
+
+    Attributes:
+        retryable: whether a resume runs the step again.
+        retry_at: when the step's own retry policy tries it again, in seconds since the epoch; None if
+            it does not, so that the failure is that of the step.
+    """
 
     step: str
     error: ErrorRecord
     retryable: bool
     at: float = 0.0
+    retry_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,30 +225,89 @@ class Interrupted:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """What `now()`, `random()` or `uuid()` gave between steps, or what a parallel operator decided.
+class ChildStarted:
+    """A run within this run is about to start, or to be resumed. The fields are as in `BeforeStep`.
 
-    `is_failure` says that it was decided to fail: that stands once the workflow has handled it.
+    Attributes:
+        run_id: the id of the child.
+        workflow: the workflow that it is a run of.
+        input: the digest of its input.
     """
 
-    step: str
-    value: Tree
-    at: float = 0.0
-    is_failure: bool = False
+    path: str
+    run_id: str
+    workflow: str
+    input: str
+    at: float
+    item: str | None = None
+    settles: Ranges = ()
+    source_ends: tuple[SourceEnd, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """The run ended: completed with an output, or failed with an error."""
+class ChildEnded:
+    """A run within this run ended: `completed` with an output, or `failed` with an error."""
 
+    path: str
     status: RunStatus
+    at: float
     output: Tree = None
     error: ErrorRecord | None = None
-    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A flow waits until a time, in seconds since the epoch."""
+
+    path: str
+    until: float
+    at: float
+    item: str | None = None
+    settles: Ranges = ()
+
+
+# Decisions: what operators found out.
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A value was computed once, or an operator decided: who won, that a timeout expired, who failed first.
+
+    Attributes:
+        failed: whether it means a failure. Such a decision stands once it is settled.
+        because: the failures that led to it, which are settled with it.
+    """
+
+    path: str
+    value: Tree
+    at: float
+    failed: bool = False
+    because: Ranges = ()
+    settles: Ranges = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BranchesEnded:
+    """All branches that an operator has cancelled have ended, and their finalizers have executed steps."""
+
+    path: str
+    at: float
 
 
 Entry: TypeAlias = (
-    Started | Resumed | BeforeStep | Completed | Failed | Interrupted | Recorded | Finished
+    Started
+    | Resumed
+    | BeforeStep
+    | Completed
+    | Failed
+    | Interrupted
+    | Decided
+    | BranchesEnded
+    | ChildStarted
+    | ChildEnded
+    | Waiting
+    | CancelRequested
+    | Finished
 )
 
 HeadState: TypeAlias = BeforeStep | Completed | Failed | Interrupted

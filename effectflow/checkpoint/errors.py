@@ -9,6 +9,7 @@
     ├── LeaseLost            another process has taken the run over; nothing was written
     ├── DefinitionChanged    the workflow is not the one that the run was started with
     ├── StepInputChanged     a completed step is reached again with other arguments
+    ├── RunCancelled         the run was cancelled, and cannot continue
     ├── OutcomeUnknown       an at-most-once step was cut off, so nobody knows whether it happened
     ├── CorruptCheckpoint    what the store holds cannot be read back
     ├── UnsupportedVersion   it was written by a newer effectflow
@@ -31,6 +32,7 @@ __all__ = [
     "NotSerializable",
     "OutcomeUnknown",
     "RunBusy",
+    "RunCancelled",
     "RunConflict",
     "RunNotFound",
     "SaveFailed",
@@ -131,6 +133,17 @@ class DefinitionChanged(CheckpointError):
             f"{'; '.join(changes) or 'its fingerprint differs'}. "
             "Resume it with the code that it was started with, or go on with force=True "
             "(--force) if the change does not matter to it."
+        )
+
+
+class RunCancelled(CheckpointError):
+    """The run was cancelled, and its finalizers have run."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(
+            f"run {run_id!r} was cancelled and its finalizers have run: it cannot continue. Start the "
+            "work anew, under another run id."
         )
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.checkpoint.errors import NotSerializable
-from effectflow.checkpoint.shown import repr_of
 from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,
     Tree,
     are_same,
     from_tree,
+    safe_repr,
     to_tree,
 )
 from effectflow.checkpoint.values.exceptions import (
@@ -44,7 +44,7 @@ def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRe
 def _traceback_of(error: object) -> str:
     """Where a defect was raised. It takes a hundred times as long as the rest of a record."""
     if not isinstance(error, Exception):
-        return _without_surrogates(repr_of(error))
+        return _without_surrogates(safe_repr(error))
     return _without_surrogates("".join(traceback.format_exception(error)))
 
 

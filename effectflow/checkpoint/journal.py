@@ -15,14 +15,13 @@ from effectflow.checkpoint.entries import (
     Finished,
     HeadState,
     Interrupted,
-    Recorded,
     Resumed,
     Started,
 )
 from effectflow.checkpoint.errors import CorruptCheckpoint
-from effectflow.checkpoint.format_versions import format_version
-from effectflow.checkpoint.past import flow_of
+from effectflow.checkpoint.entry_format import FORMAT
 from effectflow.checkpoint.values import Tree
+from effectflow.effects.paths import flow_of
 
 __all__ = ["fold"]
 
@@ -94,7 +93,7 @@ class _Reading:
                     )
             case Finished():
                 self.finished = entry
-            case Recorded() | Started():
+            case _:
                 pass
 
     def _state_after(self, step: str, output: Tree) -> Tree:
@@ -107,7 +106,7 @@ class _Reading:
     def checkpoint(self, count: int) -> Checkpoint:
         started = self.started
         return Checkpoint(
-            version=format_version(),
+            version=FORMAT,
             run_id=started.run_id,
             workflow=started.workflow,
             kind=started.kind,

@@ -1,34 +1,150 @@
-"""`@step`: a function that returns an effect, as a durable step of that function's name."""
+"""Durable steps: `@step` for functions that return an effect, `with_checkpointing` for any effect."""
 
 from __future__ import annotations
 
 import inspect
-import typing
+import re
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial, update_wrapper
-from typing import (
-    Any,
-    Generic,
-    ParamSpec,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    overload,
-)
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
-from effectflow.checkpoint.durable_step import StepDefinition, durable
 from effectflow.checkpoint.entries import Arguments
-from effectflow.checkpoint.shown import shown
-from effectflow.checkpoint.values import KnownTypes, digest_of
-from effectflow.effects import Effect, do, suspend
+from effectflow.checkpoint.run_info import CurrentStep, running_step
+from effectflow.checkpoint.values import KnownTypes, encode_arguments
+from effectflow.effects import Effect, RetryExhausted, RetryPolicy, TimedOut, do, suspend
+from effectflow.effects import nodes
+from effectflow.effects.interpreter import interpret
+from effectflow.effects.retry import check_bounded
+from effectflow.effects.scope import PLAIN, Scope
+from effectflow.effects.signatures import effect_types
 
-__all__ = ["Step", "arguments_of", "effect_types", "step"]
+__all__ = [
+    "Step",
+    "StepDefinition",
+    "arguments_of",
+    "durable",
+    "step",
+    "with_checkpointing",
+]
 
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
 P = ParamSpec("P")
+
+AnyEffect = Effect[Any, Any, Any]
+
+_NAME = re.compile(r"[^/\[\]#\x00-\x1f\ud800-\udfff]+")
+
+
+@dataclass(frozen=True)
+class StepDefinition:
+    """What is known of a step before it runs.
+
+    Attributes:
+        name: its name; no `/`, `[`, `]`, `#` or control character, which paths are made with, and no
+            lone surrogate, which no encoding can hold.
+        types: the classes that its output and errors may be made of.
+        retryable: whether a failure is worth another attempt; yes if None.
+        at_most_once: never to be run again without being told, when its outcome is unknown.
+        retry: how often and how soon the step retries a failure by itself; never if None.
+        timeout: the seconds that one attempt may take; no limit if None.
+        code: what tells its function from another of the same name; None if nothing does.
+        function: the qualified name of its function, for messages.
+    """
+
+    name: str
+    types: KnownTypes = field(default_factory=KnownTypes.of)
+    retryable: bool | Callable[[Any], bool] | None = None
+    at_most_once: bool = False
+    retry: RetryPolicy | None = None
+    timeout: float | None = None
+    code: object = None
+    function: str | None = None
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(
+                f"{self.name!r} cannot name a step: a name is not empty, and has no '/', '[', ']', "
+                "'#', control character or lone surrogate"
+            )
+        if self.retry is not None:
+            check_bounded(self.retry)
+        if self.timeout is not None and not self.timeout >= 0:
+            raise ValueError(f"a timeout must be 0 seconds or more, not {self.timeout}")
+
+    def is_retryable(self, error: object) -> bool:
+        """Return whether a failure is worth another attempt."""
+        if callable(self.retryable):
+            return self.retryable(error)
+        return self.retryable is not False
+
+    async def execute_plainly(self, step: nodes.Step, env: Any, scope: Scope) -> Any:
+        """Execute the step outside a durable run."""
+        current = CurrentStep(None, self.name, 1, step.make_info)
+        work: AnyEffect = step.source
+        if self.timeout is not None:
+            work = work.timeout(self.timeout)
+        if self.retry is not None:
+            work = work.retry(self.retry, when=self.is_retryable).map_err(_last_error)
+        token = running_step.set(current)
+        try:
+            named = nodes.Named(work, self.name, f"in step {self.name!r}")
+            return await interpret(named, env, scope.inside_step(PLAIN, current))
+        finally:
+            running_step.reset(token)
+
+
+def _last_error(error: object) -> object:
+    return cast("RetryExhausted[object]", error).error if type(error) is RetryExhausted else error
+
+
+def with_checkpointing(
+    step: str,
+    effect: Effect[Env, E, A],
+    *,
+    output: type[A] | None = None,
+    error: object = None,
+    retryable: bool | Callable[[E], bool] | None = None,
+    at_most_once: bool = False,
+) -> Effect[Env, E, A]:
+    """Make an effect a durable step of the run that it is part of.
+
+    1. If the run's journal says that this step completed, yield the recorded output; run nothing.
+    2. Otherwise append `BeforeStep`, wait until it is durable, and run the effect.
+    3. On success append `Completed`; on failure or defect `Failed`; on interruption `Interrupted`.
+
+    A checkpoint that cannot be saved ends the run: the body cannot catch it, and `start` or `resume`
+    fails with the `CheckpointError`. Outside a run the effect just runs.
+
+    Parameters:
+        step: the step's name. Its identity is its path: the name, which occurrence of it this is in
+            its flow, and the parallel operators around it.
+        effect: what to run.
+        output: the type of its value, needed to rebuild classes; plain data needs none.
+        error: the type of its errors, needed to rebuild one that the workflow handled.
+        retryable: whether a resume runs it again after a failure; a predicate is given the error.
+            True if None, or if the predicate raises.
+        at_most_once: after a crash in the middle of it, fail with OutcomeUnknown instead of running
+            it again.
+    """
+    definition = StepDefinition(step, KnownTypes.of(output, error), retryable, at_most_once)
+    return durable(definition, effect)
+
+
+Effect.make_durable = staticmethod(with_checkpointing)
+
+
+def durable(
+    definition: StepDefinition,
+    effect: AnyEffect,
+    arguments: Callable[[], Arguments] | None = None,
+    make_info: Callable[[str, str, int], Any] | None = None,
+) -> AnyEffect:
+    """Return an effect as the step of this definition, called with these arguments."""
+    return nodes.Step(definition, effect, arguments, make_info)
 
 
 class Step(Generic[P, Env, E, A]):
@@ -41,15 +157,22 @@ class Step(Generic[P, Env, E, A]):
         name: str | None = None,
         retryable: bool | Callable[[Any], bool] | None = None,
         at_most_once: bool = False,
+        retry: RetryPolicy | None = None,
+        timeout: float | None = None,
     ) -> None:
         self.function = function
         update_wrapper(self, function)
         output, error = effect_types(function)
+        types = (output, error) if timeout is None else (output, error, TimedOut)
         self.definition = StepDefinition(
             name or function.__name__,
-            KnownTypes.of(output, error),
+            KnownTypes.of(*types),
             retryable,
             at_most_once,
+            retry,
+            timeout,
+            getattr(inspect.unwrap(function), "__code__", None),
+            function.__qualname__,
         )
         parameters = inspect.signature(function).parameters
         self.parameters = tuple(parameters)
@@ -65,34 +188,26 @@ class Step(Generic[P, Env, E, A]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Effect[Env, E, A]:
         # Called only if the step is to be run: of one that is skipped, not even the function is called.
         effect = suspend(lambda: self.function(*args, **kwargs))
-        return durable(self.definition, effect, partial(self._describe, args, kwargs))
+        return nodes.Step(self.definition, effect, partial(self._arguments, args, kwargs))
 
-    def _describe(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         if kwargs:
             bound = inspect.signature(self.function).bind(*args, **kwargs).arguments
             return arguments_of(self.name, bound)
-        bound = self._named(args, len(self.parameters), "*")
-        if self.gathering is None:
-            return arguments_of(self.name, bound)
-        # The digest names what `*items` gathers otherwise, as it always did: journals have it.
-        position = self.parameters.index(self.gathering)
-        named = self._named(args, position, self.gathering)
-        return Arguments(digest_of(bound, path=self.name), shown(named))
-
-    def _named(self, args: tuple[Any, ...], count: int, gathering: str) -> dict[str, Any]:
-        """The first so many arguments by their parameters, and the others as what gathers them."""
-        named = dict(zip(self.parameters[:count], args, strict=False))
-        if len(args) > count:
-            named[gathering] = args[count:]
-        return named
+        gathering = self.gathering
+        if gathering is None:
+            return arguments_of(self.name, dict(zip(self.parameters, args, strict=False)))
+        position = self.parameters.index(gathering)
+        named = dict(zip(self.parameters[:position], args, strict=False))
+        return arguments_of(self.name, {**named, gathering: args[position:]})
 
 
 def arguments_of(step: str, bound: Mapping[str, Any]) -> Arguments:
-    """What a step was called with, as its entry keeps it.
+    """Return what a step was called with, as its entry keeps it.
 
     Raises NotSerializable for what is neither plain data nor a data class.
     """
-    return Arguments(digest_of(bound, path=step), shown(bound))
+    return Arguments(*encode_arguments(bound, path=step))
 
 
 @overload
@@ -105,14 +220,27 @@ def step(
 def step(
     *,
     name: str | None = None,
+    retry: RetryPolicy | None = None,
+    timeout: None = None,
     retryable: bool | Callable[[Any], bool] | None = None,
     at_most_once: bool = False,
 ) -> StepDecorator: ...
+@overload
+def step(
+    *,
+    name: str | None = None,
+    retry: RetryPolicy | None = None,
+    timeout: float | timedelta,
+    retryable: bool | Callable[[Any], bool] | None = None,
+    at_most_once: bool = False,
+) -> TimedStepDecorator: ...
 def step(
     function: Callable[..., Any] | None = None,
     /,
     *,
     name: str | None = None,
+    retry: RetryPolicy | None = None,
+    timeout: float | timedelta | None = None,
     retryable: bool | Callable[[Any], bool] | None = None,
     at_most_once: bool = False,
 ) -> Any:
@@ -126,8 +254,28 @@ def step(
     The step also records a digest of its arguments: reached again with other ones, a completed step
     fails the run with `StepInputChanged`. Arguments must be plain data or data classes; what is none of
     those (a connection, a client) belongs in the environment.
+
+    Parameters:
+        name: the step's name; the function's if not given.
+        retry: retries the step by itself. All attempts have one path and one idempotency key, and each
+            is recorded, so a resume continues the count; after a run that ended by this step it grants
+            a new budget. The step fails with the error of its last attempt.
+        timeout: the seconds, or timedelta, that each attempt may take; then it fails with `TimedOut`.
+        retryable: whether a failure is worth another attempt, by `retry` or by a resume; a predicate is
+            given the error. True if None.
+        at_most_once: after a crash in the middle of it, a resume fails with OutcomeUnknown instead of
+            running it again. An attempt that timed out is not retried.
+
+    Example:
+        >>> from effectflow import Effect, RetryPolicy, fail, step
+        >>> @step(retry=RetryPolicy.constant(0.001).with_max_retries(2), timeout=5)
+        ... def charge(amount: int) -> Effect[object, str, str]:
+        ...     return fail("no connection")
+        >>> charge(5).run_sync(None)
+        <Failure: no connection>
     """
-    decorator = StepDecorator(name, retryable, at_most_once)
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    decorator = StepDecorator(name, retry, seconds, retryable, at_most_once)
     return decorator if function is None else decorator(function)
 
 
@@ -137,10 +285,14 @@ class StepDecorator:
     def __init__(
         self,
         name: str | None,
+        retry: RetryPolicy | None,
+        timeout: float | None,
         retryable: bool | Callable[[Any], bool] | None,
         at_most_once: bool,
     ) -> None:
         self._name = name
+        self._retry = retry
+        self._timeout = timeout
         self._retryable = retryable
         self._at_most_once = at_most_once
 
@@ -153,25 +305,23 @@ class StepDecorator:
     def __call__(self, function: Callable[..., Any], /) -> Step[..., Any, Any, Any]:
         make = do(function) if inspect.isgeneratorfunction(function) else function
         return Step(
-            make, name=self._name, retryable=self._retryable, at_most_once=self._at_most_once
+            make,
+            name=self._name,
+            retryable=self._retryable,
+            at_most_once=self._at_most_once,
+            retry=self._retry,
+            timeout=self._timeout,
         )
 
 
-def effect_types(function: Callable[..., Any]) -> tuple[object, object]:
-    """The output and error types in a function's return annotation; None for what is not told."""
-    try:
-        annotation = typing.get_type_hints(function).get("return")
-    except (NameError, TypeError, AttributeError):
-        # A name that exists only for the type checkers: the classes then count as undeclared.
-        return None, None
-    errors: tuple[type[Exception], ...] | None = getattr(function, "declared_errors", None)
-    if errors is not None:
-        # Made by `@effect`, so it is annotated with its plain value.
-        return annotation, Union[errors] if errors else None  # noqa: UP007, so many at once
-    origin, args = get_origin(annotation), get_args(annotation)
-    if origin is Effect and len(args) == 3:
-        return args[2], args[1]
-    if origin is not None and isinstance(origin, type) and issubclass(origin, Generator):
-        yielded = get_args(args[0])
-        return args[2], yielded[1] if len(yielded) == 3 else None
-    return None, None
+class TimedStepDecorator(Protocol):
+    """What `@step(timeout=...)` is, before it is given the function: its step may fail with `TimedOut`."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Effect[Env, E, A]], /
+    ) -> Step[P, Env, E | TimedOut, A]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Generator[Effect[Env, E, Any], Any, A]], /
+    ) -> Step[P, Env, E | TimedOut, A]: ...

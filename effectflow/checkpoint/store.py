@@ -36,6 +36,7 @@ class RunStatus(StrEnum):
     SUSPENDED = "suspended"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
+    CANCELLED = "cancelled"
     COMPLETED = "completed"
 
     @staticmethod

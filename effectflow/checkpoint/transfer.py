@@ -11,25 +11,28 @@ from typing import Any
 import orjson
 
 from effectflow.checkpoint.errors import CorruptCheckpoint, RunConflict, UnsupportedVersion
+from effectflow.checkpoint.journal_reader import read_consistently
 from effectflow.checkpoint.lease import Owner
-from effectflow.checkpoint.reading import read_consistently
-from effectflow.checkpoint.shapes import NUMBER, TEXT, WHOLE, Shape, check_shape, check_time
+from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.store import CheckpointStore, RunStatus, RunSummary
 
 __all__ = ["ExportedRun", "export_run", "import_run", "read_exported", "write_exported"]
 
 _VERSION = 1
 
-_HEAD: Shape = {
-    "effectflow_export": WHOLE,
-    "run_id": TEXT,
-    "workflow": TEXT,
-    "kind": TEXT,
-    "version": TEXT,
-    "status": TEXT,
-    "created_at": NUMBER,
-    "entries": WHOLE,
-}
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The first line of an exported run; `entries` is how many lines follow."""
+
+    effectflow_export: int
+    run_id: str
+    workflow: str
+    kind: str
+    version: str
+    status: RunStatus
+    created_at: float
+    entries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +80,17 @@ async def import_run(store: CheckpointStore, run: ExportedRun) -> bool:
 def write_exported(run: ExportedRun) -> Iterator[bytes]:
     """A run as lines of JSON: one for the run, and one for each entry."""
     summary = run.summary
-    yield _line(
-        {
-            "effectflow_export": _VERSION,
-            "run_id": run.run_id,
-            "workflow": summary.workflow,
-            "kind": summary.kind,
-            "version": summary.version,
-            "status": str(summary.status),
-            "created_at": summary.created_at,
-            "entries": len(run.bodies),
-        }
+    head = _Head(
+        _VERSION,
+        run.run_id,
+        summary.workflow,
+        summary.kind,
+        summary.version,
+        summary.status,
+        summary.created_at,
+        len(run.bodies),
     )
+    yield _line(schema_of(_Head).write(head))
     for body in run.bodies:
         yield _line(_as_text(body))
 
@@ -99,26 +101,19 @@ def read_exported(lines: Iterable[bytes]) -> Iterator[ExportedRun]:
     for line in remaining:
         run_id = "to be imported"
         try:
-            head = orjson.loads(line)
-            run_id = _text(head["run_id"])
-            version = head["effectflow_export"]
-            if version > _VERSION:
-                raise UnsupportedVersion(f"the export of run {run_id!r}", version, _VERSION)
-            check_shape(head, _HEAD)
-            check_time(head["created_at"])
-            bodies = [_as_bytes(orjson.loads(row)) for row in islice(remaining, head["entries"])]
-            summary = RunSummary(
-                head["workflow"],
-                head["kind"],
-                head["version"],
-                RunStatus(head["status"]),
-                head["created_at"],
-            )
+            tree = orjson.loads(line)
+            run_id = _text(tree["run_id"])
+            if tree["effectflow_export"] > _VERSION:
+                found = tree["effectflow_export"]
+                raise UnsupportedVersion(f"the export of run {run_id!r}", found, _VERSION)
+            head = schema_of(_Head).read(tree)
+            bodies = [_as_bytes(orjson.loads(row)) for row in islice(remaining, head.entries)]
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-            reason = f"the file is no export of effectflow, or is cut off: {error!r}"
+            reason = f"the file is not an export of effectflow, or is cut off: {error!r}"
             raise CorruptCheckpoint(run_id, reason) from error
-        if len(bodies) < head["entries"]:
-            raise CorruptCheckpoint(run_id, "the file that was exported is cut off")
+        if len(bodies) < head.entries:
+            raise CorruptCheckpoint(run_id, "the exported file is cut off")
+        summary = RunSummary(head.workflow, head.kind, head.version, head.status, head.created_at)
         yield ExportedRun(run_id, summary, tuple(bodies))
 
 

@@ -1,16 +1,20 @@
-"""The entry point of the `effectflow` command."""
+"""The `effectflow` command: its entry point, and the table of its commands."""
 
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    import typer
+
+__all__ = ["main", "make_app"]
 
 
 def main() -> None:
-    """Run the command line; end the process with one of the exit codes of `exits`."""
+    """Run the command line; end the process with an `ExitCode`."""
     try:
-        from effectflow.cli.commands import app
+        app = make_app()
     except ModuleNotFoundError as missing:
         if missing.name not in ("typer", "rich"):
             raise
@@ -19,3 +23,34 @@ def main() -> None:
             "Install it with: pip install 'effectflow[cli]'"
         )
     app()
+
+
+def make_app() -> typer.Typer:
+    """Return the commands by their names."""
+    import typer
+
+    from effectflow.cli import drive, inspect, transfer
+    from effectflow.cli.exits import Commands
+
+    app = typer.Typer(
+        name="effectflow",
+        cls=Commands,
+        help="Durable workflows: run them, watch them, and resume them after a crash.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+    for name, command, example in (
+        ("demo", drive.demo, "demo ~/projects/shop --report shop"),
+        ("run", drive.run, """run shop.orders:checkout --input '{"cart": 7}'"""),
+        ("resume", drive.resume, "resume --latest"),
+        ("list", inspect.list_runs, "list --workflow census"),
+        ("show", inspect.show, "show census-1f0c7a2e"),
+        ("history", inspect.history, "history census-1f0c7a2e"),
+        ("verify", inspect.verify, "verify --store file:./runs"),
+        ("plan", inspect.plan, "plan census-1f0c7a2e"),
+        ("export", transfer.export_runs, "export census-1f0c7a2e --output run.jsonl"),
+        ("import", transfer.import_runs, "import run.jsonl --store file:./runs"),
+    ):
+        app.command(name, epilog=f"Example: effectflow {example}")(command)
+    return app

@@ -41,8 +41,8 @@ from effectflow.effects.functions import effect
 from effectflow.effects.observer import EffectObserver
 from effectflow.effects.parallel import par, par_all, par_traverse, par_try_all, traverse
 from effectflow.effects.race import first_success, race
-from effectflow.effects.reduction import par_reduce
-from effectflow.effects.resource import Acquisition, acquiring, bracket
+from effectflow.effects.reduce import par_reduce
+from effectflow.effects.resources import Acquisition, acquiring, bracket
 from effectflow.effects.retry import FailedAttempt, RetryPolicy
 from effectflow.effects.validation import Invalid, Valid, Validation
 

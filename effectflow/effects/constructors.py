@@ -16,9 +16,9 @@ from returns.result import Result, Success
 
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
+from effectflow.effects.errors import Parked
 from effectflow.effects.event_loop import shielded
-from effectflow.effects.scope import Scope, observe
-from effectflow.effects.sleeping import sleep_until_recorded
+from effectflow.effects.scope import Scope
 
 __all__ = [
     "ask",
@@ -139,10 +139,16 @@ def attempt(f: Callable[[Any], Any], /, *exception_types: type[Exception]) -> Ef
 
 
 async def _attempt(
-    f: Callable[[Any], Any], exception_types: tuple[type[Exception], ...], env: Any, _scope: Scope
+    f: Callable[[Any], Any], exception_types: tuple[type[Exception], ...], env: Any, scope: Scope
 ) -> Any:
+    if nodes.FromFn in scope.forbidden:
+        raise Parked(f"{f!r} would be run")
     try:
         value = f(env)
+        if scope.forbidden and inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise Parked(f"{f!r} would be awaited")
         return await value if inspect.isawaitable(value) else value
     except exception_types as error:
         return nodes.Failed(error)
@@ -178,7 +184,7 @@ def sleep(seconds: float) -> Effect[object, Never, None]:
     """
 
     async def perform(_env: object, scope: Scope) -> None:
-        await sleep_until_recorded(scope, "sleep", seconds)
+        await scope.flow.wait(scope, seconds)
 
     return nodes.Perform(perform, ("sleep", seconds))
 
@@ -208,7 +214,7 @@ def uuid() -> Effect[object, Never, UUID]:
 
 
 def _observed(name: str, take: Callable[[Scope], A]) -> Effect[object, Never, A]:
-    def observed(scope: Scope) -> Effect[object, Never, A]:
-        return nodes.Pure(observe(scope, name, lambda: take(scope)))
+    async def perform(_env: object, scope: Scope) -> A:
+        return await scope.flow.decide(scope, name, partial(take, scope))
 
-    return nodes.Suspend(observed, (name,))
+    return nodes.Perform(perform, (name,))

@@ -16,6 +16,7 @@ _ITEMS = 3
 _METHODS = {
     "AndThen": "and_then",
     "OrElse": "or_else",
+    "TapErr": "tap_err",
     "Rescue": "or_else",
     "Map": "map",
     "MapErr": "map_err",
@@ -38,10 +39,14 @@ def describe(effect: Any, depth: int = _DEPTH) -> str:
         name, *arguments = shown
         return _call(name, arguments, depth)
     kind = type(effect).__name__
+    if kind == "Step":
+        return f"step({effect.definition.name!r})"
     if kind == "FromGenerator":
         return describe_call(effect.f, effect.args, effect.kwargs)
     slots: Sequence[str] = effect.__slots__
     parts = [getattr(effect, slot) for slot in slots if slot not in _HIDDEN]
+    if kind == "OnExit":
+        parts = [effect.finalizer]
     if kind == "Bracket":
         return _call("bracket", [[effect.source], effect.release, effect.use], depth)
     if kind in _METHODS:

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
+from effectflow.effects.signatures import remember_body
 
 __all__ = ["Do", "do"]
 
@@ -49,6 +50,8 @@ def do(
             f"@do needs a generator function, and {function!r} is none: it has to have a `yield from`; "
             "a function that returns an effect needs no @do"
         )
+
+    remember_body(function)
 
     @wraps(function)
     def make(*args: P.args, **kwargs: P.kwargs) -> Effect[Env, E, A]:

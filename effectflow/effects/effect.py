@@ -162,11 +162,7 @@ class Effect(Generic[Env, E, A]):
         settles the error: a resume fails with it again, instead of running what failed.
         """
 
-        def tapped(failed: nodes.Failed) -> Effect[Any, Any, Any]:
-            again = nodes.Fail(failed.error, failed.trail)
-            return nodes.AndThen(f(failed.error), lambda _: again)
-
-        return nodes.Rescue(self, tapped)
+        return nodes.TapErr(self, f)
 
     def zip(
         self: Effect[Env2, E, A], other: Effect[Env2, E2, B]

@@ -12,6 +12,7 @@ __all__ = [
     "ExecutorLost",
     "Halt",
     "LeftToResume",
+    "Parked",
     "RetryExhausted",
     "TimedOut",
     "TracedError",
@@ -123,10 +124,10 @@ class TracedError(Generic[E]):
 
 
 class Halt(BaseException):
-    """Ends everything that runs, finalizers apart.
+    """Ends a durable run, finalizers apart, because it cannot be recorded any further.
 
-    Like a cancellation it is no `Exception`, so that no body can catch it by accident and go on
-    from a state that nobody recorded. `reason` is the error that whoever raised it reports.
+    Like a cancellation it is no `Exception`, so that a body cannot catch it by accident and go on from a
+    state that is not recorded. `reason` is the error that `start` or `resume` reports.
     """
 
     def __init__(self, reason: Exception) -> None:
@@ -135,10 +136,18 @@ class Halt(BaseException):
 
 
 class LeftToResume(Halt):
-    """Ends a finalizer at a durable step, since the run around it was interrupted from outside.
-
-    Nobody hears of it: it is the interruption that goes on.
-    """
+    """Ends a finalizer before its next step, since the run around it is being stopped from outside."""
 
     def __init__(self, what: str) -> None:
         super().__init__(RuntimeError(f"the run is being stopped: {what} is left to its resume"))
+
+
+class Parked(BaseException):
+    """Ends a flow of a plan: what comes next would change something.
+
+    `reason` says what it is; None if it is the next step of the flow.
+    """
+
+    def __init__(self, reason: str | None = None) -> None:
+        self.reason = reason
+        super().__init__(reason)

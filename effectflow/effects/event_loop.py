@@ -7,6 +7,7 @@ wait.
 from __future__ import annotations
 
 import math
+import sys
 import types
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
@@ -24,12 +25,16 @@ __all__ = [
     "CallSoon",
     "Waiter",
     "call_soon_from_threads",
+    "cancel_natively",
+    "has_been_cancelled_natively",
     "in_context",
-    "is_being_cancelled",
+    "is_cancellation",
     "new_waiter",
     "run_to_the_end",
     "running_backend",
     "shielded",
+    "spawn_background",
+    "stray_cancellation",
 ]
 
 A = TypeVar("A")
@@ -66,20 +71,45 @@ def running_backend() -> Literal["asyncio", "trio"]:
     return "asyncio"
 
 
-async def shielded(work: Coroutine[Any, Any, A]) -> A:
-    """The result of `work`, which no cancellation cuts off: one that comes meanwhile is raised later."""
-    result, cancelled = await run_to_the_end(work)
+_background: set[Any] = set()
+
+
+def spawn_background(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Start a task that belongs to the running event loop, and to nothing in it."""
+    if running_backend() == "trio":
+        # Imported by now, without this package needing it.
+        sys.modules["trio"].lowlevel.spawn_system_task(work)
+        return
+    import asyncio
+
+    task = asyncio.get_running_loop().create_task(work())
+    # The loop itself keeps weak references only.
+    _background.add(task)
+    task.add_done_callback(_background.discard)
+
+
+async def shielded(
+    work: Coroutine[Any, Any, A], on_cancellation: Callable[[], object] | None = None
+) -> A:
+    """Return the result of `work`, which no cancellation cuts off: one that comes meanwhile is raised later.
+
+    `on_cancellation` is as in `run_to_the_end`.
+    """
+    result, cancelled = await run_to_the_end(work, on_cancellation)
     if cancelled is not None:
         raise cancelled
     return result
 
 
-async def run_to_the_end(work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
-    """The result of `work`, and the cancellation that came meanwhile and is to be raised, if one did.
+async def run_to_the_end(
+    work: Coroutine[Any, Any, A], on_cancellation: Callable[[], object] | None = None
+) -> tuple[A, BaseException | None]:
+    """Return the result of `work`, and the cancellation that came meanwhile and is to be raised.
 
     On asyncio it runs in a task of its own, since a task that is cancelled by asyncio itself, and not
-    by a scope of anyio's, cannot be shielded in any other way. On trio, and with anyio's scopes, a
-    cancellation that came meanwhile is raised by whatever waits next.
+    by a scope of anyio's, cannot be shielded in any other way; `on_cancellation` is called when that
+    happens. On trio, and with anyio's scopes, a cancellation that came meanwhile is raised by the next
+    wait.
     """
     import asyncio
 
@@ -94,6 +124,8 @@ async def run_to_the_end(work: Coroutine[Any, Any, A]) -> tuple[A, BaseException
                 await asyncio.wait((task,))
             except asyncio.CancelledError as cancellation:
                 cancelled = cancellation
+                if on_cancellation is not None:
+                    on_cancellation()
     if cancelled is not None and not task.cancelled():
         error = task.exception()
         if error is not None:
@@ -108,9 +140,46 @@ async def _shielded_by_scope(work: Coroutine[Any, Any, A]) -> A:
     raise AssertionError("a scope that nobody cancels goes on")
 
 
-def is_being_cancelled() -> bool:
-    """Whether whatever the running task waits for next is cancelled, by a scope of anyio's."""
-    return anyio.current_effective_deadline() == -math.inf
+def is_cancellation(raised: BaseException) -> bool:
+    """Return whether an exception is the cancellation of the running backend."""
+    return isinstance(raised, anyio.get_cancelled_exc_class())
+
+
+def stray_cancellation(raised: BaseException) -> Exception | None:
+    """Return the defect that a `CancelledError` is if nothing has cancelled the running task.
+
+    A client library may raise one for a future of its own. asyncio would end the task in silence.
+    """
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or not isinstance(raised, asyncio.CancelledError):
+        return None
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    if task is not None and task.cancelling():
+        return None
+    defect = RuntimeError(
+        "an effect raised CancelledError, though nothing has cancelled it: a future or a task that it "
+        "awaited was cancelled elsewhere. Catch that where it happens, and fail with an error"
+    )
+    defect.__cause__ = raised
+    return defect
+
+
+def has_been_cancelled_natively(raised: BaseException) -> bool:
+    """Return whether asyncio itself, and no scope of anyio's, has cancelled the running task."""
+    return running_backend() == "asyncio" and anyio.current_effective_deadline() != -math.inf
+
+
+async def cancel_natively() -> None:
+    """Cancel the running asyncio task, as one of its children was: not by a scope of anyio's."""
+    import asyncio
+
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
 
 
 @types.coroutine

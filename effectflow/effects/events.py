@@ -16,10 +16,9 @@ from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.exit import Exit
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.listening import run_listener
 from effectflow.effects.scope import Scope, Sink
 
-__all__ = ["collecting", "emit", "into_sink"]
+__all__ = ["collecting", "emit", "into_sink", "run_listener"]
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -50,6 +49,9 @@ def into_sink(source: Effect[Env, E, A], f: Callable[[Any], object]) -> Effect[E
 
     async def perform(env: Any, scope: Scope) -> Any:
         async def take(event: object) -> None:
+            if scope.forbidden:
+                # A plan tells nothing to anybody.
+                return
             taken: Any = f(event)
             if isinstance(taken, Effect):
                 await run_listener("a sink", cast("Effect[Any, Any, Any]", taken), env, scope)
@@ -86,3 +88,14 @@ def collecting(source: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, list[object
         return outcome if outcome.__class__ is nodes.Failed else (outcome, events)
 
     return nodes.Perform(perform, ("collecting", source))
+
+
+async def run_listener(what: str, effect: Effect[Any, Any, object], env: Any, scope: Scope) -> None:
+    """Run the effect that a listener returned. If it fails, that is a bug: its type says it cannot."""
+    outcome = await interpret(effect, env, scope)
+    if outcome.__class__ is nodes.Failed:
+        error = outcome.error
+        raise TypeError(
+            f"{what} failed with {error!r}, and it must not fail: let it handle that itself, "
+            "for instance by .fallback(None)"
+        ) from (error if isinstance(error, BaseException) else None)

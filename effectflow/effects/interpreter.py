@@ -3,20 +3,27 @@
 It keeps its own stack, so a chain of a million binds needs no recursion, and it runs in the caller's
 task, so cancellation, context variables and tracebacks are those of plain async code.
 
-What waits on the stack is the effect that has to go on once its source has ended (`AndThen`, `OrElse`,
-`OnExit`, ...), the generator of a `@do` body, or a `_Restore` that brings back an outer environment.
+What waits on the stack is the effect that goes on once its source has ended (`AndThen`, `OrElse`, ...),
+the generator of a `@do` body, a finalizer, or a `_Restore` that brings back an outer environment.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from types import GeneratorType
 from typing import Any
 
+import anyio
 from returns.result import Failure, Success
 
-from effectflow.effects.errors import TracedError
-from effectflow.effects.event_loop import run_to_the_end, shielded
+from effectflow.effects.errors import EffectError, LeftToResume, Parked, TracedError
+from effectflow.effects.event_loop import (
+    is_cancellation,
+    run_to_the_end,
+    shielded,
+    stray_cancellation,
+)
 from effectflow.effects.exit import Defect, Exit, Interruption
 from effectflow.effects.nodes import (
     AndThen,
@@ -41,17 +48,20 @@ from effectflow.effects.nodes import (
     Pure,
     Reify,
     Rescue,
+    Step,
     Suspend,
+    TapErr,
     Traced,
 )
 from effectflow.effects.notes import add_note, forget_notes, show_trail
-from effectflow.effects.scope import Operator, Scope
+from effectflow.effects.scope import Finalization, Scope
+from effectflow.effects.signatures import declares
 
 __all__ = ["interpret"]
 
 logger = logging.getLogger(__name__)
 
-_WAITING = frozenset({OrElse, Rescue, MapErr, Reify, OnExit, Context, Traced})
+_WAITING = frozenset({OrElse, Rescue, MapErr, Reify, Context, TapErr, Traced})
 
 
 class _Restore:
@@ -64,8 +74,40 @@ class _Restore:
         self.scope = scope
 
 
+class _Again:
+    """Goes on with a failure once the handler that was told of it has ended."""
+
+    __slots__ = ("failed",)
+
+    def __init__(self, failed: Failed) -> None:
+        self.failed = failed
+
+
+class _Finalizer:
+    """A finalizer, and its place in a durable flow."""
+
+    __slots__ = ("function", "place")
+
+    def __init__(self, function: Any, place: Finalization | None) -> None:
+        self.function = function
+        self.place = place
+
+
+class _Thrown:
+    """The exceptions that were thrown into a body last, and the failures that they stand for.
+
+    A body may raise one of them later on, after other effects: it is still what it was.
+    """
+
+    __slots__ = ("body", "recent")
+
+    def __init__(self, body: Any) -> None:
+        self.body = body
+        self.recent: deque[tuple[BaseException, Failed | None]] = deque(maxlen=8)
+
+
 async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
-    """Run an effect; give its value, or a `Failed` around its error.
+    """Run an effect. Return its value, or a `Failed` around its error.
 
     One long function on purpose: a call for each kind of node would double the price of a bind.
     """
@@ -77,6 +119,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
     value: Any = None
     frame: Any
     kind: Any
+    forbidden = scope.forbidden
     while True:
         try:
             while True:
@@ -89,12 +132,18 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                     current = current.source
                     continue
                 elif kind is FromFn:
+                    if forbidden and kind in forbidden:
+                        raise Parked(f"{current!r} would be run")
                     value = current.f(env)
                 elif kind is FromAsync:
+                    if forbidden and kind in forbidden:
+                        raise Parked(f"{current!r} would be awaited")
                     value = await current.f(env)
                 elif kind is FromGenerator:
                     stack.append(current.f(*current.args, **current.kwargs))
                     value = None
+                elif kind is Step:
+                    value = await scope.flow.execute(current, env, scope)
                 elif kind is Perform:
                     value = await current.f(env, scope)
                 elif kind is Suspend:
@@ -129,17 +178,21 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         scope.observer.began(current.name)
                     current = current.source
                     continue
-                elif kind is Bracket:
-                    value, cancelled = await run_to_the_end(interpret(current.source, env, scope))
-                    if value.__class__ is not Failed:
-                        # From here on it is released, whatever comes.
-                        current = _used(current, value)
-                        stack.append(current)
+                elif kind is OnExit:
+                    place = scope.flow.finalization(current.name)
+                    stack.append(_Finalizer(current.finalizer, place))
+                    value = None if place is None else await place.recorded_end(scope)
+                    if value is None:
                         current = current.source
+                        continue
+                elif kind is Bracket:
+                    value, cancelled = await _acquire(current, env, scope)
+                    if value.__class__ is not Failed:
+                        # From here on the resource is released in any case.
+                        current = _used(current, value, cancelled)
+                        continue
                     if cancelled is not None:
                         raise cancelled
-                    if value.__class__ is not Failed:
-                        continue
                 else:
                     raise TypeError(_not_an_effect(current))
 
@@ -157,6 +210,11 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                             except StopIteration as stop:
                                 value = stop.value
                                 continue
+                            except Exception as raised:
+                                if not declares(frame.gi_code, raised):
+                                    raise
+                                value = Failed(raised)
+                                continue
                             stack.append(frame)
                             break
                         if kind is Map:
@@ -165,12 +223,25 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         if kind is Reify:
                             value = Success(value)
                             continue
+                        if kind is _Again:
+                            value = frame.failed
+                            continue
+                        if kind is _Thrown:
+                            current, value = _resume(frame, value)
+                            if current is None:
+                                continue
+                            stack.append(frame)
+                            break
                     elif kind is OrElse:
                         current = frame.f(value.error)
                         break
-                    elif kind is GeneratorType:
-                        frame.close()
-                        continue
+                    elif kind is GeneratorType or kind is _Thrown:
+                        thrown = frame if kind is _Thrown else _Thrown(frame)
+                        current, value = _throw_failure(thrown, value)
+                        if current is None:
+                            continue
+                        stack.append(thrown)
+                        break
                     elif kind is MapErr:
                         value = Failed(frame.f(value.error), value.trail)
                         continue
@@ -186,12 +257,18 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                             continue
                         current = handled
                         break
+                    elif kind is TapErr:
+                        stack.append(_Again(value))
+                        stack.append(_Restore(env, scope))
+                        current = frame.f(value.error)
+                        scope = scope.observing()
+                        break
                     elif kind is Traced:
                         value = Failed(TracedError(value.error, value.trail))
                         continue
                     if kind is _Restore:
                         env, scope = frame.env, frame.scope
-                    elif kind is OnExit:
+                    elif kind is _Finalizer:
                         value = await _finalize(frame, value, env, scope)
                     elif kind is Named and scope.observer is not None:
                         scope.observer.ended(frame.name, _exit_of(value))
@@ -201,11 +278,81 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
             current, env, scope = await _unwind(stack, raised, env, scope)
 
 
-def _used(bracket: Bracket, resource: Any) -> OnExit:
-    """The use of a resource, which is released when that has ended."""
-    # Made late: a `use` that raises before it gives an effect is released from, too.
-    use = Suspend(lambda _: bracket.use(resource))
-    return OnExit(use, lambda _: bracket.release(resource))
+async def _acquire(bracket: Bracket, env: Any, scope: Scope) -> tuple[Any, BaseException | None]:
+    """Return the resource, or a `Failed`, and the cancellation that came meanwhile."""
+    inside = scope.shielded()
+    if scope.forbidden:
+        inside.forbidden = scope.forbidden | {FromFn}
+    return await run_to_the_end(
+        interpret(bracket.source, env, inside), on_cancellation=scope.flow.stop
+    )
+
+
+def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> OnExit:
+    """Return the use of a resource, which is released when that has ended."""
+
+    async def check(_env: Any, _scope: Scope) -> None:
+        # A cancellation during the acquisition takes effect before the use begins.
+        if cancelled is not None:
+            raise cancelled
+        await anyio.lowlevel.checkpoint_if_cancelled()
+
+    # Made late: if `use` raises before it returns an effect, the resource is released, too.
+    use = AndThen(Perform(check), lambda _: bracket.use(resource))
+    return OnExit(use, lambda _: bracket.release(resource), "bracket")
+
+
+def _throw_failure(thrown: _Thrown, failed: Failed) -> tuple[Any, Any]:
+    """Raise a failure in a body where it yields. Return what to go on with: an effect, or an outcome."""
+    error = failed.error
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        raised: Exception = error
+    else:
+        raised = EffectError(error)
+    thrown.recent.append((raised, failed))
+    traceback, context = raised.__traceback__, raised.__context__
+    try:
+        return thrown.body.throw(raised), None
+    except StopIteration as stop:
+        return None, stop.value
+    except Exception as left:
+        return None, _left(thrown, left)
+    finally:
+        # The same error may be raised again and again: it must not grow.
+        _restore(raised, traceback, context)
+
+
+def _resume(thrown: _Thrown, value: Any) -> tuple[Any, Any]:
+    """Send a value to a body that has handled a failure before. Return as `_throw_failure` does."""
+    try:
+        return thrown.body.send(value), None
+    except StopIteration as stop:
+        return None, stop.value
+    except Exception as left:
+        return None, _left(thrown, left)
+
+
+def _left(thrown: _Thrown, left: Exception) -> Failed:
+    """Return the failure as which an exception leaves a body. Raise it if it is a defect."""
+    for raised, failed in thrown.recent:
+        if raised is left:
+            if failed is None:
+                raise left
+            return failed
+    if declares(thrown.body.gi_code, left):
+        return Failed(left)
+    raise left
+
+
+def _restore(
+    raised: BaseException, traceback: Any, context: BaseException | None
+) -> None:
+    try:
+        raised.__traceback__ = traceback
+        raised.__context__ = context
+    except AttributeError:
+        # A frozen data class.
+        pass
 
 
 async def _unwind(
@@ -213,28 +360,37 @@ async def _unwind(
 ) -> tuple[AnyEffect, Any, Scope]:
     """Pass a defect or an interruption through everything that waits.
 
-    Gives the effect to go on with if a `@do` body caught the exception; raises it otherwise.
+    Return the effect to go on with if a `@do` body caught the exception; raise it otherwise.
     """
     frame: Any
     kind: Any
-    caught: Any
+    if not isinstance(raised, Exception):
+        raised = stray_cancellation(raised) or raised
     while stack:
         frame = stack.pop()
         kind = frame.__class__
-        if kind is GeneratorType:
+        if kind is GeneratorType or kind is _Thrown:
+            thrown = frame if kind is _Thrown else _Thrown(frame)
+            if not isinstance(raised, Exception):
+                # A body must not swallow an interruption: it is closed, not asked.
+                raised = _close(thrown.body, raised, scope)
+                continue
+            thrown.recent.append((raised, None))
             try:
-                if isinstance(raised, Exception):
-                    caught = frame.throw(raised)
-                else:
-                    # A body must not swallow an interruption: it is closed, not asked.
-                    _close(frame, raised)
-                    continue
+                caught = thrown.body.throw(raised)
             except StopIteration as stop:
                 return Pure(stop.value), env, scope
             except BaseException as other:
+                if other is not raised and isinstance(other, Exception):
+                    try:
+                        failed = _left(thrown, other)
+                    except Exception:
+                        raised = other
+                        continue
+                    return Fail(failed.error, failed.trail), env, scope
                 raised = other
                 continue
-            stack.append(frame)
+            stack.append(thrown)
             return caught, env, scope
         if kind is _Restore:
             env, scope = frame.env, frame.scope
@@ -246,27 +402,48 @@ async def _unwind(
         elif kind is Context:
             if isinstance(raised, Exception):
                 add_note(raised, frame.message)
-        elif kind is OnExit:
+        elif kind is _Finalizer and not isinstance(raised, Parked):
             raised = await _finalize_after(frame, raised, env, scope)
     raise raised
 
 
-def _close(body: GeneratorType[Any, Any, Any], raised: BaseException) -> None:
-    """End a body whose run is interrupted. What its `finally` raises must not hide that."""
+def _close(body: Any, raised: BaseException, scope: Scope) -> BaseException:
+    """End a body whose flow is interrupted. Return what goes on."""
     try:
         body.close()
+    except RuntimeError as refused:
+        # An operator goes on after this: that what the body wanted to do was not done must be seen.
+        # Where the whole run is stopped, its resume comes to it.
+        if str(refused) != "generator ignored GeneratorExit":
+            return _noted(raised, refused)
+        if is_cancellation(raised) and scope.cause() is not None:
+            return RuntimeError(
+                f"the body {body.__qualname__!r} yielded an effect in a `finally` block while it was "
+                "cancelled, and that effect was not run: use `.on_exit(...)` or `bracket(...)`, whose "
+                "finalizers run then, too"
+            )
     except Exception as defect:
-        logger.exception("a body failed while %r was passing", raised)
-        raised.add_note(f"and a body failed meanwhile: {defect!r}")
+        return _noted(raised, defect)
+    return raised
 
 
-async def _finalize(frame: OnExit, value: Any, env: Any, scope: Scope) -> Any:
-    """Run one finalizer; give what its source ended with, or the finalizer's own bad end.
+def _noted(raised: BaseException, defect: Exception) -> BaseException:
+    """Note on an interruption that a body failed meanwhile, which must not hide it."""
+    logger.error("a body failed while %r was passing", raised, exc_info=defect)
+    raised.add_note(f"and a body failed meanwhile: {defect!r}")
+    return raised
+
+
+async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> Any:
+    """Run one finalizer. Return what its source ended with, or the finalizer's own bad end.
 
     A bad end of the finalizer joins a failure of the source, and never takes its place.
     """
     try:
-        outcome = await _run_finalizer(frame.finalizer(_exit_of(value)), env, scope)
+        outcome = await _run_finalizer(frame, _exit_of(value), value, None, env, scope)
+    except LeftToResume:
+        # The run is being stopped: the cancellation that does it is raised here.
+        await anyio.sleep_forever()
     except Exception as defect:
         if value.__class__ is not Failed:
             raise
@@ -280,16 +457,16 @@ async def _finalize(frame: OnExit, value: Any, env: Any, scope: Scope) -> Any:
 
 
 async def _finalize_after(
-    frame: OnExit, raised: BaseException, env: Any, scope: Scope
+    frame: _Finalizer, raised: BaseException, env: Any, scope: Scope
 ) -> BaseException:
-    """Run one finalizer on the way of an exception, which goes on whatever the finalizer does.
+    """Run one finalizer while an exception passes. Return what goes on.
 
-    Gives what goes on: an interruption that came meanwhile takes the place of a defect.
+    An interruption that comes meanwhile takes the place of a defect.
     """
-    if not isinstance(raised, Exception):
-        scope = scope.finalizing()
+    cause = scope.cause() if is_cancellation(raised) else None
     try:
-        outcome = await _run_finalizer(frame.finalizer(_exit_of_raised(raised)), env, scope)
+        ended = _exit_of_raised(raised)
+        outcome = await _run_finalizer(frame, ended, raised, cause, env, scope)
     except Exception as defect:
         logger.exception("a finalizer failed while %r was passing", raised)
         add_note(raised, f"and a finalizer failed: {defect!r}")
@@ -301,11 +478,17 @@ async def _finalize_after(
     return raised
 
 
-async def _run_finalizer(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
-    """The outcome of a finalizer, which is shielded from cancellation until its deadline."""
-    if finalizer.__class__ in _SYNCHRONOUS:
-        return await interpret(finalizer, env, scope)
-    return await shielded(_until_deadline(finalizer, env, scope))
+async def _run_finalizer(
+    frame: _Finalizer, ended: Exit[Any, Any], raw: Any, cause: Any, env: Any, scope: Scope
+) -> Any:
+    """Return the outcome of a finalizer, which is shielded from cancellation until its deadline."""
+    finalizer = frame.function(ended)
+    place = frame.place
+    inside = scope.shielded() if place is None else place.scope(scope, raw, cause)
+    if finalizer.__class__ in _SYNCHRONOUS and not inside.forbidden:
+        return await interpret(finalizer, env, inside)
+    work = _until_deadline(finalizer, env, inside)
+    return await (shielded(work) if place is None else place.run(work))
 
 
 _SYNCHRONOUS = frozenset({Pure, FromFn})
@@ -315,14 +498,16 @@ async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
     deadline = scope.finalizer_deadline
     if deadline is None:
         return await interpret(finalizer, env, scope)
+    # Imported late: operators are made of effects.
+    from effectflow.effects.operators import Operator
+
     with scope.clock.move_on_after(deadline) as limit:
-        inside = scope.under(Operator(lambda: limit.cancel_called))
-        return await interpret(finalizer, env, inside)
+        return await interpret(finalizer, env, scope.under(Operator.unrecorded(scope, limit)))
     raise TimeoutError(f"the finalizer {finalizer!r} took more than {deadline} s, and was ended")
 
 
 def _failed_in(message: str, failed: Failed) -> Failed:
-    """The failure once it has crossed a context."""
+    """Return the failure once it has crossed a context."""
     return Failed(failed.error, (*failed.trail, message))
 
 

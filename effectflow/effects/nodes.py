@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from effectflow.effects.effect import Effect
 from effectflow.effects.exit import Exit
@@ -36,7 +36,9 @@ __all__ = [
     "Pure",
     "Reify",
     "Rescue",
+    "Step",
     "Suspend",
+    "TapErr",
     "Traced",
     "itself",
     "joined",
@@ -176,6 +178,52 @@ class Rescue(Effect[Any, Any, Any]):
         self.f: Final = f
 
 
+class TapErr(Effect[Any, Any, Any]):
+    """Runs `f(error)` on a failure, which goes on afterwards."""
+
+    __slots__ = ("f", "source")
+
+    def __init__(self, source: AnyEffect, f: Callable[[Any], AnyEffect]) -> None:
+        self.source: Final = source
+        self.f: Final = f
+
+
+class StepDefinition(Protocol):
+    """What a step asks of its definition, which belongs to the checkpoints."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def execute_plainly(self, step: Step, env: Any, scope: Scope) -> Any:
+        """Execute the step outside a durable run."""
+        ...
+
+
+class Step(Effect[Any, Any, Any]):
+    """A durable step: `scope.flow.execute` gives it its meaning.
+
+    Attributes:
+        definition: its name and how it behaves.
+        source: what it does.
+        arguments: describes what it was called with, for a resume to compare; None if nothing does.
+        make_info: makes what the step may know of itself, of run id, path and attempt; None for `StepInfo`.
+    """
+
+    __slots__ = ("__weakref__", "arguments", "definition", "make_info", "source")
+
+    def __init__(
+        self,
+        definition: StepDefinition,
+        source: AnyEffect,
+        arguments: Callable[[], Any] | None = None,
+        make_info: Callable[[str, str, int], Any] | None = None,
+    ) -> None:
+        self.definition: Final[Any] = definition
+        self.source: Final = source
+        self.arguments: Final = arguments
+        self.make_info: Final = make_info
+
+
 class Map(Effect[Any, Any, Any]):
     __slots__ = ("f", "source")
 
@@ -222,13 +270,19 @@ class InScope(Effect[Any, Any, Any]):
 
 
 class OnExit(Effect[Any, Any, Any]):
-    """Runs `finalizer(exit)` once, however its source ends."""
+    """Runs `finalizer(exit)` once, however its source ends. `name` is that of its place in a run."""
 
-    __slots__ = ("finalizer", "source")
+    __slots__ = ("finalizer", "name", "source")
 
-    def __init__(self, source: AnyEffect, finalizer: Callable[[Exit[Any, Any]], AnyEffect]) -> None:
+    def __init__(
+        self,
+        source: AnyEffect,
+        finalizer: Callable[[Exit[Any, Any]], AnyEffect],
+        name: str = "on_exit",
+    ) -> None:
         self.source: Final = source
         self.finalizer: Final = finalizer
+        self.name: Final = name
 
 
 class Bracket(Effect[Any, Any, Any]):

@@ -7,10 +7,11 @@ from typing import Any, Never, TypeVar, overload
 
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
+from effectflow.effects.operators import Operator
 from effectflow.effects.scope import Scope
 from effectflow.effects.traversal import Source, Traversal, check_limit
 
-__all__ = ["par", "par_all", "par_traverse", "par_try_all", "traverse"]
+__all__ = ["nothing_fails", "par", "par_all", "par_traverse", "par_try_all", "traverse"]
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -147,11 +148,11 @@ def par_all(
     source = Source("par_all", effects)
 
     async def perform(env: Any, scope: Scope) -> Any:
-        path = scope.next_path("par_all")
+        operator = Operator.begin(scope, "par_all")
         traversal = Traversal(
-            "one par_all", path, source.items(), nodes.itself, env, scope, stop_early=False
+            "one par_all", operator, source.items(), nodes.itself, env, scope, stop_early=False
         )
-        await traversal.run(limit)
+        await _run(traversal, limit)
         failures = traversal.failures_in_order()
         return nodes.joined(failures) if failures else traversal.values_in_order()
 
@@ -215,39 +216,41 @@ def _until_failure(
     source = Source(name, items)
 
     async def perform(env: Any, scope: Scope) -> Any:
-        path = scope.next_path(name)
-        # Which failure came first is chance: a resumed run that handled one handles it again.
-        decided: int | str | None = (
-            scope.decisions.recall(path).value_or(None) if scope.decisions else None
-        )
-        # Earlier versions recorded the position of an item that has a key, too.
-        only = range(decided, decided + 1) if isinstance(decided, int) else decided
+        operator = Operator.begin(scope, name)
         traversal = Traversal(
-            f"one {name}", path, source.items(), f, env, scope, key=key, only=only
+            f"one {name}", operator, source.items(), f, env, scope, key=key, decided=_failed_in(operator)
         )
-
-        def record() -> None:
-            first, recorder = traversal.first_failure(), scope.decisions
-            if first is not None and recorder is not None and decided is None:
-                place = traversal.place_of(first[0].start)
-                traversal.operator.record_failure(recorder, path, path, place)
-
-        await traversal.run(limit, if_stopped=record)
-        first = traversal.first_failure()
-        if first is None:
-            if decided is not None:
-                raise RuntimeError(_nothing_fails(path, decided))
-            return gather(traversal.values_in_order())
-        record()
-        return first[1]
+        await _run(traversal, limit)
+        if traversal.first_failure is not None:
+            return traversal.first_failure
+        if operator.decision is not None:
+            raise RuntimeError(nothing_fails(name, operator.decision.value))
+        return gather(traversal.values_in_order())
 
     return nodes.Perform(perform, (name, items) if f is nodes.itself else (name, items, f))
 
 
-def _nothing_fails(path: str, decided: int | str) -> str:
-    which = f"item {decided} of {path!r}" if isinstance(decided, int) else repr(decided)
+def _failed_in(operator: Operator) -> Callable[[int, int | str], bool] | None:
+    """Return what tells the branch that failed in an earlier life; None if none did."""
+    decision = operator.decision
+    return None if decision is None else lambda _, key: key == decision.value
+
+
+async def _run(traversal: Traversal, limit: int | None) -> None:
+    """Run a traversal; nothing may complete with an item missing."""
+    operator = traversal.operator
+    try:
+        await traversal.run(limit)
+        if not operator.is_decided:
+            operator.branches.check_complete()
+    finally:
+        operator.end()
+
+
+def nothing_fails(operator: str, value: object) -> str:
+    """Return the message for a failure that was handled, and does not come again."""
     return (
-        f"{which} led to a failure, which was handled or is final, and now it does not fail, or is no "
-        "longer among the items: let what may fail be a step, and give a resume the items of the "
-        "first time"
+        f"{value!r} of {operator} led to a failure, which was handled or is final, and now it does not "
+        "fail, or is not among the items: let what may fail be a step, and give a resume the items of "
+        "the first time"
     )

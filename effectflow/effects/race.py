@@ -6,15 +6,12 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-import anyio
-from returns.maybe import Maybe
-
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
+from effectflow.effects.children import Children
 from effectflow.effects.errors import EmptyRace, Halt
-from effectflow.effects.event_loop import is_being_cancelled
-from effectflow.effects.interpreter import interpret
-from effectflow.effects.scope import Operator, Scope
+from effectflow.effects.operators import Operator
+from effectflow.effects.scope import Scope
 
 __all__ = ["first_success", "race"]
 
@@ -73,57 +70,73 @@ async def _run(
     env: Any,
     scope: Scope,
 ) -> Any:
-    """The outcome that decided, or the failure of all."""
-    path = scope.next_path(name)
-    recorder = scope.decisions
-    known: Maybe[Any] = Maybe.empty if recorder is None else recorder.recall(path)
-    outcomes: dict[int, Any] = {}
-    raised: list[BaseException] = []
-    winner: int | None = None
-    has_cancelled = False
-    operator = Operator(lambda: has_cancelled)
-    inside = scope.under(operator)
-
-    def cancel() -> None:
-        nonlocal has_cancelled
-        has_cancelled = has_cancelled or not is_being_cancelled()
-        tasks.cancel_scope.cancel()
-
-    async def run(position: int) -> None:
-        nonlocal winner
-        try:
-            outcome = await interpret(runners[position], env, inside.child(path, position))
-        except (Exception, Halt) as defect:
-            if winner is not None:
-                logger.exception("a race was decided, and then a loser of it failed")
-            raised.append(defect)
-            cancel()
-            return
-        outcomes[position] = outcome
-        if winner is None and not raised and decides(outcome):
-            winner = position
-            cancel()
-
-    def record(*, is_to_stand: bool) -> None:
-        if recorder is None or winner is None or known is not Maybe.empty:
-            return
-        if _is_success(outcomes[winner]) or (is_to_stand and not operator.is_final):
-            recorder.record(path, winner)
-        else:
-            operator.record_failure(recorder, path, path, winner)
-
+    """Return the outcome that decided, or the failure of all."""
+    operator = Operator.begin(scope, name)
     try:
-        async with anyio.create_task_group() as tasks:
-            for position in known.map(lambda position: [position]).value_or(range(len(runners))):
-                tasks.start_soon(run, position)
-    except anyio.get_cancelled_exc_class():
-        if operator.has_ended_flows:
-            # The run is stopped while the losers were ending. Their finalizers have run.
-            record(is_to_stand=True)
-        raise
-    if winner is None and raised:
-        raise raised[0]
-    if winner is None:
-        return nodes.joined([outcomes[position] for position in sorted(outcomes)])
-    record(is_to_stand=False)
-    return outcomes[winner]
+        if operator.decision is not None:
+            return await _rerun(operator, runners, env)
+        return await _Race(operator, runners, decides, env).run()
+    finally:
+        operator.end()
+
+
+async def _rerun(operator: Operator, runners: Sequence[Effect[Any, Any, Any]], env: Any) -> Any:
+    """Return the outcome of the winner of an earlier life, once the losers' finalizers are complete."""
+    decision = operator.decision
+    assert decision is not None
+    if not decision.has_ended:
+        for position, runner in enumerate(runners):
+            if position != decision.value and operator.branches.has_records(position):
+                await operator.run_cancelled(runner, env, operator.branch(position))
+    winner = operator.deciding_branch(decision.value)
+    return await operator.run_branch(runners[decision.value], env, winner)
+
+
+class _Race:
+    """One run of a race, by runners that start at once."""
+
+    def __init__(
+        self,
+        operator: Operator,
+        runners: Sequence[Effect[Any, Any, Any]],
+        decides: Callable[[Any], bool],
+        env: Any,
+    ) -> None:
+        self.operator = operator
+        self.runners = runners
+        self.decides = decides
+        self.env = env
+        self.outcomes: dict[int, Any] = {}
+        self.winner: int | None = None
+        self.children = Children()
+
+    async def run(self) -> Any:
+        async with self.children:
+            for position in range(len(self.runners)):
+                self.children.start(self._run_one, position)
+        if self.winner is not None:
+            return self.outcomes[self.winner]
+        await self.children.raise_bad_end()
+        self.operator.branches.check_complete()
+        return nodes.joined([self.outcomes[position] for position in sorted(self.outcomes)])
+
+    async def _run_one(self, position: int) -> None:
+        if self.operator.is_decided:
+            return
+        scope = self.operator.branch(position)
+        try:
+            outcome = await self.operator.run_branch(self.runners[position], self.env, scope)
+        except (Exception, Halt) as defect:
+            if self.winner is not None:
+                logger.exception("a race was decided, and then a loser of it failed")
+            self._decide(position, failed=True)
+            self.children.defects.append(defect)
+            return
+        self.outcomes[position] = outcome
+        if not self.operator.is_decided and self.decides(outcome):
+            self.winner = position
+            self._decide(position, failed=not _is_success(outcome))
+
+    def _decide(self, position: int, *, failed: bool) -> None:
+        self.operator.decide(position, failed=failed)
+        self.children.cancel()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, islice
 from random import Random
 from typing import Any, Generic, Literal, TypeVar
@@ -17,9 +18,8 @@ from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import RetryExhausted
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.listening import run_listener
+from effectflow.effects.events import run_listener
 from effectflow.effects.scope import Scope
-from effectflow.effects.sleeping import sleep_until_recorded
 
 __all__ = ["FailedAttempt", "RetryPolicy", "check_bounded", "retry"]
 
@@ -225,17 +225,18 @@ def retry(
                 return outcome
             if when is not None and not when(outcome.error):
                 return outcome
-            elapsed, delay = _decide(
-                policy, scope, elapsed=scope.clock.monotonic() - began, drawn=next(delays, None)
+            decide = partial(_decide, policy, scope, scope.clock.monotonic() - began, next(delays, None))
+            elapsed, delay, until = await scope.flow.decide(
+                scope, "retry", decide, has_failed=_has_given_up
             )
             if on_retry is not None:
                 hooked = on_retry(FailedAttempt(outcome.error, attempt, delay, elapsed))
                 if hooked is not None:
-                    await run_listener("on_retry", hooked, env, scope)
+                    await run_listener("on_retry", hooked, env, scope.observing())
             if delay is None:
                 exhausted = RetryExhausted(outcome.error, attempt, elapsed)
                 return nodes.Failed(exhausted, outcome.trail)
-            await sleep_until_recorded(scope, "retry", delay)
+            await _sleep_until(scope, until, delay)
             # What a resumed run recalls, and need not wait for, took time as well.
             began = min(began, scope.clock.monotonic() - elapsed - delay)
             attempt += 1
@@ -244,34 +245,24 @@ def retry(
 
 
 def _decide(
-    policy: RetryPolicy, scope: Scope, *, elapsed: float, drawn: float | None
-) -> tuple[float, float | None]:
-    """The time that has passed, and the delay that is to come, or None if there is to be none.
+    policy: RetryPolicy, scope: Scope, elapsed: float, drawn: float | None
+) -> tuple[float, float | None, float]:
+    """Return the time that has passed, the delay to come, None if there is none, and when that ends.
 
-    Both are recorded, as a resumed run has spent another time up to here, and draws other delays.
+    All is recorded, as a resumed run has spent another time up to here, and draws other delays.
     """
-    recorder = scope.decisions
-    if recorder is None:
-        return elapsed, _in_time(policy, drawn, elapsed)
-    path = scope.next_path("elapsed")
-    # What is recorded settles the failures of its flow. To give up settles none, so it is recorded in
-    # a flow that has none: if it ended the run, a resume tries the last attempt again.
-    end = f"{path}/exhausted"
-    ended: float | None = recorder.recall(end).value_or(None)
-    if ended is not None:
-        return ended, None
-    known: list[Any] | float | None = recorder.recall(path).value_or(None)
-    if isinstance(known, list):
-        return known[0], known[1]
-    if known is not None:
-        # Earlier versions did not record the delay.
-        return known, _in_time(policy, drawn, known)
     delay = _in_time(policy, drawn, elapsed)
-    if delay is None:
-        recorder.record(end, elapsed, is_failure=True)
-    else:
-        recorder.record(path, [elapsed, delay])
-    return elapsed, delay
+    return elapsed, delay, scope.clock.now().timestamp() + (delay or 0.0)
+
+
+def _has_given_up(decision: tuple[float, float | None, float]) -> bool:
+    return decision[1] is None
+
+
+async def _sleep_until(scope: Scope, until: float, delay: float) -> None:
+    left = until - scope.clock.now().timestamp()
+    # The clock of another machine may have been ahead: never wait longer for that.
+    await scope.clock.sleep(min(max(0.0, left), delay))
 
 
 def check_bounded(policy: RetryPolicy) -> None:

@@ -1,279 +1,376 @@
-"""Where in a run an effect stands: its path, the clock, who records, who listens.
+"""Where in a run an effect stands, and what it may ask of a durable run around it.
 
-A scope belongs to one sequential flow. Parallel operators give each of their children a scope of its
-own, so that the path of a step never depends on scheduling.
+A `Flow` is one sequential line of a run: the body, a branch of an operator, the body of a step. It has the
+three durable operations: *execute a step*, *decide once*, and *wait*. Outside durable runs the one flow is
+`PLAIN`, which executes, computes and sleeps, and records nothing. So no operator asks whether it is durable.
+
+A `Scope` is the place of one effect: its flow, the operators that may cancel it, the clock, who listens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias, TypeVar
-
-from returns.maybe import Maybe
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.observer import EffectObserver
 
+if TYPE_CHECKING:
+    from effectflow.effects.nodes import Step
+    from effectflow.effects.operators import Operator
+
 __all__ = [
-    "Operator",
-    "Recorder",
+    "PLAIN",
+    "PLAIN_BRANCHES",
+    "Branches",
+    "Decision",
+    "Finalization",
+    "Flow",
     "Scope",
     "Sink",
-    "child_path",
-    "observe",
     "root_scope",
-    "step_path",
 ]
 
 A = TypeVar("A")
 
 _NO_CONTEXT: Mapping[str, object] = MappingProxyType({})
-
-_ESCAPES = str.maketrans(
-    {"%": "%25", "[": "%5B", "]": "%5D", "\n": "%0A"}
-    # Halves of surrogate pairs, which the names of files may have, and which no encoding can hold.
-    | {chr(code): f"%{code:X}" for code in range(0xD800, 0xE000)}
-)
+_NOTHING_FORBIDDEN: frozenset[type] = frozenset()
 
 Sink: TypeAlias = Callable[[object], Awaitable[None]]
 """Takes the events that effects emit, one at a time; the emitter waits for it."""
 
 
-class Recorder(Protocol):
-    """Remembers what an effect saw of the outside world, so that a resumed run sees it again."""
+class Decision(Protocol):
+    """What an operator decided in an earlier life of the run.
 
-    def recall(self, path: str) -> Maybe[Any]:
-        """What was recorded at this path, if anything was."""
+    Attributes:
+        sequence: the place of the decision in the journal.
+        value: the winner of a race, the branch that failed first, and so on.
+        has_ended: whether the branches that it cancelled have ended, finalizers included.
+    """
+
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def value(self) -> Any: ...
+    @property
+    def has_ended(self) -> bool: ...
+
+
+class Branches(Protocol):
+    """The flows within one run of an operator, and what it decides about them.
+
+    Attributes:
+        decision: what it decided in an earlier life, if that stands.
+    """
+
+    decision: Decision | None
+
+    def deadline(self, seconds: float) -> float | None:
+        """Return the seconds left until the deadline that the operator set in its first life.
+
+        None if the operator ended in time in an earlier life.
+        """
         ...
 
-    def record(self, path: str, value: object, *, is_failure: bool = False) -> None:
-        """Remember this for the next time that the run comes by.
+    def branch(self, key: object, item: object, *, is_keyed: bool) -> Flow:
+        """Return the flow of a branch. Without a key of its own, `item` tells whether it is the same."""
+        ...
 
-        What led to a failure is remembered only once the run has handled that and gone on: a failure
-        that ended the run is to be tried again.
+    def has_records(self, key: object) -> bool:
+        """Return whether an earlier life recorded anything in this branch."""
+        ...
+
+    def decide(self, value: object, *, failed: bool) -> None:
+        """Record the decision, before it takes effect."""
+        ...
+
+    def check_complete(self) -> None:
+        """Raise if a branch that an earlier life recorded did not come back."""
+        ...
+
+    def end(self) -> None:
+        """Record that all branches have ended, if the decision has run finalizers."""
+        ...
+
+
+class Finalization(Protocol):
+    """The place of one finalizer in a durable flow."""
+
+    async def recorded_end(self, scope: Scope) -> Any:
+        """Return or raise how the source ended, if that is recorded and it did not succeed.
+
+        None if the source is to be run: its finalizer has not begun a step, or it succeeded.
+        """
+        ...
+
+    async def run(self, work: Coroutine[Any, Any, A]) -> A:
+        """Run the finalizer, shielded from cancellation."""
+        ...
+
+    def scope(self, outer: Scope, ended: object, cause: Operator | None) -> Scope:
+        """Return the scope of the finalizer.
+
+        Parameters:
+            outer: the scope of the source.
+            ended: the value of the source, a `Failed`, or what it raised.
+            cause: the operator that cancelled the source, if one did.
         """
         ...
 
 
-class Operator:
-    """What the flows within an operator know of its cancelling them.
-
-    Parameters:
-        has_cancelled: tells whether it has.
+class Flow(Protocol):
+    """One sequential line of a run.
 
     Attributes:
-        is_final: whether a finalizer of what it has cancelled came to a step. That may have undone what
-            the flow was to go on from, so that nothing in there is to be tried again.
+        path: its path; empty for the body of a run, and outside runs.
+        is_stopping: whether the run is being stopped from outside.
     """
 
-    __slots__ = ("_has_cancelled", "_is_late", "is_final")
-
-    def __init__(self, has_cancelled: Callable[[], bool]) -> None:
-        self.is_final = False
-        self._has_cancelled = has_cancelled
-        self._is_late = False
-
     @property
-    def has_ended_flows(self) -> bool:
-        """Whether its flows end because it has cancelled them."""
-        return not self._is_late and self._has_cancelled()
+    def path(self) -> str: ...
+    @property
+    def is_stopping(self) -> bool: ...
 
-    def come_late(self) -> None:
-        """Its flows are being stopped already: a timeout, say, may yet strike while they end."""
-        self._is_late = True
+    async def execute(self, step: Step, env: Any, scope: Scope) -> Any:
+        """Execute a step, or return what is recorded of it: its value, or a `Failed`."""
+        ...
 
-    def record_failure(self, recorder: Recorder, place: str, path: str, value: object) -> None:
-        """Record at `path` how the operator at `place` failed. A resume may retry what is not final."""
-        recorder.record(path, value, is_failure=True)
-        if self.is_final:
-            # What is recorded beside an operator settles what failed in it. No name has such a path.
-            recorder.record(f"{place}#final", True)
+    async def decide(
+        self,
+        scope: Scope,
+        name: str,
+        compute: Callable[[], A],
+        *,
+        has_failed: Callable[[A], bool] | None = None,
+    ) -> A:
+        """Compute a value once. A resumed run gets the value of its first life.
+
+        `has_failed` tells a value that means failure: it stands only once the failure was handled.
+        """
+        ...
+
+    async def wait(self, scope: Scope, seconds: float) -> None:
+        """Wait. A resumed run waits until the time that its first life waited for."""
+        ...
+
+    def branches(self, scope: Scope, name: str) -> Branches:
+        """Return the flows of the operator that comes next here."""
+        ...
+
+    def finalization(self, name: str) -> Finalization | None:
+        """Return the place of the finalizer that comes next here; None where nothing is recorded."""
+        ...
+
+    async def run_branch(self, scope: Scope, work: Callable[[], Awaitable[A]]) -> A:
+        """Run all that happens in this flow, which is a branch."""
+        ...
+
+    def stop(self) -> None:
+        """Note that the run is being stopped from outside: no operator has cancelled this flow."""
+        ...
+
+
+class _PlainBranches:
+    decision: Decision | None = None
+
+    def deadline(self, seconds: float) -> float | None:
+        return seconds
+
+    def branch(self, key: object, item: object, *, is_keyed: bool) -> Flow:
+        return PLAIN
+
+    def has_records(self, key: object) -> bool:
+        return False
+
+    def decide(self, value: object, *, failed: bool) -> None:
+        pass
+
+    def check_complete(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+PLAIN_BRANCHES = _PlainBranches()
+
+
+class _PlainFlow:
+    path = ""
+    is_stopping = False
+
+    async def execute(self, step: Step, env: Any, scope: Scope) -> Any:
+        return await step.definition.execute_plainly(step, env, scope)
+
+    async def decide(
+        self,
+        scope: Scope,
+        name: str,
+        compute: Callable[[], A],
+        *,
+        has_failed: Callable[[A], bool] | None = None,
+    ) -> A:
+        return compute()
+
+    async def wait(self, scope: Scope, seconds: float) -> None:
+        await scope.clock.sleep(seconds)
+
+    def branches(self, scope: Scope, name: str) -> Branches:
+        return PLAIN_BRANCHES
+
+    def finalization(self, name: str) -> Finalization | None:
+        return None
+
+    async def run_branch(self, scope: Scope, work: Callable[[], Awaitable[A]]) -> A:
+        return await work()
+
+    def stop(self) -> None:
+        pass
+
+
+PLAIN: Flow = _PlainFlow()
+"""The flow outside durable runs. It records nothing."""
 
 
 class Scope:
-    """The place of one sequential flow within a run.
+    """The place of one effect.
 
     Attributes:
-        path: the scopes around this flow, as text; empty at the root.
+        flow: the sequential flow that it is part of.
+        operators: those that may cancel it, outermost first. A shield ends the list.
+        is_shielded: whether it is part of an acquisition or a finalizer.
+        is_observing: whether it only reacts to a failure that goes on, as the handler of `tap_err` does.
+        limit: the place in the journal after which nothing recorded counts here: what an operator decided
+            there has cancelled this flow.
         clock: tells the time.
-        recorder: the durable run around this flow, if there is one.
-        step: what is known of the step whose body this flow is part of, or None between steps.
-        sink: takes the events that are emitted; None if nobody listens.
+        step: what is known of the step whose body this is part of, or None between steps.
+        sink: takes the events that are emitted; None if there is no listener.
         observer: is told of named effects, if there is one.
         finalizer_deadline: seconds that each finalizer may take; None for no limit.
-        context: what the caller attached to the run around this flow; empty outside of runs.
-        is_stopping: whether this is a finalizer in a durable run that is interrupted from outside. The
-            run goes on in a resume, which comes to the finalizer at its place: here it begins no step.
+        context: what the caller attached to the run around this flow; empty outside runs.
+        forbidden: the kinds of effects that may not run here, in a plan.
     """
 
     __slots__ = (
-        "_ended_by",
-        "_occurrences",
-        "_operators",
         "clock",
         "context",
         "finalizer_deadline",
-        "is_stopping",
+        "flow",
+        "forbidden",
+        "is_observing",
+        "is_shielded",
+        "limit",
         "observer",
-        "path",
-        "recorder",
+        "operators",
         "sink",
         "step",
     )
 
     def __init__(
         self,
-        path: str,
+        flow: Flow,
         clock: Clock,
         *,
-        recorder: Recorder | None = None,
+        operators: tuple[Operator, ...] = (),
+        is_shielded: bool = False,
+        is_observing: bool = False,
+        limit: float = math.inf,
         step: object = None,
         sink: Sink | None = None,
         observer: EffectObserver | None = None,
         finalizer_deadline: float | None = None,
         context: Mapping[str, object] = _NO_CONTEXT,
+        forbidden: frozenset[type] = _NOTHING_FORBIDDEN,
     ) -> None:
-        self.path = path
+        self.flow = flow
         self.clock = clock
-        self.recorder = recorder
+        self.operators = operators
+        self.is_shielded = is_shielded
+        self.is_observing = is_observing
+        self.limit = limit
         self.step = step
         self.sink = sink
         self.observer = observer
         self.finalizer_deadline = finalizer_deadline
         self.context = context
-        self.is_stopping = False
-        self._operators: tuple[Operator, ...] = ()
-        self._ended_by: tuple[Operator, ...] = ()
-        self._occurrences: dict[str, int] = {}
+        self.forbidden = forbidden
 
     @property
-    def decisions(self) -> Recorder | None:
-        """Where the operators of this flow record what they decide; None within steps.
+    def path(self) -> str:
+        """The path of the flow."""
+        return self.flow.path
 
-        None as well in a run that is stopping: its flows were left somewhere on their way, so that a
-        resume would find at another place what is recorded here.
+    def cause(self) -> Operator | None:
+        """Return the operator that has cancelled this place; None if the cancellation is from outside.
+
+        An expired timeout decides here, as soon as something asks.
         """
-        return self.recorder if self.step is None and not self.is_stopping else None
-
-    def next_path(self, name: str) -> str:
-        """The path of the next occurrence of `name` here: `name`, then `name#2`, `name#3`, ..."""
-        count = self._occurrences.get(name, 0) + 1
-        self._occurrences[name] = count
-        return step_path(self.path, name, count)
-
-    def path_to_come(self, name: str) -> str:
-        """The path that the next occurrence of `name` here is going to have."""
-        return step_path(self.path, name, self._occurrences.get(name, 0) + 1)
-
-    def child(self, path: str, key: object) -> Scope:
-        """The scope of one child of the parallel operator at `path`.
-
-        Without a recorder nobody reads paths, and the child shares this scope.
-        """
-        if self.recorder is None:
-            return self
-        return self._derived(child_path(path, key), self.step)
-
-    def within(self, path: str) -> Scope:
-        """The scope of what the operator at `path` may leave out in a resumed run."""
-        return self if self.recorder is None else self._derived(path, self.step)
+        for operator in self.operators:
+            if operator.is_decided or (operator.has_expired() and not self.flow.is_stopping):
+                operator.expire()
+                return operator
+        self.flow.stop()
+        return None
 
     def under(self, operator: Operator) -> Scope:
-        """The same flow, within an operator that may cancel it.
-
-        Whoever cancels flows of a run has to say so here, as the run goes on then. A cancellation that
-        nobody here has asked for interrupts the whole run.
-        """
-        if self.recorder is None:
-            return self
-        scope = self._same_flow()
-        scope._operators = (*self._operators, operator)
+        """Return the scope within an operator that may cancel it."""
+        scope = self.copy()
+        scope.operators = (*self.operators, operator)
         return scope
 
-    def finalizing(self) -> Scope:
-        """The scope of a finalizer that a cancellation of this flow has come to."""
-        if self.recorder is None or self.is_stopping:
-            return self
-        scope = self._same_flow()
-        scope._ended_by = tuple(each for each in self._operators if each.has_ended_flows)
-        if not scope._ended_by:
-            for operator in self._operators:
-                operator.come_late()
-            scope.is_stopping = True
+    def in_flow(self, flow: Flow) -> Scope:
+        """Return the same place in another flow."""
+        scope = self.copy()
+        scope.flow = flow
         return scope
 
-    def come_to_step(self) -> None:
-        """A step, or another run, comes next here: in a finalizer, what has ended its flow is final."""
-        for operator in self._ended_by:
-            operator.is_final = True
-
-    def inside_step(self, path: str, step: object) -> Scope:
-        """The scope of the body of the step at `path`, of which `step` tells more."""
-        return self._derived(path, step)
-
-    def inside_run(self, recorder: Recorder, context: Mapping[str, object]) -> Scope:
-        """The scope of the body of a durable run."""
-        scope = self._derived("", None)
-        scope.recorder = recorder
-        scope.context = context
-        # What cancels something in the run around this one interrupts the whole of this one.
-        scope._operators = scope._ended_by = ()
+    def shielded(self) -> Scope:
+        """Return the same place, where no operator around can cancel it."""
+        scope = self.copy()
+        scope.operators = ()
+        scope.limit = math.inf
+        scope.is_shielded = True
         return scope
 
-    def between_steps(self) -> Scope:
-        """The same flow, made of steps of its own: its operators record what they decide."""
-        scope = self._same_flow()
-        scope.step = None
+    def observing(self) -> Scope:
+        """Return the same place, of something that only reacts to a failure."""
+        scope = self.copy()
+        scope.is_observing = True
+        return scope
+
+    def inside_step(self, flow: Flow, step: object) -> Scope:
+        """Return the scope of the body of a step."""
+        scope = self.copy()
+        scope.flow = flow
+        scope.step = step
         return scope
 
     def with_sink(self, sink: Sink | None) -> Scope:
-        """The same flow, with another listener."""
-        scope = self._same_flow()
+        """Return the same place with another listener."""
+        scope = self.copy()
         scope.sink = sink
         return scope
 
-    def _same_flow(self) -> Scope:
-        scope = self._derived(self.path, self.step)
-        scope._occurrences = self._occurrences
+    def copy(self) -> Scope:
+        """Return a scope that can be changed."""
+        # Without the call of __init__, which takes twice as long.
+        scope = Scope.__new__(Scope)
+        scope.flow = self.flow
+        scope.clock = self.clock
+        scope.operators = self.operators
+        scope.is_shielded = self.is_shielded
+        scope.is_observing = self.is_observing
+        scope.limit = self.limit
+        scope.step = self.step
+        scope.sink = self.sink
+        scope.observer = self.observer
+        scope.finalizer_deadline = self.finalizer_deadline
+        scope.context = self.context
+        scope.forbidden = self.forbidden
         return scope
-
-    def _derived(self, path: str, step: object) -> Scope:
-        scope = Scope(
-            path,
-            self.clock,
-            recorder=self.recorder,
-            step=step,
-            sink=self.sink,
-            observer=self.observer,
-            finalizer_deadline=self.finalizer_deadline,
-            context=self.context,
-        )
-        scope.is_stopping = self.is_stopping
-        scope._operators = self._operators
-        scope._ended_by = self._ended_by
-        return scope
-
-
-def step_path(flow: str, name: str, occurrence: int) -> str:
-    """The path of the so many-th occurrence of `name` in a flow, from 1.
-
-    Example:
-        >>> step_path("", "review", 1), step_path("par[0]", "review", 2)
-        ('review', 'par[0]/review#2')
-    """
-    segment = name if occurrence == 1 else f"{name}#{occurrence}"
-    return f"{flow}/{segment}" if flow else segment
-
-
-def child_path(path: str, key: object) -> str:
-    """The path of the flow of one child of the parallel operator at `path`.
-
-    Example:
-        >>> child_path("par_traverse", "cap"), child_path("par_traverse", "a[0]")
-        ('par_traverse[cap]', 'par_traverse[a%5B0%5D]')
-    """
-    return f"{path}[{str(key).translate(_ESCAPES)}]"
 
 
 def root_scope(
@@ -283,28 +380,14 @@ def root_scope(
     finalizer_deadline: float | None = None,
     context: Mapping[str, object] = _NO_CONTEXT,
 ) -> Scope:
-    """The scope that a run begins in."""
+    """Return the scope that a run begins in."""
     return Scope(
-        "",
+        PLAIN,
         clock or _SYSTEM,
         observer=observer,
         finalizer_deadline=finalizer_deadline,
         context=context,
     )
-
-
-def observe(scope: Scope, name: str, take: Callable[[], A]) -> A:
-    """What `take` gives; in a durable run, between steps, what it gave the first time."""
-    recorder = scope.decisions
-    if recorder is None:
-        return take()
-    path = scope.next_path(name)
-    known: Maybe[A] = recorder.recall(path)
-    if known is not Maybe.empty:
-        return known.unwrap()
-    value = take()
-    recorder.record(path, value)
-    return value
 
 
 _SYSTEM = SystemClock()

@@ -1,4 +1,4 @@
-"""The engine of the parallel operators: so many workers, one stream of items, values in order."""
+"""The engine of the parallel operators: a number of workers, one stream of items, values in order."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from effectflow.effects import nodes
+from effectflow.effects.children import Children
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Halt
-from effectflow.effects.event_loop import in_context, is_being_cancelled, shielded
+from effectflow.effects.event_loop import in_context, shielded
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.scope import Operator, Scope, child_path
+from effectflow.effects.operators import Operator
+from effectflow.effects.scope import PLAIN, Scope
 
 __all__ = ["Source", "Traversal", "check_limit"]
 
@@ -39,7 +41,7 @@ def check_limit(limit: int | None, name: str = "limit") -> None:
 
 
 class Source:
-    """Items to be read by each run of an effect; those that can be read only once, by one run."""
+    """Items that each run of an effect reads; if they can be read only once, by one run."""
 
     def __init__(self, name: str, items: Any) -> None:
         self._name = name
@@ -48,7 +50,7 @@ class Source:
         self._is_spent = False
 
     def items(self) -> Any:
-        """The items. Raises TypeError if they have been read and cannot be read again."""
+        """Return the items. Raises TypeError if they have been read and cannot be read again."""
         if self._is_read_once:
             if self._is_spent:
                 raise TypeError(
@@ -63,21 +65,22 @@ class Traversal:
     """One run of a parallel operator.
 
     Parameters:
-        owner: whose items they are, as errors are to say it.
-        path: the operator's place in a durable run.
+        owner: whose items they are, for errors.
+        operator: decides on the first failure, and names the branches.
         items: what to read, lazily.
         f: makes the effect of one item.
-        key: names an item's flow within a durable run; its position does if None.
+        key: names an item's branch in a durable run; its position does if None.
         stop_early: whether the first failure ends the rest. A defect always does.
-        only: the positions of the items to run, or the path of the one flow to run; the others are
-            passed by. All of them if None.
-        take: is given each value and its position, in place of keeping them.
+        decided: in a run that has handled a failure of this operator, the keys of the branches that led to
+            it: they are run again; the others complete their finalizers. None otherwise.
+        take: is given the position and value of each item, instead of keeping them.
+        decision_of: makes what is recorded of a failure, of the positions and the key that led to it.
     """
 
     def __init__(
         self,
         owner: str,
-        path: str,
+        operator: Operator,
         items: Iterable[Any] | AsyncIterable[Any],
         f: Callable[[Any], Effect[Any, Any, Any]],
         env: Any,
@@ -85,46 +88,31 @@ class Traversal:
         *,
         key: Callable[[Any], object] | None = None,
         stop_early: bool = True,
-        only: range | str | None = None,
+        decided: Callable[[int, int | str], bool] | None = None,
         take: Callable[[int, Any], Awaitable[object]] | None = None,
+        decision_of: Callable[[range, object], object] = lambda _positions, key: key,
     ) -> None:
         self.owner = owner
+        self.operator = operator
         self.items = items
         self.f = f
         self.env = env
-        self.operator = Operator(lambda: self.has_cancelled)
-        self.scope = scope.under(self.operator)
+        self.scope = operator.inside
         self.key = key
         self.stop_early = stop_early
-        self.only = only
+        self.decided = decided
         self.take = take
-        self.path = path
-        self.keys: dict[str, int] = {}
+        self.decision_of = decision_of
+        self.keys: set[str] = set()
         self.values: dict[int, Any] = {}
         self.failures: list[tuple[range, nodes.Failed]] = []
-        self.raised: list[BaseException] = []
         self.is_over = False
-        self.has_cancelled = False
         self.read = 0
-        self.tasks = anyio.create_task_group()
+        self.children = Children()
 
-    async def run(
-        self, limit: int | None, *, if_stopped: Callable[[], object] | None = None
-    ) -> None:
-        """Run it to its end. Raises the first defect, with the others as notes.
-
-        `if_stopped` is called if the run is stopped after finalizers of what a failure has cancelled ran
-        steps: the resume has to come to that failure again, and not to what was cancelled.
-        """
-        try:
-            await self._run_items(limit)
-        except anyio.get_cancelled_exc_class():
-            if if_stopped is not None and self.operator.is_final:
-                if_stopped()
-            raise
-
-    async def _run_items(self, limit: int | None) -> None:
-        # Whether or not a generator was read to its end, it is to clean up now, and not some time.
+    async def run(self, limit: int | None) -> None:
+        """Run it to its end. Raises the first defect, with the others as notes."""
+        # Whether or not a generator was read to its end, it cleans up now.
         if isinstance(self.items, AsyncIterable):
             items = aiter(self.items)
             try:
@@ -141,16 +129,13 @@ class Traversal:
                     iterator.close()
 
     async def _run(self, start: Callable[[], Awaitable[None]]) -> None:
-        async with self.tasks:
+        async with self.children:
             try:
                 await start()
             except Exception as defect:
-                self._stop_for(defect)
-        if self.raised:
-            first, *others = self.raised
-            for other in others:
-                first.add_note(f"and at the same time another child raised {other!r}")
-            raise first
+                self._stop_for(defect, self.read)
+        if self.children.defects or not (self.failures and self.stop_early):
+            await self.children.raise_bad_end()
 
     def values_in_order(self) -> list[Any]:
         return [self.values[position] for position in range(len(self.values))]
@@ -158,21 +143,16 @@ class Traversal:
     def failures_in_order(self) -> list[nodes.Failed]:
         return [failed for _, failed in sorted(self.failures, key=lambda pair: pair[0].start)]
 
-    def first_failure(self) -> tuple[range, nodes.Failed] | None:
-        """The failure that came first in time, and the positions of the items that led to it."""
-        return self.failures[0] if self.failures else None
+    @property
+    def first_failure(self) -> nodes.Failed | None:
+        """The failure that came first in time."""
+        return self.failures[0][1] if self.failures else None
 
-    def place_of(self, position: int) -> int | str:
-        """How a resumed run finds an item again: by the path of its flow if it has a key."""
-        if self.key is None:
-            return position
-        return next(child_path(self.path, key) for key, at in self.keys.items() if at == position)
-
-    def fail(self, positions: range, failed: nodes.Failed) -> None:
+    def fail(self, positions: range, failed: nodes.Failed, key: object = None) -> None:
         """Take note of a failure to which the items at these positions led."""
         self.failures.append((positions, failed))
         if self.stop_early:
-            self._cancel()
+            self._stop(positions, key)
 
     async def _start_sync(self, items: Iterator[Any], limit: int | None) -> None:
         if isinstance(self.items, Sized):
@@ -184,26 +164,32 @@ class Traversal:
             count = limit
         numbered = enumerate(items)
         for _ in range(count if limit is None else min(count, limit)):
-            self.tasks.start_soon(self._work_through, numbered)
+            self.children.start(self._work_through, numbered)
 
     async def _start_async(self, items: AsyncIterator[Any], limit: int | None) -> None:
         if limit is None:
             async for item in items:
-                self.tasks.start_soon(self._run_child, self.read, item)
+                self.children.start(self._run_child, self.read, item)
                 self.read += 1
             return
         turn = anyio.Lock()
         for _ in range(limit):
-            self.tasks.start_soon(self._work_through_async, items, turn)
+            self.children.start(self._work_through_async, items, turn)
 
     async def _work_through(self, numbered: Iterator[tuple[int, Any]]) -> None:
-        # `_run_child` is written out here: the calls would double the price of an item.
+        # What `_run_child` does is written out here: the calls would double the price of an item.
         f, env, scope, values, take = self.f, self.env, self.scope, self.values, self.take
-        is_plain = scope.recorder is None and self.key is None
+        is_plain = scope.flow is PLAIN and self.key is None
         child: Any
         outcome: Any
+        position = self.read
         try:
-            for position, item in numbered:
+            # A child that starts after the operator was decided has nothing to do.
+            while not self.is_over:
+                try:
+                    position, item = next(numbered)
+                except StopIteration:
+                    return
                 self.read = position + 1
                 if not is_plain:
                     outcome = await self._placed_child(position, item)
@@ -214,18 +200,16 @@ class Traversal:
                     else:
                         outcome = await in_context(copy_context(), interpret(child, env, scope))
                 if outcome.__class__ is nodes.Failed:
-                    self.fail(range(position, position + 1), outcome)
+                    self._fail_at(position, item, outcome)
                 elif take is None:
                     values[position] = outcome
                 else:
                     await take(position, outcome)
-                if self.is_over:
-                    return
                 if position % _ITEMS_IN_A_TURN == 0:
-                    # Children that never wait must not keep everybody else waiting.
+                    # Children that never wait must not keep others waiting.
                     await checkpoint()
         except (Exception, Halt) as raised:
-            self._stop_for(raised)
+            self._stop_for(raised, position)
 
     async def _work_through_async(self, items: AsyncIterator[Any], turn: anyio.Lock) -> None:
         while not self.is_over:
@@ -237,52 +221,62 @@ class Traversal:
             except StopAsyncIteration:
                 return
             except Exception as defect:
-                self._stop_for(defect)
+                self._stop_for(defect, self.read)
                 return
             await self._run_child(position, item)
 
     async def _run_child(self, position: int, item: Any) -> None:
+        if self.is_over:
+            return
         try:
             outcome = await self._placed_child(position, item)
             if outcome.__class__ is nodes.Failed:
-                self.fail(range(position, position + 1), outcome)
+                self._fail_at(position, item, outcome)
             elif self.take is None:
                 self.values[position] = outcome
             else:
                 await self.take(position, outcome)
         except (Exception, Halt) as raised:
-            self._stop_for(raised)
+            self._stop_for(raised, position)
 
     async def _placed_child(self, position: int, item: Any) -> Any:
-        """The outcome of a child that has a place of its own in a durable run."""
-        key = position if self.key is None else str(self.key(item))
-        if self._passes_by(position, key):
+        """Return the outcome of a child that has a place of its own in a durable run."""
+        key = self._key_of(position, item)
+        operator, is_keyed = self.operator, self.key is not None
+        if self.decided is None:
+            scope = operator.branch(key, item, is_keyed=is_keyed)
+        elif self.decided(position, key):
+            scope = operator.deciding_branch(key, item, is_keyed=is_keyed)
+        else:
+            decision = operator.decision
+            if decision is not None and not decision.has_ended and operator.branches.has_records(key):
+                scope = operator.branch(key, item, is_keyed=is_keyed)
+                await operator.run_cancelled(self.f(item), self.env, scope)
             return None
-        scope = self._child_scope(position, key)
-        return await in_context(copy_context(), interpret(self.f(item), self.env, scope))
+        work = operator.run_branch(self.f(item), self.env, scope)
+        return await in_context(copy_context(), work)
 
-    def _passes_by(self, position: int, key: int | str) -> bool:
-        """Whether another item alone is run again: the one that led to the failure of the whole."""
-        if isinstance(self.only, str):
-            return child_path(self.path, key) != self.only
-        return self.only is not None and position not in self.only
+    def _key_of(self, position: int, item: Any) -> int | str:
+        if self.key is None:
+            return position
+        key = str(self.key(item))
+        if key in self.keys:
+            raise ValueError(
+                f"two items of {self.owner} have the key {key!r}, so their steps could not be told "
+                "apart: give key= a function that is different for each item"
+            )
+        self.keys.add(key)
+        return key
 
-    def _child_scope(self, position: int, key: int | str) -> Scope:
-        if isinstance(key, str):
-            if key in self.keys:
-                raise ValueError(
-                    f"two items of {self.owner} have the key {key!r}, so their steps could not be told "
-                    "apart: give key= a function that is different for each item"
-                )
-            self.keys[key] = position
-        return self.scope.child(self.path, key)
+    def _fail_at(self, position: int, item: Any, failed: nodes.Failed) -> None:
+        key = position if self.key is None else str(self.key(item))
+        self.fail(range(position, position + 1), failed, key)
 
-    def _stop_for(self, raised: BaseException) -> None:
-        self.raised.append(raised)
-        self._cancel()
+    def _stop_for(self, raised: BaseException, position: int) -> None:
+        self.children.defects.append(raised)
+        self._stop(range(position, position + 1), position)
 
-    def _cancel(self) -> None:
+    def _stop(self, positions: range, key: object) -> None:
         self.is_over = True
-        # If everything is being cancelled already, it is not this that ends the others.
-        self.has_cancelled = self.has_cancelled or not is_being_cancelled()
-        self.tasks.cancel_scope.cancel()
+        self.operator.decide(self.decision_of(positions, key), failed=True)
+        self.children.cancel()

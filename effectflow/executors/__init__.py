@@ -1,6 +1,6 @@
-"""Where work runs: in this event loop, in a pool of processes, on a Dask cluster.
+"""Run work in this event loop, in a pool of processes, or on a Dask cluster.
 
-Those that need a package are imported when they are first asked for.
+An executor that needs an optional package is imported on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Items run on a Dask cluster, for work that one machine is too small for."""
+"""Run items on a Dask cluster, for work that is too large for one machine."""
 
 from __future__ import annotations
 
@@ -23,16 +23,20 @@ from effectflow.effects import Effect, ExecutorError, ExecutorLost, RetryPolicy,
 from effectflow.effects.event_loop import new_waiter, running_backend, shielded
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
-from effectflow.executors.call import read_reply, write_call
-from effectflow.executors.dask_worker import CLOSED, Departure, Workplace, answer_in
-from effectflow.executors.environment import factory_or_none, write_factory
+from effectflow.executors.dask_worker import CLOSED, Workplace, WorkplaceRemover, answer_in
+from effectflow.executors.remote_call import (
+    checked_factory,
+    read_reply,
+    write_call,
+    write_factory,
+)
 
 __all__ = ["DaskExecutor"]
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = RetryPolicy.exponential(0.1).with_max_retries(6)
-"""While the scheduler finds out that a worker is gone: 6.3 seconds in all."""
+_REGISTER_AGAIN = RetryPolicy.exponential(0.1).with_max_retries(6)
+"""Gives the scheduler 6.3 seconds to notice that a worker is gone."""
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -40,26 +44,25 @@ A = TypeVar("A")
 Item = TypeVar("Item")
 
 _Client: TypeAlias = Any
-"""A `distributed.Client`, whose own types are in part unknown to the checkers."""
+"""A `distributed.Client`; the checkers know only some of its types."""
 
 _Future: TypeAlias = Any
-"""A `distributed.Future`, of which the same is true."""
+"""A `distributed.Future`; the checkers know only some of its types."""
 
 
 class DaskExecutor(Generic[Env]):
     """Runs items on the workers of a Dask cluster.
 
-    It lives within `async with`, under asyncio or trio. effectflow has to be installed on the scheduler
-    and on the workers, in the same version.
+    Use it in `async with`, under asyncio or trio. Install the same version of effectflow on the scheduler
+    and on the workers.
 
     Parameters:
-        client: the address of the scheduler, or a `distributed.Client` that is not asynchronous, which
-            stays open.
-        make_env: makes the environment on a worker: once for each of its processes, before the first
-            item. It may give an async context manager, which is left when the executor is closed. If
-            not given, the environment is None.
+        client: the address of the scheduler, or a synchronous `distributed.Client`, which stays open.
+        make_env: makes the environment on a worker, once per worker process, before its first item. It
+            may return an async context manager, which is entered, and left when the executor is closed.
+            By default the environment is None.
 
-    Entering fails (raises) with ExecutorLost if no scheduler answers.
+    Entering the block raises ExecutorLost if no scheduler answers.
     """
 
     @overload
@@ -73,27 +76,27 @@ class DaskExecutor(Generic[Env]):
     def __init__(self, client: Client | str, make_env: Callable[[], Any] | None = None) -> None:
         if isinstance(client, Client) and client.asynchronous:
             raise TypeError(
-                "DaskExecutor needs a client that is not asynchronous, or the scheduler's address"
+                "DaskExecutor needs a synchronous client, or the address of the scheduler"
             )
         self._given = client
-        self._make_env = factory_or_none(make_env)
+        self._make_env = checked_factory(make_env)
         self._name = f"effectflow-{uuid4().hex}"
         self._client: _Client = None
-        self._under_way: dict[anyio.CancelScope, _Future] = {}
+        self._in_progress: dict[anyio.CancelScope, _Future] = {}
 
     def apply(
         self, function: Callable[[Item], Effect[Env, E, A]], item: Item
     ) -> Effect[object, E | ExecutorError, A]:
-        """Runs `function(item)` on a worker, and ends as it ends there.
+        """Return an effect that runs `function(item)` on a worker, and ends as it ends there.
 
-        Function and item travel pickled, by cloudpickle; so do the value, the error and the exception
-        that come back. What cannot be pickled is a defect. A defect of the worker has its traceback as a
-        note. Interruption cancels the item there and does not wait for it; an item that computes without
-        a pause goes on to its end, and what it gives is dropped.
+        cloudpickle sends the function and the item, and the value, error or exception that comes back.
+        What cannot be pickled is a defect. A defect of the worker carries its traceback as a note.
+        Interruption cancels the item on the worker and does not wait for it. An item that computes
+        without a pause runs to its end, and its result is dropped.
 
-        Fails with WorkerLost when more workers died under it than the scheduler's setting
-        `allowed-failures` says, and with ExecutorLost when the scheduler is out of reach, or the executor
-        was closed meanwhile.
+        The effect fails with WorkerLost if more workers died under the item than the scheduler's setting
+        `allowed-failures` allows, and with ExecutorLost if the scheduler cannot be reached or the
+        executor was closed in the meantime.
         """
         return Perform(partial(self._perform, function, item), ("apply", function, item))
 
@@ -105,34 +108,36 @@ class DaskExecutor(Generic[Env]):
         scope: Scope,
     ) -> Any:
         if self._client is None:
-            raise RuntimeError("a DaskExecutor runs items only within `async with executor:`")
+            raise RuntimeError("a DaskExecutor runs items only inside `async with executor:`")
         call = write_call(function, item, scope)
         if self._client.status != "running":
             return Failed(_lost_connection())
-        # Dask groups tasks by what stands before the dash, and shows the groups.
+        # The dashboard of Dask groups tasks by the part of the key before the dash.
         key = f"{getattr(function, '__name__', 'effect')}-{uuid4().hex}"
         future: Any = self._client.submit(answer_in, self._name, key, call, key=key, pure=False)
         reply = await self._reply(future, item)
         return Failed(reply) if isinstance(reply, ExecutorError) else read_reply(reply)
 
     async def _reply(self, future: _Future, item: object) -> bytes | ExecutorError:
-        """The reply, or why there is none. Closing the executor ends the wait for it."""
+        """Return the reply, or why none comes. Closing the executor ends the wait."""
         reply: bytes | ExecutorError = ExecutorLost(CLOSED)
         until_closed = anyio.CancelScope()
-        self._under_way[until_closed] = future
+        self._in_progress[until_closed] = future
         try:
             with until_closed:
                 await _end_of(future)
                 reply = await to_thread.run_sync(_collect, future, item, abandon_on_cancel=True)
         finally:
-            del self._under_way[until_closed]
-            # Nobody wants it any more: if it is under way, this cancels it.
+            del self._in_progress[until_closed]
+            # If the item is still in progress, this cancels it.
             future.release()
         return reply
 
     async def __aenter__(self) -> Self:
         if self._client is not None:
-            raise RuntimeError("this DaskExecutor is entered already: enter it once, and share it")
+            raise RuntimeError(
+                "this DaskExecutor has already been entered: enter it once, and share it"
+            )
         self._client = await to_thread.run_sync(self._connect, running_backend())
         return self
 
@@ -143,10 +148,10 @@ class DaskExecutor(Generic[Env]):
         traceback: TracebackType | None,
     ) -> None:
         client, self._client = self._client, None
-        unwanted = list(self._under_way.values())
-        for wait in self._under_way:
+        abandoned = list(self._in_progress.values())
+        for wait in self._in_progress:
             wait.cancel()
-        await shielded(to_thread.run_sync(self._leave, client, unwanted))
+        await shielded(to_thread.run_sync(self._leave, client, abandoned))
 
     def _connect(self, backend: Literal["asyncio", "trio"]) -> _Client:
         workplace = Workplace(write_factory(self._make_env), backend)
@@ -154,25 +159,25 @@ class DaskExecutor(Generic[Env]):
         if client.status != "running":
             raise _lost_connection()
         try:
-            _register(client, Departure(client.id, self._name), self._name)
+            _register(client, WorkplaceRemover(client.id, self._name), self._name)
             _register(client, workplace, self._name)
         except BaseException:
             self._leave(client, [])
             raise
         return client
 
-    def _leave(self, client: _Client, unwanted: list[_Future]) -> None:
+    def _leave(self, client: _Client, abandoned: list[_Future]) -> None:
         if client.status == "running":
             try:
-                # First, so that no worker is given what it then has no environment for.
-                client.cancel(unwanted)
+                # First, so that no worker starts an item without an environment.
+                client.cancel(abandoned)
                 client.unregister_scheduler_plugin(self._name)
                 client.unregister_worker_plugin(self._name)
             except OSError:
-                # A worker that cannot be told is about to end, and its environment with it.
+                # A worker that cannot be reached is about to end, and its environment with it.
                 pass
             except Exception:
-                logger.exception("an environment was not left as it should be")
+                logger.exception("leaving an environment failed on the Dask cluster")
         if not isinstance(self._given, Client):
             client.close()
 
@@ -185,30 +190,28 @@ def _connected(address: str) -> _Client:
 
 
 def _register(client: _Client, plugin: object, name: str) -> None:
-    """Make a plugin known to the cluster.
+    """Register a plugin with the cluster.
 
-    A worker that dies just then makes this fail, and a little later the scheduler knows that it is gone.
+    A worker that dies in the meantime makes this fail until the scheduler notices that it is gone.
     """
     for attempt in count():
         try:
             client.register_plugin(plugin, name=name)
         except OSError as error:
-            delay = _PATIENCE.delay_for_attempt(attempt)
+            delay = _REGISTER_AGAIN.delay_for_attempt(attempt)
             if delay is None:
-                raise ExecutorLost(
-                    f"a worker of the Dask cluster cannot be reached: {error}"
-                ) from error
+                raise ExecutorLost(f"cannot reach a worker of the Dask cluster: {error}") from error
             time.sleep(delay)
         else:
             return
 
 
 async def _end_of(future: Any) -> None:
-    """Wait until Dask is done with it, one way or the other."""
+    """Wait until Dask is done with a task, however it ended."""
     waiter = new_waiter()
 
     def wake(_: object) -> None:
-        # When the wait was cancelled, its event loop may have ended.
+        # The event loop may have ended after the wait was cancelled.
         with suppress(RuntimeError):
             waiter.call_soon(waiter.wake)
 
@@ -217,10 +220,10 @@ async def _end_of(future: Any) -> None:
 
 
 def _collect(future: _Future, item: object) -> bytes | ExecutorError:
-    """The reply, fetched from the worker that has it, or why there is none."""
+    """Fetch the reply from the worker that has it, or return why none comes."""
     client = future.client
     if client.status in ("closing", "closed"):
-        # It may never answer.
+        # A closed client may never answer.
         return _lost_connection()
     try:
         return future.result()

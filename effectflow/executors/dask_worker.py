@@ -1,4 +1,4 @@
-"""What of a `DaskExecutor` is in the workers, and in the scheduler, of the cluster."""
+"""The part of a `DaskExecutor` that runs on the workers and on the scheduler of the cluster."""
 
 from __future__ import annotations
 
@@ -16,28 +16,32 @@ from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 
 from effectflow.effects import ExecutorLost
 from effectflow.effects.event_loop import call_soon_from_threads
-from effectflow.executors.call import answer, defect_reply, failure_reply
-from effectflow.executors.environment import environment
+from effectflow.executors.remote_call import (
+    answer,
+    defect_reply,
+    failure_reply,
+    opened_environment,
+)
 
-__all__ = ["CLOSED", "Departure", "Workplace", "answer_in"]
+__all__ = ["CLOSED", "Workplace", "WorkplaceRemover", "answer_in"]
 
 CLOSED = "the DaskExecutor was closed"
-"""Why items are lost that were under way then."""
+"""Why items that were in progress are lost."""
 
 _GRACE = 2.0
-"""Seconds that items and the environment have to end when the executor is closed."""
+"""Seconds that items and the environment may take to end when the executor is closed."""
 
 
 def answer_in(name: str, key: str, call: bytes) -> bytes:
-    """The reply to a call, made in the workplace of this name. This is a task for Dask."""
+    """Return the reply to a call, from the workplace of this name. Dask runs this as a task."""
     worker: Any = get_worker()
     workplace: Workplace | None = worker.plugins.get(name)
-    # It is taken away when the executor is closed, and a call may come just then.
+    # A call may come just after closing the executor has removed the workplace.
     lost = ExecutorLost(CLOSED)
     reply = failure_reply(lost) if workplace is None else workplace.answer(key, call)
     if reply is None:
-        # It was cancelled. Should the scheduler want it again after all, it is begun anew, elsewhere
-        # if this worker is about to end.
+        # The call was cancelled. If the scheduler wants it again, it starts again, on another worker
+        # if this one is about to end.
         raise Reschedule
     return reply
 
@@ -45,7 +49,7 @@ def answer_in(name: str, key: str, call: bytes) -> bytes:
 class Workplace(WorkerPlugin):
     """An environment, and an event loop in a thread of its own, on each worker of the cluster.
 
-    Both are made when the first call comes, and ended with the executor or with the worker.
+    Both start with the first call, and end with the executor or with the worker.
     """
 
     def __init__(self, make_env: bytes, backend: Literal["asyncio", "trio"]) -> None:
@@ -53,17 +57,17 @@ class Workplace(WorkerPlugin):
         self._backend: Literal["asyncio", "trio"] = backend
 
     def setup(self, worker: object) -> None:
-        """Called on the worker. What cannot travel is made here."""
+        """Called on the worker: make what cannot be pickled."""
         self._opening = Lock()
         self._place: tuple[BlockingPortal, Any] | None = None
-        self._life = ExitStack()
+        self._stack = ExitStack()
         self._is_closed = False
         self._running: dict[str, _Running] = {}
 
     def answer(self, key: str, call: bytes) -> bytes | None:
-        """The reply to a call; None if it was cancelled, or comes too late.
+        """Return the reply to a call, or None if the call was cancelled or came too late.
 
-        To be called in a thread of Dask's.
+        Called in a thread of Dask.
         """
         running = self._running[key] = _Running()
         try:
@@ -76,28 +80,28 @@ class Workplace(WorkerPlugin):
             running.has_ended.set()
 
     def transition(self, key: Any, start: object, finish: object, **_: object) -> None:
-        """Called by the worker whenever the state of a task changes."""
+        """Called by the worker when the state of a task changes."""
         running = self._running.get(key)
         if running is not None and finish == "released":
             running.cancel()
 
     async def teardown(self, worker: object) -> None:
-        """Called on the worker, at its end or at that of the executor."""
-        # An item that computes cannot be stopped: it ends on its own, with nobody waiting for it.
+        """Called on the worker when it ends, or when the executor is closed."""
+        # An item that computes cannot be stopped. It ends later, and nothing waits for it.
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.to_thread(self._close), _GRACE)
 
     def _open(self) -> tuple[BlockingPortal, Any]:
         with self._opening:
             if self._is_closed:
-                # Nobody would leave an environment that is made now.
+                # An environment that is made now would never be left.
                 raise RuntimeError("the workplace is closed")
             if self._place is None:
-                with ExitStack() as life:
-                    portal = life.enter_context(start_blocking_portal(self._backend))
-                    made = portal.wrap_async_context_manager(environment(self._make_env))
-                    self._place = portal, life.enter_context(made)
-                    self._life = life.pop_all()
+                with ExitStack() as stack:
+                    portal = stack.enter_context(start_blocking_portal(self._backend))
+                    manager = portal.wrap_async_context_manager(opened_environment(self._make_env))
+                    self._place = portal, stack.enter_context(manager)
+                    self._stack = stack.pop_all()
             return self._place
 
     def _close(self) -> None:
@@ -108,11 +112,11 @@ class Workplace(WorkerPlugin):
             item.has_ended.wait()
         with self._opening:
             self._is_closed = True
-            self._life.close()
+            self._stack.close()
 
 
 class _Running:
-    """A call that is under way, or soon will be, and that may be cancelled from any thread."""
+    """A call in progress, or about to begin. Any thread may cancel it."""
 
     def __init__(self) -> None:
         self.has_ended = Event()
@@ -120,7 +124,7 @@ class _Running:
         self._stop: Callable[[], object] | None = None
 
     async def answer(self, call: bytes, env: Any) -> bytes | None:
-        """The reply, or None if it was cancelled."""
+        """Return the reply, or None if the call was cancelled."""
         with anyio.CancelScope() as scope:
             self._stop = partial(call_soon_from_threads(), scope.cancel)
             if not self._is_cancelled:
@@ -128,16 +132,16 @@ class _Running:
         return None
 
     def cancel(self) -> None:
-        """End it, after its finalizers; if it has not begun yet, it will not."""
+        """Cancel the call, or keep it from beginning."""
         self._is_cancelled = True
         if self._stop is not None:
-            # An event loop that has ended has nothing left to cancel.
+            # The event loop may have ended already, and the call with it.
             with suppress(RuntimeError):
                 self._stop()
 
 
-class Departure(SchedulerPlugin):
-    """Takes the workplaces away when their client has gone, killed perhaps, without a word."""
+class WorkplaceRemover(SchedulerPlugin):
+    """Removes the workplaces once their client is gone, which may have been killed."""
 
     def __init__(self, client_id: str, name: str) -> None:
         self._client_id = client_id

@@ -1,4 +1,4 @@
-"""Items run in the event loop that asks for them."""
+"""Run items in the caller's event loop."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Item = TypeVar("Item")
 
 
 class LocalExecutor:
-    """Runs every item right here, in the environment of whoever runs the effect.
+    """Runs every item in the event loop and the environment of its caller.
 
-    For work that waits more than it computes, and for tests of what another executor is to run.
+    Use it for work that waits more than it computes, and in tests in place of another executor.
 
     Example:
         >>> from effectflow import pure
@@ -29,7 +29,7 @@ class LocalExecutor:
     """
 
     def apply(self, function: Callable[[Item], Effect[Env, E, A]], item: Item) -> Effect[Env, E, A]:
-        """The effect `function(item)`, made anew each time that it is run."""
+        """Return an effect that calls `function(item)` and runs the result, each time that it is run."""
         return Suspend(lambda _: function(item), ("apply", function, item))
 
     async def __aenter__(self) -> Self:

@@ -1,14 +1,14 @@
-"""Values to bytes and back, between the processes of one program.
+"""Pickle values between the processes of one program.
 
-cloudpickle sends what another process cannot import by value: lambdas, closures, and whatever
-`__main__` defines. Two things are done on top of it:
+cloudpickle sends by value what another process cannot import: lambdas, closures, and what `__main__`
+defines. This module adds two things:
 
-- An exception comes back field for field. Pickle would call its class with `args`, which fails, or
-  gives another message, for every class whose `__init__` takes other arguments than it hands on.
-- A class that went out by value, and comes back, is the one that is here, as it is. cloudpickle
-  finds it again, but sets its methods anew, to copies that see other globals.
+- An exception comes back field for field. Plain pickle calls its class with `args`, which fails or
+  changes the message if `__init__` takes other arguments than it passes on.
+- A class that was sent by value and comes back is the original class, unchanged. cloudpickle finds the
+  class again, but replaces its methods by copies that see other globals.
 
-Bytes from anywhere else must never come here: whoever writes them can run anything.
+Never unpickle bytes from anywhere else: they can run any code.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ X = TypeVar("X", bound=BaseException)
 _Setter: TypeAlias = Callable[[type, Any], object]
 
 _complete_classes: WeakSet[type] = WeakSet()
-"""Classes that travel by value, and that this process has in full."""
+"""Classes that are sent by value, and that this process has in full."""
 
 
 def dumps(value: object) -> bytes:
-    """The value as bytes. Raises whatever its classes raise when they cannot be pickled."""
+    """Return the value as bytes. Raise what its classes raise if they cannot be pickled."""
     file = BytesIO()
     _Pickler(file).dump(value)
     return file.getvalue()
 
 
 def loads(data: bytes) -> Any:
-    """The value that `dumps` was given, in this process or another of the same program."""
+    """Return the value that `dumps` was given, in this process or another of the same program."""
     return pickle.loads(data)
 
 
-_CloudPickler: Any = cloudpickle.Pickler  # its types are in part unknown to the checkers
+_CloudPickler: Any = cloudpickle.Pickler  # the checkers know only some of its types
 
 
 class _Pickler(_CloudPickler):
@@ -59,7 +59,7 @@ class _Pickler(_CloudPickler):
 
 
 def _complete(kind: type, setting: tuple[_Setter, Any]) -> None:
-    """Give a class that has come by value what it consists of, unless it has that already."""
+    """Give a class that came by value its members, unless this process has it in full."""
     set_state, state = setting
     if kind not in _complete_classes:
         set_state(kind, state)
@@ -67,42 +67,42 @@ def _complete(kind: type, setting: tuple[_Setter, Any]) -> None:
 
 
 def _reduced_exception(error: BaseException) -> Any:
-    """What the exception is to be rebuilt from; a class that says how itself is left alone."""
+    """Return how to rebuild the exception. A class that defines this itself has its way."""
     kind = type(error)
-    if _says(kind, "__reduce__") or _says(kind, "__reduce_ex__"):
+    if _defines(kind, "__reduce__") or _defines(kind, "__reduce_ex__"):
         return _reduced_by_itself(error)
     _, arguments, *rest = cast("tuple[Any, ...]", error.__reduce__())
     try:
         _bare_exception(kind, arguments)
     except TypeError:
-        # Only such a class can make its own instances.
+        # Only the class itself can make its instances.
         return _reduced_by_itself(error)
     fields = cast("dict[str, Any]", (rest[0] if rest else None) or {})
     state: Any = object.__getstate__(error)
     if isinstance(state, tuple):
-        # The class has slots, which exceptions forget to take along.
+        # The class has slots, which `__reduce__` of exceptions leaves out.
         fields = {**fields, **cast("tuple[Any, dict[str, Any]]", state)[1]}
     return _bare_exception, (kind, arguments), fields, None, None, _set_fields
 
 
 def _reduced_by_itself(error: BaseException) -> Any:
-    """What its class says, and not what tblib puts in its place as soon as Dask is imported."""
+    """Return what the class defines, not what tblib registers for it once Dask is imported."""
     reduced = error.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     notes: list[str] | None = getattr(error, "__notes__", None)
     if not notes or isinstance(reduced, str) or len(reduced) > 2:
         return reduced
-    # Whoever wrote the class did not think of notes, which are not its own.
+    # The class rebuilds its own fields only; the notes are added to them.
     return *reduced, {"__notes__": notes}, None, None, _set_fields
 
 
-def _says(kind: type, method: str) -> bool:
-    """Whether a method, maybe one in C or Rust, is not that of the built-in exceptions."""
+def _defines(kind: type, method: str) -> bool:
+    """Return whether a method, even one in C or Rust, overrides that of the built-in exceptions."""
     definer = next(base for base in kind.__mro__ if method in vars(base))
     return definer.__module__ != "builtins"
 
 
 def _bare_exception(kind: type[X], arguments: tuple[Any, ...]) -> X:
-    """An exception of this class, without a call of the class's own `__init__`."""
+    """Return an exception of this class, without calling the class's own `__init__`."""
     native: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
     error = native.__new__(kind, *arguments)
     native.__init__(error, *arguments)
@@ -111,5 +111,5 @@ def _bare_exception(kind: type[X], arguments: tuple[Any, ...]) -> X:
 
 def _set_fields(error: BaseException, fields: dict[str, Any]) -> None:
     for name, part in fields.items():
-        # A frozen dataclass would refuse `setattr`.
+        # A frozen dataclass refuses `setattr`.
         object.__setattr__(error, name, part)

@@ -1,10 +1,10 @@
-"""Items run in a pool of worker processes on this machine.
+"""Run items in a pool of worker processes on this machine.
 
-The pool is our own, for what the known ones do not do. `concurrent.futures` and loky fail every item
-that is under way when one process dies, and cannot stop an item. `anyio.to_process` has no place for an
-environment that outlives a call, and stops an item only by force. Pebble does most of it, for threads.
-What is left to write on top of anyio's processes, which run under asyncio and trio and are well kept, is
-little: a list of idle workers, one item at a time for each, and two pipes with pickles on them.
+The pool is our own because the known ones fall short. `concurrent.futures` and loky fail every item in
+progress when one process dies, and cannot stop an item. `anyio.to_process` has no environment that
+outlives a call, and stops an item only by force. Pebble works with threads. On top of anyio's processes,
+which run under asyncio and trio, little is left to write: a list of idle workers, one item at a time for
+each, and two pipes that carry pickles.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from effectflow.effects import Effect, ExecutorError, ExecutorLost, WorkerLost
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
-from effectflow.executors.call import read_reply, write_call
-from effectflow.executors.environment import factory_or_none, write_factory
-from effectflow.executors.pool import PoolClosed, WorkerPool
-from effectflow.executors.worker_process import WorkerDied
+from effectflow.executors.remote_call import (
+    checked_factory,
+    read_reply,
+    write_call,
+    write_factory,
+)
+from effectflow.executors.worker_pool import PoolClosed, WorkerDied, WorkerPool
 
 __all__ = ["ProcessExecutor"]
 
@@ -37,17 +40,17 @@ Item = TypeVar("Item")
 class ProcessExecutor(Generic[Env]):
     """Runs items in worker processes, for work that computes: each worker has a core to itself.
 
-    It lives within `async with`, under asyncio or trio, and its processes no longer than that, whatever
-    ends it. They are started when they are first needed, and each runs one item at a time.
+    Use it in `async with`, under asyncio or trio. Its processes start when they are needed, run one item
+    at a time, and end with the block, however it ends.
 
     Parameters:
-        make_env: makes the environment of a worker process: once for each process, before its first
-            item. It may give an async context manager, which is left when the worker ends. If not
-            given, the environment is None.
-        workers: how many processes there are at most; as many as this process may use cores if None.
-        attempts: how many processes an item may lose before it fails with WorkerLost.
-        grace: seconds that an item which was cancelled, or an environment which is left, may take for
-            its finalizers, before the process is killed.
+        make_env: makes the environment of a worker process, once per process, before its first item. It
+            may return an async context manager, which is entered, and left when the worker ends. By
+            default the environment is None.
+        workers: at most this many processes; by default one for each core that this process may use.
+        attempts: after this many processes have died under an item, it fails with WorkerLost.
+        grace: seconds that the finalizers of a cancelled item, or of an environment, may take before the
+            process is killed.
 
     Example:
         >>> import anyio
@@ -96,10 +99,10 @@ class ProcessExecutor(Generic[Env]):
         grace: float = 2.0,
     ) -> None:
         if (workers is not None and workers < 1) or attempts < 1:
-            raise ValueError(f"an executor needs a worker and an attempt: {workers=}, {attempts=}")
+            raise ValueError(f"workers and attempts must be at least 1: {workers=}, {attempts=}")
         if not grace >= 0:
-            raise ValueError(f"grace is a time in seconds, from 0: {grace=}")
-        self._make_env = factory_or_none(make_env)
+            raise ValueError(f"grace must be at least 0 seconds: {grace=}")
+        self._make_env = checked_factory(make_env)
         self._limit = workers or _cores()
         self._attempts = attempts
         self._grace = grace
@@ -108,14 +111,16 @@ class ProcessExecutor(Generic[Env]):
     def apply(
         self, function: Callable[[Item], Effect[Env, E, A]], item: Item
     ) -> Effect[object, E | ExecutorError, A]:
-        """Runs `function(item)` in a worker, and ends as it ends there.
+        """Return an effect that runs `function(item)` in a worker, and ends as it ends there.
 
-        Function and item travel pickled, by cloudpickle; so do the value, the error and the exception
-        that come back. What cannot be pickled is a defect. A defect of the worker has its traceback as a
-        note. Interruption cancels the item there and waits for its finalizers, for as long as the grace.
+        cloudpickle sends the function and the item, and the value, error or exception that comes back.
+        What cannot be pickled is a defect. A defect of the worker carries its traceback as a note.
+        Interruption cancels the item in the worker, and waits at most `grace` seconds for its
+        finalizers.
 
-        Fails with WorkerLost when each of `attempts` processes died under it, and with ExecutorLost when
-        the executor was closed meanwhile. No item but the one that ran there is concerned by a death.
+        The effect fails with WorkerLost if `attempts` processes died under the item, and with
+        ExecutorLost if the executor was closed in the meantime. The death of a process affects no
+        other item.
         """
         return Perform(partial(self._perform, function, item), ("apply", function, item))
 
@@ -128,11 +133,11 @@ class ProcessExecutor(Generic[Env]):
     ) -> Any:
         pool = self._pool
         if pool is None:
-            raise RuntimeError("a ProcessExecutor runs items only within `async with executor:`")
+            raise RuntimeError("a ProcessExecutor runs items only inside `async with executor:`")
         async with pool.turns:
             call = write_call(function, item, scope)
             try:
-                reply = await _persistent(pool, call, self._attempts)
+                reply = await _ask(pool, call, self._attempts)
             except WorkerDied as death:
                 return Failed(WorkerLost(reprlib.repr(item), self._attempts, str(death)))
             except PoolClosed:
@@ -142,7 +147,7 @@ class ProcessExecutor(Generic[Env]):
     async def __aenter__(self) -> Self:
         if self._pool is not None:
             raise RuntimeError(
-                "this ProcessExecutor is entered already: enter it once, and share it"
+                "this ProcessExecutor has already been entered: enter it once, and share it"
             )
         self._pool = WorkerPool(write_factory(self._make_env), limit=self._limit, grace=self._grace)
         return self
@@ -158,8 +163,8 @@ class ProcessExecutor(Generic[Env]):
             await shielded(pool.close())
 
 
-async def _persistent(pool: WorkerPool, call: bytes, attempts: int) -> bytes:
-    """The reply of the first worker that lives to give it. Raises WorkerDied if none does."""
+async def _ask(pool: WorkerPool, call: bytes, attempts: int) -> bytes:
+    """Return the reply of the first worker that survives the call. Raise WorkerDied if none does."""
     for _ in range(attempts - 1):
         with suppress(WorkerDied):
             return await pool.ask(call)
@@ -167,7 +172,7 @@ async def _persistent(pool: WorkerPool, call: bytes, attempts: int) -> bytes:
 
 
 def _cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,12 +1,14 @@
-"""What a worker process of `ProcessExecutor` does: answer calls, one after another, until told to end.
+"""The main function of a worker process of `ProcessExecutor`, and the frames on its pipes.
 
-It ends when its standard input does, so also when the process that started it is killed.
+A worker answers one call after another. It ends when its standard input ends, and so also when the
+process that started it is killed.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import struct
 import sys
 import threading
 import time
@@ -21,25 +23,26 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads
-from effectflow.executors.call import answer, defect_reply
-from effectflow.executors.environment import environment
-from effectflow.executors.frames import frame, read_frame
 from effectflow.executors.pickling import loads
+from effectflow.executors.remote_call import answer, defect_reply, opened_environment
 
-__all__ = ["CANCEL", "Greeting", "main"]
+__all__ = ["CANCEL", "FRAME_LENGTH", "Greeting", "frame", "main"]
+
+FRAME_LENGTH = struct.Struct(">Q")
+"""The header of a frame: the length in bytes of the message that follows."""
 
 CANCEL = b""
-"""What the coordinator sends, in place of a call, to cancel the one before; and the reply to that."""
+"""The message that cancels the call before it, and the reply to a call that was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a worker is told first.
+    """The first message to a worker.
 
     Attributes:
         make_env: the pickled factory of the environment.
-        backend: the event loop to run, that of the coordinator.
-        grace: seconds that the process has to end once it is to end.
+        backend: the event loop to run, the same as the coordinator's.
+        grace: seconds that the process has for finalizers once its standard input has ended.
     """
 
     make_env: bytes
@@ -47,22 +50,37 @@ class Greeting:
     grace: float
 
 
+def frame(message: bytes) -> bytes:
+    """Return a message with its header."""
+    return FRAME_LENGTH.pack(len(message)) + message
+
+
+def _read_frame(pipe: BinaryIO) -> bytes | None:
+    """Return the next message, or None at the end, even if a message was cut off."""
+    header = pipe.read(FRAME_LENGTH.size)
+    if len(header) < FRAME_LENGTH.size:
+        return None
+    (length,) = FRAME_LENGTH.unpack(header)
+    message = pipe.read(length)
+    return message if len(message) == length else None
+
+
 def main() -> None:
     """Answer calls until standard input ends."""
-    # Whoever presses Ctrl-C means the coordinator, which then ends its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # So does who sends SIGUSR1 to all the processes of a service, as systemd does: it is to save.
-    if hasattr(signal, "SIGUSR1"):
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    # Ctrl-C is meant for the coordinator, which then ends its workers. So is SIGUSR1, the request to
+    # save, which a service manager such as systemd may send to all processes.
+    for name in ("SIGINT", "SIGUSR1"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     requests, replies = _take_pipes()
-    greeting = read_frame(requests)
-    if greeting is not None:
-        told: Greeting = loads(greeting)
-        anyio.run(_serve, told, requests, replies, backend=told.backend)
+    message = _read_frame(requests)
+    if message is not None:
+        greeting: Greeting = loads(message)
+        anyio.run(_serve, greeting, requests, replies, backend=greeting.backend)
 
 
 def _take_pipes() -> tuple[BinaryIO, FileIO]:
-    """The pipes to the coordinator, out of reach for items: what these print goes to standard error."""
+    """Return the pipes to the coordinator. What items print goes to standard error instead."""
     requests = os.fdopen(os.dup(0), "rb")
     replies = os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -71,78 +89,78 @@ def _take_pipes() -> tuple[BinaryIO, FileIO]:
     os.dup2(2, 1)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     if hasattr(os, "register_at_fork"):
-        # A process that an item forks must not keep the pipes open when this one is dead.
+        # A process that an item forks must not keep the pipes open after this process has died.
         for pipe in (requests, replies):
             os.register_at_fork(after_in_child=partial(os.close, pipe.fileno()))
     return requests, replies
 
 
-async def _serve(told: Greeting, requests: BinaryIO, replies: FileIO) -> None:
+async def _serve(greeting: Greeting, requests: BinaryIO, replies: FileIO) -> None:
     inbox = _Inbox()
-    arguments = (requests, call_soon_from_threads(), inbox, told.grace)
+    arguments = (requests, call_soon_from_threads(), inbox, greeting.grace)
     threading.Thread(target=_read, args=arguments, daemon=True).start()
-    async with AsyncExitStack() as life:
+    async with AsyncExitStack() as stack:
         while True:
             try:
-                env = await life.enter_async_context(environment(told.make_env))
+                env = await stack.enter_async_context(opened_environment(greeting.make_env))
                 break
             except Exception as defect:
-                refusal = defect_reply(defect)
+                reply = defect_reply(defect)
             if await inbox.next_call() is None:
                 return
-            _write(replies, refusal)
-            # The next call may fare better. To end here would look to it as if the process had died.
+            _write(replies, reply)
+            # Try again for the next call. If the process ended, that call would find it dead.
             if not await inbox.has_call():
                 return
         while (call := await inbox.next_call()) is not None:
             reply = CANCEL
             with inbox.cancellable():
-                # One that was cancelled before it began does not begin.
+                # A call that was cancelled before its turn does not begin.
                 await checkpoint_if_cancelled()
                 reply = await answer(call, env)
             _write(replies, reply)
 
 
 class _Inbox:
-    """What the coordinator wants: one call at a time. All of it is used within the event loop."""
+    """The requests of the coordinator, one call at a time. Only the event loop uses it."""
 
     def __init__(self) -> None:
         self._call: bytes | None = None
         self._is_cancelled = False
         self._is_over = False
         self._scope: anyio.CancelScope | None = None
-        self._news = anyio.Event()
+        self._changed = anyio.Event()
 
     def put(self, request: bytes) -> None:
-        """Take what the coordinator sent."""
+        """Take a request: a call, or `CANCEL`."""
         if request == CANCEL:
             self._cancel()
         else:
             self._call, self._is_cancelled = request, False
-            self._news.set()
+            self._changed.set()
 
     def end(self) -> None:
-        """Nothing will come any more, and nobody waits for a reply."""
+        """Take the end of the requests: cancel the call in progress."""
         self._is_over = True
         self._cancel()
-        self._news.set()
+        self._changed.set()
 
     async def next_call(self) -> bytes | None:
-        """Wait for a call; None at the end."""
+        """Wait for a call and take it; return None at the end."""
         await self.has_call()
         call, self._call = self._call, None
         return call
 
     async def has_call(self) -> bool:
-        """Wait for a call, and leave it there; False at the end."""
+        """Wait for a call and leave it there; return False at the end."""
         while self._call is None and not self._is_over:
-            await self._news.wait()
-            self._news = anyio.Event()
+            await self._changed.wait()
+            self._changed = anyio.Event()
         return self._call is not None
 
     @contextmanager
     def cancellable(self) -> Generator[None]:
-        """What is done within can be cancelled by the coordinator."""
+        """Let the coordinator cancel the block."""
         with anyio.CancelScope() as self._scope:
             if self._is_cancelled:
                 self._scope.cancel()
@@ -156,19 +174,19 @@ class _Inbox:
 
 
 def _write(replies: FileIO, reply: bytes) -> None:
-    # The coordinator may be gone, which the reader notices too.
     unwritten = memoryview(frame(reply))
+    # If the coordinator is gone, `_read` notices too.
     with suppress(BrokenPipeError):
         while unwritten:
             unwritten = unwritten[replies.write(unwritten) :]
 
 
 def _read(requests: BinaryIO, call_soon: CallSoon, inbox: _Inbox, grace: float) -> None:
-    """Hand on what the coordinator says, in a thread: an item may keep the event loop busy."""
+    """Pass requests to the event loop, from a thread, because an item may keep the loop busy."""
     with suppress(RuntimeError):  # the event loop may have ended first
-        while (request := read_frame(requests)) is not None:
+        while (request := _read_frame(requests)) is not None:
             call_soon(inbox.put, request)
         call_soon(inbox.end)
-    # Time for the finalizers of an item and of the environment, and then by force.
+    # Finalizers of the item and of the environment have this long; then the process ends by force.
     time.sleep(grace)
     os._exit(1)

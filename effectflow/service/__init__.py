@@ -1,4 +1,4 @@
-"""What keeps durable work going in a process: here, an orderly stop on signals."""
+"""Drive durable work in a long-running process: stop it in an orderly way on signals."""
 
 from effectflow.service.signals import StoppedBySignal, run_until_signal
 

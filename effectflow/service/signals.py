@@ -1,6 +1,6 @@
-"""Signals as wishes: SIGINT and SIGTERM to stop, SIGUSR1 to make durable now what was done.
+"""Signals to a process that drives runs: SIGINT and SIGTERM stop them, SIGUSR1 saves their progress.
 
-Runs that are stopped leave `Interrupted` behind and can be resumed.
+A stopped run records `Interrupted` and can be resumed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["StoppedBySignal", "run_until_signal"]
 A = TypeVar("A")
 
 _STOP = (signal.SIGINT, signal.SIGTERM)
-# Windows has none.
+# Windows has no SIGUSR1.
 _SAVE = (signal.SIGUSR1,) if hasattr(signal, "SIGUSR1") else ()
 
 
 class StoppedBySignal(Exception):
-    """The work was interrupted by a signal. `signal_name` says which one."""
+    """A signal interrupted the work. `signal_name` names it, such as "SIGTERM"."""
 
     def __init__(self, signal_name: str) -> None:
         self.signal_name = signal_name
@@ -36,18 +36,18 @@ class StoppedBySignal(Exception):
 async def run_until_signal(
     work: Callable[[], Awaitable[A]], *, on_signal: Callable[[str], object] | None = None
 ) -> A:
-    """Await `work()`, and interrupt it when the process gets SIGINT or SIGTERM.
+    """Await `work()`, and interrupt it when the process receives SIGINT or SIGTERM.
 
-    The second of these ends the process at once, as if nobody had handled it. SIGUSR1 interrupts
-    nothing: every run makes durable at once what it has done, whatever its policy says. Must be called
-    in the main thread.
+    A second such signal ends the process at once, as if it had no handler. SIGUSR1 interrupts nothing:
+    every run saves its progress at once, regardless of its checkpoint policy. Call this in the main
+    thread.
 
     Parameters:
-        work: what to do.
-        on_signal: is told the name of the first signal, in the event loop. Work in threads cannot be
-            stopped, so some time may pass between the signal and the end.
+        work: returns what to await.
+        on_signal: called with the name of the first signal, in the event loop. Some time may pass
+            before the work ends, because threads cannot be interrupted.
 
-    Raises StoppedBySignal once the interrupted work has cleaned up after itself.
+    Raise StoppedBySignal once the interrupted work has cleaned up.
     """
     request, saving = StopRequest(), SaveRequest()
     received: list[str] = []

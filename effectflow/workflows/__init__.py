@@ -6,7 +6,7 @@ Only code and lists of steps are imported with the package, and all others on fi
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from effectflow.workflows.code import workflow
+from effectflow.workflows.decorator import workflow
 from effectflow.workflows.workflow import Workflow
 
 if TYPE_CHECKING:

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import Entry
-from effectflow.checkpoint.plan import ResumePlan, plan_resume
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
-from effectflow.workflows.migrating import Migration, upgrade
+from effectflow.workflows.migrations import Migration, upgrade
 
 __all__ = ["Blueprint"]
 
@@ -32,8 +30,6 @@ class Blueprint:
         migrations: from what each earlier version saved to what the next one saves.
         gives_state: whether what the step at a path gives is a state, which migrations are of; None for
             code, whose steps give anything, so that migrations are of all of them.
-        following: the path of the step that comes after where a run stands, for a workflow whose steps
-            do not follow one another as its definition lists them.
     """
 
     define: Callable[[], Definition]
@@ -43,7 +39,6 @@ class Blueprint:
     output_types: KnownTypes
     migrations: Mapping[int, Migration] = field(default_factory=dict[int, Migration])
     gives_state: Callable[[str], bool] | None = None
-    following: Callable[[Checkpoint], str | None] | None = None
 
     @cached_property
     def definition(self) -> Definition:
@@ -55,8 +50,3 @@ class Blueprint:
         if not self.migrations:
             return entries
         return upgrade(entries, self.definition, self.migrations, self.gives_state)
-
-    def plan(self, checkpoint: Checkpoint, *, force: bool = False) -> ResumePlan:
-        """What a resume of this checkpoint does; see `plan_resume`."""
-        definition = None if force else self.definition
-        return plan_resume(checkpoint, definition, following=self.following)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TypeVar
 
-from effectflow.checkpoint.durable_step import StepDefinition
+from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import Effect
 
 T = TypeVar("T")

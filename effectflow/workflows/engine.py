@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from effectflow.checkpoint.durable_step import StepDefinition
-from effectflow.checkpoint.errors import CorruptCheckpoint
-from effectflow.checkpoint.values import MalformedValue, Tree, from_tree
 from effectflow.effects import Effect
 from effectflow.effects.nodes import Fail, FromGenerator, Map, Pure, Suspend
-from effectflow.effects.scope import step_path
 
 S = TypeVar("S")
 
@@ -24,12 +19,10 @@ class Next(Generic[S]):
     """Run a durable step, and continue with the state that its output leads to.
 
     Attributes:
-        step: the step's definition, which says where its output is recorded, and of which types it is.
-        effect: the durable step itself.
+        effect: the durable step.
         then: makes the next state of the output. Pure.
     """
 
-    step: StepDefinition
     effect: AnyEffect
     then: Callable[[Any], S]
 
@@ -84,32 +77,3 @@ def advance_once(pick: Pick[S], state: S, shown: tuple[object, ...]) -> AnyEffec
 
 def _end(picked: Done | Stuck) -> AnyEffect:
     return Pure(picked.value) if isinstance(picked, Done) else Fail(picked.error)
-
-
-def first_unrecorded(
-    pick: Pick[S], state: S, outputs: Mapping[str, Tree], run_id: str, flow: str = ""
-) -> str | None:
-    """Return the path of the step that a resume begins with; None if it runs no further step. Pure.
-
-    Parameters:
-        pick, state: as for `advance`.
-        outputs: the recorded outputs, by the path of their step.
-        run_id: the run, for errors.
-        flow: the path of the flow in which the steps run.
-
-    Raises CorruptCheckpoint for an output that is not of the types of its step.
-    """
-    occurrences: Counter[str] = Counter()
-    while isinstance(picked := pick(state), Next):
-        name = picked.step.name
-        occurrences[name] += 1
-        path = step_path(flow, name, occurrences[name])
-        if path not in outputs:
-            return path
-        try:
-            output = from_tree(outputs[path], path=f"{path}: $", types=picked.step.types)
-        except MalformedValue as error:
-            reason = f"the output of step {path!r} is not what the step declares: {error}"
-            raise CorruptCheckpoint(run_id, reason) from error
-        state = picked.then(output)
-    return None

@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.durable_step import StepDefinition, durable
-from effectflow.checkpoint.step import effect_types
+from effectflow.checkpoint.step import StepDefinition, durable
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, suspend
+from effectflow.effects.signatures import effect_types
 from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.checks import (
     count_problems,
@@ -21,8 +21,8 @@ from effectflow.workflows.checks import (
     refuse,
     workflow_name_problems,
 )
+from effectflow.workflows.durable_scope import durable_scope
 from effectflow.workflows.engine import Done, Next, advance
-from effectflow.workflows.flow import flow
 from effectflow.workflows.linear import input_type
 from effectflow.workflows.workflow import Workflow
 
@@ -125,10 +125,8 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
             )
             if is_converged or rounds == max_rounds:
                 return Done(IterativeResult(value, rounds, is_converged))
-            work = flow(suspend(partial(round, value)), ("round", rounds + 1))
-            return Next(
-                step, durable(step, work), lambda output: _Reached(output, rounds + 1, value)
-            )
+            work = durable_scope(suspend(partial(round, value)), ("round", rounds + 1))
+            return Next(durable(step, work), lambda output: _Reached(output, rounds + 1, value))
 
         super().__init__(
             Blueprint(

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from effectflow.checkpoint.step import Step, effect_types, step
+from effectflow.checkpoint.step import Step, step
 from effectflow.effects import Effect
+from effectflow.effects.signatures import effect_types
 from effectflow.workflows.engine import Done, Next, advance
 
 __all__ = ["LinearStep", "chain", "step_of"]
@@ -41,7 +42,7 @@ def chain(steps: Sequence[LinearStep], state: Any) -> Effect[Any, Any, Any]:
         if number == len(steps):
             return Done(state)
         step = steps[number].step
-        return Next(step.definition, step(state), lambda output: (number + 1, output))
+        return Next(step(state), lambda output: (number + 1, output))
 
     return advance(pick, (0, state), ("steps", *(part.name for part in steps)))
 

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import BeforeStep, Completed, Entry, Finished, Resumed, Started
-from effectflow.checkpoint.past import flow_of
 from effectflow.checkpoint.values import Tree, decode_json, encode_json
+from effectflow.effects.paths import flow_of
 
 Migration: TypeAlias = Callable[[Any], Any]
 """A pure function from a state that one version saved, as plain data, to that of the next version.

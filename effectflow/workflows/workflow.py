@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Generic, TypeVar
-from uuid import uuid4
 
-from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.journal import fold
-from effectflow.checkpoint.plan import ResumePlan, failure_that_stands
-from effectflow.checkpoint.reading import read_entries, run_not_found
-from effectflow.checkpoint.values import KnownTypes
+from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.plan import ResumePlan
+from effectflow.checkpoint.values import KnownTypes, digest_of, to_tree
 from effectflow.effects import Effect
+from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed, Perform
-from effectflow.effects.scope import Scope, observe
+from effectflow.effects.scope import Scope
 from effectflow.workflows.blueprint import Blueprint
-from effectflow.workflows.driving import Reopen, resume_run, start_run
-from effectflow.workflows.flow import flow
+from effectflow.workflows.driver import (
+    Place,
+    Reopen,
+    new_run_id,
+    plan_run,
+    resume_run,
+    start_run,
+)
+from effectflow.workflows.durable_scope import durable_scope
 from effectflow.workflows.linear import chain, input_type, step_of
-from effectflow.workflows.migrating import Migration, check_migrations, is_of_outermost_flow
+from effectflow.workflows.migrations import Migration, check_migrations, is_of_outermost_flow
+from effectflow.workflows.nested import run_nested
 from effectflow.workflows.structuring import structure_as
 
 __all__ = ["Workflow"]
@@ -131,7 +136,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         This is how a workflow becomes part of another one, and how it is run without any store. Within
         a step of another workflow its own steps are recorded, at paths within that step's.
         """
-        return flow(self._blueprint.body(input), ("body", self.name))
+        return durable_scope(self._blueprint.body(input), ("body", self.name))
 
     def start(
         self: Workflow[Env2, E2, Input2, Out2],
@@ -157,24 +162,53 @@ class Workflow(Generic[Env, E, Input, Out]):
         or input, RunBusy if another process drives the run, and the other CheckpointErrors.
         """
 
-        async def perform(checkpoints: Checkpoints, env: Any, scope: Scope) -> Any:
-            # Made up anew each time: one effect, run twice, starts two runs. Within another run it is
-            # recorded, so that a resume of that one finds this one again.
-            chosen = run_id
-            if chosen is None:
-                chosen = observe(scope, "run_id", lambda: f"{self.name}-{uuid4().hex[:12]}")
-            return await start_run(
-                self._blueprint,
-                input,
-                run_id=chosen,
-                is_new=run_id is None and scope.recorder is None,
-                context=scope.context if context is None else context,
-                checkpoints=checkpoints,
-                env=env,
-                scope=scope,
-            )
+        async def perform(place: Place) -> Any:
+            async def drive(place: Place, run_id: str) -> Any:
+                return await start_run(
+                    place,
+                    input,
+                    run_id=run_id,
+                    is_new=is_new,
+                    context=place.scope.context if context is None else context,
+                )
 
-        return _durably(perform)
+            flow = place.scope.flow
+            if isinstance(flow, DurableFlow):
+                is_new = False
+                digest = self._input_digest(input)
+                return await run_nested(
+                    flow, place, run_id=run_id, input_digest=digest, drive=drive
+                )
+            # Made up anew each time: one effect, run twice, starts two runs.
+            is_new = run_id is None
+            return await drive(place, run_id or new_run_id(self.name))
+
+        return self._durably(perform, ("start", input))
+
+    def call(
+        self: Workflow[Env2, E2, Input2, Out2], input: Input2, *, run_id: str | None = None
+    ) -> Effect[Env2, E2, Out2]:
+        """Run the workflow as a run within the durable run around it; see `start`.
+
+        It fails with the workflow's own errors only. Trouble of its checkpoints is not a failure that a
+        body could handle: it halts the run around as well, and a resume of that continues both.
+
+        Parameters:
+            input: what the body gets.
+            run_id: names the run; made of the id of the run around and the path if not given, so that a
+                resume finds it again.
+
+        Outside a durable run it ends in a TypeError: use `start` there.
+        """
+
+        async def perform(place: Place) -> Any:
+            if not isinstance(place.scope.flow, DurableFlow):
+                raise TypeError(
+                    f"call() runs {self.name!r} within a durable run, and there is none around: use start()"
+                )
+            return await interpret(self.start(input, run_id=run_id), place.env, place.scope)
+
+        return self._durably(perform, ("call", input))
 
     def resume(
         self: Workflow[Env2, E2, Any, Out2], run_id: str, *, force: bool = False
@@ -197,43 +231,64 @@ class Workflow(Generic[Env, E, Input, Out]):
     def _take_up(
         self, run_id: str, *, force: bool, reopen: Reopen | None = None
     ) -> Effect[Any, Any, Any]:
-        async def perform(checkpoints: Checkpoints, env: Any, scope: Scope) -> Any:
-            return await resume_run(
-                self._blueprint,
-                run_id=run_id,
-                force=force,
-                reopen=reopen,
-                checkpoints=checkpoints,
-                env=env,
-                scope=scope,
-            )
+        async def perform(place: Place) -> Any:
+            async def drive(place: Place, run_id: str) -> Any:
+                return await resume_run(place, run_id=run_id, force=force, reopen=reopen)
 
-        return _durably(perform)
+            flow = place.scope.flow
+            if isinstance(flow, DurableFlow):
+                return await run_nested(
+                    flow, place, run_id=run_id, input_digest="", drive=drive
+                )
+            return await drive(place, run_id)
+
+        return self._durably(perform, ("resume", run_id))
 
     def plan(
-        self: Workflow[Env2, Any, Any, Any], run_id: str
+        self: Workflow[Env2, Any, Any, Any], run_id: str, *, effects: bool = False
     ) -> Effect[Env2, CheckpointError, ResumePlan]:
-        """What `resume(run_id)` would do. Changes nothing.
+        """Yield what `resume(run_id)` would do. Changes nothing.
 
-        Fails with RunNotFound, DefinitionChanged, or CorruptCheckpoint.
+        It replays the run up to the next step of every flow. It runs bodies and synchronous effects
+        between steps, but no step, acquisition, release, finalizer or asynchronous effect. Recorded steps
+        that it cannot come to without those are `unverified`.
+
+        Parameters:
+            run_id: the run.
+            effects: run those effects, too.
+
+        Fails with RunNotFound, RunConflict or CorruptCheckpoint.
         """
 
-        async def perform(checkpoints: Checkpoints, _env: Any, _scope: Scope) -> ResumePlan:
-            entries = await read_entries(checkpoints.store, run_id, checkpoints.seal)
-            if not entries:
-                raise await run_not_found(checkpoints.store, run_id)
-            upgraded = self._blueprint.upgraded(tuple(entries))
-            plan = self.plan_for(fold(upgraded, run_id))
-            return replace(plan, fails_again=failure_that_stands(upgraded))
+        async def perform(place: Place) -> ResumePlan:
+            return await plan_run(place, run_id, effects=effects)
 
-        return _durably(perform)
+        return self._durably(perform, ("plan", run_id))
 
-    def plan_for(self, checkpoint: Checkpoint) -> ResumePlan:
-        """What a resume of this checkpoint would do. Pure: see `plan_resume`.
+    def _input_digest(self, input: object) -> str:
+        return digest_of(to_tree(input, path="input: $", types=self._blueprint.input_types))
 
-        Fails (raises) with DefinitionChanged.
-        """
-        return self._blueprint.plan(checkpoint)
+    def _durably(
+        self, perform: Callable[[Place], Awaitable[Any]], shown: tuple[object, ...]
+    ) -> Effect[Any, Any, Any]:
+        """Return an effect that does this with the checkpoints of its environment."""
+
+        async def run(env: Any, scope: Scope) -> Any:
+            checkpoints = getattr(env, "checkpoints", None)
+            if not isinstance(checkpoints, Checkpoints):
+                raise TypeError(
+                    "a durable run needs an environment with an attribute `checkpoints`, such as "
+                    f"Checkpoints(SqliteStore('runs.db')); this one is {type(env).__name__}"
+                )
+            place = Place(self._blueprint, checkpoints, env, scope)
+            try:
+                return await perform(place)
+            except CheckpointError as error:
+                if isinstance(scope.flow, DurableFlow):
+                    raise scope.flow.run.writer.halt(error) from error
+                return Failed(error)
+
+        return Perform(run, (f"{self.name}.{shown[0]}", *shown[1:]))
 
     def structure_input(self, data: object) -> Any:
         """The input that plain data, such as parsed JSON, stands for: of the type that the body declares.
@@ -244,21 +299,3 @@ class Workflow(Generic[Env, E, Input, Out]):
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name!r} version {self.version!r}>"
-
-
-def _durably(perform: Callable[[Checkpoints, Any, Scope], Awaitable[Any]]) -> Effect[Any, Any, Any]:
-    """An effect that does this with the checkpoints of its environment."""
-
-    async def run(env: Any, scope: Scope) -> Any:
-        checkpoints = getattr(env, "checkpoints", None)
-        if not isinstance(checkpoints, Checkpoints):
-            raise TypeError(
-                "a durable run needs an environment with an attribute `checkpoints`, such as "
-                f"Checkpoints(SqliteStore('runs.db')); this one is {type(env).__name__}"
-            )
-        try:
-            return await perform(checkpoints, env, scope)
-        except CheckpointError as error:
-            return Failed(error)
-
-    return Perform(run)

@@ -1,4 +1,4 @@
-"""Exceptions come back with all that they have, whatever keeps it; or are refused."""
+"""Exceptions come back with all their attributes, or saving them fails."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ by_class = pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error
 
 
 def parts(error: Any) -> tuple[Any, ...]:
-    """All that an exception has; exceptions in it as what they have."""
+    """Return all attributes of an exception, and those of the exceptions in it."""
     kept = {
         name: getattr(error, name, "unset")
         for name in dir(error)
@@ -155,7 +155,7 @@ def parts(error: Any) -> tuple[Any, ...]:
 
 
 @by_class
-def test_an_exception_in_a_value_comes_back_with_all_that_it_has(error: Exception) -> None:
+def test_an_exception_in_a_value_comes_back_with_all_attributes(error: Exception) -> None:
     types = KnownTypes.of(type(error), WithSlots)
     for encode, decode in ((encode_json, decode_json), (encode_cbor, decode_cbor)):
         [back] = from_tree(decode(encode(to_tree([error], types=types))), types=types)
@@ -170,7 +170,7 @@ class App:
 
 @step
 def last() -> Effect[App, str, None]:
-    """Fails in the first life and succeeds in the next."""
+    """Fails in the first process and succeeds in the next."""
 
     def look(app: App) -> Effect[object, str, None]:
         return fail("crash here") if app.is_broken else pure(None)
@@ -179,7 +179,7 @@ def last() -> Effect[App, str, None]:
 
 
 def handling(error: Exception, seen: list[Any]) -> Workflow[App, None, Any, Any]:
-    """A workflow that handles an error of one step, and goes on from it."""
+    """Return a workflow that handles the error of a step and continues."""
     failing: Effect[object, Any, None] = fail(error)
 
     @workflow
@@ -192,7 +192,7 @@ def handling(error: Exception, seen: list[Any]) -> Workflow[App, None, Any, Any]
 
 
 @by_class
-async def test_a_handled_exception_comes_back_with_all_that_it_has(error: Exception) -> None:
+async def test_a_handled_exception_comes_back_with_all_attributes(error: Exception) -> None:
     seen: list[Any] = []
     made = handling(error, seen)
     async with MemoryStore() as store:
@@ -208,14 +208,14 @@ async def test_a_handled_exception_comes_back_with_all_that_it_has(error: Except
 
 
 class Quiet(UnicodeDecodeError):
-    """Says the same whatever is in it."""
+    """Has the same text for any arguments."""
 
     def __str__(self) -> str:
         return "quiet"
 
 
 class Marked(Exception):
-    """Has an attribute from the moment that it is made."""
+    """Has an attribute as soon as it is created."""
 
     mark: int
 
@@ -238,7 +238,7 @@ def unmarked() -> Exception:
 
 
 @pytest.mark.parametrize("error", [moved(), unmarked()], ids=lambda error: type(error).__name__)
-async def test_an_exception_that_would_lose_or_gain_an_attribute_is_refused(
+async def test_to_tree_rejects_an_exception_that_would_lose_or_gain_an_attribute(
     error: Exception,
 ) -> None:
     with pytest.raises(NotSerializable, match=r"cannot be made again|made again of its args"):
@@ -250,7 +250,7 @@ async def test_an_exception_that_would_lose_or_gain_an_attribute_is_refused(
     assert isinstance(ended.failure(), NotSerializable)
 
 
-def test_what_an_attribute_was_missing_on_is_left_behind() -> None:
+def test_the_object_that_lacked_an_attribute_is_not_saved() -> None:
     with pytest.raises(AttributeError) as raised:
         threading.Lock().name  # type: ignore[attr-defined]  # noqa: B018
     back = from_tree(to_tree(raised.value, types=KnownTypes.of()), types=KnownTypes.of())
@@ -269,13 +269,6 @@ def test_what_an_attribute_was_missing_on_is_left_behind() -> None:
     ],
     ids=str,
 )
-def test_attributes_that_no_exception_could_have_are_malformed(tree: Tree) -> None:
+def test_from_tree_rejects_attributes_that_no_exception_could_have(tree: Tree) -> None:
     with pytest.raises(MalformedValue):
         from_tree(tree, types=KnownTypes.of())
-
-
-def test_attributes_that_were_saved_before_those_of_built_in_classes_were_are_read() -> None:
-    # What pickle has of it stood among its attributes already, and was not given back.
-    old: Tree = {"$error": ["ImportError", ["x"], {"name": "n", "path": "p"}]}
-    back = from_tree(old, types=KnownTypes.of())
-    assert (back.msg, back.name, back.path, vars(back)) == ("x", "n", "p", {})

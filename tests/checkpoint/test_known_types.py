@@ -1,4 +1,4 @@
-"""Every class that an annotation mentions is known, however deep it stands."""
+"""Every class that an annotation mentions is known, at any depth."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ Dutiable = NewType("Dutiable", Tax)
         (Annotated[Tax | None, "in per cent"], Tax(20)),
     ],
 )
-def test_values_of_what_an_annotation_mentions_come_back(annotation: object, value: object) -> None:
+def test_values_of_the_classes_that_an_annotation_mentions_come_back(
+    annotation: object, value: object
+) -> None:
     types = KnownTypes.of(annotation)
 
     assert from_tree(to_tree(value, types=types), types=types) == value
@@ -77,7 +79,7 @@ def test_values_of_what_an_annotation_mentions_come_back(annotation: object, val
 
 FORMS = ("{}", "list[{}]", "{} | None", "dict[str, {}]", "tuple[{}, ...]", "dict[str, list[{}]]")
 
-# For each class, the ones that its fields are of: any of those before it, and how.
+# For each class, the earlier classes that its fields refer to, and in which form.
 references = st.integers(1, 12).flatmap(
     lambda count: st.tuples(
         *(
@@ -91,7 +93,7 @@ references = st.integers(1, 12).flatmap(
 
 
 @given(shape=references)
-def test_all_classes_that_can_be_reached_are_known(
+def test_all_reachable_classes_are_known(
     shape: tuple[list[tuple[int, str]], ...],
 ) -> None:
     classes = [_class(number, fields) for number, fields in enumerate(shape)]
@@ -105,7 +107,7 @@ def test_all_classes_that_can_be_reached_are_known(
 
 
 def _class(number: int, references: list[tuple[int, str]]) -> type[Any]:
-    """A class of this module whose annotations are text, which hints are made of anew each time."""
+    """Return a class whose annotations are text, so that its hints are made anew each time."""
     fields = [
         (f"part_{place}", form.format(f"C{other}"))
         for place, (other, form) in enumerate(references)

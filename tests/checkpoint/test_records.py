@@ -1,4 +1,4 @@
-"""Instances of classes that are not what their class says, and models of pydantic."""
+"""Instances that lack fields, and models of pydantic."""
 
 from __future__ import annotations
 
@@ -57,25 +57,25 @@ def untitled_note() -> Note:
 @pytest.mark.parametrize(
     "value", [Draft(), Sketch(), untitled_note(), Letter.model_construct()], ids=lambda it: type(it)
 )
-def test_a_field_that_is_not_set_is_refused_with_its_path(value: Any) -> None:
+def test_to_tree_rejects_a_field_that_is_not_set(value: Any) -> None:
     with pytest.raises(NotSerializable, match=r"\$\[0\]: a field of it is not set: .*title"):
         to_tree([value], types=KnownTypes.of(type(value)))
 
 
 @pytest.mark.parametrize("kind", [Note, Letter])
-def test_what_was_saved_without_a_field_that_is_needed_now_is_refused(kind: type) -> None:
+def test_from_tree_rejects_a_record_without_a_required_field(kind: type) -> None:
     with pytest.raises(MalformedValue, match="title"):
         from_tree({"$object": [kind.__name__, {}]}, types=KnownTypes.of(kind))
 
 
-def test_the_fields_of_a_model_that_were_set_are_a_list() -> None:
+def test_the_set_fields_of_a_model_must_be_a_list() -> None:
     fields: dict[str, Tree] = {"title": "x", "model_fields_set": {"$failure": "title"}}
     with pytest.raises(MalformedValue):
         from_tree({"$object": ["Letter", fields]}, types=KnownTypes.of(Letter))
 
 
 @pytest.mark.parametrize("offset", ["Z", "+02:00", "-05:30"])
-def test_moments_that_pydantic_read_come_back(offset: str) -> None:
+def test_moments_parsed_by_pydantic_come_back(offset: str) -> None:
     text = f'{{"day": "2026-01-02T03:04:05{offset}", "opens": "08:00:00{offset}"}}'
     appointment = Appointment.model_validate_json(text)
     types = KnownTypes.of(Appointment)
@@ -91,6 +91,6 @@ def test_moments_that_pydantic_read_come_back(offset: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["2026-01-02T03:04:05", "2026-01-02T03:04:05+01:00:01.500000"])
-def test_a_moment_that_pydantic_cannot_have_read_is_refused(text: str) -> None:
+def test_from_tree_rejects_a_moment_that_pydantic_cannot_have_parsed(text: str) -> None:
     with pytest.raises(MalformedValue):
         from_tree({"$datetime": [text, "pydantic", 0]}, types=KnownTypes())

@@ -1,4 +1,4 @@
-"""Values come back type for type, or are refused with their path."""
+"""Values come back type for type, or saving them fails with the path of the part."""
 
 from __future__ import annotations
 
@@ -31,22 +31,21 @@ from returns.result import Failure, Success
 
 from effectflow.checkpoint import NotSerializable
 from effectflow.checkpoint.values import (
-    MAX_COMPACT_BYTES,
     MAX_DEPTH,
     MAX_INT_BITS,
-    MAX_ITEMS,
-    MAX_PARTS,
     KnownTypes,
     MalformedValue,
     Tree,
+    codec,
     decode_cbor,
     decode_compact,
     decode_json,
-    digest_of,
     encode_cbor,
     encode_compact,
     encode_json,
+    encodings,
     from_tree,
+    limits,
     to_tree,
 )
 
@@ -158,7 +157,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 @given(VALUES)
-def test_a_value_comes_back_exactly_in_every_encoding(value: Any) -> None:
+def test_every_encoding_restores_a_value_exactly(value: Any) -> None:
     tree = to_tree(value, types=TYPES)
 
     assert same(from_tree(decode_json(encode_json(tree)), types=TYPES), value)
@@ -181,7 +180,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_plain_json_data_stays_plain(value: Any) -> None:
+def test_plain_json_data_stays_as_it_is(value: Any) -> None:
     assert to_tree(value, types=NO_TYPES) == value
 
 
@@ -200,7 +199,7 @@ class Name(str):
 
 
 class Celsius(float):
-    """A kind of float that would come back as another."""
+    """A float that would lose its class."""
 
 
 def cyclic() -> list[Any]:
@@ -227,59 +226,74 @@ def cyclic() -> list[Any]:
         ([datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1), "mine"))], "$[0]"),
     ],
 )
-def test_what_would_not_come_back_is_refused_with_its_path(value: Any, path: str) -> None:
+def test_to_tree_rejects_what_it_could_not_restore(value: Any, path: str) -> None:
     with pytest.raises(NotSerializable) as caught:
         to_tree(value, types=TYPES)
 
     assert caught.value.path == path
 
 
-def test_an_undeclared_class_is_refused_with_what_to_do() -> None:
+def test_to_tree_rejects_an_undeclared_class_and_says_how_to_declare_it() -> None:
     with pytest.raises(NotSerializable, match=r"\$\.order: Order is not declared: .*output=Order"):
         to_tree({"order": Order(item="x")}, types=NO_TYPES)
 
 
 @pytest.mark.parametrize("value", [nested(70), cyclic()])
-def test_depth_has_a_bound(value: list[Any]) -> None:
+def test_depth_is_limited(value: list[Any]) -> None:
     with pytest.raises(NotSerializable, match="64 levels"):
         to_tree(value, types=NO_TYPES)
     with pytest.raises(MalformedValue, match="64 levels"):
         from_tree(nested(70), types=NO_TYPES)
 
 
+LIMIT = 1000
+"""A lower limit, to test the limits with small values."""
+
+
+@pytest.fixture
+def few_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (codec, limits):
+        monkeypatch.setattr(module, "MAX_ITEMS", LIMIT)
+
+
+@pytest.mark.usefixtures("few_items")
 @pytest.mark.parametrize(
     "kind", [list, tuple, set, dict.fromkeys], ids=["list", "tuple", "set", "dict"]
 )
-def test_the_number_of_items_has_a_bound(kind: Any) -> None:
-    with pytest.raises(NotSerializable, match="1,000,001 items") as caught:
-        to_tree({"all": kind(range(MAX_ITEMS + 1))}, types=NO_TYPES)
+def test_to_tree_limits_the_number_of_items(kind: Any) -> None:
+    assert to_tree(kind(range(LIMIT)), types=NO_TYPES)
+    with pytest.raises(NotSerializable, match="1,001 items") as caught:
+        to_tree({"all": kind(range(LIMIT + 1))}, types=NO_TYPES)
     assert caught.value.path == "$.all"
 
 
-def test_the_number_of_items_that_are_read_has_a_bound() -> None:
-    many: list[Tree] = [0] * (MAX_ITEMS + 1)
+@pytest.mark.usefixtures("few_items")
+def test_from_tree_limits_the_number_of_items() -> None:
+    many: list[Tree] = [0] * (LIMIT + 1)
     trees: list[Tree] = [
         many,
         {"$tuple": many},
         {"$dict": many},
         {str(n): 0 for n in range(len(many))},
-        [many[: MAX_ITEMS // 2], [many[: MAX_ITEMS // 2]]],
+        [many[: LIMIT // 2], [many[: LIMIT // 2]]],
     ]
     for tree in trees:
-        with pytest.raises(MalformedValue, match="more than 1,000,000 in all"):
+        with pytest.raises(MalformedValue, match="more than 1,000 in all"):
             from_tree(tree, types=NO_TYPES)
 
 
-def test_a_value_that_holds_itself_twice_at_every_level_has_too_many_items() -> None:
+@pytest.mark.usefixtures("few_items")
+def test_an_item_counts_as_often_as_it_is_referenced() -> None:
     value: Any = 0
     for _ in range(MAX_DEPTH - 1):
         value = [value, value]
 
-    with pytest.raises(NotSerializable, match="more than 1,000,000 in all"):
-        to_tree(value, types=TYPES)
+    for convert, error in ((to_tree, NotSerializable), (from_tree, MalformedValue)):
+        with pytest.raises(error, match="more than 1,000 in all"):
+            convert(value, types=TYPES)
 
 
-def test_a_map_of_mixed_keys_is_written_once() -> None:
+def test_a_deep_mapping_with_mixed_keys_takes_linear_time() -> None:
     value: Any = 0
     for _ in range(MAX_DEPTH - 1):
         value = {"a": value, 1: 2}
@@ -287,29 +301,32 @@ def test_a_map_of_mixed_keys_is_written_once() -> None:
     assert from_tree(to_tree(value, types=NO_TYPES), types=NO_TYPES) == value
 
 
-def test_the_parts_of_json_and_cbor_have_a_bound() -> None:
-    commas: Tree = ["1,2,3\n" * MAX_PARTS, '\\"' * 1000]
-    many: list[Tree] = [0] * (MAX_PARTS + 1)
+def test_the_number_of_parts_in_json_and_cbor_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encodings, "MAX_PARTS", LIMIT)
+    commas: Tree = ["1,2,3\n" * LIMIT, '\\"' * LIMIT]
+    texts: list[Tree] = [","] * LIMIT
+    many: list[Tree] = [0] * (LIMIT + 2)
     for encode, decode in ((encode_json, decode_json), (encode_cbor, decode_cbor)):
         assert decode(encode(commas)) == commas
-        with pytest.raises(NotSerializable, match="more than 4,000,000"):
+        with pytest.raises(NotSerializable, match="more than 1,000"):
             encode(many)
-    for data in (b"[" + b"[]," * MAX_PARTS + b"0]", b"[" + b'"",' * MAX_PARTS + b"0]"):
-        with pytest.raises(MalformedValue, match="more than 4,000,000"):
+    assert decode_json(encode_json(texts)) == texts
+    for data in (b"[" + b"[]," * LIMIT + b"0]", b"[" + b'"",' * LIMIT + b"0]"):
+        with pytest.raises(MalformedValue, match="more than 1,000"):
             decode_json(data)
-    for data in (b"\x9f" + b"\x80" * MAX_PARTS, b"\xbb" + b"\xff" * 8 + b"\x60\x80" * MAX_PARTS):
-        with pytest.raises(MalformedValue, match="more than 4,000,000"):
+    for data in (b"\x9f" + b"\x80" * LIMIT, b"\xbb" + b"\xff" * 8 + b"\x60\x80" * LIMIT):
+        with pytest.raises(MalformedValue, match="more than 1,000"):
             decode_cbor(data)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("bits", [63, 64, 4096, 4097, MAX_INT_BITS - 1])
-def test_an_int_of_any_size_comes_back(bits: int, sign: int) -> None:
+def test_integers_of_any_size_come_back(bits: int, sign: int) -> None:
     for value in (sign * (2**bits - 1), Fraction(sign * 2**bits, 3)):
         assert from_tree(to_tree(value, types=NO_TYPES), types=NO_TYPES) == value
 
 
-def test_the_size_of_integers_has_a_bound() -> None:
+def test_the_size_of_integers_is_limited() -> None:
     assert to_tree([2**MAX_INT_BITS - 1], types=NO_TYPES)
     for value in (2**MAX_INT_BITS, -(2**MAX_INT_BITS), Fraction(1, 2**MAX_INT_BITS)):
         with pytest.raises(NotSerializable, match="131,073 bits") as caught:
@@ -327,7 +344,7 @@ ONE_HASH = sys.hash_info.modulus
 @pytest.mark.parametrize(
     "kind", [int, Decimal, lambda n: Fraction(n, 7), lambda n: UUID(int=n), lambda n: (n,)]
 )
-def test_items_of_one_hash_have_a_bound(kind: Any) -> None:
+def test_the_number_of_items_with_one_hash_is_limited(kind: Any) -> None:
     items = [kind(n * ONE_HASH) for n in range(1, 102)]
     trees = [to_tree(item, types=NO_TYPES) for item in items]
     for value in (set(items), frozenset(items), dict.fromkeys(items)):
@@ -343,8 +360,6 @@ def test_items_of_one_hash_have_a_bound(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("tree", "path"),
     [
-        ({"$set": [1, 1]}, "$"),
-        ({"$dict": [[1, 2], [1, 3]]}, "$"),
         ({"$nonsense": 1}, "$"),
         ({"a": {"$tuple": [], "b": 1}}, "$.a"),
         ({"a": [{"$tuple": 3}]}, "$.a[0]"),
@@ -368,12 +383,11 @@ def test_items_of_one_hash_have_a_bound(kind: Any) -> None:
         ({"a": {1: 2}}, "$.a"),
         ({1: 2, 3: 4}, "$"),
         ({"$error": ["os.system", ["true"], {}]}, "$"),
-        ({"$error": ["KeyError", "cap", {}]}, "$"),
         ({"$error": ["KeyError", [], []]}, "$"),
         ({"$error": ["UnicodeDecodeError", ["utf-8"], {}]}, "$"),
     ],
 )
-def test_a_tree_that_nobody_wrote_is_refused_with_its_path(tree: Tree, path: str) -> None:
+def test_from_tree_rejects_a_malformed_tree_with_its_path(tree: Tree, path: str) -> None:
     with pytest.raises(MalformedValue) as caught:
         from_tree(tree, types=TYPES)
 
@@ -381,7 +395,7 @@ def test_a_tree_that_nobody_wrote_is_refused_with_its_path(tree: Tree, path: str
 
 
 @given(st.binary())
-def test_bytes_that_are_no_encoding_are_refused(data: bytes) -> None:
+def test_decoding_random_bytes_raises_malformed_value_or_returns_a_tree(data: bytes) -> None:
     for decode, encode in ((decode_json, encode_json), (decode_cbor, encode_cbor)):
         try:
             tree = decode(data)
@@ -390,13 +404,13 @@ def test_bytes_that_are_no_encoding_are_refused(data: bytes) -> None:
         assert isinstance(encode(tree), bytes)
 
 
-def test_a_field_that_was_added_later_takes_its_default() -> None:
+def test_a_field_added_later_takes_its_default() -> None:
     old: Tree = {"$object": ["Order", {"item": "x"}]}
 
     assert from_tree(old, types=TYPES) == Order(item="x")
 
 
-def test_two_classes_with_one_name_are_refused() -> None:
+def test_known_types_rejects_two_classes_with_one_name() -> None:
     def another() -> type:
         @dataclass
         class Order:
@@ -413,22 +427,9 @@ class Chain:
     next: Chain | None = None
 
 
-def test_classes_are_found_through_annotations() -> None:
+def test_known_types_finds_classes_through_annotations() -> None:
     assert set(KnownTypes.of(dict[str, list[Order] | None]).classes) == {"Order", "Color", "Point"}
     assert set(KnownTypes.of(Chain).classes) == {"Chain"}
-
-
-def test_digests_are_of_values_not_of_their_order() -> None:
-    assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
-    assert digest_of({1, 2, 3}) == digest_of({3, 2, 1})
-    assert digest_of(Order(item="x")) == digest_of(Order(item="x"))
-    different = [1, True, 1.0, "1", [1], (1,), {1}, Order(item="x"), Order(item="y"), Point(1)]
-    assert len({digest_of(value) for value in different}) == len(different)
-
-
-def test_what_has_no_digest_belongs_in_the_environment() -> None:
-    with pytest.raises(NotSerializable, match=r"send\.client.*environment"):
-        digest_of({"client": object()}, path="send")
 
 
 def test_fixed_offsets_and_folds_survive() -> None:
@@ -441,7 +442,7 @@ def test_fixed_offsets_and_folds_survive() -> None:
         assert same(from_tree(to_tree(moment, types=NO_TYPES), types=NO_TYPES), moment)
 
 
-def test_a_zone_is_refused_if_its_name_stands_for_another() -> None:
+def test_to_tree_rejects_a_zone_that_is_not_the_one_of_its_name() -> None:
     nine_hours = (
         b"TZif" + bytes(16) + struct.pack(">6llbb4s", 0, 0, 0, 0, 1, 4, 9 * 3600, 0, 0, b"JST")
     )
@@ -452,8 +453,8 @@ def test_a_zone_is_refused_if_its_name_stands_for_another() -> None:
             to_tree([value], types=NO_TYPES)
 
 
-def test_the_listed_kinds_are_all_here() -> None:
-    """One of each, as documentation of what is on disk."""
+def test_the_form_of_values_that_json_lacks() -> None:
+    """Documents the format."""
     value = [date(2026, 1, 2), Fraction(1, 3), Decimal("1.50"), UUID(int=1), b"\x00", 2**64]
 
     assert to_tree(value, types=NO_TYPES) == [
@@ -477,7 +478,7 @@ class Bits(IntFlag):
 
 @dataclass(frozen=True)
 class Rectangle:
-    """Works one field out of the others."""
+    """Computes one field from the others."""
 
     width: int
     height: int
@@ -558,7 +559,7 @@ class Lengths:
 
 
 def _later(parts: Any) -> Lengths:
-    """Lengths of what its converter has not seen."""
+    """Return Lengths whose converter has not seen `parts`."""
     value = Lengths([])
     object.__setattr__(value, "all", parts)
     return value
@@ -587,7 +588,7 @@ class Circle:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_object_that_its_class_would_not_make_again_is_refused(
+def test_to_tree_rejects_an_object_that_its_class_would_not_rebuild(
     value: object, reason: str
 ) -> None:
     with pytest.raises(NotSerializable, match=reason) as caught:
@@ -596,7 +597,7 @@ def test_an_object_that_its_class_would_not_make_again_is_refused(
     assert caught.value.path == "$[0]"
 
 
-def test_what_a_class_works_out_is_no_part_of_it() -> None:
+def test_cached_properties_and_converters_do_not_prevent_saving() -> None:
     circle = Circle(2)
     assert circle.area == 12
     types = KnownTypes.of(Circle, Lengths, WithSlot)
@@ -640,7 +641,7 @@ def test_results_maybes_structs_and_models_come_back(value: object) -> None:
 
 
 class NotFound(Exception):
-    """Takes other arguments than those that it hands on."""
+    """Takes other arguments than those that it passes on."""
 
     def __init__(self, item: str, *, place: Path) -> None:
         self.item = item
@@ -649,11 +650,11 @@ class NotFound(Exception):
 
 
 class NotFoundToday(NotFound):
-    """Derives from what is declared."""
+    """Derives from a declared class."""
 
 
 class Picky(Exception):
-    """Would say something else when it is made again."""
+    """Would have another text when it is rebuilt."""
 
     def __str__(self) -> str:
         return str(id(self))
@@ -687,12 +688,14 @@ def test_declared_and_built_in_exceptions_come_back(error: Exception) -> None:
         (KeyError(object()), r"\.args\[0\]: a object cannot be saved"),
     ],
 )
-def test_an_exception_that_would_not_come_back_is_refused(error: Exception, reason: str) -> None:
+def test_to_tree_rejects_an_exception_that_it_could_not_restore(
+    error: Exception, reason: str
+) -> None:
     with pytest.raises(NotSerializable, match=reason):
         to_tree(error, types=KnownTypes.of(Picky))
 
 
-def test_a_model_knows_which_of_its_fields_were_set() -> None:
+def test_a_model_keeps_which_of_its_fields_were_set() -> None:
     types = KnownTypes.of(Customer)
     for model in (Customer(name="Ann"), Customer(name="Ann", mail=None, parcels=())):
         back = from_tree(to_tree(model, types=types), types=types)
@@ -744,7 +747,7 @@ SHIPMENTS = st.builds(
 
 
 @given(SHIPMENTS)
-def test_classes_of_every_sort_come_back_within_one_another(shipment: Shipment) -> None:
+def test_nested_classes_of_every_library_come_back(shipment: Shipment) -> None:
     types = KnownTypes.of(Shipment)
     tree = to_tree(shipment, types=types)
 
@@ -755,39 +758,39 @@ def test_classes_of_every_sort_come_back_within_one_another(shipment: Shipment) 
 
 
 def shared_doubling(levels: int) -> bytes:
-    """CBOR in which each list holds the one before twice: 60 of them would be 2**60 items."""
+    """Return CBOR in which each list contains the previous one twice: 60 of them make 2**60 items."""
     lists = [b"\xd8\x1c\x82\x00\x00"]
     lists += [b"\xd8\x1c\x82" + 2 * (b"\xd8\x1d" + cbor2.dumps(n)) for n in range(levels - 1)]
     return b"\x98%c" % levels + b"".join(lists)
 
 
 def repeated_text(times: int, size: int) -> bytes:
-    """CBOR in which a text of this size is there once, and referred to so many times."""
+    """Return CBOR that contains a text of this size once, and refers to it this number of times."""
     references = b"\xd8\x19\x00" * times
     return (
         b"\xd9\x01\x00\x9a" + (times + 1).to_bytes(4, "big") + cbor2.dumps("a" * size) + references
     )
 
 
-def test_bytes_that_look_like_a_tag_are_text() -> None:
+def test_text_may_contain_the_bytes_of_a_cbor_tag() -> None:
     assert decode_cbor(cbor2.dumps(["\u0625", "é", 1.7e9])) == ["\u0625", "é", 1.7e9]
 
 
 @pytest.mark.parametrize("tag", [0, 1, 2, 4, 5, 25, 28, 29, 30, 35, 256, 258, 55799, 2**40])
-def test_tags_of_cbor_are_refused(tag: int) -> None:
+def test_decode_cbor_rejects_tags(tag: int) -> None:
     for content in (0, "a", b"a", [], [1, 2]):
         with pytest.raises(MalformedValue, match="no tags"):
             decode_cbor(cbor2.dumps({"a": [cbor2.CBORTag(tag, content)]}))
 
 
 @pytest.mark.parametrize("key", [b"\x82\x20\x21", b"\xa0", b"\x20", b"\xf6", b"\xf9\x7e\x00"])
-def test_keys_of_cbor_that_are_no_text_are_refused(key: bytes) -> None:
-    """Lists of -1 and -2 have one hash all: a map of them would take minutes to be built."""
+def test_decode_cbor_rejects_keys_that_are_not_text(key: bytes) -> None:
+    """Lists of -1 and -2 share one hash: building a map with such keys would take minutes."""
     with pytest.raises(MalformedValue, match="map key must be"):
         decode_cbor(b"\x81\xa1" + key + b"\x00")
 
 
-def test_compact_data_cannot_repeat_a_text() -> None:
+def test_compact_data_cannot_expand_by_references() -> None:
     bomb = zlib.compress(repeated_text(10_000, 200_000), level=9)
     assert len(bomb) < 400
 
@@ -801,7 +804,7 @@ def test_compact_data_cannot_repeat_a_text() -> None:
         bytes.fromhex("d81c81d81d00"),  # a list that holds itself
         b"\xd8\x23\x61a",  # a regular expression
         b"\xc1\x00",  # a datetime of CBOR's own
-        b"\x9b\x00\x00\x00\xff\xff\xff\xff\xff",  # four thousand million items, it says
+        b"\x9b\x00\x00\x00\xff\xff\xff\xff\xff",  # claims to have four thousand million items
         b"\x5b\x00\x00\x00\xff\xff\xff\xff\xff",
         b"\x81" * 100_000 + b"\x00",
         b"\x82\x01",
@@ -810,12 +813,12 @@ def test_compact_data_cannot_repeat_a_text() -> None:
     ],
     ids=lambda data: data[:6].hex(),
 )
-def test_hostile_cbor_is_refused(data: bytes) -> None:
+def test_decode_cbor_rejects_hostile_data(data: bytes) -> None:
     with pytest.raises(MalformedValue):
         from_tree(decode_cbor(data), types=NO_TYPES)
 
 
-def test_damaged_compact_data_is_refused() -> None:
+def test_decode_compact_rejects_damaged_data() -> None:
     steps: list[Tree] = ["validate", "charge", "ship"]
     tree: Tree = {"steps": steps * 5}
     data = encode_compact(tree)
@@ -827,7 +830,7 @@ def test_damaged_compact_data_is_refused() -> None:
         changed = bytearray(data)
         changed[bit // 8] ^= 1 << bit % 8
         try:
-            assert decode_compact(bytes(changed)) == tree  # the last byte has bits that say nothing
+            assert decode_compact(bytes(changed)) == tree  # the last byte has unused bits
         except MalformedValue:
             refused += 1
     assert refused > len(data) * 8 - 8
@@ -835,22 +838,22 @@ def test_damaged_compact_data_is_refused() -> None:
         decode_compact(data + b"more")
 
 
-def test_compact_data_cannot_fill_the_memory() -> None:
-    bomb = zlib.compress(bytes(MAX_COMPACT_BYTES + 1), level=9)
-    assert len(bomb) < MAX_COMPACT_BYTES / 900
+def test_the_size_of_decompressed_data_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encodings, "MAX_COMPACT_BYTES", LIMIT)
+    bomb = zlib.compress(bytes(LIMIT + 1), level=9)
 
-    with pytest.raises(MalformedValue, match="more than 67,108,864 bytes"):
+    with pytest.raises(MalformedValue, match="more than 1,000 bytes"):
         decode_compact(bomb)
 
 
 @pytest.mark.parametrize(
     "value", [[1.5, math.nan], [(1,)], ["$"], {"$": 1}, {"a": "$tuple"}], ids=repr
 )
-def test_what_is_almost_plain_comes_back(value: Any) -> None:
+def test_values_that_resemble_plain_data_come_back(value: Any) -> None:
     assert same(from_tree(to_tree(value, types=NO_TYPES), types=NO_TYPES), value)
 
 
-def test_a_tree_is_no_part_of_the_value() -> None:
+def test_a_tree_does_not_share_lists_with_its_value() -> None:
     value = {"items": [1]}
     tree = to_tree(value, types=NO_TYPES)
     value["items"].append(2)
@@ -859,7 +862,7 @@ def test_a_tree_is_no_part_of_the_value() -> None:
 
 
 @pytest.mark.parametrize("leaf", [math.nan, 2**70, b"", None, 1.5, "text"])
-def test_what_is_written_at_any_depth_can_be_read(leaf: object) -> None:
+def test_a_value_that_to_tree_accepts_at_its_depth_can_be_read(leaf: object) -> None:
     value = leaf
     for _ in range(MAX_DEPTH + 2):
         try:
@@ -869,9 +872,30 @@ def test_what_is_written_at_any_depth_can_be_read(leaf: object) -> None:
         back = from_tree(tree, types=NO_TYPES)
         assert repr(back) == repr(value)
         value = [value]
-    raise AssertionError("the depth has no bound")
+    raise AssertionError("the depth is not limited")
 
 
-def test_the_order_of_any_keys_does_not_change_a_digest() -> None:
-    assert digest_of({1: 2, 3: {4: 5, 6: 7}}) == digest_of({3: {6: 7, 4: 5}, 1: 2})
-    assert digest_of({1: 2}) != digest_of({1: 3})
+class Deep(Enum):
+    """Equal to the value of its member."""
+
+    ONE = 1
+
+    def __eq__(self, other: object) -> bool:
+        return other in (1, self.name)
+
+    def __hash__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("strange", [Deep.ONE, Level.LOW, (1,), UUID(int=1), math.nan], ids=repr)
+def test_a_single_part_that_is_not_plain_keeps_its_type(strange: Any) -> None:
+    rows: list[Any] = [{"n": [number, None, {"a": "b"}]} for number in range(100)]
+    rows[50]["n"][2]["a"] = strange
+    types = KnownTypes.of(Deep, Level)
+
+    back = from_tree(to_tree(rows, types=types), types=types)
+
+    assert same(back[50]["n"][2]["a"], strange)
+    assert back[49] == rows[49]
+    with pytest.raises(NotSerializable, match=r"\$\[50\]\.n\[2\]\.a"):
+        to_tree([*rows[:50], {"n": [1, 2, {"a": Name("x")}]}], types=types)

@@ -1,23 +1,31 @@
-"""The command as a user runs it: a process of its own, in a folder of its own."""
+"""The command line, run in the process of the tests."""
 
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
+from typer.testing import CliRunner
+
+from effectflow.cli.app import make_app
+
+ROOT = Path(__file__).parents[2]
 
 COMMAND = [sys.executable, "-m", "effectflow"]
+"""The command line as a process, for tests of kills and signals. It needs `ENVIRONMENT`."""
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 
 
 @dataclass(frozen=True)
-class Ran:
-    """How a command ended."""
+class Ended:
+    """How a command ended, and what it printed."""
 
     code: int
     out: str
@@ -28,26 +36,34 @@ class Ran:
         return json.loads(self.out)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The folder in which the commands run."""
-    return tmp_path
+Command: TypeAlias = Callable[..., Ended]
 
 
 @pytest.fixture
-def effectflow(folder: Path) -> Callable[..., Ran]:
-    """Runs `effectflow` with arguments and waits for its end."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder of the commands. The modules in it are forgotten after the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
 
-    def run(*arguments: str) -> Ran:
-        ran = subprocess.run(
-            [*COMMAND, *arguments],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-            env={"PATH": "/usr/bin:/bin", "COLUMNS": "200", "TERM": "dumb"},
-        )
-        return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+@pytest.fixture
+def effectflow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run `effectflow` with arguments, in `folder`, on a terminal of 200 columns without colours."""
+    for name in [name for name in os.environ if name.startswith("EFFECTFLOW_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "dumb")
+    app = make_app()
+
+    def run(*arguments: str) -> Ended:
+        result = CliRunner().invoke(app, arguments)
+        if not isinstance(result.exception, SystemExit | None):
+            raise result.exception
+        return Ended(result.exit_code, result.stdout, result.stderr)
 
     return run

@@ -1,14 +1,13 @@
-"""The commands, on a workflow whose environment has to be opened and closed again."""
+"""The commands open and close the environment of a workflow that needs it."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Command
 
 SQUARES = textwrap.dedent("""
     import os
@@ -59,14 +58,14 @@ def squares(folder: Path) -> None:
 
 
 def test_a_job_on_a_pool_of_processes_is_run_planned_and_resumed(
-    effectflow: Callable[..., Ran], folder: Path
+    effectflow: Command, folder: Path
 ) -> None:
     failed = effectflow("run", "numbers_:squares", "--input", "5", "--run-id", "s")
     assert failed.code == 1
     assert "FileNotFoundError" in failed.out
     assert (folder / "log").read_text() == "opened\nclosed\n"
 
-    # A plan runs nothing, so it opens nothing.
+    # A plan runs no items, so it opens nothing.
     plan = effectflow("plan", "s", "--app", "numbers_", "--json")
     assert len(plan.json["skip"]) == 3
     assert (folder / "log").read_text() == "opened\nclosed\n"

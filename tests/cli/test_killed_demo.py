@@ -1,29 +1,27 @@
-"""`kill -9` at random moments of the demonstration's life: nothing lost, nothing done twice."""
+"""`kill -9` at random moments of the demo: no durable step is lost, and none is repeated."""
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.cli.conftest import Ran
+from tests.cli.conftest import ENVIRONMENT, Command
 
-KILLS = 30
+KILLS = 6
+FILES = 120
 
 COUNTED = textwrap.dedent("""
-    import os, sys
-    from pathlib import Path
-    from effectflow.cli import commands, finding
+    import os, time
+    from effectflow.cli import app_loader
     from effectflow.cli.app import main
 
-    class Environment(finding.DemoEnvironment):
-        '''Writes down each file once it has been measured, and takes its time over it.'''
+    class Environment(app_loader.DemoEnvironment):
+        '''Logs each file after measuring it. Waits to be killed once enough files are logged.'''
 
         def measure(self, folder, name):
             metrics = super().measure(folder, name)
@@ -31,40 +29,48 @@ COUNTED = textwrap.dedent("""
                 log.write(name + "\\n")
                 log.flush()
                 os.fsync(log.fileno())
+                is_enough = log.tell() >= int(os.environ.get("ENOUGH_BYTES", 10**9))
+            if is_enough:
+                time.sleep(60)
             return metrics
 
-    finding.DemoEnvironment = Environment
+    app_loader.DemoEnvironment = Environment
     main()
 """)
-"""The command, with an environment of its own that counts: injected, as the library means it."""
+"""The command line, with an environment that logs what it measures."""
 
 
-def source_files(folder: Path, count: int) -> None:
-    """Some Python files, all different, one of them broken."""
+def write_source_files(folder: Path) -> None:
+    """Write Python files that all differ, one of which cannot be parsed."""
     folder.mkdir()
-    for number in range(count):
+    for number in range(FILES):
         lines = [f"def f{number}_{i}(x):\n    return x if x else {i}\n" for i in range(number % 40)]
         (folder / f"m{number:04}.py").write_text(f"import os, sys\n# {number}\n" + "".join(lines))
     (folder / "broken.py").write_text("def (:\n")
 
 
-def test_killed_thirty_times_it_reports_the_same_and_repeats_nothing_durable(
-    folder: Path, effectflow: Callable[..., Ran]
+def test_a_demo_killed_many_times_reports_the_same_and_repeats_no_durable_step(
+    folder: Path, effectflow: Command
 ) -> None:
-    source_files(folder / "code", 400)
-    assert effectflow("demo", "code", "--report", "whole", "--run-id", "whole").code == 0
+    write_source_files(folder / "code")
+    whole = effectflow("demo", "code", "--report", "whole", "--run-id", "whole")
+    assert whole.code == 0, whole
     chance = random.Random(20251126)
+    log = folder / "measured.log"
 
     arguments = ["demo", "code", "--report", "killed", "--run-id", "killed", "--limit", "4"]
-    kills, completed_before = 0, dict[str, int]()
-    while kills < KILLS:
+    completed_before: dict[str, int] = {}
+    for kill in range(KILLS):
+        # The first process dies somewhere in its first files, each later one further on.
+        lines = kill * FILES // (KILLS + 2) + chance.randrange(10)
+        enough = {"ENOUGH_BYTES": str((lines + 20) * len("m0000.py\n"))}
         process = subprocess.Popen(
-            [sys.executable, "-c", COUNTED, *arguments], cwd=folder, stdout=subprocess.DEVNULL
+            [sys.executable, "-c", COUNTED, *arguments], env=ENVIRONMENT | enough
         )
-        time.sleep(0.35 + chance.random() * 0.25)
+        wait_for_lines(log, process, lines)
+        time.sleep(chance.random() * 0.02)
         process.kill()
-        assert process.wait() in (-9, 0)
-        kills += 1
+        assert process.wait() == -9, "the demo ended before it was killed"
         found = durable_steps(effectflow)
         assert completed_before.items() <= found.items(), "a durable step was lost or run again"
         completed_before = found
@@ -73,28 +79,37 @@ def test_killed_thirty_times_it_reports_the_same_and_repeats_nothing_durable(
 
     final = subprocess.run(
         [sys.executable, "-c", COUNTED, *arguments],
-        cwd=folder,
+        env=ENVIRONMENT,
         check=True,
         capture_output=True,
         text=True,
     )
-    assert f"{len(completed_before)} skipped" in final.stdout or "completed" in final.stdout
+    assert f"{len(completed_before)} skipped" in final.stdout
     assert (folder / "killed.json").read_bytes() == (folder / "whole.json").read_bytes()
-    measured = Counter((folder / "measured.log").read_text().split())
+    measured = Counter(log.read_text().split())
     attempts = effectflow("show", "killed", "--json").json["metadata"]["attempts"]
     assert set(measured) == {path.name for path in (folder / "code").iterdir()}
     for name, times in measured.items():
-        # A file may be measured again only if it was cut off: begun, and not durably completed.
+        # A file may be measured again only if its step was begun and not durably completed.
         assert times <= attempts[f"par_traverse[{name}]/measure_file"]
-    assert sum(measured.values()) <= 401 + KILLS * 4
+    assert sum(measured.values()) <= FILES + 1 + KILLS * 4
 
 
-def durable_steps(effectflow: Callable[..., Ran]) -> dict[str, int]:
-    """Each completed step and the attempt that completed it; read by the commands, between lives."""
+def wait_for_lines(log: Path, process: subprocess.Popen[bytes], count: int) -> None:
+    """Wait until the log has more than `count` lines, or the process has ended."""
+    deadline = time.monotonic() + 30
+    while process.poll() is None:
+        assert time.monotonic() < deadline, "the demo makes no progress"
+        if log.exists() and log.read_bytes().count(b"\n") > count:
+            return
+        time.sleep(0.001)
+
+
+def durable_steps(effectflow: Command) -> dict[str, int]:
+    """Return each completed step and the attempt that completed it."""
     shown = effectflow("show", "killed", "--json")
     if shown.code == 2:
         return {}
     assert shown.code == 0, shown.err
     assert effectflow("history", "killed").code == 0
-    steps = json.loads(shown.out)["completed_steps"]
-    return {step["step"]: step["attempt"] for step in steps}
+    return {step["step"]: step["attempt"] for step in shown.json["completed_steps"]}

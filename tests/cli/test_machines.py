@@ -1,16 +1,15 @@
-"""The commands, on runs of a state machine."""
+"""The commands on runs of a state machine."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from enum import IntEnum, StrEnum
 from pathlib import Path
 
 import pytest
 
 from effectflow import StateMachine, Transition
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Command, Ended
 
 DOOR = textwrap.dedent("""
     from enum import Enum
@@ -43,14 +42,12 @@ DOOR = textwrap.dedent("""
 
 @pytest.fixture(autouse=True)
 def door(folder: Path) -> Path:
-    """The module of the machine; what is in the file `key` is the state that unlocking leads to."""
+    """Write the module of the machine. The file `key` names the state that unlocking leads to."""
     (folder / "doors.py").write_text(DOOR)
     return folder / "key"
 
 
-def test_a_machine_is_run_shown_planned_and_resumed(
-    effectflow: Callable[..., Ran], door: Path
-) -> None:
+def test_a_machine_is_run_shown_planned_and_resumed(effectflow: Command, door: Path) -> None:
     failed = effectflow("run", "doors:door", "--run-id", "front")
     assert failed.code == 1
     assert "FileNotFoundError" in failed.out
@@ -58,7 +55,7 @@ def test_a_machine_is_run_shown_planned_and_resumed(
     shown = effectflow("show", "front").out.splitlines()
     assert ["state", "CLOSED"] in [line.split() for line in shown]
     plan = effectflow("plan", "front", "--app", "doors", "--json").json
-    assert (plan["start"], plan["retry_current"]) == ("unlock", True)
+    assert (plan["start"], plan["retry"]) == (["unlock"], ["unlock"])
 
     door.write_text("OPEN")
     resumed = effectflow("resume", "front", "--app", "doors")
@@ -69,8 +66,8 @@ def test_a_machine_is_run_shown_planned_and_resumed(
     ]
 
 
-def test_a_run_may_begin_in_another_state_and_its_output_is_the_machine(
-    effectflow: Callable[..., Ran], door: Path
+def test_the_input_may_name_another_initial_state_and_the_output_is_the_machine(
+    effectflow: Command, door: Path
 ) -> None:
     door.write_text("OPEN")
 
@@ -118,22 +115,22 @@ ARTICLES = textwrap.dedent("""
 """)
 
 
-def begun_in(answer: Ran) -> object:
+def begun_in(answer: Ended) -> object:
     assert answer.code == 0, answer.err
     return answer.json["output"]["initial_state"]
 
 
-def test_plain_data_is_a_state_of_the_class_of_the_initial_one_or_of_one_that_is_left(
-    effectflow: Callable[..., Ran], folder: Path
+def test_plain_data_is_read_as_the_first_state_class_that_it_fits(
+    effectflow: Command, folder: Path
 ) -> None:
     (folder / "articles.py").write_text(ARTICLES)
 
-    def run(data: str) -> Ran:
+    def run(data: str) -> Ended:
         return effectflow("run", "articles:articles", "--input", data, "--json")
 
     assert begun_in(run("null")) == {"$object": ["Topic", {"name": "rain"}]}
     assert begun_in(run('{"name": "sun"}')) == {"$object": ["Topic", {"name": "sun"}]}
-    # A final state looks the same, and nothing is left to do from there.
+    # The final state `Public` has the same fields; a run that starts there would do nothing.
     assert begun_in(run('{"text": "sun"}')) == {"$object": ["Draft", {"text": "sun"}]}
     named = '{"$object": ["Public", {"text": "sun"}]}'
     assert begun_in(run(named)) == {"$object": ["Public", {"text": "sun"}]}
@@ -142,17 +139,17 @@ def test_plain_data_is_a_state_of_the_class_of_the_initial_one_or_of_one_that_is
 @pytest.mark.parametrize(
     ("machine", "data", "message"),
     [
-        ("words", '"zzz"', "zzz is not a state of 'words'"),
+        ("words", '"zzz"', "state of 'words'"),
         ("words", '{"a": 1}', "does not fit <class 'str'>"),
         ("words", '{"$enum": ["Door", "OPEN"]}', "does not fit a state of 'words'"),
-        ("words", '{"$tuple": [1]}', "(1,) is not a state of 'words'"),
+        ("words", '{"$tuple": [1]}', "state of 'words'"),
         ("articles", '"sun"', "does not fit"),
         ("articles", '{"name": "sun", "more": 1}', "Topic"),
         ("articles", '{"$object": ["Poem", {}]}', "Poem"),
     ],
 )
-def test_data_that_is_no_state_is_bad_use(
-    effectflow: Callable[..., Ran], folder: Path, machine: str, data: str, message: str
+def test_data_that_fits_no_state_is_bad_use(
+    effectflow: Command, folder: Path, machine: str, data: str, message: str
 ) -> None:
     (folder / "articles.py").write_text(ARTICLES)
 
@@ -163,7 +160,7 @@ def test_data_that_is_no_state_is_bad_use(
     assert "Traceback" not in refused.err
 
 
-def test_plain_data_is_a_member_of_an_enum_whose_members_are_text_or_numbers() -> None:
+def test_plain_data_is_read_as_a_member_of_a_str_or_int_enum() -> None:
     class Light(StrEnum):
         RED = "red"
         GREEN = "green"

@@ -1,58 +1,120 @@
-"""What `effectflow plan` says of a run whose failure a resume does not retry."""
+"""What `effectflow plan` reports."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from tests.cli.conftest import Ran
-
-Command = Callable[..., Ran]
+from effectflow.cli.render import PlanTree, show_plan
+from tests.cli.conftest import Command
 
 SAGA = textwrap.dedent("""
-    from dataclasses import dataclass
-    from effectflow import Checkpoints, Do, Effect, fail, pure, step, workflow
-
-    @dataclass(frozen=True)
-    class App:
-        checkpoints: Checkpoints
-
-    def environment(checkpoints: Checkpoints) -> App:
-        return App(checkpoints)
+    from effectflow import Do, Effect, fail, pure, step, workflow
 
     @step
-    def charge(amount: int) -> Effect[App, str, int]:
+    def reserve(amount: int) -> Effect[object, str, int]:
+        return pure(amount)
+
+    @step
+    def charge(amount: int) -> Effect[object, str, int]:
         return fail("the bank is down")
 
     @step
-    def release() -> Effect[App, str, None]:
+    def release() -> Effect[object, str, None]:
         return pure(None)
 
     @workflow
-    def buy(amount: int) -> Do[App, str, int]:
+    def buy(amount: int) -> Do[object, str, int]:
         return (yield from charge(amount).tap_err(lambda _: release()))
 
     @workflow
-    def pay(amount: int) -> Do[App, str, int]:
-        return (yield from charge(amount))
+    def pay(amount: int) -> Do[object, str, int]:
+        reserved = yield from reserve(amount)
+        return (yield from charge(reserved))
 """)
 
 
-@pytest.mark.parametrize("app", [(), ("--app", "saga")])
-def test_a_plan_says_that_a_failure_stands_and_what_to_do(
-    effectflow: Command, folder: Path, app: tuple[str, ...]
-) -> None:
+@pytest.fixture(autouse=True)
+def saga(folder: Path) -> None:
     (folder / "saga.py").write_text(SAGA)
-    assert effectflow("run", "saga:buy", "--input", "5", "--run-id", "undone").code == 1
-    assert effectflow("run", "saga:pay", "--input", "5", "--run-id", "failed").code == 1
 
-    planned = effectflow("plan", "undone", *app).out
-    assert "fails again: the failure of charge stands" in planned
-    assert "start the work anew, under another id" in planned
-    assert effectflow("plan", "undone", "--json", *app).json["fails_again"] == "charge"
 
-    assert "fails again" not in effectflow("plan", "failed", *app).out
-    assert effectflow("plan", "failed", "--json", *app).json["fails_again"] is None
+@pytest.mark.parametrize("app", [(), ("--app", "saga")])
+def test_plan_reports_the_step_that_a_resume_retries(
+    effectflow: Command, app: tuple[str, ...]
+) -> None:
+    assert effectflow("run", "saga:pay", "--input", "5", "--run-id", "r").code == 1
+
+    assert effectflow("plan", "r", *app).out == "skip: 1 completed steps\nstart: charge (again)\n"
+    assert effectflow("plan", "r", "--json", *app).json == {
+        "run_id": "r",
+        "start": ["charge"],
+        "retry": ["charge"],
+        "skip": ["reserve"],
+        "recurs": [],
+        "waiting": [],
+        "unverified": [],
+        "problem": None,
+        "is_complete": False,
+    }
+
+
+@pytest.mark.parametrize("app", [(), ("--app", "saga")])
+def test_plan_reports_a_failure_that_recurs_and_what_to_do(
+    effectflow: Command, app: tuple[str, ...]
+) -> None:
+    assert effectflow("run", "saga:buy", "--input", "5", "--run-id", "r").code == 1
+
+    out = effectflow("plan", "r", *app).out
+    assert "fails again: charge" in out
+    assert "start a new run with another id" in out
+    plan = effectflow("plan", "r", "--json", *app).json
+    assert (plan["start"], plan["retry"], plan["recurs"]) == ([], [], ["charge"])
+
+
+def test_every_part_of_a_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    plan: PlanTree = {
+        "start": ["pay", "notify"],
+        "retry": ["pay"],
+        "skip": ["reserve"],
+        "recurs": ["audit"],
+        "waiting": ["sleep#2"],
+        "unverified": [{"step": "ship", "reason": "it follows an asynchronous effect"}],
+        "problem": "the outcome of step 'charge' is unknown",
+        "is_complete": False,
+    }
+    show_plan(Console(), plan, "buy")
+
+    fails = (
+        "fails again: audit; the run ends with its recorded failure, which a resume does not retry."
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "skip: 1 completed steps",
+        "start: pay (again)",
+        "start: notify",
+        "wait: sleep#2",
+        f"{fails} To try again, start a new run with another id",
+        "unverified: ship (it follows an asynchronous effect)",
+        "problem: the outcome of step 'charge' is unknown",
+    ]
+
+
+def test_a_next_step_that_only_the_code_knows_is_named_as_such(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan: PlanTree = {
+        "start": [],
+        "retry": [],
+        "skip": [],
+        "recurs": [],
+        "waiting": [],
+        "unverified": [],
+        "problem": None,
+        "is_complete": False,
+    }
+    show_plan(Console(), plan, "buy")
+
+    assert "start: the next step of buy, which only its code can tell" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Two processes and one run: one drives it, and nothing is run twice."""
+"""Two processes and one run: only one drives it, and no completed step runs twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Ran
+from tests.cli.conftest import ENVIRONMENT, Command
 
 SCRIPT = textwrap.dedent("""
     import os, sys, time
@@ -71,13 +71,14 @@ Launch = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def launch(folder: Path) -> Iterator[Launch]:
-    """Starts the script as a process, and ends those that are left."""
+    """Start the script as a process; kill the processes that are left after the test."""
     processes: list[subprocess.Popen[str]] = []
 
     def start(command: str, lease_seconds: float = 30) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, command, str(lease_seconds)],
             cwd=folder,
+            env=ENVIRONMENT,
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -91,17 +92,17 @@ def launch(folder: Path) -> Iterator[Launch]:
 
 
 def work_done(folder: Path) -> list[tuple[int, int]]:
-    """Who did which step, in order."""
+    """Return the process and the number of each step that began, in order."""
     log = folder / "done.log"
     lines = log.read_text().splitlines() if log.exists() else []
     return [(int(pid), int(number)) for pid, number in (line.split() for line in lines)]
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another process does."""
+    """Wait until another process has done something."""
     deadline = time.monotonic() + 30
     while not condition():
-        assert time.monotonic() < deadline, "what was waited for did not happen"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.005)
 
 
@@ -110,7 +111,7 @@ def outcome(process: subprocess.Popen[str]) -> str:
 
 
 def hold(folder: Path, *, step: int) -> None:
-    """Whoever comes to this step stays there, until `let_go`."""
+    """Make every process wait at this step, until `let_go`."""
     (folder / "held_from").write_text(str(step))
 
 
@@ -127,7 +128,7 @@ def crashed_half_way(folder: Path, launch: Launch) -> None:
     let_go(folder)
 
 
-def test_of_two_that_resume_at_once_one_goes_on_and_the_other_is_told(
+def test_of_two_processes_that_resume_at_once_one_drives_and_the_other_fails(
     folder: Path, launch: Launch
 ) -> None:
     crashed_half_way(folder, launch)
@@ -141,15 +142,15 @@ def test_of_two_that_resume_at_once_one_goes_on_and_the_other_is_told(
 
     assert sorted(outcomes) == ["190", "RunBusy"]
     times = Counter(number for _, number in work_done(folder))
-    # Only the step that the crash cut off was begun again.
+    # Only the step that the crash cut off began again.
     assert sum(times.values()) <= 21
     assert set(times) == set(range(20))
     drivers = {pid for pid, _ in work_done(folder)[begun_before:]}
     assert len(drivers) == 1
 
 
-def test_a_process_that_starts_beside_a_live_run_never_touches_it(
-    folder: Path, launch: Launch, effectflow: Callable[..., Ran]
+def test_a_process_that_starts_a_live_run_again_changes_nothing(
+    folder: Path, launch: Launch, effectflow: Command
 ) -> None:
     hold(folder, step=0)
     first = launch("start")
@@ -165,21 +166,21 @@ def test_a_process_that_starts_beside_a_live_run_never_touches_it(
     assert Counter(number for _, number in work_done(folder)) == Counter(range(20))
 
 
-def test_after_a_kill_the_run_can_be_resumed_at_once(folder: Path, launch: Launch) -> None:
+def test_after_a_kill_another_process_can_resume_at_once(folder: Path, launch: Launch) -> None:
     crashed_half_way(folder, launch)
 
     assert outcome(launch("resume", lease_seconds=3600)) == "190"
 
 
-def test_a_paused_process_whose_run_was_taken_over_writes_nothing_more(
-    folder: Path, launch: Launch, effectflow: Callable[..., Ran]
+def test_a_paused_process_writes_nothing_after_another_took_over_its_run(
+    folder: Path, launch: Launch, effectflow: Command
 ) -> None:
     hold(folder, step=0)
     paused = launch("start", lease_seconds=1)
     until(lambda: len(work_done(folder)) == 1)
     os.kill(paused.pid, signal.SIGSTOP)
     taker = ""
-    # The lease of a paused process holds until it expires: until then the other is refused.
+    # Until the lease of the paused process expires, the other process fails.
     deadline = time.monotonic() + 30
     let_go(folder)
     while taker != "190":

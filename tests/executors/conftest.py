@@ -1,4 +1,4 @@
-"""The executors under test; those on Dask share one cluster with real processes."""
+"""The executors under test. Those on Dask share one cluster of real processes."""
 
 from __future__ import annotations
 
@@ -28,20 +28,25 @@ AnyExecutor: TypeAlias = Any
 MakeExecutor: TypeAlias = Callable[..., AnyExecutor]
 
 
-on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
-"""For what is the same under both event loops, and takes many processes to show."""
+on_both_backends = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+"""For tests of what depends on the event loop. The others run on asyncio, to start fewer processes."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 def until(condition: Callable[[], object], seconds: float = 30) -> None:
-    """Wait for something that another process does."""
+    """Wait until another process has done something."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "what was waited for did not happen"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.005)
 
 
 async def soon(condition: Callable[[], object]) -> None:
-    """Wait for something that another process does, while the event loop goes on."""
+    """Wait until another process has done something, without blocking the event loop."""
     with anyio.fail_after(30):
         while not condition():
             await anyio.sleep(0.005)
@@ -50,7 +55,7 @@ async def soon(condition: Callable[[], object]) -> None:
 async def interrupted(
     effect: Effect[Any, Any, Any], env: object, when: Callable[[], object]
 ) -> None:
-    """Run it until something is so, and cancel it then; give back control when it has ended."""
+    """Run an effect, cancel it once `when()` is true, and return when it has ended."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(effect.run, env)
         await soon(when)
@@ -59,7 +64,7 @@ async def interrupted(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Folder]:
-    """Where items of all processes write down what they do, and look for what they wait for."""
+    """The folder where items of all processes log what they do, and find what they wait for."""
     folder = Folder(tmp_path)
     yield folder
     folder.put("go")
@@ -67,7 +72,7 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 
 @pytest.fixture(scope="session")
 def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A Dask cluster of two worker processes, which run one item at a time."""
+    """A Dask cluster of two worker processes that run one item at a time."""
     options: dict[str, Any] = {"dashboard_address": ":0", "memory_limit": "1GB"}
     options["local_directory"] = str(tmp_path_factory.mktemp("dask"))
     with configure({"distributed.scheduler.allowed-failures": 1}):
@@ -78,8 +83,8 @@ def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClus
 
 @pytest.fixture
 def cluster(dask_cluster: Any) -> str:
-    """The address of the cluster, which has both its workers, whatever the test before did to them."""
-    # One that is killed just when it starts is given up by Dask.
+    """The address of the cluster, with both workers, even if the previous test killed one."""
+    # Dask does not restart a worker that was killed while it started.
     dask_cluster.scale(2)
     dask_cluster.wait_for_workers(2, timeout=60)
     return dask_cluster.scheduler_address
@@ -87,7 +92,7 @@ def cluster(dask_cluster: Any) -> str:
 
 @pytest.fixture(params=["processes", "dask"])
 def make_remote(request: pytest.FixtureRequest) -> MakeExecutor:
-    """Makes an executor whose items run in other processes, from a factory of environments."""
+    """Make an executor whose items run in other processes, from a factory of environments."""
     if request.param == "processes":
         return lambda *make_env: ProcessExecutor(*make_env, workers=2)
     address = request.getfixturevalue("cluster")
@@ -96,7 +101,7 @@ def make_remote(request: pytest.FixtureRequest) -> MakeExecutor:
 
 @dataclass(frozen=True)
 class Scheduler:
-    """A Dask scheduler in a process of its own, which may be killed."""
+    """A Dask scheduler in a process of its own, which a test may kill."""
 
     address: str
     process: subprocess.Popen[bytes]

@@ -1,9 +1,9 @@
-"""A durable job whose items run on an executor: for the tests to start, kill, and resume.
+"""A durable job whose items run on an executor, for tests to start, kill and resume.
 
     python durable_job.py start|resume processes|ADDRESS
 
-It works in the current folder, on `runs.db`. Each item writes its name into `begun`; all but the first
-four that do wait while the file `hold` is there.
+It works in the current folder, on `runs.db`. Each item logs itself in `begun`. All but the first four
+items wait while the file `hold` exists.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ RESULT = sum(item * item for item in range(ITEMS))
 
 @dataclass(frozen=True)
 class Folder:
-    """What workers have for an environment."""
+    """The environment of the workers."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class App:
-    """What the coordinator has for an environment."""
+    """The environment of the coordinator."""
 
     checkpoints: Checkpoints
     executor: Executor

@@ -1,4 +1,4 @@
-"""What the tests send to executors."""
+"""The functions and items that the tests send to executors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from effectflow import Do, Effect, do, effect, sleep
 
 @dataclass(frozen=True)
 class Folder:
-    """An environment that all processes have in common: a folder."""
+    """An environment that all processes share: a folder."""
 
     path: Path
 
@@ -36,31 +36,31 @@ class Folder:
         (self.path / name).touch()
 
     def begun(self) -> Counter[str]:
-        """How often each item was begun."""
+        """Return how often each item began."""
         return Counter(line.split()[0] for line in self.lines())
 
     def pid_of(self, item: object) -> int:
-        """The process that began the item last."""
+        """Return the process that began the item last."""
         return [int(line.split()[1]) for line in self.lines() if line.split()[0] == str(item)][-1]
 
 
 @effect
 def begin(folder: Folder, item: object) -> int:
-    """Writes down the item and its process, which is the value."""
+    """Log the item and its process, and return the process."""
     folder.write(f"{item} {os.getpid()}")
     return os.getpid()
 
 
 @effect
 def wait_for(folder: Folder, name: str) -> None:
-    """Keeps its process busy until a file is there."""
+    """Keep the process busy until a file exists."""
     while not folder.has(name):
         time.sleep(0.005)
 
 
 @do
 def held(item: object) -> Do[Folder, Never, int]:
-    """Begins, and keeps its process busy until the file `go` is there."""
+    """Begin, and keep the process busy until the file `go` exists."""
     pid = yield from begin(item)
     yield from wait_for("go")
     return pid
@@ -68,7 +68,7 @@ def held(item: object) -> Do[Folder, Never, int]:
 
 @do
 def asleep(item: object) -> Do[Folder, Never, int]:
-    """Begins, and sleeps for long; writes down when it was interrupted, a little later."""
+    """Begin, and sleep for a minute; log an interruption a little later."""
     pid = yield from begin(item)
     yield from a_minute().on_exit(ending(item))
     return pid
@@ -86,14 +86,14 @@ def ending(item: object) -> Do[Folder, Never, None]:
 
 @effect
 def deadly(folder: Folder, item: object) -> Never:
-    """Kills its process."""
+    """Kill the process of the item."""
     folder.write(f"{item} {os.getpid()}")
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("dead")
 
 
 class OutOfStock(Exception):
-    """An error whose `__init__` takes other arguments than it hands on."""
+    """An error whose `__init__` takes other arguments than it passes on."""
 
     def __init__(self, item: str, left: int) -> None:
         self.item = item
@@ -103,7 +103,7 @@ class OutOfStock(Exception):
 
 @asynccontextmanager
 async def opened(folder: Folder) -> AsyncGenerator[Folder]:
-    """An environment that writes down when it is entered and left."""
+    """An environment that logs when it is entered and left."""
     await begin("entered").run(folder)
     yield folder
     await begin("left").run(folder)

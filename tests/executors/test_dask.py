@@ -1,4 +1,4 @@
-"""A Dask cluster: what is killed, lost, and left."""
+"""A Dask cluster: killed workers, a lost scheduler, and closed executors."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from returns.result import Failure, Result, Success
 from effectflow import Effect, from_async, par, par_all, par_traverse, pure
 from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.executors import DaskExecutor
-from effectflow.executors.call import read_reply
 from effectflow.executors.dask_worker import answer_in
-from tests.executors.conftest import Scheduler, interrupted, on_asyncio, soon, until
+from effectflow.executors.remote_call import read_reply
+from tests.executors.conftest import Scheduler, interrupted, on_both_backends, soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held
 
 pytestmark = pytest.mark.anyio
@@ -31,10 +31,7 @@ pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
 
 
-@on_asyncio
-async def test_a_killed_worker_costs_its_item_one_more_run_and_the_others_nothing(
-    cluster: str, folder: Folder
-) -> None:
+async def test_only_the_item_of_a_killed_worker_runs_again(cluster: str, folder: Folder) -> None:
     async with DaskExecutor(cluster, lambda: folder) as executor:
 
         async def kill(_: object) -> None:
@@ -52,7 +49,6 @@ async def test_a_killed_worker_costs_its_item_one_more_run_and_the_others_nothin
     assert folder.begun() == {str(n): 1 for n in range(6)} | {victim: 2}
 
 
-@on_asyncio
 async def test_an_item_that_always_kills_its_worker_fails_with_worker_lost(
     cluster: str, folder: Folder
 ) -> None:
@@ -66,6 +62,7 @@ async def test_an_item_that_always_kills_its_worker_fails_with_worker_lost(
     assert folder.begun() == {"bad": 2, "good": 1}
 
 
+@on_both_backends
 async def test_a_cancelled_item_frees_its_worker(cluster: str, folder: Folder) -> None:
     async with DaskExecutor(cluster, lambda: folder) as executor:
         sleepers = par_traverse(range(2), lambda n: executor.apply(asleep, n))
@@ -76,7 +73,7 @@ async def test_a_cancelled_item_frees_its_worker(cluster: str, folder: Folder) -
 
 
 def tasks_known_by(client: Any) -> list[int]:
-    """How many tasks each worker knows."""
+    """Return how many tasks each worker knows."""
     return list(client.run(lambda dask_worker: len(dask_worker.state.tasks)).values())
 
 
@@ -87,7 +84,7 @@ async def test_an_item_cancelled_before_its_turn_does_not_begin(
         async with DaskExecutor(client, lambda: folder) as executor:
             many = par_traverse(range(6), lambda n: executor.apply(held, n))
             await interrupted(many, None, lambda: len(folder.lines()) == 2)
-            # Once the workers have heard of it, they know only what they cannot stop.
+            # Once the cancellation has reached the workers, they know only what they cannot stop.
             await soon(lambda: sum(tasks_known_by(client)) == 2)
             folder.put("go")
             await executor.apply(begin, "next").run_or_raise(None)
@@ -95,7 +92,7 @@ async def test_an_item_cancelled_before_its_turn_does_not_begin(
     assert sum(folder.begun().values()) == 3
 
 
-async def test_a_client_that_was_given_stays_open(cluster: str) -> None:
+async def test_closing_the_executor_leaves_a_given_client_open(cluster: str) -> None:
     with Client(cluster, set_as_default=False) as client:
         for _ in range(2):
             async with DaskExecutor(client) as executor:
@@ -103,8 +100,7 @@ async def test_a_client_that_was_given_stays_open(cluster: str) -> None:
         assert client.submit(len, "abc").result() == 3
 
 
-@on_asyncio
-async def test_a_worker_that_dies_just_then_keeps_nobody_from_entering(
+async def test_an_executor_can_be_entered_while_a_worker_dies(
     dask_cluster: Any, cluster: str, folder: Folder
 ) -> None:
     async with DaskExecutor(cluster, lambda: folder) as executor:
@@ -118,7 +114,7 @@ async def test_a_worker_that_dies_just_then_keeps_nobody_from_entering(
         await soon(lambda: told.keys() - before)
         os.kill(pid, signal.SIGKILL)
 
-    # It is told that there is a new executor, and dies over it.
+    # The worker dies while the scheduler tells it of the new executor.
     os.kill(pid, signal.SIGSTOP)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(kill)
@@ -126,9 +122,9 @@ async def test_a_worker_that_dies_just_then_keeps_nobody_from_entering(
             assert isinstance(await executor.apply(begin, 2).run(None), Success)
 
 
-@pytest.fixture(params=["address", "client"])
+@pytest.fixture
 def reached(request: pytest.FixtureRequest, cluster: str) -> Iterator[Any]:
-    """What an executor is made of: the address of the cluster, or a client of it."""
+    """The argument of an executor: the address of the cluster, or a client of it."""
     if request.param == "address":
         yield cluster
         return
@@ -136,7 +132,10 @@ def reached(request: pytest.FixtureRequest, cluster: str) -> Iterator[Any]:
         yield client
 
 
-async def test_closing_ends_what_is_under_way(reached: Any, folder: Folder) -> None:
+@pytest.mark.parametrize(
+    ("anyio_backend", "reached"), [("asyncio", "address"), ("trio", "client")], indirect=["reached"]
+)
+async def test_closing_ends_the_items_in_progress(reached: Any, folder: Folder) -> None:
     results: list[Result[object, object]] = []
 
     async def run(effect: Effect[object, object, object]) -> None:
@@ -155,11 +154,11 @@ async def test_closing_ends_what_is_under_way(reached: Any, folder: Folder) -> N
     lost = [result.failure() for result in results]
     assert [type(error) for error in lost] == [ExecutorLost] * 3
     assert "the DaskExecutor was closed" in str(lost[0])
-    # What was asleep has ended by then; what computes goes on to its end, unheard.
+    # The sleeping item has ended; the computing item goes on, and its result is dropped.
     assert folder.begun() == {"sleeping": 1, "computing": 1, "sleeping-ended": 1}
 
 
-async def test_a_client_that_is_closed_ends_what_is_under_way(cluster: str, folder: Folder) -> None:
+async def test_closing_the_client_ends_the_items_in_progress(cluster: str, folder: Folder) -> None:
     with Client(cluster, set_as_default=False) as client:
         async with DaskExecutor(client, lambda: folder) as executor:
 
@@ -173,10 +172,10 @@ async def test_a_client_that_is_closed_ends_what_is_under_way(cluster: str, fold
     assert [type(error) for error in failed.failure()] == [ExecutorLost] * 3
 
 
-async def test_a_worker_that_knows_no_such_executor_says_that_it_was_closed(
+async def test_a_worker_without_the_workplace_replies_that_the_executor_was_closed(
     cluster: str,
 ) -> None:
-    """As it may be asked when the executor is closed just then."""
+    """This can happen to a call that arrives while the executor is being closed."""
     with Client(cluster, set_as_default=False) as client:
         reply = client.submit(answer_in, "effectflow-gone", "key", b"", pure=False).result()
 
@@ -188,13 +187,13 @@ async def test_a_worker_that_knows_no_such_executor_says_that_it_was_closed(
 def test_an_asynchronous_client_is_refused(cluster: str) -> None:
     async def main() -> None:
         async with Client(cluster, asynchronous=True, set_as_default=False) as client:
-            with pytest.raises(TypeError, match="not asynchronous"):
+            with pytest.raises(TypeError, match="synchronous client"):
                 DaskExecutor(client)
 
     asyncio.run(main())
 
 
-async def test_a_scheduler_that_does_not_answer_is_told_on_entering() -> None:
+async def test_entering_fails_if_no_scheduler_answers() -> None:
     nowhere = "tcp://127.0.0.1:1"
     with (
         configure({"distributed.comm.timeouts.connect": "0.3s"}),
@@ -203,7 +202,7 @@ async def test_a_scheduler_that_does_not_answer_is_told_on_entering() -> None:
         await DaskExecutor(nowhere).__aenter__()
 
 
-async def test_a_client_that_was_closed_is_told_on_entering(cluster: str) -> None:
+async def test_entering_fails_if_the_client_is_closed(cluster: str) -> None:
     with Client(cluster, set_as_default=False) as client:
         pass
     with pytest.raises(ExecutorLost, match="connection to the Dask scheduler is lost"):
@@ -226,9 +225,7 @@ anyio.run(main)
 """
 
 
-def test_the_workers_clean_up_after_a_coordinator_that_was_killed(
-    cluster: str, folder: Folder
-) -> None:
+def test_workers_clean_up_after_a_killed_coordinator(cluster: str, folder: Folder) -> None:
     script = [sys.executable, "-c", SCRIPT, cluster, str(folder.path)]
     with subprocess.Popen(script, cwd=ROOT) as coordinator:
         try:
@@ -240,8 +237,7 @@ def test_the_workers_clean_up_after_a_coordinator_that_was_killed(
     assert folder.begun()["item-ended"] == 1
 
 
-@on_asyncio
-async def test_a_lost_scheduler_ends_what_is_under_way(
+async def test_a_lost_scheduler_ends_the_items_in_progress(
     scheduler: Scheduler, folder: Folder
 ) -> None:
     async with DaskExecutor(scheduler.address, lambda: folder) as executor:

@@ -1,4 +1,4 @@
-"""Runs whose items are elsewhere survive the death of the coordinator, and of the scheduler."""
+"""Runs whose items run elsewhere survive the death of the coordinator, and of the scheduler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.executors.items import Folder
 
 @pytest.fixture(params=["processes", "dask"])
 def where(request: pytest.FixtureRequest) -> str:
-    """Where the items run, as the job takes it."""
+    """Where the items run, as the job's argument names it."""
     return request.param if request.param == "processes" else request.getfixturevalue("cluster")
 
 
@@ -47,14 +47,14 @@ class Job:
         return anyio.run(read)
 
     def completed(self) -> set[str]:
-        """The items whose steps are durably completed."""
+        """Return the items whose steps are durably completed."""
         steps = [done.step for done in self.checkpoint().completed_steps]
         return {step.partition("[")[2].partition("]")[0] for step in steps}
 
 
 @pytest.fixture
 def job(folder: Folder) -> Iterator[Job]:
-    """The job, of whose items all but four wait while `hold` is there."""
+    """The job, with all but four items waiting while the file `hold` exists."""
     job = Job(folder)
     folder.put("hold")
     yield job
@@ -65,7 +65,7 @@ def job(folder: Folder) -> Iterator[Job]:
 
 
 def half_way(job: Job, where: str) -> subprocess.Popen[str]:
-    """Start the job, and wait until four items are durably done and two more under way."""
+    """Start the job, and wait until four items are durably done and two more have begun."""
     process = job.launch("start", where)
     until(lambda: len(job.folder.begun()) == durable_job.FREE + 2)
     until(lambda: len(job.completed()) == durable_job.FREE)
@@ -73,7 +73,7 @@ def half_way(job: Job, where: str) -> subprocess.Popen[str]:
 
 
 def check_resumed(job: Job, where: str) -> None:
-    """Resume the job, and check that it ends as if nothing had happened, and repeats nothing done."""
+    """Resume the job; assert that its result is right and that no completed item ran again."""
     done = job.completed()
     assert len(done) == durable_job.FREE
     (job.folder.path / "hold").unlink()
@@ -86,7 +86,7 @@ def check_resumed(job: Job, where: str) -> None:
     assert max(begun.values()) <= 2
 
 
-def test_a_killed_coordinator_is_resumed_and_what_was_done_is_not_run_again(
+def test_a_resume_after_a_killed_coordinator_repeats_no_completed_item(
     job: Job, where: str
 ) -> None:
     process = half_way(job, where)
@@ -96,7 +96,7 @@ def test_a_killed_coordinator_is_resumed_and_what_was_done_is_not_run_again(
     check_resumed(job, where)
 
 
-def test_a_lost_scheduler_leaves_a_run_that_another_executor_resumes(
+def test_another_executor_resumes_a_run_after_the_scheduler_is_lost(
     job: Job, scheduler: Scheduler
 ) -> None:
     process = half_way(job, scheduler.address)

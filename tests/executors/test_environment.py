@@ -1,4 +1,4 @@
-"""Environments of workers: made once for each process, and left."""
+"""The environments of workers are made once per process, and left at the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.executors.items import Folder, begin, opened
 pytestmark = pytest.mark.anyio
 
 
-async def test_an_environment_is_made_once_for_each_process_and_left(
+async def test_an_environment_is_entered_once_per_process_and_left(
     make_remote: MakeExecutor, folder: Folder
 ) -> None:
     async with make_remote(partial(opened, folder)) as executor:
@@ -39,22 +39,24 @@ async def test_an_environment_that_cannot_be_made_is_a_defect(make_remote: MakeE
             assert "in make_env\n" in raised.value.__notes__[0]
 
 
-async def test_a_factory_that_wants_to_exit_is_a_defect(make_remote: MakeExecutor) -> None:
+async def test_a_factory_that_exits_is_a_defect(make_remote: MakeExecutor) -> None:
     async with make_remote(lambda: sys.exit(3)) as executor:
         with pytest.raises(RuntimeError, match=r"make_env raised SystemExit\(3\)"):
             await executor.apply(pure, 1).run(None)
 
 
-async def test_an_async_factory_is_told_to_be_a_context_manager(make_remote: MakeExecutor) -> None:
+async def test_an_async_factory_is_refused_in_favour_of_a_context_manager(
+    make_remote: MakeExecutor,
+) -> None:
     async def make_env() -> Folder:
-        raise AssertionError("nobody awaits it")
+        raise AssertionError("awaited")
 
     async with make_remote(make_env) as executor:
-        with pytest.raises(TypeError, match="is to be an async context manager"):
+        with pytest.raises(TypeError, match="an async context manager"):
             await executor.apply(pure, 1).run(None)
 
 
-async def test_a_factory_that_cannot_travel_is_told_on_entering(make_remote: MakeExecutor) -> None:
+async def test_entering_fails_if_the_factory_cannot_be_pickled(make_remote: MakeExecutor) -> None:
     lock = Lock()
     with pytest.raises(TypeError, match="lock") as refused:
         async with make_remote(lambda: lock):
@@ -63,27 +65,27 @@ async def test_a_factory_that_cannot_travel_is_told_on_entering(make_remote: Mak
     assert "while sending make_env" in refused.value.__notes__[0]
 
 
-def test_what_is_no_factory_is_refused_at_once(make_remote: MakeExecutor) -> None:
-    with pytest.raises(TypeError, match="called there: 5 cannot be"):
+def test_a_factory_must_be_callable(make_remote: MakeExecutor) -> None:
+    with pytest.raises(TypeError, match="must be a function that makes an environment, not 5"):
         make_remote(5)
 
 
-async def test_outside_of_its_block_a_remote_executor_runs_nothing(
+async def test_an_executor_runs_items_only_inside_its_block(
     make_remote: MakeExecutor,
 ) -> None:
     executor = make_remote()
-    with pytest.raises(RuntimeError, match="within `async with"):
+    with pytest.raises(RuntimeError, match="inside `async with"):
         await executor.apply(pure, 1).run(None)
     async with executor:
         assert await executor.apply(pure, 1).run(None) == Success(1)
-    with pytest.raises(RuntimeError, match="within `async with"):
+    with pytest.raises(RuntimeError, match="inside `async with"):
         await executor.apply(pure, 1).run(None)
 
 
-async def test_an_executor_is_entered_once_at_a_time(make_remote: MakeExecutor) -> None:
+async def test_an_executor_cannot_be_entered_twice_at_a_time(make_remote: MakeExecutor) -> None:
     executor = make_remote()
     async with executor:
-        with pytest.raises(RuntimeError, match="entered already: enter it once, and share it"):
+        with pytest.raises(RuntimeError, match="already been entered: enter it once, and share it"):
             await executor.__aenter__()
 
         assert await executor.apply(pure, 1).run(None) == Success(1)

@@ -1,7 +1,8 @@
-"""What holds wherever items run."""
+"""The promises of all executors."""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -74,7 +75,7 @@ def price_of(shop: Shop, item: str) -> int:
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """Both backends, each with one executor of a kind for the whole of this file."""
+    """Both backends, each with one executor of each kind for this whole file."""
     return str(request.param)
 
 
@@ -96,10 +97,10 @@ async def executor(
 
 
 elsewhere = pytest.mark.parametrize("executor", ["processes", "dask"], indirect=True)
-"""For what holds of executors whose items run in other processes."""
+"""For tests of executors whose items run in other processes."""
 
 
-async def test_values_come_back_from_the_environment_that_is_there(
+async def test_items_use_the_environment_of_the_executor(
     executor: AnyExecutor,
 ) -> None:
     prices = par_traverse(["cap", "scarf"] * 5, lambda item: executor.apply(price_of, item))
@@ -107,7 +108,7 @@ async def test_values_come_back_from_the_environment_that_is_there(
     assert await prices.run(SHOP) == Success([7, 9] * 5)
 
 
-async def test_an_effect_runs_as_often_as_it_is_run(executor: AnyExecutor) -> None:
+async def test_an_effect_can_run_more_than_once(executor: AnyExecutor) -> None:
     price = executor.apply(price_of, "cap")
 
     assert await price.run(SHOP) == Success(7)
@@ -130,7 +131,7 @@ ERRORS = [
 ]
 
 
-async def test_failures_come_back_with_their_classes_and_fields(
+async def test_failures_keep_their_classes_and_fields(
     executor: AnyExecutor,
 ) -> None:
     found = (await par_all([executor.apply(fail, e) for e in ERRORS]).run(None)).failure()
@@ -172,14 +173,14 @@ async def test_a_defect_has_the_traceback_of_its_worker_as_a_note(
     assert ", in explode\n" in note
 
 
-async def test_a_function_that_raises_instead_of_giving_an_effect_is_a_defect(
+async def test_a_function_that_raises_instead_of_returning_an_effect_is_a_defect(
     executor: AnyExecutor,
 ) -> None:
     with pytest.raises(ZeroDivisionError):
         await executor.apply(lambda n: pure(1 // n), 0).run(None)
 
 
-async def test_an_interrupted_item_runs_its_finalizers_and_the_executor_goes_on(
+async def test_an_interrupted_item_runs_its_finalizers_and_the_executor_stays_usable(
     executor: AnyExecutor, folder: Folder
 ) -> None:
     sleeper = executor.apply(lambda folder: asleep("cap").provide(folder), folder)
@@ -189,8 +190,7 @@ async def test_an_interrupted_item_runs_its_finalizers_and_the_executor_goes_on(
     await soon(lambda: folder.begun()["cap-ended"])
 
 
-async def test_a_composed_effect_travels(executor: AnyExecutor) -> None:
-    """One of almost every kind of node."""
+async def test_an_effect_with_most_kinds_of_nodes_can_be_sent(executor: AnyExecutor) -> None:
 
     def same(shop: Shop) -> Shop:
         return shop
@@ -227,7 +227,7 @@ async def test_step_info_is_known_where_the_step_runs(executor: AnyExecutor) -> 
     assert info.idempotency_key == "monday:pay"
 
 
-async def test_the_context_of_the_run_is_known_where_its_items_run(executor: AnyExecutor) -> None:
+async def test_the_run_context_is_known_where_the_items_run(executor: AnyExecutor) -> None:
     def tenant(name: str) -> Effect[object, Never, str]:
         return run_context().map(lambda context: f"{name} of {context.get('tenant')}")
 
@@ -244,7 +244,7 @@ async def test_the_context_of_the_run_is_known_where_its_items_run(executor: Any
     assert await executor.apply(tenant, "hat").run(None) == Success("hat of None")
 
 
-async def test_the_action_of_a_machine_may_use_an_executor_that_it_captures(
+async def test_the_action_of_a_machine_may_use_an_executor(
     executor: AnyExecutor,
 ) -> None:
     def about(state: str) -> Effect[object, Never, str]:
@@ -274,7 +274,7 @@ def inner(number: int) -> Effect[object, str, int]:
 
 
 @elsewhere
-async def test_steps_within_an_item_run_undurably_elsewhere(executor: AnyExecutor) -> None:
+async def test_steps_inside_an_item_are_not_recorded(executor: AnyExecutor) -> None:
     app = App(Checkpoints(MemoryStore()))
 
     @workflow
@@ -290,19 +290,21 @@ async def test_steps_within_an_item_run_undurably_elsewhere(executor: AnyExecuto
 
 
 @elsewhere
-async def test_what_cannot_travel_is_a_defect_that_says_so(executor: AnyExecutor) -> None:
+async def test_a_value_that_cannot_be_pickled_is_a_defect_with_a_note(
+    executor: AnyExecutor,
+) -> None:
     with pytest.raises(TypeError, match="lock") as sending:
         await executor.apply(pure, Lock()).run(None)
     with pytest.raises(TypeError, match="lock") as returning:
         await executor.apply(lambda _: from_fn(lambda _: Lock()), None).run(None)
 
-    assert "to a worker: both travel pickled" in sending.value.__notes__[0]
-    assert "cannot travel back" in returning.value.__notes__[0]
+    assert "to a worker: both are pickled" in sending.value.__notes__[0]
+    assert "it cannot be pickled and unpickled" in returning.value.__notes__[0]
     assert await executor.apply(pure, "still there").run(None) == Success("still there")
 
 
 class Peculiar:
-    """Can be taken apart, but not put together again."""
+    """Can be pickled, but not unpickled."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -312,22 +314,26 @@ class Peculiar:
 
 
 @elsewhere
-async def test_a_value_that_cannot_be_made_anew_is_told_by_its_class(executor: AnyExecutor) -> None:
+async def test_a_value_that_cannot_be_unpickled_is_a_defect_that_names_its_class(
+    executor: AnyExecutor,
+) -> None:
     with pytest.raises(TypeError, match="number") as returning:
         await executor.apply(lambda n: from_fn(lambda _: Peculiar(n)), 1).run(None)
 
-    assert "Peculiar'> cannot travel back" in returning.value.__notes__[0]
+    assert "Peculiar'>: it cannot be pickled and unpickled" in returning.value.__notes__[0]
 
 
 class Stubborn(Exception):
-    """Can be taken apart, but not put together again."""
+    """Can be pickled, but not unpickled."""
 
     def __reduce__(self) -> Any:
         return int, ("no number",)
 
 
 @elsewhere
-async def test_an_exception_that_cannot_travel_has_a_stand_in(executor: AnyExecutor) -> None:
+async def test_an_exception_that_cannot_be_unpickled_is_replaced_by_its_text(
+    executor: AnyExecutor,
+) -> None:
     def raising(_: object) -> Never:
         raise Stubborn("bug")
 
@@ -337,11 +343,11 @@ async def test_an_exception_that_cannot_travel_has_a_stand_in(executor: AnyExecu
         await executor.apply(lambda _: fail(Stubborn("no")), None).run(None)
 
     assert "in raising\n" in raised.value.__notes__[0]
-    assert "cannot travel back" in failed.value.__notes__[0]
+    assert "it cannot be pickled and unpickled" in failed.value.__notes__[0]
 
 
 @elsewhere
-async def test_an_item_that_wants_to_exit_is_a_defect(executor: AnyExecutor) -> None:
+async def test_an_item_that_exits_is_a_defect(executor: AnyExecutor) -> None:
     with pytest.raises(RuntimeError, match=r"raised SystemExit\(3\)") as raised:
         await executor.apply(lambda code: from_fn(lambda _: sys.exit(code)), 3).run(None)
     assert await executor.apply(pure, "still there").run(None) == Success("still there")
@@ -350,11 +356,11 @@ async def test_an_item_that_wants_to_exit_is_a_defect(executor: AnyExecutor) -> 
 
 
 class Leaving(BaseException):
-    """No `Exception`, so that hardly anybody catches it."""
+    """Not an `Exception`."""
 
 
 @elsewhere
-async def test_an_item_that_raises_no_exception_is_a_defect(executor: AnyExecutor) -> None:
+async def test_an_item_that_raises_a_base_exception_is_a_defect(executor: AnyExecutor) -> None:
     def leave(reason: str, _: object) -> Never:
         raise Leaving(reason)
 
@@ -364,8 +370,59 @@ async def test_an_item_that_raises_no_exception_is_a_defect(executor: AnyExecuto
     assert "in leave\n" in raised.value.__notes__[0]
 
 
+@dataclass(frozen=True)
+class Frozen(Exception):
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenWithSlots(Exception):
+    reason: str
+
+
 @elsewhere
-async def test_a_class_that_travels_by_value_is_the_same_when_it_comes_back(
+@pytest.mark.parametrize("kind", [Frozen, FrozenWithSlots])
+async def test_a_frozen_defect_is_raised_as_itself(
+    executor: AnyExecutor, kind: type[Frozen | FrozenWithSlots]
+) -> None:
+    def refuse(reason: str, _: object) -> Never:
+        raise kind(reason)
+
+    with pytest.raises(kind) as raised:
+        await executor.apply(lambda reason: from_fn(partial(refuse, reason)), "late").run(None)
+
+    assert raised.value.reason == "late"
+
+
+@elsewhere
+@pytest.mark.parametrize("leaving", [GeneratorExit("done"), asyncio.CancelledError("done")])
+async def test_an_item_that_cancels_only_itself_is_a_defect(
+    executor: AnyExecutor, leaving: BaseException
+) -> None:
+    def leave(_: object) -> Never:
+        raise leaving
+
+    with pytest.raises(RuntimeError, match=r"the item raised \w+\('done'\)") as raised:
+        await executor.apply(lambda _: from_fn(leave), None).run(None)
+
+    assert "in leave\n" in raised.value.__notes__[0]
+
+
+@elsewhere
+async def test_a_module_that_exits_is_a_defect(executor: AnyExecutor) -> None:
+    with pytest.raises(RuntimeError, match=r"raised SystemExit\(3\)"):
+        await executor.apply(pure, ExitsWhenUnpickled()).run(None)
+
+
+class ExitsWhenUnpickled:
+    """Unpickles like a name from a module that calls `sys.exit` when it is imported."""
+
+    def __reduce__(self) -> Any:
+        return sys.exit, (3,)
+
+
+@elsewhere
+async def test_a_class_sent_by_value_comes_back_as_the_same_class(
     executor: AnyExecutor,
 ) -> None:
     class Local:
@@ -387,7 +444,7 @@ async def test_a_class_that_travels_by_value_is_the_same_when_it_comes_back(
     ("name", "package", "extra"),
     [("ProcessExecutor", "cloudpickle", "processes"), ("DaskExecutor", "distributed", "dask")],
 )
-def test_a_missing_package_is_told_with_what_to_install(
+def test_a_missing_package_is_named_with_what_to_install(
     name: str, package: str, extra: str
 ) -> None:
     script = f"import sys; sys.modules[{package!r}] = None; from effectflow.executors import {name}"

@@ -1,4 +1,4 @@
-"""Jobs whose items run elsewhere: one that is deadly, and an executor that is gone."""
+"""Jobs whose items run elsewhere: an item that kills its worker, and an executor that is lost."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ async def test_an_item_that_kills_its_workers_becomes_a_dead_letter(folder: Fold
 
 
 class Gone:
-    """An executor whose cluster is out of reach."""
+    """An executor whose cluster cannot be reached."""
 
     def apply(self, function: object, item: object) -> Effect[Any, Any, Any]:
         return fail(ExecutorLost("the cluster is out of reach"))
 
 
 @pytest.mark.parametrize("on_item_failure", ["fail", "dead_letter"])
-async def test_a_lost_executor_stops_the_job_which_another_resumes(
+async def test_another_executor_resumes_a_job_after_the_executor_is_lost(
     folder: Folder, on_item_failure: Literal["fail", "dead_letter"]
 ) -> None:
     app = App(Checkpoints(store := MemoryStore()))

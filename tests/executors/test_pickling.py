@@ -1,4 +1,4 @@
-"""What comes back of a journey is what went out: exceptions field for field, classes as they are."""
+"""Pickling preserves values: exceptions field for field, and classes as they are."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class FileTrouble(OSError):
         self.severity = -code
 
 
-class SaysHow(Exception):
+class ReducesItself(Exception):
     def __init__(self, text: str, secret: object) -> None:
         super().__init__(text)
         self.secret = secret
 
     def __reduce__(self) -> Any:
-        return SaysHow, (self.args[0], "kept back")
+        return ReducesItself, (self.args[0], "kept back")
 
 
 EXCEPTIONS: list[st.SearchStrategy[Exception]] = [
@@ -80,7 +80,7 @@ EXCEPTIONS: list[st.SearchStrategy[Exception]] = [
 
 
 def shown(error: BaseException) -> dict[str, object]:
-    """All that can be seen of an exception."""
+    """Return everything that is visible of an exception."""
     names = {name for name in dir(error) if not name.startswith("__")} | {"__notes__"}
     fields: dict[str, object] = {name: getattr(error, name, None) for name in names}
     return {"type": type(error), "text": str(error)} | {
@@ -100,8 +100,8 @@ def test_an_exception_comes_back_field_for_field(error: Exception, notes: list[s
 
 
 @pytest.fixture
-def ways_of_dask() -> Iterator[None]:
-    """How exceptions travel once Dask is imported."""
+def reducers_of_dask() -> Iterator[None]:
+    """The reducers of exceptions that Dask registers when it is imported."""
     before = dict(copyreg.dispatch_table)
     pickling_support.install()
     yield
@@ -109,16 +109,17 @@ def ways_of_dask() -> Iterator[None]:
     copyreg.dispatch_table.update(before)
 
 
-@pytest.mark.usefixtures("ways_of_dask")
+@pytest.mark.usefixtures("reducers_of_dask")
 @pytest.mark.parametrize(
-    "error", [PydanticSerializationError("a"), Renamed(code=1, text="a"), SaysHow("a", "kept back")]
+    "error",
+    [PydanticSerializationError("a"), Renamed(code=1, text="a"), ReducesItself("a", "kept back")],
 )
-def test_exceptions_travel_so_when_dask_has_other_ways(error: Exception) -> None:
+def test_exceptions_come_back_even_if_dask_registers_other_reducers(error: Exception) -> None:
     assert shown(loads(dumps(error))) == shown(error)
 
 
-def test_a_class_that_says_how_it_travels_is_left_alone() -> None:
-    assert loads(dumps(SaysHow("text", object()))).secret == "kept back"
+def test_a_class_with_its_own_reduce_is_left_alone() -> None:
+    assert loads(dumps(ReducesItself("text", object()))).secret == "kept back"
 
 
 class Line(BaseModel):
@@ -133,7 +134,7 @@ class Line(BaseModel):
         return text
 
 
-def test_a_class_in_rust_that_says_how_it_travels_is_left_alone() -> None:
+def test_a_class_in_rust_with_its_own_reduce_is_left_alone() -> None:
     with pytest.raises(ValidationError) as raised:
         Line.model_validate({"number": "many", "text": ""})
 
@@ -152,7 +153,7 @@ def test_the_exceptions_of_a_group_come_back() -> None:
     assert (first.code, first.text, second.code, second.text) == (1, "a", 2, "b")
 
 
-def test_an_exception_may_refer_to_itself() -> None:
+def test_an_exception_that_refers_to_itself_comes_back() -> None:
     error = Renamed(code=1, text="a")
     error.cause_of = [error]  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -161,7 +162,7 @@ def test_an_exception_may_refer_to_itself() -> None:
     assert back.cause_of[0] is back
 
 
-def test_lambdas_and_closures_travel() -> None:
+def test_lambdas_and_closures_can_be_pickled() -> None:
     def adding(number: int) -> Callable[[int], int]:
         return lambda other: number + other
 
@@ -169,6 +170,6 @@ def test_lambdas_and_closures_travel() -> None:
 
 
 @pytest.mark.parametrize("kind", [Frozen, Loose])
-def test_a_class_that_can_be_imported_travels_as_its_name(kind: type) -> None:
+def test_a_class_that_can_be_imported_is_pickled_by_name(kind: type) -> None:
     assert loads(dumps(kind)) is kind
     assert len(dumps(kind)) < 100

@@ -1,4 +1,4 @@
-"""A pool of processes: what dies, what is killed, and what is left."""
+"""A pool of processes: workers that die, items that are cancelled, and what closing leaves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from effectflow import (
 from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.effects.event_loop import running_backend
 from effectflow.executors import ProcessExecutor
-from tests.executors.conftest import interrupted, on_asyncio, soon, until
+from tests.executors.conftest import interrupted, on_both_backends, soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held
 
 pytestmark = pytest.mark.anyio
@@ -48,40 +48,33 @@ def is_running(pid: int) -> bool:
 
 @pytest.fixture
 def children() -> Children:
-    """The processes that the test has started and not yet waited for, dead ones included."""
+    """Return the processes that the test has started and not yet waited for, even dead ones."""
     before = set(psutil.Process().children())
     return lambda: set(psutil.Process().children()) - before
 
 
 @effect
 def meet(folder: Folder, item: int) -> int:
-    """Ends when two items have begun, so that it needs two workers at once."""
+    """End when two items have begun, which takes two workers at once."""
     folder.write(f"{item} {os.getpid()}")
     until(lambda: len(folder.lines()) >= 2)
     return os.getpid()
 
 
-async def test_items_run_in_several_processes_at_once(folder: Folder) -> None:
+async def test_items_run_in_at_most_the_given_number_of_processes_which_closing_ends(
+    folder: Folder, children: Children
+) -> None:
     async with ProcessExecutor(lambda: folder, workers=2) as executor:
         pids = await par_traverse(range(8), lambda n: executor.apply(meet, n)).run_or_raise(None)
+        assert {child.pid for child in children()} == set(pids)
 
     assert len(set(pids)) == 2
     assert os.getpid() not in pids
+    assert not children()
 
 
-@on_asyncio
-async def test_no_more_processes_are_started_than_it_is_told(
-    folder: Folder, children: Children
-) -> None:
-    async with ProcessExecutor(lambda: folder, workers=1) as executor:
-        await par_traverse(range(8), lambda n: executor.apply(begin, n)).run_or_raise(None)
-        assert len(children()) == 1
-
-    with pytest.raises(ValueError, match="needs a worker"):
-        ProcessExecutor(workers=0)
-
-
-async def test_a_killed_worker_costs_its_item_one_more_run_and_the_others_nothing(
+@on_both_backends
+async def test_only_the_item_of_a_killed_worker_runs_again(
     folder: Folder,
 ) -> None:
     async with ProcessExecutor(lambda: folder, workers=2) as executor:
@@ -99,7 +92,7 @@ async def test_a_killed_worker_costs_its_item_one_more_run_and_the_others_nothin
     assert folder.begun() == {"0": 2, "1": 1, "2": 1, "3": 1, "4": 1, "5": 1}
 
 
-async def test_the_signal_to_save_costs_no_worker_that_gets_it_as_well(folder: Folder) -> None:
+async def test_workers_ignore_the_signal_to_save(folder: Folder) -> None:
     async with ProcessExecutor(lambda: folder, workers=2) as executor:
 
         async def ask_all_to_save(_: object) -> None:
@@ -115,7 +108,7 @@ async def test_the_signal_to_save_costs_no_worker_that_gets_it_as_well(folder: F
     assert folder.begun() == {"0": 1, "1": 1, "2": 1, "3": 1}
 
 
-async def test_an_item_that_always_kills_its_worker_fails_and_the_others_do_not(
+async def test_an_item_that_always_kills_its_worker_fails_alone(
     folder: Folder,
 ) -> None:
     async with ProcessExecutor(lambda: folder, workers=2, attempts=2) as executor:
@@ -129,8 +122,7 @@ async def test_an_item_that_always_kills_its_worker_fails_and_the_others_do_not(
     assert folder.begun() == {"0": 2, "1": 2, "2": 2, "3": 2, "4": 1, "5": 1}
 
 
-@on_asyncio
-async def test_a_worker_that_exits_is_told_by_its_code() -> None:
+async def test_the_failure_names_the_exit_code_of_the_worker() -> None:
     async with ProcessExecutor(attempts=1) as executor:
         lost = (
             await executor.apply(lambda n: from_fn(lambda _: os._exit(n)), 7).run(None)
@@ -142,12 +134,12 @@ async def test_a_worker_that_exits_is_told_by_its_code() -> None:
 
 
 @pytest.mark.parametrize("options", [{"workers": 0}, {"attempts": 0}, {"grace": -1}])
-def test_options_that_mean_nothing_are_refused_at_once(options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         ProcessExecutor(**options)
 
 
-async def test_a_worker_killed_while_idle_costs_nothing(folder: Folder) -> None:
+async def test_a_worker_killed_while_idle_is_replaced(folder: Folder) -> None:
     async with ProcessExecutor(lambda: folder, workers=1, attempts=2) as executor:
         first = await executor.apply(begin, 1).run_or_raise(None)
         os.kill(first, signal.SIGKILL)
@@ -158,20 +150,22 @@ async def test_a_worker_killed_while_idle_costs_nothing(folder: Folder) -> None:
     assert folder.begun() == {"1": 1, "2": 1}
 
 
-async def test_a_cancelled_item_that_ends_in_time_leaves_its_worker_to_the_next(
+@on_both_backends
+async def test_a_cancelled_item_that_ends_in_time_leaves_its_worker_for_the_next(
     folder: Folder,
 ) -> None:
     async with ProcessExecutor(lambda: folder, workers=1, grace=30) as executor:
         warm = await executor.apply(begin, "warm").run_or_raise(None)
         await interrupted(executor.apply(asleep, "long"), None, lambda: folder.begun()["long"])
-        # Its finalizer has run before anybody has control again.
+        # The finalizer runs before `interrupted` returns.
         assert folder.begun()["long-ended"] == 1
         after = await executor.apply(begin, "after").run_or_raise(None)
 
     assert warm == after
 
 
-async def test_a_cancelled_item_that_goes_on_computing_is_ended_with_its_process(
+@on_both_backends
+async def test_a_cancelled_item_that_keeps_computing_is_killed_with_its_process(
     folder: Folder,
 ) -> None:
     async with ProcessExecutor(lambda: folder, workers=1, grace=0.2) as executor:
@@ -184,8 +178,7 @@ async def test_a_cancelled_item_that_goes_on_computing_is_ended_with_its_process
     assert folder.begun()["busy"] == 1
 
 
-@on_asyncio
-async def test_asyncio_s_own_cancellation_is_as_good(folder: Folder) -> None:
+async def test_cancelling_the_asyncio_task_cancels_the_item(folder: Folder) -> None:
     async with ProcessExecutor(lambda: folder, workers=1, grace=30) as executor:
         warm = await executor.apply(begin, "warm").run_or_raise(None)
         task = asyncio.create_task(executor.apply(asleep, "long").run(None))
@@ -197,8 +190,10 @@ async def test_asyncio_s_own_cancellation_is_as_good(folder: Folder) -> None:
         assert await executor.apply(begin, "after").run_or_raise(None) == warm
 
 
-async def test_an_item_cancelled_before_it_began_does_not_begin(folder: Folder) -> None:
-    """While its environment is still being made, say."""
+@on_both_backends
+async def test_an_item_cancelled_while_its_environment_is_made_does_not_begin(
+    folder: Folder,
+) -> None:
 
     def make_env() -> Folder:
         folder.write(f"making {os.getpid()}")
@@ -212,17 +207,8 @@ async def test_an_item_cancelled_before_it_began_does_not_begin(folder: Folder) 
     assert folder.begun() == {"making": 1, "next": 1}
 
 
-async def test_closing_ends_every_process_and_leaves_no_zombie(
-    folder: Folder, children: Children
-) -> None:
-    async with ProcessExecutor(lambda: folder, workers=2) as executor:
-        await par_traverse(range(2), lambda n: executor.apply(meet, n)).run_or_raise(None)
-        assert len(children()) == 2
-
-    assert not children()
-
-
-async def test_closing_ends_what_is_under_way(folder: Folder, children: Children) -> None:
+@on_both_backends
+async def test_closing_ends_the_items_in_progress(folder: Folder, children: Children) -> None:
     results = []
 
     async def run(effect: Effect[object, object, int]) -> None:
@@ -241,15 +227,15 @@ async def test_closing_ends_what_is_under_way(folder: Folder, children: Children
     assert not children()
 
 
-@on_asyncio
-async def test_large_items_and_values_travel() -> None:
+async def test_large_items_and_values_can_be_sent() -> None:
     data = os.urandom(5_000_000)
     async with ProcessExecutor(workers=1) as executor:
         assert await executor.apply(lambda d: pure(d[::-1]), data).run(None) == Success(data[::-1])
 
 
-@on_asyncio
-async def test_what_an_item_prints_is_no_reply(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_what_an_item_prints_goes_to_standard_error(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     def shout(word: str, _: object) -> int:
         sys.stdout.write(f"{word}\n")
         os.write(1, b"raw\n")
@@ -262,22 +248,9 @@ async def test_what_an_item_prints_is_no_reply(capfd: pytest.CaptureFixture[str]
     assert capfd.readouterr().err == "loud\nraw\n"
 
 
-@on_asyncio
-async def test_an_environment_that_cannot_be_made_is_told_once(
-    capfd: pytest.CaptureFixture[str],
+async def test_an_environment_that_cannot_be_made_is_made_again_for_the_next_call(
+    folder: Folder, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def make_env() -> Never:
-        raise ConnectionError("no database")
-
-    async with ProcessExecutor(make_env, workers=1) as executor:
-        for _ in range(2):
-            with pytest.raises(ConnectionError, match="no database"):
-                await executor.apply(pure, 1).run(None)
-
-    assert capfd.readouterr().err == "", "the defect says it all"
-
-
-async def test_an_environment_that_can_be_made_later_costs_no_attempt(folder: Folder) -> None:
     def make_env() -> Folder:
         if not folder.has("database"):
             raise ConnectionError("no database")
@@ -290,9 +263,10 @@ async def test_an_environment_that_can_be_made_later_costs_no_attempt(folder: Fo
         folder.put("database")
         assert isinstance(await executor.apply(begin, 1).run(None), Success)
 
+    assert capfd.readouterr().err == "", "the defect says everything"
 
-@on_asyncio
-async def test_a_place_of_imports_that_is_no_text_is_overlooked_as_python_does(
+
+async def test_entries_of_sys_path_that_are_not_text_are_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "path", [tmp_path, *sys.path])
@@ -302,9 +276,7 @@ async def test_a_place_of_imports_that_is_no_text_is_overlooked_as_python_does(
     assert paths == sys.path[1:]
 
 
-@on_asyncio
-async def test_a_process_that_an_item_forks_keeps_nobody_waiting(folder: Folder) -> None:
-    """It would, if it kept the pipes of its parent open."""
+async def test_a_process_that_an_item_forks_does_not_keep_the_pipes_open(folder: Folder) -> None:
 
     @effect
     def fork_and_die(folder: Folder, item: str) -> Never:
@@ -323,6 +295,7 @@ async def test_a_process_that_an_item_forks_keeps_nobody_waiting(folder: Folder)
     assert isinstance(result, Failure)
 
 
+@on_both_backends
 async def test_workers_run_the_event_loop_of_the_coordinator(anyio_backend: str) -> None:
     async with ProcessExecutor(workers=1) as executor:
         backend = executor.apply(lambda _: from_fn(lambda _: running_backend()), None)
@@ -337,7 +310,7 @@ async def unclosable(folder: Folder) -> AsyncGenerator[Folder]:
     await anyio.sleep(60)
 
 
-async def test_an_environment_that_does_not_end_is_ended_by_force(
+async def test_an_environment_that_does_not_close_is_ended_by_force(
     folder: Folder, children: Children
 ) -> None:
     async with ProcessExecutor(partial(unclosable, folder), workers=1, grace=0.2) as executor:
@@ -354,7 +327,7 @@ import anyio
 from effectflow import from_fn, par_traverse
 from effectflow.executors import ProcessExecutor
 
-# Tests that run in the background are started with it ignored, and so are their children.
+# A test in the background ignores SIGINT, and so do its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def busy(item):
@@ -377,7 +350,7 @@ except (KeyboardInterrupt, BaseExceptionGroup):
 
 @pytest.fixture
 def coordinator(folder: Folder, anyio_backend: str) -> Iterator[subprocess.Popen[str]]:
-    """A process of its own, with two busy workers."""
+    """Another process, with two busy workers."""
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT, anyio_backend],
         cwd=folder.path,
@@ -401,7 +374,8 @@ async def test_workers_end_when_the_coordinator_is_killed(
     until(lambda: not any(is_running(folder.pid_of(item)) for item in range(2)), seconds=5)
 
 
-async def test_ctrl_c_ends_the_workers_without_a_word_of_theirs(
+@on_both_backends
+async def test_ctrl_c_ends_the_workers_silently(
     coordinator: subprocess.Popen[str], folder: Folder
 ) -> None:
     os.killpg(coordinator.pid, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""SIGUSR1 makes durable now what a run has done: shown with real processes that are killed after it."""
+"""SIGUSR1 makes the progress of a run durable: real processes are killed after it."""
 
 from __future__ import annotations
 
@@ -97,22 +97,20 @@ def durable_items(folder: Path) -> set[str]:
 def wait_until_durable(folder: Path, items: set[str]) -> None:
     deadline = time.monotonic() + 30
     while not items <= durable_items(folder):
-        assert time.monotonic() < deadline, "SIGUSR1 made nothing durable"
+        assert time.monotonic() < deadline, "SIGUSR1 saved nothing"
         time.sleep(0.02)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no SIGUSR1")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_what_was_done_before_the_signal_survives_a_kill_after_it(
-    tmp_path: Path, backend: str
-) -> None:
+def test_progress_before_the_signal_survives_a_kill_after_it(tmp_path: Path, backend: str) -> None:
     life = Life(tmp_path, backend, hangs_at=12)
     done = set(life.lines(12))
     assert durable_items(tmp_path) == set()
 
     life.process.send_signal(signal.SIGUSR1)
     wait_until_durable(tmp_path, done)
-    # It goes on, and may be asked again.
+    # The run continues, and a second signal is allowed.
     assert life.process.poll() is None
     life.process.send_signal(signal.SIGUSR1)
     life.kill()

@@ -7,7 +7,7 @@ from typing import Any
 
 from returns.result import Failure, Success
 
-from effectflow.checkpoint.durable_step import StepDefinition, durable
+from effectflow.checkpoint.step import StepDefinition, durable
 from effectflow.effects import Effect, fail, pure
 from effectflow.workflows.engine import Done, Next, Stuck, advance, advance_once
 
@@ -23,7 +23,7 @@ def to(limit: int, *, effect: Effect[Any, Any, Any] | None = None) -> Any:
         if number >= limit:
             return Done(f"{number}!")
         step = pure(number + 1) if effect is None else effect
-        return Next(COUNT, durable(COUNT, step), lambda output: output)
+        return Next(durable(COUNT, step), lambda output: output)
 
     return pick
 

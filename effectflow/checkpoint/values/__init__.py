@@ -1,23 +1,30 @@
-"""The value model: every value is a tree of plain data that says what it was, type for type."""
+"""The value model: what can be saved, as which plain data, and in which bytes."""
 
-from effectflow.checkpoint.values.digest import are_same, digest_of
-from effectflow.checkpoint.values.encoding import (
-    MAX_COMPACT_BYTES,
-    MAX_PARTS,
+from effectflow.checkpoint.values.classes import KnownTypes
+from effectflow.checkpoint.values.codec import from_tree, to_tree
+from effectflow.checkpoint.values.encodings import (
+    are_same,
     decode_cbor,
     decode_compact,
     decode_entry_tree,
-    decode_indented_json,
     decode_json,
+    digest_of,
+    encode_arguments,
     encode_cbor,
     encode_compact,
     encode_json,
+    render_arguments,
 )
-from effectflow.checkpoint.values.known_types import KnownTypes, MalformedValue
-from effectflow.checkpoint.values.model import Tree
-from effectflow.checkpoint.values.reading import from_tree
-from effectflow.checkpoint.values.walk import MAX_DEPTH, MAX_INT_BITS, MAX_ITEMS
-from effectflow.checkpoint.values.writing import to_tree
+from effectflow.checkpoint.values.exceptions import safe_repr
+from effectflow.checkpoint.values.limits import (
+    MAX_COMPACT_BYTES,
+    MAX_DEPTH,
+    MAX_INT_BITS,
+    MAX_ITEMS,
+    MAX_PARTS,
+    MalformedValue,
+    Tree,
+)
 
 __all__ = [
     "MAX_COMPACT_BYTES",
@@ -32,12 +39,14 @@ __all__ = [
     "decode_cbor",
     "decode_compact",
     "decode_entry_tree",
-    "decode_indented_json",
     "decode_json",
     "digest_of",
+    "encode_arguments",
     "encode_cbor",
     "encode_compact",
     "encode_json",
     "from_tree",
+    "render_arguments",
+    "safe_repr",
     "to_tree",
 ]

@@ -1,7 +1,7 @@
-"""Exceptions taken apart and put together again, as pickle would do it, but only of known classes.
+"""Exceptions, taken apart and rebuilt as pickle would, but only of known classes.
 
-A class is known if it was declared, derives from one that was, or is built in. No name in stored data
-is ever imported.
+A class is known if it is declared, derives from a declared one, or is built in. A name in stored data is
+never imported.
 """
 
 from __future__ import annotations
@@ -12,15 +12,6 @@ from contextlib import suppress
 from functools import cache
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, TypeAlias, TypeGuard
-
-__all__ = [
-    "error_named",
-    "is_same_error",
-    "name_of_error",
-    "put_together",
-    "take_apart",
-    "text_of",
-]
 
 _BUILTIN: Mapping[str, type[Exception]] = {
     name: value
@@ -33,22 +24,33 @@ _BUILTIN_INITS = {kind.__init__ for kind in _BUILTIN.values()}
 
 
 def name_of_error(kind: type) -> str:
-    """The name of a class of errors, with its module unless that is built in."""
+    """Return the name of a class of errors, with its module unless that is `builtins`."""
     return (
         kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     )
 
 
 def text_of(error: object) -> str:
-    """An error as text, even one that cannot be made text."""
+    """Return the text of an error, even if its `__str__` raises."""
     try:
         return str(error)
     except Exception as problem:
         return f"<its text is unknown: {type(problem).__name__} in {type(error).__name__}.__str__>"
 
 
+def safe_repr(value: object) -> str:
+    """Return the repr of a value, even if its `__repr__` raises."""
+    try:
+        return repr(value)
+    except Exception as problem:
+        return f"<{type(value).__name__}, whose __repr__ raised {type(problem).__name__}>"
+
+
 def error_named(name: object, declared: Mapping[str, type[Exception]]) -> type[Exception]:
-    """A class that was declared, one that derives from it, or a built-in one. Raises LookupError."""
+    """Return a class that is declared, derives from a declared one, or is built in.
+
+    Raises LookupError for any other name.
+    """
     todo = list(declared.values())
     while todo:
         kind = todo.pop()
@@ -61,9 +63,9 @@ def error_named(name: object, declared: Mapping[str, type[Exception]]) -> type[E
 
 
 def take_apart(error: Exception) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments and attributes that make the same exception again."""
+    """Return the arguments and attributes that make the same exception again."""
     kind = type(error)
-    # For an OSError these have the file names too.
+    # For an OSError this has the file names too.
     reduced: Any = _built_in_base(kind).__reduce__(error)
     args: list[Any] = list(reduced[1])
     state = {name: part for name, part in vars(error).items() if name != "__notes__"}
@@ -79,15 +81,18 @@ def take_apart(error: Exception) -> tuple[list[Any], dict[str, Any]]:
 
 
 def put_together(kind: type[Exception], args: list[Any], state: Mapping[str, Any]) -> Exception:
-    """An exception of its arguments and attributes. Raises TypeError, ValueError or AttributeError."""
+    """Return an exception with these arguments and attributes.
+
+    Raises TypeError, ValueError or AttributeError if the class cannot have them.
+    """
     error, members = _made_of(kind, args), _members(kind)
     for name, part in state.items():
         if name.__class__ is not str or name == "__notes__":
-            raise ValueError(f"{name!r} is no attribute of an exception")
+            raise ValueError(f"an exception has no attribute {name!r}")
         if name not in members:
             vars(error)[name] = part
         elif members[name].__objclass__ in _CHECKED_WHEN_MADE:
-            raise ValueError(f"{name} is not what its arguments say")
+            raise ValueError(f"its {name} contradicts its arguments")
         else:
             # Not setattr: a frozen class refuses that, and a property would be called.
             members[name].__set__(error, part)
@@ -95,7 +100,7 @@ def put_together(kind: type[Exception], args: list[Any], state: Mapping[str, Any
 
 
 def is_same_error(one: Exception, other: Exception) -> bool:
-    """Whether two exceptions have the same class and text, and are made of the same parts."""
+    """Return whether two exceptions have the same class and text, and consist of the same parts."""
     if type(one) is not type(other) or text_of(one) != text_of(other):
         return False
     (args, state), (other_args, other_state) = take_apart(one), take_apart(other)
@@ -108,18 +113,18 @@ def is_same_error(one: Exception, other: Exception) -> bool:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two parts are one object, or what a built-in class makes of one: a number or a tuple."""
+    """Return whether two parts are one object, or a number or tuple that a built-in class made of one."""
     return one is other or (
         one.__class__ is other.__class__ and one.__class__ in (int, tuple) and one == other
     )
 
 
 def _made_of(kind: type[Exception], args: list[Any]) -> Exception:
-    """An exception that has nothing but its arguments. Raises ValueError."""
+    """Return an exception that has its arguments and nothing else. Raises ValueError."""
     try:
         if kind.__init__ in _BUILTIN_INITS:
             return kind(*args)
-        # An __init__ of its own may take other arguments than those that it hands on.
+        # Its own __init__ may take other arguments than those that it passes on.
         error = kind.__new__(kind)
         _built_in_base(kind).__init__(error, *args)
     except Exception as problem:
@@ -134,15 +139,15 @@ def _built_in_base(kind: type[Exception]) -> type[Exception]:
 _Member: TypeAlias = MemberDescriptorType | GetSetDescriptorType
 
 _LEFT_OUT = vars(AttributeError)["obj"]
-"""It says where an error was raised, as a traceback does, and may be any object. Pickle leaves it out."""
+"""The object that lacked the attribute: part of where the error was raised. Pickle omits it as well."""
 
 _CHECKED_WHEN_MADE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
-"""CPython reads memory where their attributes say. It checks them when it is given them as arguments."""
+"""CPython reads memory at the position in their attributes, and checks these only as arguments."""
 
 
 @cache
 def _members(kind: type[Exception]) -> Mapping[str, _Member]:
-    """What an exception has besides its `__dict__`: slots, and the attributes of built-in classes."""
+    """Return what an exception has besides its `__dict__`: slots, and attributes of built-in classes."""
     return {
         name: part
         for base in reversed(kind.__mro__)
@@ -158,7 +163,7 @@ def _is_member(part: object, base: type) -> TypeGuard[_Member]:
 
 
 def _members_of(error: Exception) -> dict[str, Any]:
-    """Those that are set."""
+    """Return the members that are set."""
     found: dict[str, Any] = {}
     for name, member in _members(type(error)).items():
         with suppress(AttributeError):

@@ -1,7 +1,7 @@
-"""The demonstration: a census of Python source files as a durable pipeline.
+"""The demonstration: a census of Python source files as a durable workflow.
 
-This is all the code that durability takes. Each file is one step, so a run that was killed goes on
-with the files that it had not measured yet.
+This is all the code that durability takes. Each file is one step, so a resumed run measures only the
+files that the killed run had not measured yet.
 """
 
 from __future__ import annotations
@@ -12,16 +12,22 @@ from pathlib import Path
 from typing import Never, Protocol
 
 from effectflow import Checkpoints, Do, Effect, attempt, from_blocking, par_traverse, step, workflow
-from effectflow.cli.census.aggregate import Census, aggregate
-from effectflow.cli.census.metrics import FileMetrics, NoSourceFiles, discover
-from effectflow.cli.census.report import to_json, to_text
+from effectflow.cli.census.analysis import (
+    Census,
+    FileMetrics,
+    NoSourceFiles,
+    aggregate,
+    discover,
+    to_json,
+    to_text,
+)
 
 __all__ = ["CensusEnvironment", "CensusJob", "census"]
 
 
 @dataclass(frozen=True)
 class CensusJob:
-    """Which folder to take a census of, where to write the reports, and how many files at once."""
+    """The folder to measure, the path of the reports, and how many files to measure at once."""
 
     folder: str
     report: str
@@ -29,7 +35,7 @@ class CensusJob:
 
 
 class CensusEnvironment(Protocol):
-    """What the pipeline needs: a place for checkpoints, and a way to measure one file."""
+    """What the workflow needs: checkpoints, and a function that measures one file."""
 
     @property
     def checkpoints(self) -> Checkpoints: ...
@@ -61,7 +67,7 @@ def write_reports(job: CensusJob, census: Census) -> Effect[object, OSError, lis
 
 @workflow
 def census(job: CensusJob) -> Do[CensusEnvironment, NoSourceFiles | OSError, list[str]]:
-    """Discover the source files, measure each, and write the reports; yields the reports' paths."""
+    """Find the source files, measure each, and write the reports. Return the paths of the reports."""
     names = yield from discover_files(job.folder)
     metrics = yield from par_traverse(
         names, lambda name: measure_file(job.folder, name), limit=job.limit, key=str

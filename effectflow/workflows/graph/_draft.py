@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, cast
 
-from effectflow.checkpoint.durable_step import StepDefinition
-from effectflow.checkpoint.step import Step, effect_types
+from effectflow.checkpoint.step import Step, StepDefinition
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
+from effectflow.effects.signatures import effect_types
 from effectflow.workflows.checks import function_problems, reachable, step_name_problems
 from effectflow.workflows.graph._graph import Graph
 from effectflow.workflows.graph._structure import Call, Edge, Nested, Node, Parallel

@@ -11,7 +11,6 @@ from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.diagrams import Diagram, to_dot, to_mermaid
-from effectflow.workflows.graph._following import following
 from effectflow.workflows.graph._structure import Structure, definition_of, gives_state
 from effectflow.workflows.graph._visits import GraphProgress, diagram_of, progress_of
 from effectflow.workflows.graph._walk import walk
@@ -50,7 +49,6 @@ class Graph(Workflow[Env, E, S, S], Generic[Env, E, S]):
                 output_types=types,
                 migrations=migrations,
                 gives_state=partial(gives_state, structure),
-                following=partial(following, structure),
             )
         )
 

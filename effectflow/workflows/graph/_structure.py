@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.durable_step import StepDefinition
-from effectflow.checkpoint.past import segments_of
+from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import Effect
 from effectflow.effects.notes import add_note
-from effectflow.effects.scope import child_path
+from effectflow.effects.paths import StepPath, child_path
 from effectflow.workflows.checks import pure_result
 
 NodeBody: TypeAlias = Callable[[Any], Effect[Any, Any, Any]]
@@ -173,7 +172,7 @@ def gives_state(structure: Structure, path: str) -> bool:
     Visits of nodes do, also in nested graphs and lists of steps. The steps of nested code may return
     anything, and so may branches that are not workflows of states.
     """
-    visit, *within = segments_of(path)
+    visit, *within = StepPath(path).segments
     node = structure.nodes.get(visit.partition("#")[0])
     return node is not None and _gives_state(node, within)
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from effectflow.checkpoint.checkpoint import Checkpoint
-from effectflow.checkpoint.past import flow_of
-from effectflow.effects.scope import child_path, step_path
+from effectflow.effects.paths import child_path, flow_of, step_path
 from effectflow.workflows.diagrams import Arrow, Box, Diagram, Mark
 from effectflow.workflows.graph._structure import (
     Edge,

@@ -9,15 +9,15 @@ from typing import Any, Literal, NamedTuple
 
 from returns.result import Result, Success
 
-from effectflow.checkpoint.durable_step import durable
-from effectflow.checkpoint.events import CycleDetected, EdgeEvaluated, NodeEnded, NodeStarted
-from effectflow.checkpoint.live_run import LiveRun
-from effectflow.checkpoint.step import arguments_of
+from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.observers import CycleDetected, EdgeEvaluated, NodeEnded, NodeStarted
+from effectflow.checkpoint.run import Run
+from effectflow.checkpoint.step import arguments_of, durable
 from effectflow.effects import Effect, Exit, Interruption, par_traverse
 from effectflow.effects.nodes import FromFn, OnExit, Suspend
 from effectflow.effects.scope import Scope
+from effectflow.workflows.durable_scope import durable_scope
 from effectflow.workflows.engine import Done, Next, Stuck, advance
-from effectflow.workflows.flow import flow
 from effectflow.workflows.graph._structure import Call, Edge, Nested, Node, Parallel, Structure
 
 AnyEffect = Effect[Any, Any, Any]
@@ -114,7 +114,6 @@ def pick(
         return Stuck(MaxIterationsExceeded(structure.name, name, limit, visits))
     chosen, counted = structure.nodes[name], {**visits, name: visits.get(name, 0) + 1}
     return Next(
-        chosen.definition,
         _visit(chosen, reached.state, counted[name], watch),
         lambda state: Reached(state, chosen, counted),
     )
@@ -145,13 +144,13 @@ def _work(node: Node, state: Any, visit: int, watch: Watch | None) -> AnyEffect:
                 lambda branch: _visit(branch, state, visit, watch),
                 key=lambda branch: branch.name,
             )
-            return flow(together.map(join), ("parallel", node.name))
+            return durable_scope(together.map(join), ("parallel", node.name))
 
 
 class Watch:
     """Tells the observers of a run about one walk through a graph, without the steps that are skipped."""
 
-    def __init__(self, graph: str, run: LiveRun) -> None:
+    def __init__(self, graph: str, run: Run) -> None:
         self._graph = graph
         self._run = run
         self._has_run_a_node = False
@@ -159,8 +158,10 @@ class Watch:
     @staticmethod
     def of(graph: str, scope: Scope) -> Watch | None:
         """Return the watch over a graph that runs in this scope; None without observers."""
-        run = scope.recorder
-        return Watch(graph, run) if isinstance(run, LiveRun) and run.checkpoints.observers else None
+        flow = scope.flow
+        if isinstance(flow, DurableFlow) and flow.run.records and flow.run.checkpoints.observers:
+            return Watch(graph, flow.run)
+        return None
 
     def over(self, node: Node, visit: int, work: AnyEffect) -> AnyEffect:
         """Return the work of one visit, with notifications of its beginning and its end."""

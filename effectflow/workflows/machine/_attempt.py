@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Never
 
-from effectflow.checkpoint.durable_step import StepDefinition, StepInfo, info_of, reach_step
 from effectflow.checkpoint.entries import Arguments
+from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.run_info import StepInfo, info_of
+from effectflow.checkpoint.step import StepDefinition, durable
 from effectflow.checkpoint.values import digest_of
 from effectflow.effects import Effect, RetryExhausted, RetryPolicy
 from effectflow.effects.nodes import AndThen, AnyEffect, Die, Fail, Perform, Pure, Suspend
@@ -129,11 +131,11 @@ class Attempt:
         self._machine = machine
         self._pending = pending_of(machine, self._name)
 
-    def run(self, scope: Scope) -> AnyEffect:
+    def run(self) -> AnyEffect:
         """Wait until the attempt is due, run it as a durable step, and yield its record."""
-        if self._pending is None:
-            return self._reach(scope)
-        return AndThen(Perform(self._wait), lambda _: Suspend(self._reach))
+        act = Suspend(self._act)
+        step = durable(self._bound.step, act, self._describe, self._make_info)
+        return step if self._pending is None else AndThen(Perform(self._wait), lambda _: step)
 
     async def _wait(self, _env: object, scope: Scope) -> None:
         """Wait for the rest of the delay: in a resumed run, often nothing."""
@@ -144,11 +146,11 @@ class Attempt:
         if left > 0:
             # At most the whole delay, in case the clock of the recording host was ahead.
             delay = (pending.retry_at - updated_at).total_seconds()
-            await scope.clock.sleep(min(left, delay))
-
-    def _reach(self, scope: Scope) -> AnyEffect:
-        act = Suspend(self._act)
-        return reach_step(scope, self._bound.step, act, self._describe, self._make_info)
+            seconds, flow = min(left, delay), scope.flow
+            if isinstance(flow, DurableFlow):
+                await flow.run.sleep(flow.path_to_come(self._name), seconds, scope)
+            else:
+                await scope.clock.sleep(seconds)
 
     def _describe(self) -> Arguments:
         """Describe the state as the argument: a resume must reach the step in the same state."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.errors import CorruptCheckpoint
-from effectflow.checkpoint.past import flow_of
 from effectflow.checkpoint.values import KnownTypes, MalformedValue, Tree, from_tree
+from effectflow.effects.paths import flow_of
 from effectflow.workflows.machine._machine import (
     HistoryEntry,
     Machine,

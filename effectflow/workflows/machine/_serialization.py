@@ -18,7 +18,7 @@ from effectflow.checkpoint.values import (
     MalformedValue,
     Tree,
     decode_compact,
-    decode_indented_json,
+    decode_json,
     encode_compact,
     encode_json,
     from_tree,
@@ -76,7 +76,7 @@ class SavedForm:
         return encode_compact(self._sealed(machine), dictionary=_DICTIONARY)
 
     def read_json(self, text: str, *, force: bool = False) -> AnyMachine:
-        return self._opened(decode_indented_json, text.encode("utf-8", "surrogatepass"), force)
+        return self._opened(decode_json, text.encode("utf-8", "surrogatepass"), force)
 
     def read_binary(self, data: bytes, *, force: bool = False) -> AnyMachine:
         return self._opened(partial(decode_compact, dictionary=_DICTIONARY), data, force)

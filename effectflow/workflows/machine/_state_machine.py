@@ -11,11 +11,11 @@ from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.effects import Effect, RetryPolicy
-from effectflow.effects.nodes import AnyEffect, Suspend
+from effectflow.effects.nodes import AnyEffect
 from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.checks import workflow_name_problems
 from effectflow.workflows.diagrams import to_dot, to_mermaid
-from effectflow.workflows.engine import Done, Next, Stuck, advance, advance_once, first_unrecorded
+from effectflow.workflows.engine import Done, Next, Stuck, advance, advance_once
 from effectflow.workflows.machine._attempt import Attempt, TransitionExhausted
 from effectflow.workflows.machine._machine import History, Machine, MachineMetadata
 from effectflow.workflows.machine._problems import InvalidMachine, problems_of
@@ -123,7 +123,6 @@ class StateMachine(
                 output_types=types.outcomes,
                 migrations=upgrades,
                 gives_state=is_of_outermost_flow,
-                following=self._following,
             )
         )
 
@@ -258,10 +257,8 @@ class StateMachine(
             case NoTransition() as error:
                 return Stuck(error)
             case bound:
-                attempt = Suspend(Attempt(bound, machine).run)
-                return Next(
-                    bound.step, attempt, partial(machine_after, machine, bound.transition.name)
-                )
+                attempt = Attempt(bound, machine)
+                return Next(attempt.run(), partial(machine_after, machine, bound.transition.name))
 
     def _saved(self, input: Any) -> Any:
         """Return an input in its saved form: a state to begin in, or a machine as plain data."""
@@ -283,8 +280,3 @@ class StateMachine(
         except (TypeError, ValueError) as error:
             reason = f"its input is unreadable: {error}"
             raise CorruptCheckpoint(checkpoint.run_id, reason) from error
-
-    def _following(self, checkpoint: Checkpoint) -> str | None:
-        """Return the path of the attempt that a resume begins with; None if it makes no further one."""
-        outputs = {step.step: step.output for step in checkpoint.completed_steps}
-        return first_unrecorded(self._pick, self._begun(checkpoint), outputs, checkpoint.run_id)

@@ -18,7 +18,7 @@ from typing import (
     get_origin,
 )
 
-from effectflow.checkpoint.values.records import is_record, shape_of
+from effectflow.checkpoint.values.classes import is_record, record_of
 
 T = TypeVar("T")
 
@@ -184,6 +184,6 @@ def _frozensets_in(state: object) -> Iterator[frozenset[object]]:
     elif type(state) is tuple:
         parts = cast("tuple[object, ...]", state)
     elif is_record(type(state)):
-        parts = shape_of(type(state)).take(state).values()
+        parts = record_of(type(state)).take(state).values()
     for part in parts:
         yield from _frozensets_in(part)

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, get_args, get_origin
 
-from effectflow.checkpoint.durable_step import StepDefinition
-from effectflow.checkpoint.step import effect_types
+from effectflow.checkpoint.step import StepDefinition
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import RetryPolicy
+from effectflow.effects.signatures import effect_types
 from effectflow.workflows.checks import pure_result
 from effectflow.workflows.machine._attempt import BoundTransition, TransitionExhausted
 from effectflow.workflows.machine._reachability import Chart

@@ -9,9 +9,8 @@ from typing import Any, cast
 
 from returns.maybe import Nothing, Some
 
-from effectflow.checkpoint.durable_step import StepDefinition, durable
 from effectflow.checkpoint.entries import Arguments
-from effectflow.checkpoint.step import arguments_of
+from effectflow.checkpoint.step import StepDefinition, arguments_of, durable
 from effectflow.checkpoint.values import digest_of
 from effectflow.effects import (
     Effect,
@@ -24,15 +23,16 @@ from effectflow.effects import (
     pure,
     suspend,
 )
-from effectflow.effects.nodes import Named, Suspend
-from effectflow.effects.reduction import reduction_of
+from effectflow.effects.nodes import AndThen, Named, Suspend
+from effectflow.effects.reduce import reduction_of
 from effectflow.effects.scope import Scope
-from effectflow.workflows.mapreduce._dead_letters import (
+from effectflow.workflows.mapreduce._records import (
+    MAPPED,
+    refuse_new_items,
     requested_retries,
     set_aside,
     was_set_aside,
 )
-from effectflow.workflows.mapreduce._replay_check import MAPPED, ItemsDone
 from effectflow.workflows.mapreduce._results import DeadLetter, ItemFailed, JobResult, PartialResult
 
 AnyEffect = Effect[Any, Any, Any]
@@ -77,16 +77,17 @@ class Job:
                 f"yields one, not {source!r}"
             )
         items = cast("Iterable[Any]", source)
-        return Suspend(lambda scope: self._map_and_reduce(items, retries, ItemsDone(scope)))
+        return Suspend(lambda scope: self._map_and_reduce(items, retries, refuse_new_items(scope)))
 
-    def _map_and_reduce(self, items: Iterable[Any], retries: int, done: ItemsDone) -> AnyEffect:
+    def _map_and_reduce(
+        self, items: Iterable[Any], retries: int, check: Callable[[str], None]
+    ) -> AnyEffect:
         def map_item(item: Any) -> AnyEffect:
             key = self._key_of(item)
-            done.reach(key)
+            check(key)
             return self.mapping.part_of(key, item, retries)
 
         def end_map_phase(count: int) -> AnyEffect:
-            done.check(count)
             # A step, so that a resume must find the same number of items.
             arguments = Arguments(digest_of(count), f"({count} items)")
             return durable(_MAPPED, pure(count), lambda: arguments)
@@ -142,25 +143,25 @@ class MapPhase:
                 error, attempts = last_failure(raised)
                 letter = DeadLetter(key, error, before + attempts)
                 is_retryable = self.step.is_retryable(raised)
-                return Suspend(partial(go_on, retry, letter, is_retryable))
+                if self.keeps_dead_letters:
+                    return AndThen(set_aside(letter), lambda _: kept(retry, letter))
+                return Suspend(partial(stopped, retry, letter, is_retryable))
 
             return step.map(lambda value: PartialResult.of_item(key, value, retry=retry)).or_else(
                 failed
             )
 
-        def go_on(
+        def kept(retry: int, letter: DeadLetter[Any]) -> AnyEffect:
+            if retry < retries:
+                return attempt(retry + 1, letter.attempts)
+            return pure(PartialResult.of_dead_letter(letter))
+
+        def stopped(
             retry: int, letter: DeadLetter[Any], is_retryable: bool, scope: Scope
         ) -> AnyEffect:
-            if self.keeps_dead_letters:
-                set_aside(letter, scope)
-                is_retried = retry < retries
-            else:
-                # If the run kept dead letters earlier, the failures of these items are settled.
-                is_retried = was_set_aside(scope)
-            if is_retried:
+            if was_set_aside(scope):
+                # The run kept dead letters earlier, which settled the failures of these items.
                 return attempt(retry + 1, letter.attempts)
-            if self.keeps_dead_letters:
-                return pure(PartialResult.of_dead_letter(letter))
             error, attempts = letter.error, letter.attempts
             return fail(ItemFailed(self.job, key, error, attempts, is_retryable=is_retryable))
 

@@ -8,12 +8,12 @@ from typing import Any, Literal, Never, TypeVar, cast, overload
 
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.durable_step import StepDefinition
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.step import Step, effect_types
+from effectflow.checkpoint.step import Step, StepDefinition
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, Executor, RetryExhausted, RetryPolicy
-from effectflow.effects.reduction import FAN_IN
+from effectflow.effects.reduce import FAN_IN
+from effectflow.effects.signatures import effect_types
 from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.checks import (
     count_problems,
@@ -57,8 +57,8 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         name: the job's name.
         items: returns the items for the job's input: a sync or async iterable, read lazily, or an effect
             that yields one. A resume reads it again and must find the same items in the same order. If it
-            may not, make it a `@step` that yields a list, which is recorded. If completed items are
-            missing, the resume fails with StepInputChanged.
+            may not, make it a `@step` that yields a list, which is recorded. If items that
+            had begun are missing, the resume fails with DefinitionChanged.
         map: returns the effect of one item. A `@step` records a digest of its item as well, and fails
             with StepInputChanged if a resume finds another item with the same key.
         reduce: returns the effect that combines a list of values; the grouping must not matter. Without
@@ -233,7 +233,12 @@ class MapReduce(Workflow[Env, E, Input, Out]):
 
         Fails as `resume` does.
         """
-        return self._take_up(run_id, force=force, reopen=lambda result: bool(result.dead_letters))
+        return self._take_up(run_id, force=force, reopen=self._phases_to_repeat)
+
+    def _phases_to_repeat(self, result: JobResult[Any, Any]) -> tuple[str, ...]:
+        """Return the operators of a complete run that a retry repeats, and the step of no values."""
+        _, reduce_step = self.definition.steps
+        return ("map", "reduce", reduce_step) if result.dead_letters else ()
 
 
 def _function_problems(items: object, map: object, reduce: object, key: object) -> Iterator[str]:

@@ -430,8 +430,8 @@ async def test_changed_edges_are_a_changed_definition(
     assert isinstance(error, DefinitionChanged)
     for part in said:
         assert part in str(error)
-    plan = (await built(*edges).plan("r").run(app)).failure()
-    assert isinstance(plan, DefinitionChanged)
+    plan = (await built(*edges).plan("r").run(app)).unwrap()
+    assert isinstance(plan.problem, DefinitionChanged)
 
 
 def test_the_definition_includes_the_order_of_edges_but_not_the_names_of_conditions() -> None:

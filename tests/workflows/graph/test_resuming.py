@@ -36,13 +36,14 @@ from effectflow.checkpoint import (
     Completed,
     OutcomeUnknown,
     RunStatus,
+    StepInputChanged,
     read_checkpoint,
     read_entries,
 )
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
 from effectflow.workflows import Graph
-from tests.apps import App, Broken, World, both_backends, note
+from tests.apps import App, Broken, World, both_backends, first_entries, note
 
 pytestmark = pytest.mark.anyio
 
@@ -137,7 +138,7 @@ async def test_a_complete_run_yields_its_recorded_state(store: MemoryStore) -> N
     app.world.done.clear()
 
     plan = (await looping().plan("r").run(app)).unwrap()
-    assert (plan.is_complete, plan.start, len(plan.skip)) == (True, None, 7)
+    assert (plan.is_complete, plan.start, len(plan.skip)) == (True, (), 7)
     assert await looping().resume("r").run(app) == Success(WHOLE)
     assert await looping().start(Draft(""), run_id="r").run(app) == Success(WHOLE)
     assert app.world.done == []
@@ -151,14 +152,12 @@ async def test_after_any_entry_a_plan_names_the_node_that_a_resume_runs_first(
     entries = await read_entries(store, "r")
 
     for length in range(1, len(entries) + 1):
-        checkpoint = await read_checkpoint(store, "r", at=length)
-        plan = looping().plan_for(checkpoint)
-        assert looping().plan_for(checkpoint) == plan
+        cut = App(Checkpoints(await first_entries(store, length)))
+        plan = (await looping().plan("r").run(cut)).unwrap()
         is_begun = isinstance(entries[length - 1], BeforeStep)
         to_come = entries[length - 1 if is_begun else length :]
-        expected = next((entry.step for entry in to_come if isinstance(entry, BeforeStep)), None)
-        assert (plan.start, plan.retry_current) == (expected, is_begun)
-        assert plan.is_complete is (length == len(entries))
+        expected = tuple(entry.step for entry in to_come if isinstance(entry, BeforeStep))[:1]
+        assert (plan.start, plan.retry) == (expected, expected if is_begun else ())
 
 
 def nested() -> Graph[App, Any, Draft]:
@@ -214,27 +213,28 @@ async def test_a_crash_at_every_append_changes_nothing_in_sub_graphs_and_branche
     assert len(points) >= (2 * 25 if policy.every_steps == 1 else 2)
 
 
-async def test_a_plan_looks_into_nested_graphs(
+async def test_a_plan_names_the_node_of_a_nested_graph_in_progress(
     store: MemoryStore,
 ) -> None:
     app = App(Checkpoints(store))
     await nested().start(Draft(""), run_id="r").run(app)
     entries = await read_entries(store, "r")
 
-    async def planned_after(step: str) -> tuple[str | None, bool]:
+    async def planned_after(step: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         ends = [isinstance(entry, Completed) and entry.step == step for entry in entries]
-        checkpoint = await read_checkpoint(store, "r", at=ends.index(True) + 1)
-        plan = nested().plan_for(checkpoint)
-        return plan.start, plan.retry_current
+        cut = App(Checkpoints(await first_entries(store, ends.index(True) + 1)))
+        plan = (await nested().plan("r").run(cut)).unwrap()
+        return plan.start, plan.retry
 
-    assert await planned_after("polish/review") == ("polish/write#2", False)
-    assert await planned_after("polish/review#3") == ("polish/publish", False)
+    again = ("polish",)
+    assert await planned_after("polish/review") == (again, again)
     # The nested graph is at its exit, but its own step is not complete.
-    assert await planned_after("polish/publish") == ("polish", True)
-    assert await planned_after("polish") == ("checks", False)
+    assert await planned_after("polish/publish") == (again, again)
+    assert await planned_after("polish") == (("checks",), ())
     # One branch is complete and the other is not, so the node is repeated.
-    assert await planned_after("checks/par_traverse[measure]/measure") == ("checks", True)
-    assert await planned_after("checks") == ("polish#2", False)
+    again = ("checks",)
+    assert await planned_after("checks/par_traverse[measure]/measure") == (again, again)
+    assert await planned_after("checks") == (("polish#2",), ())
 
 
 async def test_completed_branches_are_not_run_again(store: MemoryStore) -> None:
@@ -394,7 +394,7 @@ async def test_an_interrupted_graph_continues_with_the_interrupted_node(
 
     assert (await read_checkpoint(store, "r")).status is RunStatus.INTERRUPTED
     plan = (await graph.plan("r").run(app)).unwrap()
-    assert (plan.start, plan.retry_current) == ("wait", True)
+    assert (plan.start, plan.retry) == (("wait",), ("wait",))
     assert await graph.resume("r").run(app) == Success(Draft("a"))
 
 
@@ -481,7 +481,7 @@ async def test_progress_ignores_an_attempt_that_a_fixed_condition_bypassed(
     assert forked(is_fixed=False).progress(failed).current == ("left",)
 
     fixed = forked(is_fixed=True)
-    await forked(is_fixed=True, stops="end").resume("r").run(app)
+    await forked(is_fixed=True, stops="end").resume("r", force=True).run(app)
     stopped = await read_checkpoint(store, "r")
     assert fixed.progress(stopped).current == ("end",)
     assert (await fixed.resume("r").run(app)).unwrap().text == "ww!"
@@ -496,22 +496,25 @@ async def test_progress_ignores_an_attempt_that_a_fixed_condition_bypassed(
         checkpoint = await read_checkpoint(store, "r", at=length)
         if isinstance(checkpoint.state, Completed):
             assert fixed.progress(checkpoint).current == (checkpoint.state.step,)
-            expected = {"right": "end", "end": None}[checkpoint.state.step]
-            assert fixed.plan_for(checkpoint).start == expected
+            expected = {"right": ("end",), "end": ()}[checkpoint.state.step]
+            cut = App(Checkpoints(await first_entries(store, length)))
+            assert (await fixed.plan("r").run(cut)).unwrap().start == expected
 
 
-async def test_a_bypassed_attempt_may_be_reached_later(store: MemoryStore) -> None:
+async def test_a_bypassed_attempt_may_be_reached_later_by_force(store: MemoryStore) -> None:
     app = App(Checkpoints(store))
     await forked(is_fixed=False, stops="left").start(Draft(""), run_id="r").run(app)
-    await forked(is_fixed=True, stops="left").resume("r").run(app)
+    await forked(is_fixed=True, stops="left").resume("r", force=True).run(app)
     entries = await read_entries(store, "r")
     steps = [entry.step for entry in entries if isinstance(entry, BeforeStep)]
     assert steps == ["begin", "left", "right", "left"]
 
     graph = forked(is_fixed=True, stops="left")
     after_right = [isinstance(e, Completed) and e.step == "right" for e in entries].index(True) + 1
-    plan = graph.plan_for(await read_checkpoint(store, "r", at=after_right))
-    assert (plan.start, plan.retry_current) == ("left", True)
+    cut = App(Checkpoints(await first_entries(store, after_right)))
+    plan = (await graph.plan("r").run(cut)).unwrap()
+    # Its next attempt would be in another state than the first.
+    assert isinstance(plan.problem, StepInputChanged)
     assert graph.progress(await read_checkpoint(store, "r")).current == ("left",)
 
 
@@ -539,6 +542,6 @@ async def test_a_run_of_an_earlier_version_continues_from_its_upgraded_state(
     await doubling("1").start({"number": 2}, run_id="r").run(app)
     upgraded = doubling("2", migrations={1: lambda state: {"total": state["number"]}})
 
-    assert (await upgraded.plan("r").run(app)).unwrap().start == "double#3"
+    assert (await upgraded.plan("r").run(app)).unwrap().start == ("double#3",)
     assert await upgraded.resume("r").run(app) == Success({"total": 16})
     assert app.world.done == ["double"] * 4

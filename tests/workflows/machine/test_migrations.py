@@ -104,7 +104,7 @@ async def test_a_run_with_steps_within_actions_is_upgraded(app: App) -> None:
     assert "ship/quote" in paths
     app.world.recover()
 
-    assert (await LATER.plan("r").run(app)).unwrap().start == "ship"
+    assert (await LATER.plan("r").run(app)).unwrap().start == ("ship",)
     resumed = (await LATER.resume("r").run(app)).unwrap()
 
     assert (resumed.initial, resumed.current) == ("now new", "now lost")

@@ -353,7 +353,7 @@ def sealed(order: Machine[Order], **changes: Any) -> str:
     [
         ({"workflow": "others"}, "it is a machine of 'others', not of 'orders'"),
         ({"current_state": "PAID"}, "PAID is not a state of 'orders'"),
-        ({"current_state": {"$enum": ["Order", "GONE"]}}, "this is no enum"),
+        ({"current_state": {"$enum": ["Order", "GONE"]}}, "it is not a valid enum"),
         ({"current_state": {"$enum": ["Light", "RED"]}}, "'Light' is not declared"),
         ({"history": {}}, "its history is {}"),
         (

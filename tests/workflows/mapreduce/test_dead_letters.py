@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from returns.result import Failure, Success
+from returns.result import Success
 
 from effectflow import (
     Checkpoints,
@@ -24,10 +24,10 @@ from effectflow import (
     pure,
 )
 from effectflow.checkpoint import (
+    Decided,
     DefinitionChanged,
     Failed,
     NotSerializable,
-    Recorded,
     RunNotFound,
     RunStatus,
     StepInputChanged,
@@ -80,11 +80,11 @@ async def test_the_journal_has_the_error_and_the_attempts(store: MemoryStore) ->
 
     entries = await read_entries(store, "r")
     [failed] = [entry for entry in entries if isinstance(entry, Failed)]
-    [recorded] = [entry for entry in entries if isinstance(entry, Recorded)]
+    [recorded] = [entry for entry in entries if isinstance(entry, Decided)]
     assert failed.step == "map[1]/spell"
     assert "failed 2 times" in failed.error.message
     assert "Broken('item 1')" in failed.error.message
-    assert (recorded.step, recorded.value) == ("map[1]/dead_letter", {"attempts": 2})
+    assert (recorded.path, recorded.value) == ("map[1]/dead_letter", {"attempts": 2})
 
 
 async def test_errors_of_dead_letters_are_restored_exactly(store: MemoryStore) -> None:
@@ -227,15 +227,13 @@ async def test_a_retry_whose_source_fails_keeps_the_result_and_can_be_continued(
     is_lost = True
 
     for _ in range(2):
-        assert await job.retry_dead_letters("r").run(app) == Failure("no source")
-        assert (await read_checkpoint(store, "r")).status is RunStatus.FAILED
+        assert isinstance((await job.retry_dead_letters("r").run(app)).failure(), DefinitionChanged)
         assert repr(await job.start(3, run_id="r").run(app)) == repr(first)
-    assert await job.resume("r").run(app) == Failure("no source")
     assert app.world.mapped.count(1) == 1
 
     is_lost = False
     app.world.repair()
-    assert await job.resume("r").run(app) == Success(JobResult("0 1 2", 3))
+    assert await job.retry_dead_letters("r").run(app) == Success(JobResult("0 1 2", 3))
     assert await job.start(3, run_id="r").run(app) == Success(JobResult("0 1 2", 3))
     assert (await verify_run(store, "r")).problem is None
 
@@ -414,5 +412,6 @@ async def test_a_job_that_no_longer_keeps_dead_letters_retries_them_by_force(
     assert isinstance(again, ItemFailed)
     assert (again.key, again.attempts) == ("1", 2)
     app.world.repair()
-    assert await strict.resume("r").run(app) == Success(JobResult(spelled(6), 6))
+    # The groups that the item joins are other steps than before.
+    assert await strict.resume("r", force=True).run(app) == Success(JobResult(spelled(6), 6))
     assert app.world.mapped.count(1) == 3

@@ -8,7 +8,7 @@ import pytest
 from returns.result import Failure, Success
 
 from effectflow import Do, Effect, JobResult, fail, pure, with_checkpointing, workflow
-from effectflow.checkpoint import RunStatus, StepInputChanged, read_checkpoint
+from effectflow.checkpoint import DefinitionChanged, RunStatus, StepInputChanged, read_checkpoint
 from effectflow.stores import MemoryStore
 from tests.workflows.mapreduce.world import App, Broken, app_around, spelled, spelling
 
@@ -16,17 +16,12 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize(
-    ("after", "recorded", "current"),
-    [
-        ([4], "(items '0', '1', '2', '3')", "(1 items, without any of these)"),
-        ([1, 2, 3, 4], "(items '0')", "(4 items, without it)"),
-        ([4, 3, 9, 1, 0], "(items '2')", "(5 items, without it)"),
-        ([], "(items '0', '1', '2', '3')", "(0 items, without any of these)"),
-    ],
+    ("after", "missing"),
+    [([4], "0123"), ([1, 2, 3, 4], "0"), ([4, 3, 9, 1, 0], "2"), ([], "01234")],
     ids=["emptied as it was worked on", "shortened", "one for another", "empty"],
 )
 async def test_completed_items_that_are_missing_are_named(
-    store: MemoryStore, after: list[int], recorded: str, current: str
+    store: MemoryStore, after: list[int], missing: str
 ) -> None:
     source = [0, 1, 2, 3, 4]
     job = spelling(items=lambda _: list(source), max_parallel=1, fan_in=32)
@@ -38,13 +33,15 @@ async def test_completed_items_that_are_missing_are_named(
 
     error = (await job.resume("r").run(app)).failure()
 
-    assert isinstance(error, StepInputChanged)
-    assert (error.run_id, error.step) == ("r", "map")
-    assert (error.recorded, error.current) == (recorded, current)
+    assert isinstance(error, DefinitionChanged)
+    branches = ", ".join(f"'map[{key}]'" for key in missing)
+    assert f"'map' had the branches {branches}, and their items did not come again" in str(error)
     assert (await read_checkpoint(store, "r")).status is not RunStatus.COMPLETED
 
     source[:] = [0, 1, 2, 3, 4]
-    assert await job.resume("r").run(app) == Success(JobResult(spelled(5), 5))
+    # A new item that was mapped meanwhile is missing now.
+    again = job.resume("r", force=9 in after)
+    assert await again.run(app) == Success(JobResult(spelled(5), 5))
 
 
 async def test_an_exhausted_iterator_is_not_an_empty_source(
@@ -58,11 +55,11 @@ async def test_an_exhausted_iterator_is_not_an_empty_source(
 
     error = (await job.resume("r").run(app)).failure()
 
-    assert isinstance(error, StepInputChanged)
-    assert error.current == "(0 items, without any of these)"
+    assert isinstance(error, DefinitionChanged)
+    assert "'map[0]', 'map[1]', 'map[2]', and their items did not come again" in str(error)
 
 
-@pytest.mark.parametrize("after", [[3, 2, 1, 0], [9, 0, 1, 2, 3], [0, 1, 2]])
+@pytest.mark.parametrize("after", [[3, 2, 1, 0], [9, 0, 1, 2, 3]])
 async def test_another_order_and_new_items_are_accepted(
     store: MemoryStore, after: list[int]
 ) -> None:
@@ -76,6 +73,18 @@ async def test_another_order_and_new_items_are_accepted(
 
     value = " ".join(map(str, after))
     assert await job.resume("r").run(app) == Success(JobResult(value, len(after)))
+
+
+async def test_a_failed_item_can_be_removed_by_force(store: MemoryStore) -> None:
+    source = [0, 1, 2, 3]
+    job = spelling(items=lambda _: list(source), max_parallel=1, fan_in=32)
+    app = app_around(store)
+    app.world.break_items(3)
+    await job.start(None, run_id="r").run(app)
+    source.remove(3)
+
+    assert isinstance((await job.resume("r").run(app)).failure(), DefinitionChanged)
+    assert await job.resume("r", force=True).run(app) == Success(JobResult("0 1 2", 3))
 
 
 async def test_an_item_replaced_after_the_map_phase_is_missed(store: MemoryStore) -> None:
@@ -93,7 +102,7 @@ async def test_an_item_replaced_after_the_map_phase_is_missed(store: MemoryStore
     error = (await job.resume("r").run(app_around(store))).failure()
 
     assert isinstance(error, StepInputChanged)
-    assert error.recorded == "(items '1')"
+    assert error.current == "(a new item '7')"
 
 
 async def test_items_of_a_refused_source_are_not_missed(store: MemoryStore) -> None:
@@ -131,9 +140,8 @@ async def test_the_error_about_many_missing_items_is_short(
 
     error = (await job.resume("r").run(app)).failure()
 
-    assert isinstance(error, StepInputChanged)
-    assert error.recorded.startswith("(items '[0/100%]xxx")
-    assert error.recorded.endswith("x...' and 994 more)")
+    assert isinstance(error, DefinitionChanged)
+    assert "' and more" in str(error)
     assert len(str(error)) < 1000
 
 
@@ -153,14 +161,14 @@ async def test_missing_dead_letters_are_named(store: MemoryStore) -> None:
 
     source.remove(2)
     gone = (await job.resume("r").run(app)).failure()
-    assert isinstance(gone, StepInputChanged)
-    assert gone.recorded == "(items '2')"
+    assert isinstance(gone, DefinitionChanged)
+    assert "'map[2]'" in str(gone)
 
-    source.append(2)
+    source.insert(2, 2)
     app.world.repair()
     result = (await job.resume("r").run(app)).unwrap()
     assert (result.items, [letter.key for letter in result.dead_letters]) == (4, ["2"])
-    assert await job.retry_dead_letters("r").run(app) == Success(JobResult("0 1 3 2", 4))
+    assert await job.retry_dead_letters("r").run(app) == Success(JobResult("0 1 2 3", 4))
 
 
 async def test_a_nested_job_misses_only_its_own_items(store: MemoryStore) -> None:
@@ -180,8 +188,8 @@ async def test_a_nested_job_misses_only_its_own_items(store: MemoryStore) -> Non
 
     sources["second"] = [1, 2]
     error = (await both.resume("r").run(app)).failure()
-    assert isinstance(error, StepInputChanged)
-    assert (error.step, error.recorded) == ("map#2", "(items '0')")
+    assert isinstance(error, DefinitionChanged)
+    assert "'map#2' had the branches 'map#2[0]', and" in str(error)
 
     sources["second"] = [0, 1, 2]
     assert await both.resume("r").run(app) == Success(["0 1", "0 1 2"])

@@ -1,0 +1,566 @@
+"""The flows of a durable run: where each one stands in what earlier lives recorded.
+
+A flow replays what is recorded of it, in order, until it comes to its *frontier*: the first operation that
+is not recorded. While it replays, it cannot be cancelled, so that everything which was acquired is there
+to be released. The rules are in `docs/durability.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+
+from effectflow.checkpoint.entries import BranchesEnded, Decided, Ranges, SourceEnd, Waiting
+from effectflow.checkpoint.errors import DefinitionChanged, NotSerializable, StepInputChanged
+from effectflow.checkpoint.failures import read_error, write_error
+from effectflow.checkpoint.replay import RecordedDecision, RecordedFlow
+from effectflow.checkpoint.values import KnownTypes, digest_of, from_tree, to_tree
+from effectflow.effects.errors import LeftToResume, Parked
+from effectflow.effects.nodes import Failed, FromFn, Step
+from effectflow.effects.operators import Operator
+from effectflow.effects.paths import child_path, step_path
+from effectflow.effects.scope import Branches, Finalization, Scope
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.run import Run
+
+__all__ = ["DurableBranches", "DurableFinalization", "DurableFlow"]
+
+A = TypeVar("A")
+
+_NO_TYPES = KnownTypes.of()
+
+
+class DurableFlow:
+    """One sequential line of a durable run.
+
+    Attributes:
+        run: the run.
+        path: the flow's path.
+        around: the flow around it; None for the body of the run.
+        branches: the operator whose branch it is, if it is one.
+        is_recording: whether its operators record what they decide. Those inside a step do not, since a
+            step is run again as a whole.
+        is_ordered: whether it comes to recorded operations in their order. The body of a step that did
+            not complete need not.
+        unsettled: the failures in it that nothing has settled, by sequence number.
+        last_failure: the error of the last failure that has an entry, and its sequence number.
+    """
+
+    __slots__ = (
+        "_codes",
+        "_cursor",
+        "_gate",
+        "_item",
+        "_occurrences",
+        "_recorded",
+        "around",
+        "branches_around",
+        "is_ordered",
+        "is_recording",
+        "last_failure",
+        "path",
+        "run",
+        "source_end",
+        "unsettled",
+    )
+
+    def __init__(
+        self,
+        run: Run,
+        path: str,
+        around: DurableFlow | None = None,
+        *,
+        branches: DurableBranches | None = None,
+        is_recording: bool = True,
+        is_ordered: bool = True,
+    ) -> None:
+        self.run = run
+        self.path = path
+        self.around = around
+        self.branches_around = branches
+        self.is_recording = is_recording
+        self.is_ordered = is_ordered
+        self.unsettled: list[int] = []
+        self.last_failure: tuple[object, int] | None = None
+        self.source_end: Callable[[], SourceEnd] | None = None
+        self._item: str | None = None
+        self._recorded: RecordedFlow | None = run.recording.flows.get(path)
+        self._cursor = 0
+        self._gate: anyio.CancelScope | None = None
+        self._occurrences: dict[str, int] = {}
+        self._codes: dict[str, Any] = {}
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.run.is_stopping
+
+    def stop(self) -> None:
+        self.run.stop()
+
+    # The three operations.
+
+    async def execute(self, step: Step, env: Any, scope: Scope) -> Any:
+        return await self.run.execute(self, step, env, scope)
+
+    async def decide(
+        self,
+        scope: Scope,
+        name: str,
+        compute: Callable[[], A],
+        *,
+        has_failed: Callable[[A], bool] | None = None,
+    ) -> A:
+        run = self.run
+        path = self.next_path(name)
+        if not self.is_recording:
+            return compute()
+        run.writer.check()
+        known = run.recording.decisions.get(path)
+        if known is not None and known.sequence < scope.limit:
+            return from_tree(known.value, path=path, types=_NO_TYPES)
+        await self.check(scope, path)
+        value = compute()
+        if run.records and not run.is_stopping:
+            failed = has_failed is not None and has_failed(value)
+            self.record_decision(scope, path, value, failed=failed)
+        return value
+
+    def record_decision(self, scope: Scope, path: str, value: object, *, failed: bool) -> int:
+        """Add a decision to the journal. Return its sequence number."""
+        run = self.run
+        tree = to_tree(value, path=path, types=_NO_TYPES)
+        if failed:
+            because = run.as_ranges(self.unsettled)
+            sequence = run.writer.add(Decided(path, tree, run.now(), True, because))
+            run.add_unsettled(sequence)
+            self.unsettled.append(sequence)
+            return sequence
+        settles = () if scope.is_observing else run.settle(self)
+        return run.writer.add(Decided(path, tree, run.now(), settles=settles))
+
+    async def wait(self, scope: Scope, seconds: float) -> None:
+        run = self.run
+        path = self.next_path("sleep")
+        is_durable = self.is_recording and not scope.is_shielded
+        if not is_durable or not seconds > 0:
+            await scope.clock.sleep(seconds)
+            return
+        run.writer.check()
+        until: float
+        if self.reach(path, scope):
+            until = run.recording.waits[path].until
+        else:
+            await self.check(scope, path)
+            until = run.now() + seconds
+            if run.records and not run.is_stopping:
+                settles = () if scope.is_observing else run.settle(self)
+                run.writer.add(Waiting(path, until, run.now(), self.take_item(), settles))
+        # The clock of another machine may be ahead: never wait longer for that.
+        left = min(max(0.0, until - run.now()), seconds)
+        await run.sleep(path, left, scope)
+
+    # What is recorded of the flow.
+
+    def next_path(self, name: str) -> str:
+        """Return the path of the next occurrence of a name: `name`, then `name#2`, and so on."""
+        count = self._occurrences.get(name, 0) + 1
+        self._occurrences[name] = count
+        return step_path(self.path, name, count)
+
+    def path_to_come(self, name: str) -> str:
+        """Return the path that the next occurrence of a name will have."""
+        return step_path(self.path, name, self._occurrences.get(name, 0) + 1)
+
+    def reach(self, path: str, scope: Scope) -> bool:
+        """Come to an operation. Return whether it is recorded.
+
+        Halts the run with DefinitionChanged if something else is recorded here.
+        """
+        recorded = self._recorded
+        if recorded is None:
+            return False
+        if not self.is_ordered:
+            return path in self.run.recording.places
+        items = recorded.items
+        if path in self.run.recording.left_behind:
+            return True
+        while self._has_ahead(scope.limit):
+            item = items[self._cursor]
+            if item.path == path:
+                self._cursor += 1
+                if not self._has_ahead(scope.limit):
+                    self.open_gate()
+                return True
+            if item.kind == "finalizer":
+                # A finalizer that is reached differently this time, if at all.
+                self._cursor += 1
+            elif self.run.force:
+                self._leave_behind(path)
+            else:
+                raise self.run.writer.halt(self._diverged(item.path, path))
+        self.open_gate()
+        return False
+
+    def _pass_operator(self, path: str, scope: Scope) -> None:
+        """Pass a recorded operator. Steps of the flow may have been recorded before its first branch."""
+        recorded = self._recorded
+        if recorded is None or not self.is_ordered:
+            return
+        items = recorded.items
+        for number in range(self._cursor, len(items)):
+            if items[number].path == path:
+                if number == self._cursor:
+                    self._cursor += 1
+                else:
+                    rest = [*items[:number], *items[number + 1 :]]
+                    self._recorded = RecordedFlow(rest, recorded.item)
+                break
+        if not self._has_ahead(scope.limit):
+            self.open_gate()
+
+    def paths_ahead(self) -> list[str]:
+        """Return what is recorded of the flow, and it has not come to."""
+        items = self._recorded.items if self._recorded else []
+        return [item.path for item in items[self._cursor :] if item.kind == "step"]
+
+    def end(self) -> None:
+        """Halt the run if the flow has ended before it came to all that is recorded of it."""
+        if self._recorded is None or not self.is_ordered:
+            return
+        left = [item for item in self._recorded.items[self._cursor :] if item.kind != "finalizer"]
+        if left and self.run.force:
+            self._cursor = len(self._recorded.items)
+            self.run.leave_behind([item.sequence for item in left])
+        elif left:
+            raise self.run.writer.halt(self._diverged(left[0].path, None))
+
+    def _has_ahead(self, limit: float) -> bool:
+        """Return whether recorded operations are to come that count here."""
+        recorded = self._recorded
+        return (
+            recorded is not None
+            and self._cursor < len(recorded.items)
+            and recorded.items[self._cursor].sequence < limit
+        )
+
+    def _must_pass(self, limit: float) -> bool:
+        """Return whether recorded operations are to come before the flow may be cancelled.
+
+        A finalizer that a cancellation has led to is none of them.
+        """
+        recorded = self._recorded
+        if recorded is None or not self.is_ordered:
+            return False
+        ends = self.run.recording.source_ends
+        return any(
+            item.sequence < limit
+            and not (item.kind == "finalizer" and ends[item.path].kind == "cancelled")
+            for item in recorded.items[self._cursor :]
+        )
+
+    def _leave_behind(self, path: str) -> None:
+        """Pass over what is recorded up to an operation, or all of it if that is not recorded."""
+        assert self._recorded is not None
+        items = self._recorded.items
+        paths = [item.path for item in items[self._cursor :]]
+        end = self._cursor + paths.index(path) if path in paths else len(items)
+        self.run.leave_behind([item.sequence for item in items[self._cursor : end]])
+        self._cursor = end
+
+    def _diverged(self, recorded: str, found: str | None) -> DefinitionChanged:
+        run = self.run
+        where = f"at operation {self._cursor + 1} of " + (
+            f"branch {self.path!r}" if self.path else "the body"
+        )
+        if found is None:
+            detail = f"{where} the run came to {recorded!r}, and now it ends before that"
+        else:
+            detail = f"{where} the run came to {recorded!r}, and now it comes to {found!r}"
+        return DefinitionChanged(run.run_id, run.workflow, detail=detail)
+
+    # Cancellation and replay.
+
+    async def check(self, scope: Scope, what: str) -> None:
+        """Before something new begins: raise the cancellation if an operator around has decided."""
+        for operator in scope.operators:
+            if operator.is_decided or operator.has_expired():
+                await anyio.sleep_forever()
+        if self.run.is_stopping:
+            if scope.is_shielded:
+                raise LeftToResume(repr(what))
+            await anyio.sleep_forever()
+
+    async def run_branch(self, scope: Scope, work: Callable[[], Awaitable[A]]) -> A:
+        try:
+            if self._must_pass(scope.limit):
+                with self.run.gated() as self._gate:
+                    outcome = await work()
+            else:
+                outcome = await work()
+            if scope.limit == math.inf:
+                self.end()
+            return outcome
+        except Parked as parked:
+            self.run.park(self, parked)
+            raise
+        finally:
+            if self.branches_around is not None:
+                self.branches_around.take_failures(self)
+
+    def open_gate(self) -> None:
+        """Let cancellations through: all that is recorded has been passed."""
+        if self._gate is not None:
+            self._gate.shield = False
+            self._gate = None
+
+    # Parts of the flow.
+
+    def branches(self, scope: Scope, name: str) -> Branches:
+        path = self.next_path(name)
+        if path in self.run.recording.places:
+            self._pass_operator(path, scope)
+        return DurableBranches(self, path, scope)
+
+    def finalization(self, name: str) -> Finalization | None:
+        return DurableFinalization(self, self.next_path(name))
+
+    def body_of(self, path: str) -> DurableFlow:
+        """Return the flow of the body of a step."""
+        return DurableFlow(self.run, path, self, is_recording=False, is_ordered=False)
+
+    def come_to_finalizer(self, path: str, limit: float) -> None:
+        """Pass a recorded finalizer, and all that is recorded before it."""
+        recorded = self._recorded
+        if recorded is None or not self.is_ordered:
+            return
+        paths = [item.path for item in recorded.items[self._cursor :]]
+        if path in paths:
+            self._cursor += paths.index(path) + 1
+            if not self._has_ahead(limit):
+                self.open_gate()
+
+    def has_ahead(self, scope: Scope) -> bool:
+        """Return whether more is recorded of this flow than it has come to."""
+        return self._has_ahead(scope.limit)
+
+    def set_item(self, digest: str) -> None:
+        """Say what the flow works on, to be recorded with its first entry and compared by a resume."""
+        recorded = self._recorded
+        if recorded is None or recorded.item is None:
+            self._item = digest
+        elif recorded.item != digest:
+            run = self.run
+            raise run.writer.halt(
+                StepInputChanged(
+                    run.run_id,
+                    self.path,
+                    "(another item)",
+                    "(an item at the same position; key= names items so that their order may change)",
+                )
+            )
+
+    def take_item(self) -> str | None:
+        """Return the digest to record with an entry; it is recorded once."""
+        digest, self._item = self._item, None
+        return digest
+
+    def take_source_ends(self) -> tuple[SourceEnd, ...]:
+        """Return how the sources of the finalizers around ended that have not begun a step before."""
+        ends: list[SourceEnd] = []
+        flow: DurableFlow | None = self
+        while flow is not None:
+            if flow.source_end is not None:
+                ends.append(flow.source_end())
+                flow.source_end = None
+            flow = flow.around
+        return tuple(ends)
+
+    def check_function(self, name: str, code: object, qualified: str) -> None:
+        """Raise TypeError if another function has given a step of this flow the same name."""
+        known = self._codes.setdefault(name, code)
+        if known is not code:
+            raise TypeError(
+                f"two functions give steps of the name {name!r} to one flow of run "
+                f"{self.run.run_id!r}, the last one is {qualified!r}: rename one of them, as a resume "
+                "could not tell them apart"
+            )
+
+
+class DurableBranches:
+    """The branches of one run of an operator in a durable flow."""
+
+    def __init__(self, outer: DurableFlow, path: str, scope: Scope) -> None:
+        self.outer = outer
+        self.path = path
+        self.scope = scope
+        self.sequence: int | None = None
+        self.has_finalized = False
+        self._unsettled: list[int] = []
+        self._failed: list[int] = []
+        self._last_failure: tuple[object, int] | None = None
+        self._begun: set[str] = set()
+        self.decision: RecordedDecision | None = None
+        known = outer.run.recording.decisions.get(path) if outer.is_recording else None
+        if known is not None and known.sequence < scope.limit:
+            self.decision = known
+            self.sequence = known.sequence
+
+    def deadline(self, seconds: float) -> float | None:
+        outer, run = self.outer, self.outer.run
+        if not outer.is_recording:
+            return seconds
+        path = f"{self.path}/deadline"
+        known = run.recording.decisions.get(path)
+        if known is None:
+            if run.records and not run.is_stopping:
+                outer.record_decision(self.scope, path, run.now() + seconds, failed=False)
+            return seconds
+        if outer.has_ahead(self.scope):
+            return None
+        until = known.value
+        assert isinstance(until, float | int)
+        return min(max(0.0, until - run.now()), seconds)
+
+    def branch(self, key: object, item: object, *, is_keyed: bool) -> DurableFlow:
+        outer = self.outer
+        path = self.path if key is None else child_path(self.path, key)
+        self._begun.add(path)
+        flow = DurableFlow(
+            outer.run,
+            path,
+            outer,
+            branches=self,
+            is_recording=outer.is_recording,
+            is_ordered=outer.is_ordered,
+        )
+        if not is_keyed and item is not None and outer.is_recording:
+            try:
+                flow.set_item(digest_of(item))
+            except NotSerializable:
+                # Such as an effect: it has no identity but its position.
+                pass
+        return flow
+
+    def has_records(self, key: object) -> bool:
+        return child_path(self.path, key) in self.outer.run.recording.flows
+
+    def decide(self, value: object, *, failed: bool) -> None:
+        outer, run, scope = self.outer, self.outer.run, self.scope
+        if not outer.is_recording or not run.records or run.is_stopping:
+            return
+        if any(operator.is_decided for operator in scope.operators) or run.writer.halted:
+            # This flow is being cancelled itself: it decides nothing any more.
+            return
+        tree = to_tree(value, path=self.path, types=_NO_TYPES)
+        if failed:
+            because = run.as_ranges(self._unsettled)
+            self.sequence = run.writer.add(Decided(self.path, tree, run.now(), True, because))
+            run.add_unsettled(self.sequence)
+            self._failed = [self.sequence, *self._unsettled]
+        else:
+            settles = () if scope.is_observing else run.settle(outer, self._unsettled)
+            self.sequence = run.writer.add(Decided(self.path, tree, run.now(), settles=settles))
+
+    def take_failures(self, flow: DurableFlow) -> None:
+        """Take over the failures of a branch that has ended."""
+        self._unsettled += flow.unsettled
+        self._last_failure = flow.last_failure or self._last_failure
+
+    def failures_of_decision(self) -> list[int]:
+        """Return the failed decision and its causes, until they are settled."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def check_complete(self) -> None:
+        outer, run = self.outer, self.outer.run
+        if not outer.is_ordered:
+            return
+        flows = run.recording.flows
+        gone = [
+            path
+            for path in run.recording.branches.get(self.path, ())
+            if path not in self._begun and path in flows and flows[path].items
+        ]
+        if gone and run.force:
+            run.leave_behind([item.sequence for path in gone for item in flows[path].items])
+        elif gone:
+            names = [path if len(path) <= 80 else f"{path[:80]}..." for path in gone[:5]]
+            shown = ", ".join(map(repr, names)) + (" and more" if len(gone) > 5 else "")
+            detail = f"{self.path!r} had the branches {shown}, and their items did not come again"
+            raise run.writer.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
+
+    def end(self) -> None:
+        outer, run = self.outer, self.outer.run
+        outer.unsettled += [*self._failed, *self._unsettled]
+        outer.last_failure = self._last_failure or outer.last_failure
+        if self.has_finalized and not run.is_stopping and not run.writer.halted:
+            run.writer.add(BranchesEnded(self.path, run.now()))
+            self.has_finalized = False
+
+
+class DurableFinalization:
+    """The place of one finalizer in a durable flow."""
+
+    def __init__(self, outer: DurableFlow, path: str) -> None:
+        self.outer = outer
+        self.path = path
+        self._flow: DurableFlow | None = None
+
+    async def recorded_end(self, scope: Scope) -> Any:
+        run = self.outer.run
+        recorded = run.recording.source_ends.get(self.path)
+        if recorded is None or recorded.error is None or not self.outer.is_ordered:
+            return None
+        # The error has no entry of its own, so running the source could end in another way, after what it
+        # uses was released. Nothing of it is run.
+        try:
+            error = read_error(recorded.error, self.path, run.types)
+        except NotSerializable as unreadable:
+            raise run.writer.halt(unreadable) from unreadable
+        if recorded.kind == "defect":
+            raise error
+        return Failed(error)
+
+    async def run(self, work: Coroutine[Any, Any, A]) -> A:
+        try:
+            return await self.outer.run.finalizing(work)
+        finally:
+            if self._flow is not None:
+                self.outer.unsettled += self._flow.unsettled
+
+    def scope(self, outer: Scope, ended: object, cause: Operator | None) -> Scope:
+        run = self.outer.run
+        flow = DurableFlow(run, self.path, self.outer, is_ordered=self.outer.is_ordered)
+        flow.is_recording = self.outer.is_recording
+        self._flow = flow
+        if self.path not in run.recording.source_ends:
+            flow.source_end = lambda: self._source_end(ended, cause)
+        else:
+            self.outer.come_to_finalizer(self.path, outer.limit)
+            if cause is not None:
+                run.finalizes(cause)
+        scope = outer.shielded()
+        scope.flow = flow
+        scope.is_observing = True
+        if scope.forbidden:
+            scope.forbidden = scope.forbidden | {FromFn}
+        return scope
+
+    def _source_end(self, ended: object, cause: Operator | None) -> SourceEnd:
+        run, path = self.outer.run, self.path
+        if cause is not None:
+            return SourceEnd(path, "cancelled", run.finalizes(cause))
+        is_failure = isinstance(ended, Failed)
+        if not is_failure and not isinstance(ended, Exception):
+            return SourceEnd(path, "success")
+        error = ended.error if isinstance(ended, Failed) else ended
+        kind = "failure" if is_failure else "defect"
+        known = self.outer.last_failure
+        if known is not None and known[0] is error:
+            return SourceEnd(path, kind, known[1])
+        record = write_error(error, run.types, is_defect=not is_failure)
+        return SourceEnd(path, kind, None, record)

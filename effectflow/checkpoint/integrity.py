@@ -1,0 +1,149 @@
+"""How an entry becomes the bytes that a store keeps, and how a reader knows that they are those.
+
+Every entry ends in a digest over itself and the digest before it, so that an entry that was changed,
+taken away, moved, or brought from another run is found at its place. The chain is that of Haber and
+Stornetta's time-stamping; with a key it is an HMAC (RFC 2104), which nobody can forge without the key.
+
+::
+
+    JSON        {...}\\nsha256:<64 hex digits>
+    CBOR        <map><32 bytes><S or H>
+    encrypted   <01><length of key id><key id><12 bytes><ciphertext><32 bytes><S or H>
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass, field
+from typing import cast
+
+from effectflow.checkpoint.encryption import MARK, Encryption
+from effectflow.checkpoint.entries import Entry
+from effectflow.checkpoint.entry_format import Format, decode_entry, encode_entry
+from effectflow.checkpoint.errors import CorruptCheckpoint, NotSerializable
+from effectflow.checkpoint.store import Record
+
+__all__ = ["MAX_ENTRY_BYTES", "Seal", "first_digest"]
+
+MAX_ENTRY_BYTES = 64 * 1024 * 1024
+"""How large one entry may be."""
+
+_PLAIN, _KEYED = b"sha256", b"hmac"
+_BINARY_KINDS = {b"S": _PLAIN, b"H": _KEYED}
+_DIGEST = 32
+_DIGITS = re.compile(rb"[0-9a-f]{64}")
+
+
+def first_digest(run_id: str) -> bytes:
+    """What the digest of a run's first entry follows: so that no entry fits another run."""
+    return hashlib.sha256(run_id.encode("utf-8", "surrogatepass")).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """The way entries are written and checked.
+
+    Attributes:
+        format: "json" or "cbor". Either is read, whatever this says.
+        key: the secret of the HMAC, at best 32 random bytes; None for a plain digest, which finds
+            damage and mistakes but no forger. With a key, entries without an HMAC are refused.
+        encryption: keeps what is in entries from being read; None to write them as they are. With it,
+            entries that are not encrypted are refused.
+    """
+
+    format: Format = "json"
+    key: bytes | None = field(default=None, repr=False)
+    encryption: Encryption | None = None
+
+    def __post_init__(self) -> None:
+        key = cast(object, self.key)
+        if key is not None and (not isinstance(key, bytes) or len(key) < 16):
+            raise ValueError("a key needs 16 bytes at least; secrets.token_bytes(32) makes one")
+
+    def close(self, entry: Entry, previous: bytes) -> tuple[bytes, bytes]:
+        """An entry as bytes, and its digest, which follows `previous`."""
+        payload = encode_entry(entry, self.format)
+        if len(payload) > MAX_ENTRY_BYTES:
+            raise NotSerializable(
+                f"an entry of {len(payload):,} bytes",
+                f"is larger than {MAX_ENTRY_BYTES:,}: keep large data elsewhere, and save where it is",
+            )
+        if self.encryption is not None:
+            payload = self.encryption.encrypt(payload, after=previous)
+        digest = self._digest(payload, previous)
+        return payload + self._trailer(payload, digest), digest
+
+    def open(self, record: Record, run_id: str, previous: bytes) -> tuple[Entry, bytes]:
+        """Return the entry in a record that follows `previous`, and its digest.
+
+        Fails with CorruptCheckpoint for bytes that are not those that were written there.
+        """
+        if len(record.body) > 2 * MAX_ENTRY_BYTES:
+            size = f"{len(record.body):,} bytes"
+            raise _refused(record, run_id, f"it has {size}, more than any entry")
+        payload, trailer = _take_apart(record.body)
+        digest = self._digest(payload, previous)
+        if not hmac.compare_digest(trailer, self._trailer(payload, digest)):
+            raise _refused(record, run_id, self._what_is_wrong(payload, trailer))
+        payload = self._decrypted(payload, record, run_id, previous)
+        return decode_entry(payload, run_id, record.sequence), digest
+
+    def _what_is_wrong(self, payload: bytes, trailer: bytes) -> str:
+        kind = _kind_of(trailer)
+        if kind is None or not payload:
+            return "it is cut off, or was never an entry"
+        if kind == _KEYED and self.key is None:
+            return "it is signed: give its key, Checkpoints(key=...) or --key-file"
+        if kind == _PLAIN and self.key is not None:
+            return "it is not signed, although a key is given"
+        reason = "its digest is wrong: it, or what comes before it, was changed, lost or moved"
+        return reason if self.key is None else f"{reason}, or was signed with another key"
+
+    def _decrypted(self, payload: bytes, record: Record, run_id: str, previous: bytes) -> bytes:
+        is_encrypted = payload[:1] == MARK
+        if self.encryption is None:
+            if is_encrypted:
+                raise _refused(
+                    record,
+                    run_id,
+                    "it is encrypted: give its key, Checkpoints(encryption=...) or --encryption-keys",
+                )
+            return payload
+        if not is_encrypted:
+            raise _refused(record, run_id, "it is not encrypted, although encryption is asked for")
+        try:
+            return self.encryption.decrypt(payload, after=previous)
+        except ValueError as error:
+            raise _refused(record, run_id, str(error)) from error
+
+    def _trailer(self, payload: bytes, digest: bytes) -> bytes:
+        """What follows a payload. One digest has one form: not another case, no blanks."""
+        if payload[:1] == b"{":
+            return b"\n%b:%b" % (_PLAIN if self.key is None else _KEYED, digest.hex().encode())
+        return digest + (b"S" if self.key is None else b"H")
+
+    def _digest(self, payload: bytes, previous: bytes) -> bytes:
+        if self.key is None:
+            return hashlib.sha256(previous + payload).digest()
+        return hmac.digest(self.key, previous + payload, "sha256")
+
+
+def _take_apart(body: bytes) -> tuple[bytes, bytes]:
+    """The payload of a record and what follows it."""
+    start = body.rfind(b"\n") if body[:1] == b"{" else len(body) - _DIGEST - 1
+    return body[: max(start, 0)], body[max(start, 0) :]
+
+
+def _kind_of(trailer: bytes) -> bytes | None:
+    """What sort of digest it has; None if it is none."""
+    if len(trailer) == _DIGEST + 1:
+        return _BINARY_KINDS.get(trailer[-1:])
+    kind, _, digits = trailer[1:].partition(b":")
+    is_whole = trailer[:1] == b"\n" and _DIGITS.fullmatch(digits) is not None
+    return kind if is_whole and kind in (_PLAIN, _KEYED) else None
+
+
+def _refused(record: Record, run_id: str, reason: str) -> CorruptCheckpoint:
+    return CorruptCheckpoint(run_id, reason, sequence=record.sequence)

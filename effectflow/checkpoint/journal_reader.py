@@ -1,0 +1,207 @@
+"""Read runs from a store: their journals, their checkpoints, and the nearest name of one not found."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from effectflow.checkpoint.checkpoint import Checkpoint
+from effectflow.checkpoint.entries import Entry
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    CorruptCheckpoint,
+    RunConflict,
+    RunNotFound,
+    UnsupportedVersion,
+)
+from effectflow.checkpoint.journal import fold
+from effectflow.checkpoint.integrity import Seal, first_digest
+from effectflow.checkpoint.store import (
+    CheckpointStore,
+    FallsBack,
+    ListsDamagedRuns,
+    Record,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+)
+
+__all__ = [
+    "Journal",
+    "Verification",
+    "all_run_ids",
+    "check_against",
+    "read_checkpoint",
+    "read_consistently",
+    "read_entries",
+    "read_journal",
+    "run_not_found",
+    "verify_run",
+]
+
+
+_UNSIGNED = Seal()
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The entries of a run, oldest first, and the digest of the newest."""
+
+    entries: tuple[Entry, ...]
+    digest: bytes
+
+    @staticmethod
+    def empty(run_id: str) -> Journal:
+        """That of a run which is not there yet."""
+        return Journal((), first_digest(run_id))
+
+
+async def read_journal(
+    store: CheckpointStore, run_id: str, seal: Seal, known: Journal | None = None
+) -> Journal:
+    """The journal of a run; `known` is what was read of it before. Empty if there is no such run.
+
+    Raises CorruptCheckpoint for an entry that is not what was written at its place.
+    """
+    known = known or Journal.empty(run_id)
+    records = await store.read(run_id, after=len(known.entries))
+    journal, problem = _open_all(records, run_id, seal, known)
+    if problem is not None:
+        raise problem
+    return journal
+
+
+async def read_entries(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED) -> list[Entry]:
+    """The entries of a run, oldest first; empty if there is no such run.
+
+    Raises CorruptCheckpoint for an entry that is not what was written at its place.
+    """
+    return list((await read_journal(store, run_id, seal)).entries)
+
+
+async def read_checkpoint(
+    store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED, *, at: int | None = None
+) -> Checkpoint:
+    """Where a run stands, or where it stood after its first `at` entries.
+
+    Raises RunNotFound, or CorruptCheckpoint if its journal cannot be read; ValueError if the run
+    has fewer entries than `at`.
+    """
+    entries = await read_entries(store, run_id, seal)
+    if not entries:
+        raise await run_not_found(store, run_id)
+    if at is not None and not 1 <= at <= len(entries):
+        raise ValueError(f"run {run_id!r} has the entries 1 to {len(entries)}, and no {at}")
+    return fold(entries[:at], run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found when a run was checked.
+
+    Attributes:
+        run_id: the run.
+        length: how many entries the store has of it.
+        good: how many of them, from the first on, are what was written.
+        problem: what is wrong with the next one, or with the newest copy of the run, so that an older
+            one was read; None if nothing is.
+    """
+
+    run_id: str
+    length: int
+    good: int
+    problem: CheckpointError | None
+
+
+async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED) -> Verification:
+    """Check every entry of a run, without running anything. Raises RunNotFound."""
+    try:
+        info, records = await read_consistently(store, run_id)
+    except (CorruptCheckpoint, RunConflict, UnsupportedVersion) as error:
+        return Verification(run_id, 0, 0, error)
+    length = len(records)
+    journal, problem = _open_all(records, run_id, seal, Journal.empty(run_id))
+    if problem is None:
+        try:
+            check_against(info, fold(journal.entries, run_id))
+        except CheckpointError as error:
+            problem = error
+    if problem is None and isinstance(store, FallsBack):
+        damage = await store.damage(run_id)
+        if damage is not None:
+            what = f"the newest copy of run {run_id!r}"
+            problem = CorruptCheckpoint(run_id, damage, what=what)
+    return Verification(run_id, length, len(journal.entries), problem)
+
+
+async def read_consistently(store: CheckpointStore, run_id: str) -> tuple[RunInfo, list[Record]]:
+    """What the store has of a run at one moment, although somebody may be driving it."""
+    info = await store.info(run_id)
+    if info is None:
+        raise await run_not_found(store, run_id)
+    # A journal grows at its end only, so these are the entries that it had at the moment of `info`.
+    return info, (await store.read(run_id))[: info.length]
+
+
+def check_against(info: RunInfo, checkpoint: Checkpoint) -> None:
+    """Raise CorruptCheckpoint if a journal does not end as the store's summary of the run says.
+
+    The digests cannot tell that entries are missing at the end.
+    """
+    status, found = info.summary.status, checkpoint.status
+    if info.summary.workflow != checkpoint.workflow:
+        raise CorruptCheckpoint(
+            checkpoint.run_id,
+            f"the store calls it a run of {info.summary.workflow!r}, its journal is of "
+            f"{checkpoint.workflow!r}",
+        )
+    if status is not found and status is not RunStatus.RUNNING:
+        raise CorruptCheckpoint(
+            checkpoint.run_id,
+            f"the store calls it {status}, and its journal ends as that of a run which is {found}: "
+            f"what came after entry {checkpoint.metadata.entries} is missing",
+        )
+
+
+def _open_all(
+    records: list[Record], run_id: str, seal: Seal, known: Journal
+) -> tuple[Journal, CheckpointError | None]:
+    """The journal as far as it is good, and what is wrong with the entry after that.
+
+    It empties `records`: a long journal is not to be held twice.
+    """
+    entries, digest = list(known.entries), known.digest
+    problem: CheckpointError | None = None
+    records.reverse()
+    while records:
+        record = records.pop()
+        try:
+            if record.sequence != len(entries) + 1:
+                reason = "an entry is missing before it"
+                raise CorruptCheckpoint(run_id, reason, sequence=record.sequence)
+            entry, digest = seal.open(record, run_id, digest)
+        except CheckpointError as error:
+            if entries:
+                error.add_note(f"the entries 1 to {len(entries)} before it are good")
+            problem = error
+            break
+        entries.append(entry)
+    return Journal(tuple(entries), digest), problem
+
+
+async def all_run_ids(store: CheckpointStore) -> list[str]:
+    """The ids of all runs of a store, newest first; those that are damaged as well, last."""
+    # Not page by page: runs that are added or deleted meanwhile would shift the next one.
+    found = [info.run_id for info in await store.find(RunQuery(limit=sys.maxsize))]
+    if isinstance(store, ListsDamagedRuns):
+        found += await store.damaged_runs()
+    return found
+
+
+async def run_not_found(store: CheckpointStore, run_id: str) -> RunNotFound:
+    """The error for an unknown run id, with the ids that look like it."""
+    # Most programs never come here, and importing it takes 2 ms.
+    from difflib import get_close_matches
+
+    known = [info.run_id for info in await store.find(RunQuery(limit=1000))]
+    return RunNotFound(run_id, get_close_matches(run_id, known, n=3, cutoff=0.4))

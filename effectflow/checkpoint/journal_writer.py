@@ -1,0 +1,262 @@
+"""The one writer of a run's journal: entries are added in order, and made durable in batches."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import anyio
+
+from effectflow.checkpoint.checkpoints import Checkpoints
+from effectflow.checkpoint.delayed_saves import watch_for_delays
+from effectflow.checkpoint.entries import Entry
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    LeaseLost,
+    NotSerializable,
+    RunBusy,
+    SaveFailed,
+    StoreUnavailable,
+)
+from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, tell
+from effectflow.checkpoint.store import RunStatus, RunSummary
+from effectflow.effects.errors import Halt
+
+__all__ = ["JournalWriter"]
+
+logger = logging.getLogger(__name__)
+
+
+class JournalWriter:
+    """Adds entries to a buffer, and makes them durable: `save` waits until all that were added are.
+
+    Steps that run side by side share a batch. When an entry cannot be saved, the run is halted: `halted`
+    says why, and no entry is added any more.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        checkpoints: Checkpoints,
+        *,
+        lease: Lease,
+        length: int,
+        digest: bytes,
+        summary: RunSummary,
+        opening: Entry | None = None,
+    ) -> None:
+        self.run_id = run_id
+        self.checkpoints = checkpoints
+        self.lease = lease
+        self.is_claiming = False
+        self.summary = summary
+        self.halted: CheckpointError | None = None
+        self.length = length
+        self.completed_since_save = 0
+        self.is_released = False
+        self.due: float | None = None
+        self.is_watched = False
+        self.on_halt: Callable[[], object] | None = None
+        self._linger = checkpoints.policy.longest_wait
+        self._opening = opening
+        self._observers = checkpoints.observers
+        self._seal = checkpoints.seal
+        self._digest = digest
+        self._durable = length
+        self._buffer: list[bytes] = []
+        self._is_saving = False
+        self._saved: anyio.Event | None = None
+        self._unsure: list[bytes] = []
+        self._is_summary_due = True
+
+    def add(self, entry: Entry) -> int:
+        """Add an entry. Return its sequence number. It is durable after the next `save`.
+
+        The first one comes after the `opening`, such as that the run was resumed.
+        """
+        if self._opening is not None:
+            self.open()
+        try:
+            body, self._digest = self._seal.close(entry, self._digest)
+        except NotSerializable as error:
+            raise self.halt(error) from error
+        self._buffer.append(body)
+        self.length += 1
+        if self.due is None:
+            self._linger_from_now()
+        if self._observers:
+            tell(self._observers, EntryAppended(self.run_id, entry))
+        return self.length
+
+    def open(self) -> None:
+        """Add the opening now."""
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            self.add(opening)
+
+    async def save(self) -> None:
+        """Wait until every entry that was added is durable. Raises `Halt` if that is impossible."""
+        target = self.length
+        while self._durable < target:
+            self.check()
+            if self._is_saving:
+                await self._next_save()
+            elif not await self._save_batch(RunStatus.RUNNING):
+                return
+        self.check()
+
+    async def finish(self, entry: Entry | None, status: RunStatus) -> None:
+        """Add the last entry, make everything durable, and release the lease in the same commit."""
+        if entry is not None:
+            self.add(entry)
+        while self._is_saving:
+            await self._next_save()
+        self.check()
+        try:
+            await self._save_batch(status, release=True)
+        except Halt:
+            raise
+        except BaseException:
+            # Cut off by a cancellation; the last entry of a run is worth a second attempt.
+            with anyio.move_on_after(5, shield=True), suppress(Halt):
+                await self._save_batch(status, release=True)
+            raise
+
+    async def flush(self) -> None:
+        """Save what a halted run has recorded, if the store is not the reason that it was halted."""
+        if self._buffer and not isinstance(self.halted, LeaseLost | SaveFailed | StoreUnavailable):
+            with anyio.move_on_after(5, shield=True), suppress(Exception, Halt):
+                await self._append(release=False)
+
+    async def release(self) -> None:
+        """Release the lease, if it is still ours. Never fails: the lease would expire by itself."""
+        if self.is_released:
+            return
+        self.is_released = True
+        try:
+            with anyio.move_on_after(5, shield=True):
+                await self.checkpoints.store.release(self.lease)
+        except Exception as error:
+            logger.warning("the lease of run %r was not released: %r", self.run_id, error)
+
+    async def save_late(self) -> None:
+        """Save what no step has made durable in time; end the run if that is impossible."""
+        try:
+            await self.save()
+            # Only a save that failed with a warning leaves anything: it is tried again.
+            if self.length > self._durable and self.due is None:
+                self._linger_from_now()
+        except Halt:
+            if self.on_halt is not None:
+                self.on_halt()
+
+    def lose_lease(self, error: LeaseLost) -> None:
+        """End the run, since another process holds its lease."""
+        self.halt(error)
+        if self.on_halt is not None:
+            self.on_halt()
+
+    def halt(self, error: CheckpointError) -> Halt:
+        """End the run with this error: no step starts any more. Return what is to be raised."""
+        if self.halted is None:
+            self.halted = error
+        return Halt(self.halted)
+
+    def check(self) -> None:
+        """Raise `Halt` if the run was halted."""
+        if self.halted is not None:
+            raise Halt(self.halted)
+
+    def _linger_from_now(self) -> None:
+        """Make what is buffered durable in a while, whether or not a step asks for it."""
+        if self._linger is not None:
+            self.due = time.monotonic() + self._linger
+            if not self.is_watched:
+                watch_for_delays(self)
+
+    async def _next_save(self) -> None:
+        """Wait for the end of the append that is in progress."""
+        if self._saved is None:
+            self._saved = anyio.Event()
+        await self._saved.wait()
+
+    async def _save_batch(self, status: RunStatus, *, release: bool = False) -> bool:
+        """Append what is buffered. Return False if the save failed and the run continues."""
+        self._is_saving = True
+        try:
+            if self._unsure:
+                await self._find_out()
+            if status is not self.summary.status:
+                self.summary = replace(self.summary, status=status)
+                self._is_summary_due = True
+            await self._append(release=release)
+        except Exception as raised:
+            error = self._save_failed(raised)
+            if self.checkpoints.on_save_error == "warn" and not isinstance(error, LeaseLost):
+                logger.warning("%s The run continues, and tries again with the next entry.", error)
+                return False
+            raise self.halt(error) from raised
+        finally:
+            self._is_saving = False
+            if self._saved is not None:
+                self._saved.set()
+                self._saved = None
+        return True
+
+    def _save_failed(self, raised: Exception) -> CheckpointError:
+        if isinstance(raised, CheckpointError):
+            return raised
+        return SaveFailed(self.run_id, f"the store raised {raised!r}")
+
+    async def _append(self, *, release: bool) -> None:
+        batch, self._buffer = self._buffer, []
+        self.due = None
+        try:
+            await self.checkpoints.store.append(
+                self.lease,
+                batch,
+                after=self._durable,
+                summary=self.summary if self._is_summary_due else None,
+                release=release,
+            )
+        except LeaseLost:
+            raise
+        except BaseException:
+            # It may have taken effect all the same.
+            self._unsure = batch
+            self._linger_from_now()
+            raise
+        self._durable += len(batch)
+        self.completed_since_save = 0
+        self._is_summary_due = False
+        self.is_released = self.is_released or release
+        if self._observers:
+            tell(self._observers, CheckpointSaved(self.run_id, self._durable))
+
+    async def _find_out(self) -> None:
+        """Find out what became of an append that failed or was cancelled, and go on from there.
+
+        The run is claimed once more, for its new fence: an append under the old one has happened by
+        then, or never will.
+        """
+        store, seconds = self.checkpoints.store, self.checkpoints.lease_seconds
+        self.is_claiming = True
+        try:
+            self.lease = await store.claim(self.run_id, owner=self.lease.owner, seconds=seconds)
+        except RunBusy as busy:
+            raise LeaseLost(self.run_id, f"{busy.owner} holds it") from busy
+        finally:
+            self.is_claiming = False
+        written = [record.body for record in await store.read(self.run_id, after=self._durable)]
+        if not written:
+            self._buffer = self._unsure + self._buffer
+        elif written == self._unsure:
+            self._durable += len(written)
+        else:
+            # Our lease had expired. The run is free again, but we do not know what happened to it.
+            raise LeaseLost(self.run_id, "another process has driven it since")
+        self._unsure = []

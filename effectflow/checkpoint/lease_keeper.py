@@ -1,0 +1,138 @@
+"""Renews the leases of all runs of this process, in one thread.
+
+A thread, since a step that blocks the event loop must not cost the run its lease. A process that is
+paused or dead renews nothing, and neither does one whose event loop has been stuck for very long.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+
+from effectflow.checkpoint.errors import LeaseLost
+from effectflow.checkpoint.journal_writer import JournalWriter
+from effectflow.effects.event_loop import CallSoon, call_soon_from_threads
+
+__all__ = ["MAX_BLOCK", "keep_lease"]
+
+logger = logging.getLogger(__name__)
+
+MAX_BLOCK = 300.0
+"""Seconds after which an event loop that does nothing counts as stuck: its leases are renewed no more."""
+
+_IDLE = 10.0
+"""Seconds without any lease after which the thread ends."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A lease that is renewed, and the event loop of its run."""
+
+    writer: JournalWriter
+    call_soon: CallSoon
+    due: float
+    ticked: float = field(default_factory=time.monotonic)
+
+    def tick(self) -> None:
+        self.ticked = time.monotonic()
+
+
+class _Keeper:
+    """The thread, and the leases that it renews."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, _Kept] = {}
+        self._changed = threading.Condition()
+        self._wakes_at = 0.0
+        self._is_running = False
+
+    def add(self, writer: JournalWriter, call_soon: CallSoon) -> None:
+        due = time.monotonic() + writer.checkpoints.lease_seconds / 3
+        with self._changed:
+            self._kept[id(writer)] = _Kept(writer, call_soon, due)
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="effectflow-leases", daemon=True).start()
+            elif due < self._wakes_at:
+                self._changed.notify()
+
+    def remove(self, writer: JournalWriter) -> None:
+        self._kept.pop(id(writer), None)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                dues = [kept.due for kept in list(self._kept.values())]
+                now = time.monotonic()
+                self._wakes_at = min(dues, default=now + _IDLE)
+                if self._wakes_at > now:
+                    self._changed.wait(self._wakes_at - now)
+                if not self._kept and time.monotonic() >= self._wakes_at:
+                    self._is_running = False
+                    return
+            now = time.monotonic()
+            for kept in list(self._kept.values()):
+                if kept.due <= now:
+                    self._renew(kept)
+
+    def _renew(self, kept: _Kept) -> None:
+        writer = kept.writer
+        seconds = writer.checkpoints.lease_seconds
+        kept.due = time.monotonic() + seconds / 3
+        try:
+            kept.call_soon(kept.tick)
+        except Exception:
+            # The event loop was closed, and the run with it.
+            self.remove(writer)
+            return
+        if time.monotonic() - kept.ticked > MAX_BLOCK:
+            logger.error(
+                "the event loop of run %r has been stuck for %.0f s: its lease is not renewed",
+                writer.run_id,
+                MAX_BLOCK,
+            )
+            return
+        lease = writer.lease
+        try:
+            renewed = writer.checkpoints.store.renew(lease, seconds=seconds)
+        except LeaseLost as error:
+            # A claim that this process has made meanwhile has another fence.
+            if writer.lease is lease and not writer.is_claiming and not writer.is_released:
+                kept.call_soon(writer.lose_lease, error)
+        except Exception as error:
+            # What a store may raise is unknown here. If the lease is lost, a save will say so.
+            logger.warning("the lease of run %r was not renewed: %r", writer.run_id, error)
+        else:
+            if writer.lease is lease:
+                writer.lease = renewed
+
+
+_keeper = _Keeper()
+
+
+def _forget_in_child() -> None:
+    """A forked process has none of the threads, and none of the leases."""
+    global _keeper
+    _keeper = _Keeper()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+class keep_lease:
+    """Renews the lease of a run while the `with` block runs in the event loop."""
+
+    __slots__ = ("_keeper", "_writer")
+
+    def __init__(self, writer: JournalWriter) -> None:
+        self._writer = writer
+        self._keeper = _keeper
+
+    def __enter__(self) -> None:
+        self._keeper.add(self._writer, call_soon_from_threads())
+
+    def __exit__(self, *_: object) -> None:
+        self._keeper.remove(self._writer)

@@ -1,0 +1,161 @@
+"""A run that is replayed to see what a resume would do. Nothing is recorded, and no step is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import anyio
+
+from effectflow.checkpoint.checkpoints import Checkpoints
+from effectflow.checkpoint.entries import Arguments, Entry
+from effectflow.checkpoint.errors import CheckpointError
+from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.plan import ResumePlan, Unverified
+from effectflow.checkpoint.replay import RecordedStep, Recording
+from effectflow.checkpoint.run import Run
+from effectflow.checkpoint.values import KnownTypes
+from effectflow.effects.clock import Clock
+from effectflow.effects.errors import Halt, Parked
+from effectflow.effects.nodes import Failed, FromAsync, Step
+from effectflow.effects.scope import Scope
+
+__all__ = ["PlannedRun"]
+
+A = TypeVar("A")
+
+
+class _NoJournal:
+    """Takes no entries. It keeps why a resume would be halted."""
+
+    def __init__(self) -> None:
+        self.halted: CheckpointError | None = None
+        self.is_released = True
+
+    def add(self, entry: Entry) -> int:
+        raise AssertionError(f"a plan adds no entries, such as {entry!r}")
+
+    def halt(self, error: CheckpointError) -> Halt:
+        if self.halted is None:
+            self.halted = error
+        return Halt(self.halted)
+
+    def check(self) -> None:
+        if self.halted is not None:
+            raise Halt(self.halted)
+
+
+class PlannedRun(Run):
+    """Replays a run up to the frontier of every flow, and notes what a resume begins there."""
+
+    records = False
+
+    def __init__(
+        self,
+        run_id: str,
+        workflow: str,
+        checkpoints: Checkpoints,
+        *,
+        recording: Recording,
+        types: KnownTypes,
+        clock: Clock,
+        context: Mapping[str, object],
+        started_version: str,
+    ) -> None:
+        writer: Any = _NoJournal()
+        super().__init__(
+            run_id,
+            workflow,
+            checkpoints,
+            writer=writer,
+            recording=recording,
+            types=types,
+            clock=clock,
+            context=context,
+            started_version=started_version,
+        )
+        self._observers = ()
+        self._start: list[str] = []
+        self._retry: list[str] = []
+        self._skip: list[str] = []
+        self._failures: list[tuple[str, object]] = []
+        self._waiting: list[str] = []
+        self._unverified: list[Unverified] = []
+
+    def plan(self, outcome: Any) -> ResumePlan:
+        """Return the plan, once the body has ended with this outcome, or was parked (None)."""
+        recurs: list[str] = []
+        if outcome.__class__ is Failed:
+            recurs = [path for path, error in self._failures if error is outcome.error]
+            recurs = recurs or [path for path, _ in self._failures[-1:]]
+        return ResumePlan(
+            tuple(self._start),
+            tuple(self._retry),
+            tuple(self._skip),
+            tuple(recurs),
+            tuple(self._waiting),
+            tuple(self._unverified),
+            self.writer.halted,
+        )
+
+    def forbidden(self, *, effects: bool) -> frozenset[type]:
+        """Return the kinds of effects that the plan does not run."""
+        return frozenset() if effects else frozenset({FromAsync})
+
+    def park(self, flow: DurableFlow, parked: Parked) -> None:
+        if parked.reason is not None:
+            reason = parked.reason
+            self._unverified += [Unverified(path, reason) for path in flow.paths_ahead()]
+
+    def _replayed(self, definition: Any, path: str, recorded: RecordedStep, scope: Scope) -> Any:
+        if recorded.is_completed:
+            self._skip.append(path)
+        return super()._replayed(definition, path, recorded, scope)
+
+    def replayed_failure(self, path: str, error: object) -> None:
+        self._failures.append((path, error))
+
+    async def _attempt_all(
+        self,
+        flow: DurableFlow,
+        step: Step,
+        path: str,
+        arguments: Arguments | None,
+        recorded: RecordedStep | None,
+        env: Any,
+        scope: Scope,
+    ) -> Any:
+        self._start.append(path)
+        if recorded is not None:
+            self._retry.append(path)
+        raise Parked
+
+    def begin_child(self, path: str, *, is_begun: bool) -> None:
+        """Note that a resume starts a run within this one, or continues it."""
+        self._start.append(path)
+        if is_begun:
+            self._retry.append(path)
+        raise Parked
+
+    async def sleep(self, path: str, seconds: float, scope: Scope) -> None:
+        if seconds > 0:
+            self._waiting.append(path)
+            raise Parked
+
+    async def finalizing(self, work: Coroutine[Any, Any, A]) -> A | None:
+        try:
+            return await work
+        except Parked as parked:
+            if parked.reason is None:
+                raise
+            # What a finalizer does outside steps is not known to a resume either.
+            return None
+
+    @contextmanager
+    def gated(self) -> Generator[anyio.CancelScope]:
+        with anyio.CancelScope(shield=True) as gate:
+            yield gate
+
+    def stop(self) -> None:
+        pass

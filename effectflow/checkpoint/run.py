@@ -1,0 +1,599 @@
+"""A durable run that this process drives: how a step is executed and recorded."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Coroutine, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, Final, Protocol, TypeVar
+
+import anyio
+
+from effectflow.checkpoint.checkpoints import Checkpoints
+from effectflow.checkpoint.entries import (
+    Arguments,
+    BeforeStep,
+    CancelRequested,
+    Completed,
+    Failed,
+    Interrupted,
+    Ranges,
+    Resumed,
+)
+from effectflow.checkpoint.errors import (
+    CorruptCheckpoint,
+    NotSerializable,
+    OutcomeUnknown,
+    StepInputChanged,
+)
+from effectflow.checkpoint.failures import is_exact, read_error, write_error
+from effectflow.checkpoint.flow import DurableBranches, DurableFlow
+from effectflow.checkpoint.interruption import interruption_reason
+from effectflow.checkpoint.journal_writer import JournalWriter
+from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
+from effectflow.checkpoint.replay import RecordedStep, Recording, compressed
+from effectflow.checkpoint.run_info import CurrentStep, running_step
+from effectflow.checkpoint.values import (
+    KnownTypes,
+    MalformedValue,
+    Tree,
+    from_tree,
+    safe_repr,
+    to_tree,
+)
+from effectflow.effects import Defect, Interruption
+from effectflow.effects.clock import Clock
+from effectflow.effects.errors import Halt, Parked, TimedOut
+from effectflow.effects.event_loop import is_cancellation, shielded
+from effectflow.effects.interpreter import interpret
+from effectflow.effects.nodes import Failed as Failure
+from effectflow.effects.nodes import Step
+from effectflow.effects.notes import add_note
+from effectflow.effects.operators import Operator
+from effectflow.effects.scope import Scope
+
+__all__ = ["Around", "Run"]
+
+A = TypeVar("A")
+
+_PENDING: Final = object()
+"""What a step yields whose outcome is not recorded."""
+
+
+class Around(Protocol):
+    """The run around a run, as its flow came to it."""
+
+    @property
+    def run(self) -> Run: ...
+
+    async def begin(self) -> None:
+        """Record there that the run within starts or continues."""
+        ...
+
+
+class Run:
+    """One life of a durable run.
+
+    Attributes:
+        run_id, workflow: which run, and the name of its workflow.
+        recording: what earlier lives recorded.
+        writer: adds entries to the journal.
+        types: the classes that outputs and errors of the workflow may be made of.
+        records: whether anything is recorded: not in a plan.
+        force: whether the run continues although the workflow has changed or an outcome is unknown.
+        around: the run that this one is part of, if it is.
+        outer_operators: those of the run around that may cancel this one.
+        last_completed: the path of the step that completed last.
+    """
+
+    records = True
+
+    def __init__(
+        self,
+        run_id: str,
+        workflow: str,
+        checkpoints: Checkpoints,
+        *,
+        writer: JournalWriter,
+        recording: Recording,
+        types: KnownTypes,
+        clock: Clock,
+        context: Mapping[str, object],
+        started_version: str,
+        force: bool = False,
+        around: Around | None = None,
+        outer_operators: tuple[Operator, ...] = (),
+    ) -> None:
+        self.run_id = run_id
+        self.workflow = workflow
+        self.checkpoints = checkpoints
+        self.writer = writer
+        self.recording = recording
+        self.types = types
+        self.clock = clock
+        self.context = MappingProxyType(dict(context))
+        self.started_version = started_version
+        self.force = force
+        self.around = around
+        self.outer_operators = outer_operators
+        self._is_stopping = False
+        self.tasks = anyio.create_task_group()
+        self.last_completed: str | None = None
+        self.root = DurableFlow(self, "")
+        self.cancelled_at: int | None = None
+        self._observers = checkpoints.observers
+        self._unsettled: list[int] = []
+        self._unreadable: dict[int, NotSerializable] = {}
+        self._cut_off: dict[str, None] = {}
+        self._ends_interrupted = False
+        self._tells_around = False
+        self._gates: set[anyio.CancelScope] = set()
+        self._watched = 0
+        self._watch_scope: anyio.CancelScope | None = None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run is being stopped from outside, so that finalizers begin no steps."""
+        return self._is_stopping or (self.around is not None and self.around.run.is_stopping)
+
+    # How a step is executed.
+
+    async def execute(self, flow: DurableFlow, step: Step, env: Any, scope: Scope) -> Any:
+        """Execute a step, unless its outcome is recorded. Return its value, or a `Failure`."""
+        self.writer.check()
+        definition = step.definition
+        path = flow.next_path(definition.name)
+        if definition.code is not None:
+            flow.check_function(definition.name, definition.code, definition.function)
+        recorded = self.recording.steps.get(path) if flow.reach(path, scope) else None
+        arguments = self._arguments_of(step)
+        if recorded is not None:
+            self._check_arguments(path, recorded.arguments, arguments)
+            outcome = self._replayed(definition, path, recorded, scope)
+            if outcome is not _PENDING:
+                return outcome
+        await flow.check(scope, path)
+        self._check_known(definition, path, recorded)
+        return await self._attempt_all(flow, step, path, arguments, recorded, env, scope)
+
+    def _replayed(self, definition: Any, path: str, recorded: RecordedStep, scope: Scope) -> Any:
+        """Return or raise the recorded outcome of a step that is not to run again."""
+        if recorded.ended is None or recorded.ended > scope.limit:
+            return _PENDING
+        if recorded.is_completed:
+            self.last_completed = path
+            if self._observers:
+                self.notify(StepSkipped(self.run_id, path, recorded.output))
+            return self.decode(recorded.output, path, definition.types)
+        assert recorded.error is not None
+        stands = recorded.is_settled or not recorded.retryable or scope.limit < float("inf")
+        if recorded.retry_at is not None or not stands:
+            return _PENDING
+        try:
+            error = read_error(recorded.error, path, definition.types)
+        except NotSerializable as unreadable:
+            raise self.writer.halt(unreadable) from unreadable
+        if self._observers:
+            self.notify(StepSkipped(self.run_id, path, None))
+        self.replayed_failure(path, error)
+        if recorded.error.is_defect:
+            raise error
+        return Failure(error)
+
+    def park(self, flow: DurableFlow, parked: Parked) -> None:
+        """Take note of a flow of a plan that has ended."""
+
+    def replayed_failure(self, path: str, error: object) -> None:
+        """Take note of a failure that was replayed."""
+
+    def _check_known(self, definition: Any, path: str, recorded: RecordedStep | None) -> None:
+        """Halt if nobody can know whether an at-most-once step has happened."""
+        is_unknown = recorded is not None and recorded.ended is None
+        if is_unknown and definition.at_most_once and not self.force:
+            raise self.writer.halt(OutcomeUnknown(self.run_id, path))
+
+    async def _attempt_all(
+        self,
+        flow: DurableFlow,
+        step: Step,
+        path: str,
+        arguments: Arguments | None,
+        recorded: RecordedStep | None,
+        env: Any,
+        scope: Scope,
+    ) -> Any:
+        """Attempt a step, as often as its own retry policy allows."""
+        number = recorded.attempts if recorded else 0
+        spent = recorded.spent if recorded else 0
+        if recorded is not None and recorded.retry_at is not None:
+            await self._wait_for_retry(flow, path, recorded.retry_at, scope)
+        began = self.clock.monotonic()
+        while True:
+            number += 1
+            elapsed = self.clock.monotonic() - began
+            outcome, retry_at = await self._attempt(
+                flow, step, path, number, number - spent, elapsed, arguments, env, scope
+            )
+            if retry_at is None:
+                return outcome
+            await self._wait_for_retry(flow, path, retry_at, scope)
+
+    async def _wait_for_retry(
+        self, flow: DurableFlow, path: str, retry_at: float, scope: Scope
+    ) -> None:
+        left = retry_at - self.now()
+        if left > 0:
+            await self.sleep(path, left, scope)
+        await flow.check(scope, path)
+
+    async def _attempt(
+        self,
+        flow: DurableFlow,
+        step: Step,
+        path: str,
+        number: int,
+        in_budget: int,
+        elapsed: float,
+        arguments: Arguments | None,
+        env: Any,
+        scope: Scope,
+    ) -> tuple[Any, float | None]:
+        """Attempt a step once, between its entries. Return its outcome, and when it is tried again."""
+        definition, writer = step.definition, self.writer
+        began = self.clock.monotonic()
+        await self._begin(flow, definition, path, number, arguments)
+        current = CurrentStep(self.run_id, path, number, step.make_info)
+        inside = scope.inside_step(body := flow.body_of(path), current)
+        token = running_step.set(current)
+        if scope.observer is not None:
+            scope.observer.began(path)
+        try:
+            if definition.timeout is None:
+                outcome = await interpret(step.source, env, inside)
+            else:
+                outcome = await self._limited(step, definition.timeout, env, inside)
+        except BaseException as raised:
+            await self._record_bad_end(flow, definition, path, number, raised, scope)
+            raise
+        finally:
+            running_step.reset(token)
+        if scope.observer is not None:
+            scope.observer.ended(path, _exit_of(outcome))
+        if outcome.__class__ is not Failure:
+            output = self.encode(outcome, path, definition.types)
+            settles = self.settle_within(body)
+            self._ends_interrupted = False
+            writer.completed_since_save += 1
+            self.last_completed = path
+            duration = self.clock.monotonic() - began
+            writer.add(Completed(path, output, duration, self.now(), settles))
+            return outcome, None
+        elapsed += self.clock.monotonic() - began
+        return outcome, await self._record_failure(
+            flow, definition, path, outcome.error, in_budget, elapsed
+        )
+
+    async def _begin(
+        self,
+        flow: DurableFlow,
+        definition: Any,
+        path: str,
+        number: int,
+        arguments: Arguments | None,
+    ) -> None:
+        """Record that a step begins, durably if the policy says so."""
+        writer = self.writer
+        entry = BeforeStep(
+            path,
+            number,
+            self.now(),
+            arguments,
+            definition.function,
+            flow.take_item(),
+            self.settle(flow),
+            flow.take_source_ends(),
+        )
+        self._ends_interrupted = False
+        if self._tells_around:
+            # The decision of the run around is final before what it cancelled here is finalized.
+            self._tells_around = False
+            assert self.around is not None
+            await self.around.begin()
+        writer.add(entry)
+        policy = self.checkpoints.policy
+        if definition.at_most_once or policy.is_due(writer.completed_since_save):
+            try:
+                await writer.save()
+            except BaseException:
+                # A cancellation here cuts the step off, though it never ran.
+                self._cut_off[path] = None
+                raise
+
+    async def _limited(self, step: Step, seconds: float, env: Any, inside: Scope) -> Any:
+        with self.clock.move_on_after(seconds) as limit:
+            scope = inside.under(Operator.unrecorded(inside, limit))
+            return await interpret(step.source, env, scope)
+        return Failure(TimedOut(seconds))
+
+    async def _record_failure(
+        self,
+        flow: DurableFlow,
+        definition: Any,
+        path: str,
+        error: object,
+        attempts: int,
+        elapsed: float,
+    ) -> float | None:
+        """Record a failure. Return when the step's own policy retries it, in seconds since the epoch."""
+        # An at-most-once step that timed out may have happened.
+        retryable = not (definition.at_most_once and isinstance(error, TimedOut))
+        problem: Exception | None = None
+        try:
+            retryable = retryable and definition.is_retryable(error)
+        except Exception as raised:
+            # A broken predicate must not keep the failure out of the journal.
+            problem = raised
+        delay = None
+        if retryable and problem is None and definition.retry is not None:
+            delay = definition.retry.next_delay(attempts - 1, elapsed)
+        retry_at = None if delay is None else self.now() + delay
+        await self._record_error(flow, definition, path, error, retryable, retry_at=retry_at)
+        if problem is not None:
+            raise problem
+        return retry_at
+
+    async def _record_bad_end(
+        self,
+        flow: DurableFlow,
+        definition: Any,
+        path: str,
+        number: int,
+        raised: BaseException,
+        scope: Scope,
+    ) -> None:
+        """Record how a step ended that has neither succeeded nor failed."""
+        if scope.observer is not None:
+            ended = Defect(raised) if isinstance(raised, Exception) else Interruption(raised)
+            scope.observer.ended(path, ended)
+        if isinstance(raised, Exception):
+            add_note(raised, f"in step {path!r} of run {self.run_id!r}, attempt {number}")
+        if self.writer.halted is not None:
+            return
+        if isinstance(raised, Exception):
+            await self._record_error(flow, definition, path, raised, True, is_defect=True)
+        elif not isinstance(raised, Parked):
+            if isinstance(raised, Halt) or not is_cancellation(raised) or scope.cause() is None:
+                self._cut_off[path] = None
+            reason = interruption_reason()
+            self._ends_interrupted = True
+            self.writer.add(Interrupted(path, in_progress=True, reason=reason, at=self.now()))
+            with anyio.move_on_after(5, shield=True):
+                await self.writer.save()
+
+    async def _record_error(
+        self,
+        flow: DurableFlow,
+        definition: Any,
+        path: str,
+        error: object,
+        retryable: bool,
+        *,
+        is_defect: bool = False,
+        retry_at: float | None = None,
+    ) -> None:
+        record = write_error(error, definition.types, is_defect=is_defect)
+        self._ends_interrupted = False
+        sequence = self.writer.add(Failed(path, record, retryable, self.now(), retry_at))
+        self.add_unsettled(sequence)
+        flow.unsettled.append(sequence)
+        flow.last_failure = (error, sequence)
+        unreadable = _unreadable(error, record, definition, path)
+        if unreadable is not None and retry_at is None:
+            self._unreadable[sequence] = unreadable
+        if self.checkpoints.policy.on_error:
+            await self.writer.save()
+
+    # Which failures are settled.
+
+    def add_unsettled(self, sequence: int) -> None:
+        """Take note of a failure that the workflow may handle."""
+        self._unsettled.append(sequence)
+
+    def as_ranges(self, sequences: Iterable[int]) -> Ranges:
+        """Return sequence numbers of unsettled failures as ranges."""
+        return compressed(set(sequences), self._unsettled)
+
+    def settle(self, flow: DurableFlow, more: Iterable[int] = ()) -> Ranges:
+        """Return the failures that are settled as a flow goes on: its own, and those around it.
+
+        Halts the run if one of them could not be rebuilt by a resume.
+        """
+        if not self._unsettled:
+            return ()
+        found = set(more)
+        at: DurableFlow | None = flow
+        while at is not None:
+            found.update(at.unsettled)
+            at.unsettled = []
+            if at.branches_around is not None:
+                found.update(at.branches_around.failures_of_decision())
+            at = at.around
+        return self._settled(found)
+
+    def settle_within(self, body: DurableFlow) -> Ranges:
+        """Return the failures inside a step, which are settled when it completes."""
+        found, body.unsettled = set(body.unsettled), []
+        return self._settled(found) if found else ()
+
+    def _settled(self, found: set[int]) -> Ranges:
+        unsettled = self._unsettled
+        places = {one: bisect_left(unsettled, one) for one in found}
+        # What was settled before is not among them any more.
+        places = {one: at for one, at in places.items() if unsettled[at : at + 1] == [one]}
+        for sequence in places:
+            if sequence in self._unreadable:
+                raise self.writer.halt(self._unreadable[sequence])
+        ranges = compressed(places, unsettled)
+        for at in sorted(places.values(), reverse=True):
+            del unsettled[at]
+        return ranges
+
+    def finalizes(self, cause: Operator) -> int | None:
+        """Return the entry of the decision that has cancelled the source of a finalizer."""
+        branches = cause.branches
+        if not isinstance(branches, DurableBranches):
+            return None
+        if branches.outer.run is self:
+            branches.has_finalized = True
+            return branches.sequence
+        return self.cancel_with(branches)
+
+    def cancel_with(self, branches: DurableBranches) -> int:
+        """Record that this run is cancelled by a decision of the run around it."""
+        if self.cancelled_at is None:
+            branches.has_finalized = True
+            self._tells_around = True
+            self.cancelled_at = self.writer.add(
+                CancelRequested(self.now(), f"{branches.path!r} of {branches.outer.run.run_id!r}")
+            )
+        return self.cancelled_at
+
+    # How the run is stopped.
+
+    def stop(self) -> None:
+        """Take note that the run is being stopped from outside."""
+        self._is_stopping = True
+        for gate in list(self._gates):
+            gate.shield = False
+
+    async def finalizing(self, work: Coroutine[Any, Any, A]) -> A:
+        """Run a finalizer, shielded from cancellation, and notice when the run is stopped meanwhile."""
+        self.begin_watch()
+        try:
+            return await shielded(work, on_cancellation=self.stop)
+        finally:
+            self.end_watch()
+
+    @contextmanager
+    def gated(self) -> Generator[anyio.CancelScope]:
+        """Shield what replays, until the scope is opened or the run is stopped."""
+        self.begin_watch()
+        try:
+            with anyio.CancelScope(shield=not self.is_stopping) as gate:
+                self._gates.add(gate)
+                try:
+                    yield gate
+                finally:
+                    self._gates.discard(gate)
+        finally:
+            self.end_watch()
+
+    def begin_watch(self) -> None:
+        if self.around is not None:
+            self.around.run.begin_watch()
+        self._watched += 1
+        if self._watched == 1:
+            self.tasks.start_soon(self._watch)
+
+    def end_watch(self) -> None:
+        if self.around is not None:
+            self.around.run.end_watch()
+        self._watched -= 1
+        if self._watched == 0 and self._watch_scope is not None:
+            self._watch_scope.cancel()
+
+    async def _watch(self) -> None:
+        """Notice a cancellation of the run, while a shield keeps it from the flows."""
+        if self._watched == 0:
+            return
+        with anyio.CancelScope() as scope:
+            self._watch_scope = scope
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self._watch_scope = None
+                outer = self.outer_operators
+                is_decided = any(each.is_decided or each.has_expired() for each in outer)
+                if not scope.cancel_called and not is_decided:
+                    self.stop()
+
+    def interruption(self, reason: str) -> Interrupted | None:
+        """Return what to record last of an interruption; None if a step has recorded it already.
+
+        Steps beside the one that was cut off may have ended after it, and the journal with them.
+        """
+        if self._ends_interrupted:
+            return None
+        step, in_progress = self.last_completed, False
+        if self._cut_off:
+            step, in_progress = next(reversed(self._cut_off)), True
+        return Interrupted(step, in_progress=in_progress, reason=reason, at=self.now())
+
+    # What all of it needs.
+
+    def leave_behind(self, sequences: Iterable[int]) -> None:
+        """Record that the run continues without recorded entries, as `force` allows."""
+        chosen = sorted(sequences)
+        ranges = compressed(chosen, chosen)
+        self.writer.add(Resumed(self.writer.lease.owner, self.now(), abandoned=ranges))
+
+    def now(self) -> float:
+        """Return the time of the run's clock, in seconds since the epoch."""
+        return self.clock.now().timestamp()
+
+    async def sleep(self, path: str, seconds: float, scope: Scope) -> None:
+        """Wait within a flow."""
+        await scope.clock.sleep(seconds)
+
+    def encode(self, value: object, path: str, types: KnownTypes) -> Tree:
+        """Return a value as it is saved. One that cannot be saved halts the run."""
+        try:
+            return to_tree(value, path=f"{path}: $", types=types)
+        except NotSerializable as error:
+            raise self.writer.halt(error) from error
+
+    def decode(self, tree: Tree, path: str, types: KnownTypes) -> Any:
+        """Return a saved value. One that is not what the step declares halts the run."""
+        try:
+            return from_tree(tree, path=f"{path}: $", types=types)
+        except MalformedValue as error:
+            reason = f"the output of step {path!r} is not what the step declares: {error}"
+            raise self.writer.halt(CorruptCheckpoint(self.run_id, reason)) from error
+
+    def _arguments_of(self, step: Step) -> Arguments | None:
+        try:
+            return None if step.arguments is None else step.arguments()
+        except NotSerializable as error:
+            raise self.writer.halt(error) from error
+
+    def _check_arguments(
+        self, path: str, recorded: Arguments | None, current: Arguments | None
+    ) -> None:
+        if recorded is None or current is None or recorded.digest == current.digest:
+            return
+        raise self.writer.halt(
+            StepInputChanged(self.run_id, path, recorded.shown, current.shown)
+        )
+
+    def notify(self, event: CheckpointEvent) -> None:
+        """Tell the observers."""
+        tell(self._observers, event)
+
+
+def _exit_of(outcome: Any) -> Any:
+    from returns.result import Failure as FailedResult
+    from returns.result import Success
+
+    return FailedResult(outcome.error) if outcome.__class__ is Failure else Success(outcome)
+
+
+def _unreadable(error: object, record: Any, definition: Any, path: str) -> NotSerializable | None:
+    """Return why a resume could not have this error again, or None if it could."""
+    try:
+        again = read_error(record, path, definition.types)
+    except NotSerializable as unreadable:
+        return unreadable
+    if is_exact(error, record, again, definition.types):
+        return None
+    return NotSerializable(path, f"its failure {safe_repr(error)} would come back as {safe_repr(again)}")

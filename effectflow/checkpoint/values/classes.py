@@ -1,0 +1,315 @@
+"""The classes that saved values may have: how they are found in annotations, taken apart and rebuilt.
+
+Only these classes are ever built from stored data. A class name in stored data is never imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache, cached_property
+from typing import Any, cast
+
+from effectflow.checkpoint.values.exceptions import name_of_error
+
+
+@dataclass(frozen=True)
+class KnownTypes:
+    """The records, enums and exceptions that saved values may be made of, by name.
+
+    A record is a data class, attrs class, named tuple, msgspec Struct or pydantic model.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Order:
+        ...     lines: list[str]
+        >>> sorted(KnownTypes.of(list[Order] | None).classes)
+        ['Order']
+    """
+
+    classes: Mapping[str, type] = field(default_factory=dict[str, type])
+    errors: Mapping[str, type[Exception]] = field(default_factory=dict[str, type[Exception]])
+
+    @staticmethod
+    def of(*annotations: object) -> KnownTypes:
+        """Return the classes that annotations mention, and those that their fields mention in turn.
+
+        Raises ValueError if two different classes have the same name.
+        """
+        classes: dict[str, type] = {}
+        errors: dict[str, type[Exception]] = {}
+        todo = list(annotations)
+        # Keeps the parts alive: type hints are made anew, and an id could be used again.
+        seen: dict[int, object] = {}
+        while todo:
+            part = todo.pop()
+            if id(part) in seen:
+                continue
+            seen[id(part)] = part
+            todo.extend(_arguments(part))
+            kind: Any = typing.get_origin(part) or part
+            if not isinstance(kind, type):
+                todo.extend(_targets_of_alias(kind))
+                continue
+            if Exception in kind.__mro__:
+                errors[name_of_error(kind)] = kind
+            if typing.is_typeddict(kind):
+                todo.extend(_field_annotations(kind))
+            elif is_record(kind) or (issubclass(kind, Enum) and kind is not Enum):
+                if kind.__name__ not in classes:
+                    classes[kind.__name__] = kind
+                    todo.extend(_field_annotations(kind))
+                elif classes[kind.__name__] is not kind:
+                    raise ValueError(
+                        f"two classes of one step are named {kind.__name__}: {kind!r} and "
+                        f"{classes[kind.__name__]!r}. Saved values refer to a class by its name "
+                        "alone: rename one of them"
+                    )
+        return KnownTypes(classes, errors)
+
+    def name_of(self, kind: type[Any]) -> str | None:
+        """Return the name under which a class is known, or None."""
+        return kind.__name__ if self.classes.get(kind.__name__) is kind else None
+
+    def class_named(self, name: object, *, is_enum: bool) -> Any:
+        """Return the enum or record of this name. Raises LookupError if it is not declared."""
+        kind = self.classes.get(name) if isinstance(name, str) else None
+        if kind is None or issubclass(kind, Enum) is not is_enum:
+            raise LookupError(f"{name!r} is not declared")
+        return kind
+
+    def fields_of(self, value: Any) -> dict[str, Any]:
+        """Return the fields of a record, by name.
+
+        Raises ValueError if a record that is built from them would differ.
+        """
+        record = record_of(value.__class__)
+        fields = record.take(value)
+        try:
+            built = record.build(fields)
+        except Exception as error:
+            raise ValueError(
+                f"{record.kind.__name__} cannot be made again of its fields: {error!r}"
+            ) from error
+        for name, part in record.take(built).items():
+            if not _is_same(part, fields[name]):
+                raise ValueError(
+                    f"{record.kind.__name__} makes {name}={part!r} of {name}={fields[name]!r}, so the "
+                    "value would change: let its __init__ leave a correct value as it is"
+                )
+        return fields
+
+
+def _arguments(part: object) -> Iterator[object]:
+    if isinstance(part, typing.TypeVar):
+        yield part.__bound__
+        yield from part.__constraints__
+    for argument in typing.get_args(part):
+        if isinstance(argument, list):
+            yield from cast("list[object]", argument)
+        else:
+            # A Literal has enum members as arguments.
+            yield type(argument) if isinstance(argument, Enum) else argument
+
+
+def _targets_of_alias(name: object) -> list[object]:
+    """Return what a NewType or an alias (`type X = ...`) stands for."""
+    try:
+        return [
+            getattr(name, mark) for mark in ("__supertype__", "__value__") if hasattr(name, mark)
+        ]
+    except NameError:
+        return []
+
+
+def _field_annotations(kind: Any) -> list[object]:
+    if issubclass(kind, Enum):
+        return []
+    # Only these know the parameters of a generic pydantic model.
+    fields = getattr(kind, "model_fields", None)
+    models = cast("Mapping[str, Any]", fields if isinstance(fields, dict) else {})
+    annotations: list[object] = [field.annotation for field in models.values()]
+    try:
+        return [*annotations, *typing.get_type_hints(kind).values()]
+    except (NameError, TypeError, AttributeError):
+        # A name that exists only for type checkers: its class counts as undeclared.
+        return annotations
+
+
+_RECORD_MARKS = ("__dataclass_fields__", "__attrs_attrs__", "__struct_fields__", "model_fields")
+
+
+def is_record(kind: Any) -> bool:
+    """Return whether a class is a data class, attrs class, named tuple, Struct or model."""
+    if any(hasattr(kind, mark) for mark in _RECORD_MARKS):
+        return True
+    return tuple in kind.__mro__ and hasattr(kind, "_fields")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """How instances of one class are taken apart and rebuilt.
+
+    Attributes:
+        kind: the class.
+        parameters: for each field, its parameter of the constructor; None if it has none.
+        defaults: for each field, its default, or a sentinel if it has none.
+        slots: the slots of the class besides its fields.
+    """
+
+    kind: Any
+    parameters: Mapping[str, str | None]
+    defaults: Mapping[str, object]
+    slots: tuple[str, ...]
+
+    def take(self, value: Any) -> dict[str, Any]:
+        """Return the fields of an instance. Raises ValueError if one is not set, or if it has more."""
+        if issubclass(self.kind, _BUILT_IN):
+            raise ValueError(
+                f"{self.kind.__name__} is a built-in value besides its fields, which alone are saved"
+            )
+        try:
+            fields = {name: getattr(value, name) for name in self.parameters}
+        except AttributeError as error:
+            raise ValueError(f"a field of it is not set: {error}") from error
+        more = [
+            name
+            for name in (*getattr(value, "__dict__", ()), *self.slots)
+            if name not in fields and hasattr(value, name) and not self._is_derived(name)
+        ]
+        if more:
+            raise ValueError(f"it has {', '.join(more)} besides the fields of {self.kind.__name__}")
+        return fields
+
+    def take_changed(self, value: Any) -> dict[str, Any]:
+        """Return the fields that differ from their defaults. Raises ValueError as `take`."""
+        return {
+            name: part
+            for name, part in self.take(value).items()
+            if name in self.defaults and not _is_same(part, self.defaults[name])
+        }
+
+    def build(self, fields: Mapping[str, Any]) -> Any:
+        """Return an instance with these fields. Raises ValueError, or what the class raises."""
+        if unknown := fields.keys() - self.parameters.keys():
+            raise ValueError(f"{self.kind.__name__} has no {', '.join(sorted(unknown))}")
+        given = self.parameters.items()
+        built = self.kind(**{key: fields[name] for name, key in given if key and name in fields})
+        for name, part in fields.items():
+            # What the class computes stays as it is; what was set afterwards is set again.
+            if not self.parameters[name] and not _is_same(getattr(built, name, _MISSING), part):
+                object.__setattr__(built, name, part)
+        return built
+
+    def _is_derived(self, name: str) -> bool:
+        """Return whether an attribute is computed from the fields, or belongs to Python or attrs."""
+        return name.startswith("__") or isinstance(getattr(self.kind, name, None), cached_property)
+
+
+_BUILT_IN: Any = (list, dict, set, frozenset, str, bytes, bytearray, int, float, complex)
+
+_MISSING = object()
+
+_FIELDS_SET = "model_fields_set"
+"""Lists the fields of a model that were given, if not all were. No field can have this name."""
+
+
+class _Model(Record):
+    """A pydantic model. What was saved was valid, so it is not validated again."""
+
+    __slots__ = ()
+
+    def take(self, value: Any) -> dict[str, Any]:
+        fields = Record.take(self, value)
+        more: list[str] = [*(value.__pydantic_extra__ or ()), *(value.__pydantic_private__ or ())]
+        if more:
+            raise ValueError(f"it has {', '.join(more)} besides its declared fields")
+        if value.model_fields_set != fields.keys():
+            fields[_FIELDS_SET] = sorted(value.model_fields_set)
+        return fields
+
+    def build(self, fields: Mapping[str, Any]) -> Any:
+        given = {name: part for name, part in fields.items() if name != _FIELDS_SET}
+        were_set: set[str] = set(fields.get(_FIELDS_SET, given))
+        if unknown := (given.keys() | were_set) - self.parameters.keys():
+            raise ValueError(f"{self.kind.__name__} has no {', '.join(map(str, unknown))}")
+        required = {name for name, part in self.kind.model_fields.items() if part.is_required()}
+        # pydantic would return a model without them.
+        if missing := required - given.keys():
+            raise ValueError(f"{self.kind.__name__} needs {', '.join(sorted(missing))}")
+        return self.kind.model_construct(_fields_set=were_set, **given)
+
+
+@cache
+def record_of(kind: Any) -> Record:
+    """Return how instances of a class are taken apart and rebuilt, if `is_record` is true for it."""
+    parameters: dict[str, str | None] = {}
+    defaults: dict[str, object] = {}
+    for name, parameter, default, factory in _fields_of(kind):
+        parameters[name] = parameter
+        # Any other factory may return the time of day, or a new id at each call.
+        makes_empty = (typing.get_origin(factory) or factory) in _EMPTY
+        defaults[name] = factory() if makes_empty else default
+    slots: tuple[str, ...] = tuple(
+        name
+        for base in kind.__mro__
+        # Besides its fields, attrs keeps in slots only what it can compute from them.
+        if "__attrs_attrs__" not in vars(base)
+        for name, part in cast("Mapping[str, object]", vars(base)).items()
+        if inspect.ismemberdescriptor(part) and name not in parameters
+    )
+    make: type[Record] = _Model if hasattr(kind, "model_fields") else Record
+    return make(kind, parameters, defaults, slots)
+
+
+_EMPTY: tuple[Any, ...] = (list, dict, set, frozenset, tuple)
+
+
+def _fields_of(kind: Any) -> Iterator[tuple[str, str | None, Any, Any]]:
+    """Yield the name, parameter, default and factory of each field; a sentinel for a missing default."""
+    if tuple in kind.__mro__:
+        for name in kind._fields:
+            yield name, name, kind._field_defaults.get(name, _MISSING), None
+    elif hasattr(kind, "__struct_fields__"):
+        names, defaults = kind.__struct_fields__, kind.__struct_defaults__
+        missing = [_MISSING] * (len(names) - len(defaults))
+        for name, default in zip(names, (*missing, *defaults), strict=True):
+            yield name, name, default, getattr(default, "factory", None)
+    elif hasattr(kind, "model_fields"):
+        for name, part in kind.model_fields.items():
+            yield name, name, part.default, part.default_factory
+    elif hasattr(kind, "__attrs_attrs__"):
+        for part in kind.__attrs_attrs__:
+            parameter = part.alias if part.init else None
+            yield part.name, parameter, part.default, getattr(part.default, "factory", None)
+    else:
+        for part in dataclasses.fields(kind):
+            yield part.name, part.name if part.init else None, part.default, part.default_factory
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are equal and have the same types all the way down."""
+    if one is other:
+        return True
+    kind = cast("type[Any]", type(one))
+    if kind is not type(other):
+        return False
+    if kind in (list, tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if kind is dict:
+        return _is_same([*one.items()], [*other.items()])
+    if kind in (set, frozenset):
+        there = {part: part for part in other}
+        return one == other and all(_is_same(part, there[part]) for part in one)
+    if is_record(kind):
+        record = record_of(kind)
+        return _is_same(record.take(one), record.take(other))
+    # The repr tells 1.0 from 1.00, -0.0 from 0.0, and one fold from the other.
+    is_equal = one == other or (kind is float and math.isnan(one))
+    return bool(is_equal) and repr(one) == repr(other)

@@ -1,0 +1,490 @@
+"""Values as trees of plain data, and back: the same value, type for type.
+
+Plain JSON data stays as it is. Any other value becomes an object with one key, its tag, such as
+`{"$datetime": "2026-01-01T00:00:00+00:00"}`, so it can be read without knowing what to expect. The
+table at the end of this module has one entry for each tag.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Collection, Mapping, Sized
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from decimal import Decimal
+from enum import Enum, Flag
+from fractions import Fraction
+from functools import partial
+from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
+from typing import Any, TypeAlias, cast
+from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import orjson
+from returns.maybe import Nothing, Some
+from returns.result import Failure, Success
+
+from effectflow.checkpoint.errors import NotSerializable
+from effectflow.checkpoint.values.classes import KnownTypes, is_record, record_of
+from effectflow.checkpoint.values.exceptions import (
+    error_named,
+    is_same_error,
+    name_of_error,
+    put_together,
+    safe_repr,
+    take_apart,
+)
+from effectflow.checkpoint.values.limits import (
+    MAX_DEPTH,
+    MAX_INT_BITS,
+    MAX_ITEMS,
+    SCALARS,
+    Fault,
+    MalformedValue,
+    Tree,
+    check_hashes,
+    is_plain,
+    segment_of,
+)
+
+
+def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
+    """Return the tree of a value.
+
+    Raises NotSerializable, with the path of the part, for what could not be read back exactly.
+    """
+    if _is_scalar(value):
+        return cast("Tree", value)
+    data = plain_json(value)
+    if data is not None:
+        return orjson.loads(data)
+    try:
+        return _encode(value, _Walk(types), MAX_DEPTH)
+    except Fault as found:
+        raise NotSerializable(path + found.path, found.reason) from None
+
+
+def from_tree(tree: Tree, *, path: str = "$", types: KnownTypes) -> Any:
+    """Return the value of a tree: the inverse of `to_tree`. For plain data this may be the tree itself.
+
+    Raises MalformedValue, with the path of the part, for a tree that does not hold a value, and for a
+    class that is not declared.
+    """
+    if tree.__class__ in SCALARS or plain_json(tree) is not None:
+        return tree
+    try:
+        return _decode(tree, _Walk(types), MAX_DEPTH)
+    except Fault as found:
+        raise MalformedValue(path + found.path, found.reason) from None
+
+
+def sorted_json(tree: Tree) -> bytes:
+    """Return the JSON of a tree, with the keys of every object in order."""
+    return orjson.dumps(tree, option=orjson.OPT_SORT_KEYS)
+
+
+def plain_json(value: object, option: int = 0) -> bytes | None:
+    """Return the JSON of a list or dict that is a tree and within the limits, or None if unsure.
+
+    orjson alone also accepts subclasses, enums and dates, and writes null for NaN.
+    """
+    if not is_plain(value):
+        return None
+    try:
+        data = orjson.dumps(value, option=option)
+    except TypeError:
+        return None
+    # A single byte is found three times as fast.
+    if b"$" in data and b'"$' in data:
+        return None
+    if b"null" in data and orjson.loads(data) != value:
+        return None
+    return data
+
+
+class _Walk:
+    """The state of encoding or decoding one value: the declared classes, and the items so far."""
+
+    __slots__ = ("items", "types")
+
+    def __init__(self, types: KnownTypes) -> None:
+        self.types = types
+        self.items = 0
+
+    def count(self, parts: Sized) -> None:
+        """Count these items. Raises Fault if the value has too many."""
+        self.items += len(parts)
+        if self.items > MAX_ITEMS:
+            raise Fault(f"with its {len(parts):,} items there are more than {MAX_ITEMS:,} in all")
+
+
+_Convert: TypeAlias = Callable[[Any, _Walk, int], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How the values of one kind are saved.
+
+    Attributes:
+        tag: the key of the object that they become.
+        classes: exactly the classes of these values; none if users define the classes.
+        encode: returns the content of the tag. Raises Fault.
+        decode: returns the value of a content. May raise any exception for a malformed one.
+    """
+
+    tag: str
+    classes: tuple[type[Any], ...]
+    encode: _Convert
+    decode: _Convert
+
+
+def _encode(value: Any, walk: _Walk, depth: int) -> Any:
+    if _is_scalar(value):
+        return value
+    if depth == 0:
+        raise Fault(f"it is nested more than {MAX_DEPTH} levels deep, or contains itself")
+    cls = value.__class__
+    if cls is str:
+        return _encodable(value)
+    if cls is list:
+        return _items(_encode, value, walk, depth)
+    if cls is dict and _has_plain_keys(value):
+        return _fields(_encode, value, walk, depth)
+    kind = _BY_CLASS.get(cls) or _declared_kind(value, walk.types)
+    return {kind.tag: kind.encode(value, walk, depth)}
+
+
+def _decode(tree: Any, walk: _Walk, depth: int) -> Any:
+    cls = tree.__class__
+    if cls in SCALARS:
+        return tree
+    if depth == 0:
+        raise Fault(f"it is nested more than {MAX_DEPTH} levels deep")
+    if cls is list:
+        return _items(_decode, tree, walk, depth)
+    if cls is not dict:
+        raise Fault(f"a {cls.__name__} cannot be part of a saved value")
+    if _has_plain_keys(tree):
+        return _fields(_decode, tree, walk, depth)
+    tag = next(iter(tree))
+    kind = _BY_TAG.get(tag)
+    if kind is None or len(tree) > 1:
+        raise Fault(f"this version does not know the tag of {safe_repr([*tree]):.100}")
+    try:
+        return kind.decode(tree[tag], walk, depth)
+    except Fault:
+        raise
+    except Exception as error:
+        raise Fault(f"it is not a valid {tag[1:]}: {error}") from None
+
+
+def _is_scalar(value: Any) -> bool:
+    """Return whether a value is surely its own tree: not for other text, long integers, NaN or lists."""
+    cls = value.__class__
+    return (
+        (cls is str and value.isascii())
+        or (cls is int and -(2**63) <= value < 2**64)
+        or value is None
+        or cls is bool
+        or (cls is float and math.isfinite(value))
+    )
+
+
+def _has_plain_keys(mapping: Mapping[Any, Any]) -> bool:
+    return all(key.__class__ is str and key[:1] != "$" for key in mapping)
+
+
+def _items(convert: _Convert, parts: Collection[Any], walk: _Walk, depth: int) -> list[Any]:
+    walk.count(parts)
+    out: list[Any] = []
+    try:
+        out.extend(convert(part, walk, depth - 1) for part in parts)
+    except Fault as found:
+        raise found.under(f"[{len(out)}]") from None
+    return out
+
+
+def _fields(convert: _Convert, parts: Mapping[str, Any], walk: _Walk, depth: int) -> dict[str, Any]:
+    walk.count(parts)
+    out: dict[str, Any] = {}
+    key = ""
+    try:
+        for key, part in parts.items():
+            out[convert(key, walk, depth)] = convert(part, walk, depth - 1)
+    except Fault as found:
+        raise found.under(segment_of(key)) from None
+    return out
+
+
+def _encode_at(value: Any, segment: str, walk: _Walk, depth: int) -> Any:
+    try:
+        return _encode(value, walk, depth - 1)
+    except Fault as found:
+        raise found.under(segment) from None
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Fault(
+            f"the text has a lone surrogate at {error.start}, which no encoding can hold: os.fsencode() "
+            "returns the bytes of a file name, text.encode(errors='backslashreplace') those of other text"
+        ) from None
+    return text
+
+
+def _encode_pairs(value: dict[Any, Any], walk: _Walk, depth: int) -> list[Any]:
+    walk.count(value)
+    check_hashes(value)
+    return [
+        [_encode(key, walk, depth - 1), _encode_at(part, segment_of(key), walk, depth)]
+        for key, part in value.items()
+    ]
+
+
+def _decode_pairs(content: Any, walk: _Walk, depth: int) -> list[Any]:
+    walk.count(content)
+    pairs = [
+        (_decode(key, walk, depth - 1), _decode(part, walk, depth - 1)) for key, part in content
+    ]
+    check_hashes([key for key, _ in pairs])
+    return pairs
+
+
+def _encode_set(value: Any, walk: _Walk, depth: int) -> list[Any]:
+    check_hashes(value)
+    # Equal sets have the same form.
+    return sorted(_items(_encode, value, walk, depth), key=sorted_json)
+
+
+def _decode_set(content: Any, walk: _Walk, depth: int) -> list[Any]:
+    parts = _decode(content, walk, depth)
+    check_hashes(parts)
+    return parts
+
+
+def _encode_int(value: int) -> str:
+    if value.bit_length() > MAX_INT_BITS:
+        raise Fault(f"the integer has {value.bit_length():,} bits, more than {MAX_INT_BITS:,}")
+    # Python refuses to write very long numbers in decimal digits, since that takes quadratic time.
+    return str(value) if value.bit_length() <= 4096 else hex(value)
+
+
+def _decode_int(digits: str) -> int:
+    if len(digits) > MAX_INT_BITS // 4 + len("-0x"):
+        raise Fault(f"the integer has {len(digits):,} digits")
+    return int(digits, 16) if digits.removeprefix("-").startswith("0x") else int(digits)
+
+
+def _decode_float(name: str) -> float:
+    if name not in ("nan", "inf", "-inf"):
+        raise Fault(f"{name!r} is not the name of a float")
+    return float(name)
+
+
+def _encode_fraction(value: Fraction) -> list[str]:
+    return [_encode_int(value.numerator), _encode_int(value.denominator)]
+
+
+def _decode_fraction(content: Any) -> Fraction:
+    numerator, denominator = content
+    return Fraction(_decode_int(numerator), _decode_int(denominator))
+
+
+def _encode_timedelta(value: timedelta) -> list[int]:
+    return [value.days, value.seconds, value.microseconds]
+
+
+def _decode_timedelta(content: Any) -> timedelta:
+    days, seconds, microseconds = content
+    return timedelta(days, seconds, microseconds)
+
+
+_PYDANTIC = "pydantic"
+"""The name of the zones of the class that pydantic makes of an offset in text."""
+
+
+def _encode_moment(value: datetime | time) -> str | list[Any]:
+    """Return a datetime or time of day as text, or as a list of text, name of its zone, and fold."""
+    zone, text = value.tzinfo, value.isoformat()
+    if (zone is UTC or zone is None) and not value.fold:
+        return text
+    # A zone of pydantic exists only if pydantic is imported.
+    pydantic: Any = sys.modules.get("pydantic_core")
+    if pydantic is not None and isinstance(zone, pydantic.TzInfo):
+        return [text, _PYDANTIC, value.fold]
+    if isinstance(zone, ZoneInfo) and _is_named(zone):
+        return [value.replace(tzinfo=None).isoformat(), zone.key, value.fold]
+    if zone is not None and repr(type(value).fromisoformat(text).tzinfo) != repr(zone):
+        raise Fault(
+            f"its time zone {zone!r} is neither a plain offset nor what ZoneInfo gives for a name"
+        )
+    return [text, None, value.fold] if value.fold else text
+
+
+def _is_named(zone: ZoneInfo) -> bool:
+    """Return whether a zone is the one of its name. One that is read from a file may have any name."""
+    try:
+        return bool(zone.key) and ZoneInfo(zone.key) is zone
+    except (ZoneInfoNotFoundError, ValueError):
+        return False
+
+
+def _decode_moment(cls: type[datetime] | type[time], content: Any) -> datetime | time:
+    text, name, fold = (content, None, 0) if isinstance(content, str) else content
+    moment = cls.fromisoformat(text).replace(fold=fold)
+    if name is None:
+        return moment
+    return moment.replace(tzinfo=_pydantic_zone(moment) if name == _PYDANTIC else ZoneInfo(name))
+
+
+def _pydantic_zone(moment: datetime | time) -> tzinfo:
+    from pydantic_core import TzInfo
+
+    offset = moment.utcoffset()
+    if offset is None or offset.microseconds:
+        raise Fault(f"pydantic has no zone for {moment}")
+    return TzInfo(int(offset.total_seconds()))
+
+
+def _declared_kind(value: Any, types: KnownTypes) -> _Kind:
+    """Return the kind of a value of a class that users define. Raises Fault if it is not declared."""
+    cls = value.__class__
+    if name_of_error(cls) in types.errors:
+        return _ERROR
+    if types.name_of(cls) is not None:
+        return _FLAG if isinstance(value, Flag) else _ENUM if isinstance(value, Enum) else _OBJECT
+    if isinstance(value, Exception):
+        return _ERROR
+    if is_record(cls) or isinstance(value, Enum):
+        raise Fault(
+            f"{cls.__name__} is not declared: annotate the function that returns it, "
+            f"or pass output={cls.__name__}"
+        )
+    raise Fault(f"a {cls.__qualname__} cannot be saved so that the same value comes back")
+
+
+def _encode_object(value: Any, walk: _Walk, depth: int) -> list[Any]:
+    try:
+        fields = walk.types.fields_of(value)
+    except ValueError as error:
+        raise Fault(str(error)) from None
+    return [value.__class__.__name__, _fields(_encode, fields, walk, depth)]
+
+
+def _decode_object(content: Any, walk: _Walk, depth: int) -> Any:
+    name, fields = content
+    record = record_of(walk.types.class_named(name, is_enum=False))
+    return record.build(_decode(fields, walk, depth))
+
+
+def _encode_error(error: Exception, walk: _Walk, depth: int) -> list[Any]:
+    cls = error.__class__
+    name = name_of_error(cls)
+    try:
+        args, state = take_apart(error)
+        again = put_together(error_named(name, walk.types.errors), args, state)
+    except LookupError:
+        raise Fault(
+            f"{cls.__name__} is not declared: annotate the function that fails with it, "
+            f"or pass error={cls.__name__}"
+        ) from None
+    except (TypeError, ValueError, AttributeError) as problem:
+        raise Fault(f"a {cls.__name__} cannot be made again of its args: {problem}") from None
+    if not is_same_error(again, error):
+        raise Fault(f"a {cls.__name__} made again of its args would be {again!r}")
+    return [name, _encode_at(args, ".args", walk, depth), _fields(_encode, state, walk, depth)]
+
+
+def _decode_error(content: Any, walk: _Walk, depth: int) -> Exception:
+    name, args, state = content
+    cls = error_named(name, walk.types.errors)
+    return put_together(cls, _decode(args, walk, depth - 1), _decode(state, walk, depth))
+
+
+def _atom(
+    tag: str, encode: Callable[[Any], Any], decode: Callable[[Any], Any], *classes: type[Any]
+) -> _Kind:
+    """Return the kind of values that contain no other values."""
+    return _Kind(
+        tag,
+        classes,
+        lambda value, _walk, _depth: encode(value),
+        lambda content, _walk, _depth: decode(content),
+    )
+
+
+def _collection(tag: str, cls: type[Any], encode: _Convert, decode: _Convert) -> _Kind:
+    """Return the kind of the values of a class that is called with a list of its items."""
+    return _Kind(
+        tag, (cls,), encode, lambda content, walk, depth: cls(decode(content, walk, depth))
+    )
+
+
+def _wrapper(tag: str, cls: type[Any], method: str) -> _Kind:
+    """Return the kind of the values of a class that contain one value, which a method returns."""
+    return _Kind(
+        tag,
+        (cls,),
+        lambda value, walk, depth: _encode_at(
+            getattr(value, method)(), f".{method}()", walk, depth
+        ),
+        lambda content, walk, depth: cls(_decode(content, walk, depth - 1)),
+    )
+
+
+def _encode_path(value: PurePath) -> str:
+    return _encodable(str(value))
+
+
+_ENUM: _Kind = _Kind(
+    "$enum",
+    (),
+    lambda value, _walk, _depth: [value.__class__.__name__, value.name],
+    lambda content, walk, _depth: walk.types.class_named(content[0], is_enum=True)[content[1]],
+)
+# A combination of flags may have no name of its own.
+_FLAG: _Kind = _Kind(
+    "$flag",
+    (),
+    lambda value, walk, depth: [value.__class__.__name__, _encode(value.value, walk, depth - 1)],
+    lambda content, walk, depth: walk.types.class_named(content[0], is_enum=True)(
+        _decode(content[1], walk, depth - 1)
+    ),
+)
+_OBJECT: _Kind = _Kind("$object", (), _encode_object, _decode_object)
+_ERROR: _Kind = _Kind("$error", (), _encode_error, _decode_error)
+
+_KINDS: tuple[_Kind, ...] = (
+    _atom("$int", _encode_int, _decode_int, int),
+    _atom("$float", repr, _decode_float, float),
+    _atom("$bytes", lambda it: b64encode(it).decode(), partial(b64decode, validate=True), bytes),
+    _atom("$datetime", _encode_moment, partial(_decode_moment, datetime), datetime),
+    _atom("$date", date.isoformat, date.fromisoformat, date),
+    _atom("$time", _encode_moment, partial(_decode_moment, time), time),
+    _atom("$timedelta", _encode_timedelta, _decode_timedelta, timedelta),
+    _atom("$decimal", str, Decimal, Decimal),
+    _atom("$fraction", _encode_fraction, _decode_fraction, Fraction),
+    _atom("$uuid", str, UUID, UUID),
+    _atom("$path", _encode_path, Path, PosixPath, WindowsPath),
+    _atom("$posix_path", _encode_path, PurePosixPath, PurePosixPath),
+    _atom("$windows_path", _encode_path, PureWindowsPath, PureWindowsPath),
+    _atom("$nothing", lambda _: None, lambda _: Nothing, type(Nothing)),
+    _wrapper("$some", Some, "unwrap"),
+    _wrapper("$success", Success, "unwrap"),
+    _wrapper("$failure", Failure, "failure"),
+    _collection("$tuple", tuple, partial(_items, _encode), _decode),
+    _collection("$set", set, _encode_set, _decode_set),
+    _collection("$frozenset", frozenset, _encode_set, _decode_set),
+    _collection("$dict", dict, _encode_pairs, _decode_pairs),
+    _ENUM,
+    _FLAG,
+    _OBJECT,
+    _ERROR,
+)
+
+_BY_TAG: Mapping[str, _Kind] = {kind.tag: kind for kind in _KINDS}
+_BY_CLASS: Mapping[type, _Kind] = {cls: kind for kind in _KINDS for cls in kind.classes}

@@ -1,0 +1,357 @@
+"""Trees as bytes and back; and the canonical JSON of values, for digests and previews of arguments."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from enum import Enum
+from io import BytesIO
+from typing import Any, cast
+
+import orjson
+
+from effectflow.checkpoint.errors import NotSerializable
+from effectflow.checkpoint.values.classes import KnownTypes, is_record, record_of
+from effectflow.checkpoint.values.codec import plain_json, sorted_json, to_tree
+from effectflow.checkpoint.values.limits import (
+    MAX_COMPACT_BYTES,
+    MAX_ENTRY_LEVELS,
+    MAX_PARTS,
+    MalformedValue,
+    Tree,
+)
+
+
+def encode_json(tree: Tree) -> bytes:
+    """Return a tree as compact JSON. Raises NotSerializable if it has more than MAX_PARTS."""
+    return _checked(orjson.dumps(tree), _parts_of_json)
+
+
+def decode_json(data: bytes) -> Tree:
+    """Return the tree in JSON. Raises MalformedValue for anything else."""
+    _check_parts(data, _parts_of_json)
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise MalformedValue("$", f"it is not JSON: {error}") from error
+
+
+# `Checkpoint.from_json` still imports this name.
+
+
+def encode_cbor(tree: Tree) -> bytes:
+    """Return a tree as CBOR (RFC 8949). Raises NotSerializable if it has more than MAX_PARTS."""
+    import cbor2
+
+    return _checked(cbor2.dumps(tree), _parts_of_cbor)
+
+
+def decode_cbor(data: bytes) -> Tree:
+    """Return the tree in CBOR. Raises MalformedValue for anything else."""
+    import cbor2
+
+    _check_parts(data, _parts_of_cbor)
+    source = BytesIO(data)
+    try:
+        # Lists as keys could all have one hash, which takes quadratic time.
+        tree = cbor2.load(source, semantic_decoders=_NO_TAGS, strict_hashable_types=True)
+    except (cbor2.CBORDecodeError, RecursionError, MemoryError) as error:
+        raise MalformedValue("$", f"it is not CBOR: {error}") from error
+    if source.read(1):
+        raise MalformedValue("$", "more data follows the CBOR data")
+    return tree
+
+
+def encode_compact(tree: Tree, *, dictionary: bytes = b"") -> bytes:
+    """Return a tree as CBOR, compressed with zlib (RFC 1950).
+
+    A preset dictionary of what such trees have in common makes short data much shorter.
+    """
+    deflation = zlib.compressobj(9, zdict=dictionary) if dictionary else zlib.compressobj(9)
+    return deflation.compress(encode_cbor(tree)) + deflation.flush()
+
+
+def decode_compact(data: bytes, *, dictionary: bytes = b"") -> Tree:
+    """Return the tree in compact data, with this dictionary or without one.
+
+    Raises MalformedValue for anything else, and for more than MAX_COMPACT_BYTES.
+    """
+    inflation = zlib.decompressobj(zdict=dictionary)
+    try:
+        plain = inflation.decompress(data, MAX_COMPACT_BYTES)
+    except zlib.error as error:
+        raise MalformedValue("$", f"it is not compressed data: {error}") from error
+    if inflation.unconsumed_tail:
+        raise MalformedValue("$", f"it holds more than {MAX_COMPACT_BYTES:,} bytes")
+    if not inflation.eof:
+        raise MalformedValue("$", "it is cut off")
+    if inflation.unused_data:
+        raise MalformedValue("$", "more data follows the compressed data")
+    return decode_cbor(plain)
+
+
+def decode_entry_tree(data: bytes) -> Tree:
+    """Return the tree of an entry in JSON or CBOR, told apart by the first byte.
+
+    Raises MalformedValue for anything else, and for more than MAX_ENTRY_LEVELS.
+    """
+    if data[:1] == b"{":
+        tree = decode_json(data)
+        if data.count(b"[") + data.count(b"{") <= MAX_ENTRY_LEVELS:
+            return tree
+    else:
+        tree = decode_cbor(data)
+    nested = tree
+    for _ in range(_MAX_JSON_LEVELS - MAX_ENTRY_LEVELS):
+        nested = [nested]
+    try:
+        orjson.dumps(nested)
+    except TypeError as error:
+        reason = f"it is nested more than {MAX_ENTRY_LEVELS} deep, or is not plain data: {error}"
+        raise MalformedValue("$", reason) from error
+    return tree
+
+
+_MAX_JSON_LEVELS = 254
+"""The number of levels that orjson writes."""
+
+
+class _NoTags(dict[int, Callable[..., Any]]):
+    """The decoders of CBOR tags. Trees have no tags, and some expand a few bytes to gigabytes."""
+
+    def __missing__(self, tag: int) -> Callable[..., Any]:
+        return _refuse_tag
+
+
+def _refuse_tag(*_: object) -> Any:
+    import cbor2
+
+    raise cbor2.CBORDecodeError("a saved value has no tags")
+
+
+_NO_TAGS = _NoTags()
+
+
+def _checked(data: bytes, parts_of: Callable[[bytes], int]) -> bytes:
+    try:
+        _check_parts(data, parts_of)
+    except MalformedValue as error:
+        raise NotSerializable(error.path, error.reason) from None
+    return data
+
+
+def _check_parts(data: bytes, parts_of: Callable[[bytes], int]) -> None:
+    """Refuse data that would take too much memory when decoded. A part takes at least one byte."""
+    if len(data) > MAX_PARTS and parts_of(data) > MAX_PARTS:
+        raise MalformedValue("$", f"it has more than {MAX_PARTS:,} lists, maps, keys and items")
+
+
+def _parts_of_json(data: bytes) -> int:
+    count = _count_marks(data)
+    if count <= MAX_PARTS:
+        return count
+    # Text may contain the same marks, as a table does. Between many texts there are many marks.
+    return _count_marks(_JSON_TEXT.sub(b"", data, count=MAX_PARTS + 2))
+
+
+_JSON_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+
+
+def _count_marks(data: bytes) -> int:
+    return sum(map(data.count, (b"[", b"{", b":", b",")))
+
+
+def _parts_of_cbor(data: bytes) -> int:
+    """Return the number of parts, or one of more than MAX_PARTS."""
+    position = parts = 0
+    while position < len(data) and parts <= MAX_PARTS:
+        step = _CBOR_STEPS[data[position]]
+        if not step:
+            end = position + 1 + (1 << (data[position] & 3))
+            step = end - position + int.from_bytes(data[position + 1 : end])
+        position += step
+        parts += 1
+    return parts
+
+
+def _cbor_step(head: int) -> int:
+    """Return the length of a part by its first byte, without its items; 0 if the next bytes say it."""
+    kind, argument = head >> 5, head & 31
+    is_text = kind in (2, 3)
+    if 24 <= argument <= 27:
+        return 0 if is_text else 1 + (1 << argument - 24)
+    return 1 + argument if is_text and argument < 24 else 1
+
+
+_CBOR_STEPS = tuple(map(_cbor_step, range(256)))
+
+
+class _AnyTypes(KnownTypes):
+    """Knows every class, since canonical JSON is only compared. Fields with their default are omitted."""
+
+    def name_of(self, kind: type) -> str | None:
+        return kind.__name__ if issubclass(kind, Enum) or is_record(kind) else None
+
+    def fields_of(self, value: Any) -> dict[str, Any]:
+        return record_of(value.__class__).take_changed(value)
+
+
+_ANY_TYPES = _AnyTypes()
+
+
+def digest_of(value: Any, *, path: str = "$") -> str:
+    """Return a digest of 16 hex digits that is equal for equal values, in any process.
+
+    The order of keys, and fields of records that equal their defaults, make no difference. So a field
+    with a default can be added to a class without changing the digests of earlier values.
+
+    Raises NotSerializable, with the path of the part, for what has no stable form, such as a function
+    or a connection.
+    """
+    return hashlib.sha256(_canonical_json(value, path)).hexdigest()[:16]
+
+
+def encode_arguments(bound: Mapping[str, object], *, path: str) -> tuple[str, str]:
+    """Return the digest of named arguments, as `digest_of`, and a preview for `render_arguments`.
+
+    The preview is the beginning of the JSON that the digest is taken of: 200 characters, and "..." if
+    there is more. Raises NotSerializable as `digest_of`.
+
+    Example:
+        >>> encode_arguments({"item": "cap", "n": 2}, path="charge")[1]
+        '{"item":"cap","n":2}'
+    """
+    data = _canonical_json(bound, path)
+    # No character takes more than four bytes.
+    text = data[: 4 * (_PREVIEW + 1)].decode("utf-8", "ignore")
+    preview = text if len(text) <= _PREVIEW else f"{text[:_PREVIEW]}..."
+    return hashlib.sha256(data).hexdigest()[:16], preview
+
+
+_PREVIEW = 200
+
+
+def are_same(one: Tree, other: Tree) -> bool:
+    """Return whether two trees are those of the same value, type for type, in whatever order of keys.
+
+    Python's `==` would not tell True, 1 and 1.0 apart.
+    """
+    return _canonical_tree(one) == _canonical_tree(other)
+
+
+def _canonical_json(value: object, path: str) -> bytes:
+    data = plain_json(value, orjson.OPT_SORT_KEYS)
+    if data is not None:
+        return data
+    try:
+        return _canonical_tree(to_tree(value, path=path, types=_ANY_TYPES))
+    except NotSerializable as error:
+        raise NotSerializable(
+            error.path,
+            f"{error.reason}. The arguments of a step are compared by a resume, so they must be plain "
+            "data or data classes: take anything else from the environment",
+        ) from None
+
+
+def _canonical_tree(tree: Tree) -> bytes:
+    data = sorted_json(tree)
+    return sorted_json(_with_sorted_pairs(tree)) if b'"$dict"' in data else data
+
+
+def _with_sorted_pairs(tree: Any) -> Any:
+    if isinstance(tree, list):
+        return [_with_sorted_pairs(part) for part in cast("list[Any]", tree)]
+    if not isinstance(tree, dict):
+        return tree
+    parts = {key: _with_sorted_pairs(part) for key, part in cast("dict[str, Any]", tree).items()}
+    if "$dict" in parts:
+        parts["$dict"].sort(key=sorted_json)
+    return parts
+
+
+def render_arguments(preview: str) -> str:
+    """Return a preview of `encode_arguments` as text for people. Never fails on damaged text.
+
+    Example:
+        >>> render_arguments('{"item":"cap","n":2}')
+        "(item='cap', n=2)"
+        >>> render_arguments('{"order":{"$object":["Order",{"id":1}]}}')
+        '(order=Order(id=1))'
+    """
+    text = preview[: _PREVIEW + len("...")]
+    arguments, is_whole = _parsed(text)
+    if isinstance(arguments, dict):
+        text = f"({_render_fields(cast('dict[str, Any]', arguments))})"
+        if not is_whole:
+            # Nothing says that the open ends are complete.
+            text = text.rstrip(")]}'\"") + "..."
+    return "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text)
+
+
+def _parsed(text: str) -> tuple[Any, bool]:
+    """Return the longest beginning of JSON that can be completed, and whether it is all of it."""
+    with suppress(orjson.JSONDecodeError):
+        return orjson.loads(text), True
+    text = text.removesuffix("...")
+    for end in range(len(text), 0, -1):
+        with suppress(orjson.JSONDecodeError):
+            return orjson.loads(text[:end] + _closing(text[:end])), False
+    return None, False
+
+
+def _closing(text: str) -> str:
+    """Return the quotes and brackets that complete JSON which was cut off."""
+    marks, quote, _ = re.sub(r'"(?:[^"\\]|\\.)*"', "", text).partition('"')
+    closing: list[str] = []
+    for mark in marks:
+        if mark in "[{":
+            closing.append("]" if mark == "[" else "}")
+        elif mark in "]}" and closing:
+            closing.pop()
+    return quote + "".join(reversed(closing))
+
+
+def _render(tree: Any) -> str:
+    if isinstance(tree, list):
+        return f"[{_render_items(tree)}]"
+    if not isinstance(tree, dict):
+        return repr(tree)
+    parts = cast("dict[str, Any]", tree)
+    tag = next(iter(parts), "")
+    if tag in _RENDERERS:
+        with suppress(LookupError, TypeError, AttributeError):
+            return _RENDERERS[tag](parts[tag])
+    if tag.startswith("$"):
+        return f"{tag[1:]}({_render(parts[tag])})"
+    return f"{{{_render_pairs(parts.items())}}}"
+
+
+def _render_items(trees: Any) -> str:
+    return ", ".join(map(_render, trees))
+
+
+def _render_pairs(pairs: Any) -> str:
+    return ", ".join(": ".join(map(_render, pair)) for pair in pairs)
+
+
+def _render_fields(trees: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_render(tree)}" for name, tree in trees.items())
+
+
+# What a tag contains may be cut off anywhere.
+_RENDERERS: Mapping[str, Callable[[Any], str]] = {
+    "$int": str,
+    "$float": str,
+    "$tuple": lambda content: f"({_render_items(content)}{',' if len(content) == 1 else ''})",
+    "$set": lambda content: f"{{{_render_items(content)}}}" if content else "set()",
+    "$frozenset": lambda content: f"frozenset({{{_render_items(content)}}})",
+    "$dict": lambda content: f"{{{_render_pairs(content)}}}",
+    "$nothing": lambda _content: "Nothing",
+    "$enum": ".".join,
+    "$flag": lambda content: f"{content[0]}({_render_items(content[1:])})",
+    "$object": lambda content: f"{content[0]}({''.join(map(_render_fields, content[1:]))})",
+    "$error": lambda content: f"{content[0]}({''.join(map(_render_items, content[1:2]))})",
+}

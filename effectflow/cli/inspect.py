@@ -1,0 +1,204 @@
+"""The commands that inspect runs: list, show, history, verify and plan. They change nothing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from effectflow.checkpoint import (
+    Checkpoint,
+    Checkpoints,
+    CheckpointStore,
+    Entry,
+    ResumePlan,
+    RunInfo,
+    RunQuery,
+    Seal,
+    Verification,
+    failure_that_stands,
+    plan_resume,
+    read_checkpoint,
+    read_entries,
+    verify_run,
+)
+from effectflow.checkpoint.entry_format import write_entry
+from effectflow.checkpoint.reading import all_run_ids, run_not_found
+from effectflow.checkpoint.values import Tree
+from effectflow.cli.app_loader import AppOption, PlainEnvironment, workflow_of_run
+from effectflow.cli.census.pipeline import census
+from effectflow.cli.exits import BadUse, ExitCode
+from effectflow.cli.key_options import EncryptionKeysOption, KeyFileOption, read_keys
+from effectflow.cli.render import (
+    JsonOption,
+    checkpoint_tree,
+    plan_tree,
+    print_json,
+    show_checkpoint,
+    show_history,
+    show_plan,
+    show_runs,
+    show_verifications,
+)
+from effectflow.cli.store_access import STORE, StoreOption, with_store
+
+__all__ = ["history", "list_runs", "plan", "show", "verify"]
+
+RunArgument = Annotated[
+    str, typer.Argument(help="The id of the run, as `effectflow list` shows it.")
+]
+
+
+def list_runs(
+    workflow: Annotated[str | None, typer.Option(help="Show only runs of this workflow.")] = None,
+    resumable: Annotated[bool, typer.Option(help="Show only runs that can be resumed.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many runs.")] = 50,
+    store: StoreOption = STORE,
+    as_json: JsonOption = False,
+) -> None:
+    """List the runs of a store, newest first."""
+    query = RunQuery(workflow=workflow, resumable=resumable, limit=limit)
+    runs = with_store(store, lambda opened: opened.find(query))
+    now = time.time()
+    if as_json:
+        print_json([_run_tree(info, now) for info in runs])
+    else:
+        show_runs(Console(), runs, now)
+
+
+def _run_tree(info: RunInfo, now: float) -> Tree:
+    summary = info.summary
+    return {
+        "run_id": info.run_id,
+        "workflow": summary.workflow,
+        "kind": summary.kind,
+        "version": summary.version,
+        "status": str(summary.status),
+        "resumable": info.is_resumable(now),
+        "created_at": summary.created_at,
+        "updated_at": info.updated_at,
+        "entries": info.length,
+    }
+
+
+def show(
+    run_id: RunArgument,
+    at: Annotated[
+        int | None, typer.Option(min=1, help="Show the run as it was after this many entries.")
+    ] = None,
+    store: StoreOption = STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the state of a run, now or after an earlier entry."""
+    seal = read_keys(key_file, encryption_keys).seal
+
+    async def read(opened: CheckpointStore) -> tuple[Checkpoint, str]:
+        try:
+            return await read_checkpoint(opened, run_id, seal, at=at), opened.durability
+        except ValueError as error:
+            raise BadUse(str(error)) from error
+
+    checkpoint, durability = with_store(store, read)
+    if as_json:
+        print_json(checkpoint_tree(checkpoint))
+    else:
+        show_checkpoint(Console(), checkpoint, durability)
+
+
+def history(
+    run_id: RunArgument,
+    store: StoreOption = STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the journal of a run, one entry per line."""
+    seal = read_keys(key_file, encryption_keys).seal
+
+    async def read(opened: CheckpointStore) -> list[Entry]:
+        entries = await read_entries(opened, run_id, seal)
+        if not entries:
+            raise await run_not_found(opened, run_id)
+        return entries
+
+    entries = with_store(store, read)
+    if as_json:
+        print_json([write_entry(entry) for entry in entries])
+    else:
+        show_history(Console(), entries)
+
+
+def verify(
+    run_id: Annotated[
+        str | None, typer.Argument(help="The run to check; by default all runs.")
+    ] = None,
+    store: StoreOption = STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that every entry of a run, or of all runs, is as it was written."""
+    seal = read_keys(key_file, encryption_keys).seal
+
+    async def check(opened: CheckpointStore) -> list[Verification]:
+        run_ids = [run_id] if run_id is not None else await all_run_ids(opened)
+        return [await verify_run(opened, one, seal) for one in run_ids]
+
+    verifications = with_store(store, check)
+    if as_json:
+        print_json([_verification_tree(one) for one in verifications])
+    else:
+        show_verifications(Console(), verifications)
+    if any(one.problem is not None for one in verifications):
+        raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
+
+
+def _verification_tree(verification: Verification) -> Tree:
+    problem = verification.problem
+    return {
+        "run_id": verification.run_id,
+        "entries": verification.length,
+        "good": verification.good,
+        "problem": None if problem is None else str(problem),
+    }
+
+
+def plan(
+    run_id: RunArgument,
+    app: AppOption = None,
+    store: StoreOption = STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a resume of a run would do, without doing it."""
+    seal = read_keys(key_file, encryption_keys).seal
+
+    async def make(opened: CheckpointStore) -> tuple[str, ResumePlan]:
+        checkpoint = await read_checkpoint(opened, run_id, seal)
+        name = checkpoint.workflow
+        if app is None and name != census.name:
+            return name, await _plan_without_code(opened, checkpoint, seal)
+        # A plan runs no steps, so it needs nothing from the workflow's own environment.
+        env = PlainEnvironment(Checkpoints(opened, key=seal.key, encryption=seal.encryption))
+        effect = workflow_of_run(name, app).workflow.plan(run_id)
+        return name, await effect.run_or_raise(env)
+
+    workflow_name, made = with_store(store, make)
+    tree = plan_tree(made)
+    if as_json:
+        print_json({"run_id": run_id, **tree})
+    else:
+        show_plan(Console(), tree, workflow_name)
+
+
+async def _plan_without_code(
+    store: CheckpointStore, checkpoint: Checkpoint, seal: Seal
+) -> ResumePlan:
+    entries = await read_entries(store, checkpoint.run_id, seal)
+    return replace(plan_resume(checkpoint), fails_again=failure_that_stands(entries))

@@ -1,0 +1,288 @@
+"""What the commands print: text that is safe to show, tables, and JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Annotated, TypedDict
+
+import orjson
+import typer
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from effectflow.checkpoint import (
+    BeforeStep,
+    Checkpoint,
+    Completed,
+    Entry,
+    Failed,
+    Finished,
+    Interrupted,
+    Recorded,
+    Resumed,
+    ResumePlan,
+    RunInfo,
+    Started,
+    Verification,
+)
+from effectflow.checkpoint.values import Tree, encode_json
+from effectflow.workflows.progress import JobProgress, job_progress
+
+__all__ = [
+    "JsonOption",
+    "PlanTree",
+    "checkpoint_tree",
+    "escaped",
+    "plan_tree",
+    "print_json",
+    "say",
+    "show_checkpoint",
+    "show_history",
+    "show_plan",
+    "show_runs",
+    "show_verifications",
+]
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def escaped(text: str, *, keep: str = "") -> str:
+    r"""Return the text with every character escaped that `repr` would escape, such as `\x1b`.
+
+    Stored text may hold control characters, which would change the terminal or hide other text.
+    """
+    return "".join(
+        character
+        if character.isprintable() or character in keep
+        else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def say(text: str, console: Console | None = None) -> None:
+    """Print text on lines of its own, escaped, without markup or line wrapping."""
+    shown = Text(escaped(text, keep="\n\t"))
+    (console or Console()).print(shown, soft_wrap=True)
+
+
+def print_json(tree: object) -> None:
+    """Print one JSON document on standard output."""
+    sys.stdout.buffer.write(orjson.dumps(tree, option=orjson.OPT_INDENT_2) + b"\n")
+    sys.stdout.flush()
+
+
+def show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
+    """Print a table of runs."""
+    if not runs:
+        say("This store has no runs. `effectflow demo` starts one.", console)
+        return
+    rows = [("RUN", "WORKFLOW", "STATUS", "ENTRIES", "CREATED", "UPDATED")]
+    for run in runs:
+        has_crashed = run.summary.status == "running" and not run.is_held(now)
+        status = "crashed, resumable" if has_crashed else str(run.summary.status)
+        created, updated = _when(run.summary.created_at), _when(run.updated_at)
+        workflow, length = run.summary.workflow, str(run.length)
+        rows.append((run.run_id, workflow, status, length, created, updated))
+    _say_table(rows, console)
+
+
+def show_checkpoint(console: Console, checkpoint: Checkpoint, durability: str) -> None:
+    """Print the state of one run."""
+    head, metadata = checkpoint.state, checkpoint.metadata
+    position = "before its first step" if head is None else f"{type(head).__name__}: {head.step}"
+    survives = {
+        "full": "kill -9 and power loss (durability full)",
+        "process": "kill -9, not power loss (durability process)",
+    }
+    rows = {
+        "run": checkpoint.run_id,
+        "workflow": f"{checkpoint.workflow} (version {checkpoint.definition.version})",
+        "status": str(checkpoint.status),
+        "position": position,
+        **_state_row(checkpoint),
+        **_progress_rows(job_progress(checkpoint)),
+        "completed steps": str(len(checkpoint.completed_steps)),
+        "begun steps": str(len(metadata.attempts)),
+        "resumes": str(metadata.resumes),
+        "entries": str(metadata.entries),
+        "created": _when(checkpoint.created_at),
+        "updated": _when(checkpoint.updated_at),
+        "input": _bounded(checkpoint.initial_state),
+        "context": _bounded(checkpoint.context),
+        "survives": survives.get(durability, f"durability {durability}"),
+        "digest": checkpoint.digest,
+    }
+    _say_table(list(rows.items()), console)
+    finished = checkpoint.finished
+    if finished is None:
+        return
+    if finished.error is None:
+        say(f"\noutput: {_bounded(finished.output, 2000)}", console)
+    else:
+        error = finished.error
+        say(f"\n{(error.traceback or f'{error.type}: {error.message}').rstrip()}", console)
+
+
+def _state_row(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the state of a state machine; other workflows have no single state."""
+    match checkpoint.kind, checkpoint.current_state:
+        case "machine", {"$enum": [_, str(member)]}:
+            return {"state": member}
+        case "machine", state:
+            return {"state": _bounded(state)}
+        case _:
+            return {}
+
+
+def _progress_rows(progress: JobProgress | None) -> dict[str, str]:
+    """Return how far a map-reduce or iterative run has come."""
+    if progress is None:
+        return {}
+    rows = {} if progress.iteration is None else {"round": str(progress.iteration)}
+    if progress.iteration is None or progress.items_done or progress.items_failed:
+        total = "" if progress.items_total is None else f" of {progress.items_total}"
+        failed = f", {progress.items_failed} failed" if progress.items_failed else ""
+        rows["phase"] = progress.phase
+        rows["items"] = f"{progress.items_done}{total} done{failed}"
+        rows["reduce"] = f"round {progress.reduce_round}, {progress.groups_done} groups done"
+    return rows
+
+
+def checkpoint_tree(checkpoint: Checkpoint) -> Tree:
+    """Return the state of one run as plain data, with the progress of a job."""
+    tree = checkpoint.to_tree()
+    progress = job_progress(checkpoint)
+    return tree if progress is None else {**tree, "progress": dataclasses.asdict(progress)}
+
+
+def show_history(console: Console, entries: Sequence[Entry]) -> None:
+    """Print a journal, one entry per line, oldest first."""
+    for number, entry in enumerate(entries, start=1):
+        # Escaped as one line: a line break in an error message must not look like another entry.
+        say(escaped(f"{number:>6}  {_when(entry.at)}  {_entry_text(entry)}"), console)
+
+
+def _entry_text(entry: Entry) -> str:
+    match entry:
+        case Started():
+            return f"Started      {entry.workflow} version {entry.version}"
+        case Resumed(owner):
+            return f"Resumed      by {owner}"
+        case BeforeStep(step, attempt):
+            return f"BeforeStep   {step}, attempt {attempt}"
+        case Completed(step, output, duration):
+            return f"Completed    {step} in {duration:.3f} s -> {_bounded(output, 60)}"
+        case Failed(step, error, retryable):
+            kind = "defect " if error.is_defect else ""
+            again = "retryable" if retryable else "final"
+            return f"Failed       {step}: {kind}{error.type}: {error.message} ({again})"
+        case Interrupted(step, in_progress, reason):
+            where = "in" if in_progress else "after"
+            return f"Interrupted  {where} {step or 'no step'} ({reason})"
+        case Recorded(step, value):
+            return f"Recorded     {step} = {_bounded(value, 60)}"
+        case Finished(status, output, error):
+            what = f"{error.type}: {error.message}" if error else _bounded(output, 60)
+            return f"Finished     {status}: {what}"
+
+
+def show_verifications(console: Console, verifications: Sequence[Verification]) -> None:
+    """Print for each run that it is good, or its first problem."""
+    for one in verifications:
+        if one.problem is None:
+            say(f"{one.run_id}: good, {one.length} entries", console)
+        else:
+            good = f"{one.good} of {one.length} entries are good"
+            say(f"{one.run_id}: {good}. {one.problem}", console)
+    damaged = sum(one.problem is not None for one in verifications)
+    runs = "1 run" if len(verifications) == 1 else f"{len(verifications)} runs"
+    say(f"{runs} checked, {damaged} damaged", console)
+
+
+class PlanTree(TypedDict):
+    """What a resume would do, as plain data. Each step is given by its path.
+
+    Attributes:
+        start: the steps that a resume begins, in the order of their flows.
+        retry: those of them that were begun before.
+        skip: the steps whose recorded output is used.
+        recurs: the steps whose recorded failure ends the run again.
+        waiting: the sleeps that are not over.
+        unverified: pairs of a recorded step that a plan cannot reach, and the reason.
+        problem: why a resume would fail.
+        is_complete: whether the run is complete, so that a resume returns its recorded output.
+    """
+
+    start: list[str]
+    retry: list[str]
+    skip: list[str]
+    recurs: list[str]
+    waiting: list[str]
+    unverified: list[dict[str, str]]
+    problem: str | None
+    is_complete: bool
+
+
+def plan_tree(plan: ResumePlan) -> PlanTree:
+    """Return a plan as plain data."""
+    start = [] if plan.start is None or plan.fails_again is not None else [plan.start]
+    return {
+        "start": start,
+        "retry": start if plan.retry_current else [],
+        "skip": list(plan.skip),
+        "recurs": [] if plan.fails_again is None else [plan.fails_again],
+        "waiting": [],
+        "unverified": [],
+        "problem": None,
+        "is_complete": plan.is_complete,
+    }
+
+
+def show_plan(console: Console, plan: PlanTree, workflow_name: str) -> None:
+    """Print what a resume would do."""
+    for line in _plan_lines(plan, workflow_name):
+        say(escaped(line), console)
+
+
+def _plan_lines(plan: PlanTree, workflow_name: str) -> Iterable[str]:
+    yield f"skip: {len(plan['skip'])} completed steps"
+    if plan["is_complete"]:
+        yield "start: nothing; the run is complete, and a resume returns its recorded output"
+        return
+    for step in plan["start"]:
+        yield f"start: {step}{' (again)' if step in plan['retry'] else ''}"
+    for step in plan["waiting"]:
+        yield f"wait: {step}"
+    for step in plan["recurs"]:
+        yield (
+            f"fails again: {step}; the run ends with its recorded failure, which a resume does not "
+            "retry. To try again, start a new run with another id"
+        )
+    for unverified in plan["unverified"]:
+        yield f"unverified: {unverified['step']} ({unverified['reason']})"
+    if plan["problem"] is not None:
+        yield f"problem: {plan['problem']}"
+    if not (plan["start"] or plan["waiting"] or plan["recurs"] or plan["problem"]):
+        yield f"start: the next step of {workflow_name}, which only its code can tell"
+
+
+def _say_table(rows: Sequence[Sequence[str]], console: Console) -> None:
+    """Print rows with aligned columns, each on one line, never cut."""
+    cells = [[escaped(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        aligned = map(set_cell_size, row, widths)
+        say("  ".join(aligned).rstrip(), console)
+
+
+def _bounded(tree: Tree, limit: int = 120) -> str:
+    text = encode_json(tree).decode()
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="seconds")

@@ -1,0 +1,109 @@
+"""Where a step stands in a run: the text form of paths, made and read here and nowhere else.
+
+::
+
+    charge                      the first step `charge` of the run
+    charge#2                    the second one in the same flow
+    par_traverse[cap]/quote     a step of the child with the key `cap`
+    round#3/map[a/b]/count      a step inside a step inside an operator
+
+A path is a list of segments. A segment has a name, the number of its occurrence in its flow, and, for
+the child of a parallel operator, a key. It does not depend on scheduling.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+__all__ = ["StepPath", "child_path", "flow_of", "step_path"]
+
+_ESCAPES = str.maketrans(
+    {"%": "%25", "[": "%5B", "]": "%5D", "\n": "%0A"}
+    # Halves of surrogate pairs, which file names may have and no encoding can hold.
+    | {chr(code): f"%{code:X}" for code in range(0xD800, 0xE000)}
+)
+
+
+def step_path(flow: str, name: str, occurrence: int) -> str:
+    """Return the path of an occurrence of `name`, counted from 1, in a flow.
+
+    Example:
+        >>> step_path("", "review", 1), step_path("par[0]", "review", 2)
+        ('review', 'par[0]/review#2')
+    """
+    segment = name if occurrence == 1 else f"{name}#{occurrence}"
+    return f"{flow}/{segment}" if flow else segment
+
+
+def child_path(operator: str, key: object) -> str:
+    """Return the path of the flow of one child of a parallel operator.
+
+    Example:
+        >>> child_path("par_traverse", "cap"), child_path("par_traverse", "a[0]")
+        ('par_traverse[cap]', 'par_traverse[a%5B0%5D]')
+    """
+    return f"{operator}[{str(key).translate(_ESCAPES)}]"
+
+
+def flow_of(path: str) -> str:
+    """Return the sequential flow that a step belongs to: its path without the last segment."""
+    # Keys escape brackets, so the last "[" opens the key of the last segment.
+    end = path.rfind("[") if path.endswith("]") else len(path)
+    return path[: max(path.rfind("/", 0, end), 0)]
+
+
+class StepPath(str):
+    """A path that knows its parts. It equals its text.
+
+    Example:
+        >>> path = StepPath("charge/par_traverse[a/b]/quote#2")
+        >>> path.flow, path.name, path.occurrence, path.key
+        ('charge/par_traverse[a/b]', 'quote', 2, None)
+        >>> path.segments
+        ('charge', 'par_traverse[a/b]', 'quote#2')
+        >>> path.flow.operator, path.flow.key
+        ('charge/par_traverse', 'a/b')
+    """
+
+    __slots__ = ()
+
+    @property
+    def flow(self) -> StepPath:
+        """The sequential flow that the step belongs to: the path without its last segment."""
+        return StepPath(flow_of(self))
+
+    @property
+    def segment(self) -> str:
+        """The last segment."""
+        flow = self.flow
+        return self[len(flow) + 1 :] if flow else str(self)
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """The segments, outermost first."""
+        found: list[str] = []
+        path = self
+        while path:
+            found.append(path.segment)
+            path = path.flow
+        return tuple(reversed(found))
+
+    @property
+    def operator(self) -> StepPath:
+        """The path without the key of its last segment."""
+        return StepPath(self[: self.rfind("[")]) if self.endswith("]") else self
+
+    @property
+    def key(self) -> str | None:
+        """The key of the last segment, or None."""
+        return unquote(self[self.rfind("[") + 1 : -1]) if self.endswith("]") else None
+
+    @property
+    def name(self) -> str:
+        """The name in the last segment, without occurrence and key."""
+        return self.operator.segment.partition("#")[0]
+
+    @property
+    def occurrence(self) -> int:
+        """Which occurrence of this name in its flow it is, from 1."""
+        return int(self.operator.segment.partition("#")[2] or 1)

@@ -1,0 +1,216 @@
+"""The messages between an executor and its workers: calls, replies, factories of environments."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import platform
+import reprlib
+import traceback
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from types import MappingProxyType, TracebackType
+from typing import Any, cast
+
+import anyio
+
+from effectflow.effects import Effect, ExecutorError
+from effectflow.effects.interpreter import interpret
+from effectflow.effects.nodes import Failed
+from effectflow.effects.notes import add_note
+from effectflow.effects.scope import Scope, root_scope
+from effectflow.executors.pickling import dumps, loads
+
+__all__ = [
+    "answer",
+    "checked_factory",
+    "defect_reply",
+    "failure_reply",
+    "opened_environment",
+    "read_reply",
+    "write_call",
+    "write_factory",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of `function(item)`.
+
+    Of the caller's scope it has what makes sense in another process: the path and the step, for
+    `step_info()`, the context of the run, for `run_context()`, and the deadline of finalizers. Clock,
+    listeners and journal stay behind.
+    """
+
+    function: Callable[[Any], Effect[Any, Any, Any]]
+    item: Any
+    path: str
+    step: object
+    context: dict[str, object]
+    finalizer_deadline: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """The end of a call: what `interpret` returned, or the exception that it raised.
+
+    `origin` is the worker's traceback of the exception, as text.
+    """
+
+    outcome: Any
+    raised: Exception | None = None
+    origin: str = ""
+
+
+def write_call(
+    function: Callable[[Any], Effect[Any, Any, Any]], item: object, scope: Scope
+) -> bytes:
+    """Return the call of `function(item)` as bytes. Raise with a note if it cannot be pickled."""
+    context = dict(scope.context)
+    call = _Call(function, item, scope.path, scope.step, context, scope.finalizer_deadline)
+    try:
+        return dumps(call)
+    except Exception as refusal:
+        refusal.add_note(
+            f"while sending {function!r} with {reprlib.repr(item)} to a worker: both are pickled, with "
+            "everything they refer to; put what cannot be pickled into the environment of the worker"
+        )
+        raise
+
+
+async def answer(call: bytes, env: Any) -> bytes:
+    """Run a call to its end in this environment, and return the reply."""
+    try:
+        with _NoExit("a module that the item needs"):
+            task: _Call = loads(call)
+        context = MappingProxyType(task.context)
+        scope = root_scope(finalizer_deadline=task.finalizer_deadline, context=context)
+        with _NoExit("the item"):
+            outcome = await interpret(
+                task.function(task.item), env, scope.inside_step(task.path, task.step)
+            )
+    except Exception as defect:
+        return defect_reply(defect)
+    try:
+        reply = dumps(_Reply(outcome))
+        # Some classes can be pickled but not unpickled; the worker finds that out, not the caller.
+        loads(reply)
+    except Exception as refusal:
+        what = outcome.error if outcome.__class__ is Failed else outcome
+        refusal.add_note(
+            f"while sending back a value of {type(what)!r}: it cannot be pickled and unpickled"
+        )
+        return defect_reply(refusal)
+    return reply
+
+
+def defect_reply(defect: Exception) -> bytes:
+    """Return the reply of a call that ended in a defect."""
+    text = "".join(traceback.format_exception(defect))
+    origin = f"raised in worker process {os.getpid()} on {platform.node()}:\n{text}"
+    try:
+        reply = dumps(_Reply(None, defect, origin))
+        loads(reply)
+    except Exception:
+        # The exception cannot be sent; its text and its traceback can.
+        stand_in = RuntimeError(f"{type(defect).__qualname__}: {defect}")
+        return dumps(_Reply(None, stand_in, origin))
+    return reply
+
+
+def failure_reply(failure: ExecutorError) -> bytes:
+    """Return the reply of a call whose end is unknown."""
+    return dumps(_Reply(Failed(failure)))
+
+
+def read_reply(data: bytes) -> Any:
+    """Return what `interpret` returned in the worker, a value or a `Failed`, or raise what it raised."""
+    try:
+        reply: _Reply = loads(data)
+    except Exception as refusal:
+        refusal.add_note(
+            "while reading the reply of a worker, where it could be read: this process differs from it"
+        )
+        raise
+    if reply.raised is not None:
+        add_note(reply.raised, reply.origin)
+        raise reply.raised
+    return reply.outcome
+
+
+def checked_factory(make_env: Callable[[], Any] | None) -> Callable[[], Any]:
+    """Return the factory that an executor was given, or one of None. Raise TypeError if it is neither."""
+    if make_env is None:
+        return _no_environment
+    if not callable(make_env):
+        raise TypeError(f"make_env must be a function that makes an environment, not {make_env!r}")
+    return make_env
+
+
+def _no_environment() -> None:
+    """The environment of workers whose functions need none."""
+
+
+def write_factory(make_env: Callable[[], Any]) -> bytes:
+    """Return the factory as bytes. Raise with a note if it cannot be pickled."""
+    try:
+        return dumps(make_env)
+    except Exception as refusal:
+        refusal.add_note(
+            f"while sending make_env, {make_env!r}, to the workers: it is pickled, with everything it "
+            "refers to; it should make what cannot be pickled, in the worker"
+        )
+        raise
+
+
+@asynccontextmanager
+async def opened_environment(make_env: bytes) -> AsyncGenerator[Any]:
+    """Make the environment; enter and leave it if it is an async context manager."""
+    async with AsyncExitStack() as stack:
+        with _NoExit("make_env"):
+            made = loads(make_env)()
+            if inspect.iscoroutine(made):
+                made.close()
+                raise TypeError(
+                    "make_env returned a coroutine, which no executor awaits: make an environment that "
+                    "needs `await` an async context manager (`@asynccontextmanager`)"
+                )
+            if isinstance(made, AbstractAsyncContextManager):
+                manager = cast("AbstractAsyncContextManager[Any]", made)
+                made = await stack.enter_async_context(manager)
+        yield made
+
+
+class _NoExit:
+    """Makes a defect of any exception that would end the worker, which serves other items too.
+
+    Only a cancellation that comes from outside the block passes. This is a class because
+    `contextmanager` assigns to the traceback of the exception, which may be frozen.
+    """
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        leaving: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if leaving is None or isinstance(leaving, Exception):
+            return
+        # A cancellation that the item raises by itself is a defect as well.
+        if not (_has_cancellation(leaving) and anyio.current_effective_deadline() == -math.inf):
+            raise RuntimeError(f"{self._who} raised {leaving!r}") from leaving
+
+
+def _has_cancellation(raised: BaseException) -> bool:
+    if isinstance(raised, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", raised)
+        return any(_has_cancellation(one) for one in group.exceptions)
+    return isinstance(raised, anyio.get_cancelled_exc_class())

@@ -1,1 +1,0 @@
-"""Observers of runs. Progress and logging are observers; see `effectflow.checkpoint.Observer`."""

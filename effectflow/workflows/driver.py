@@ -1,0 +1,525 @@
+"""Drive one run of a workflow: claim it, run its body over its journal, and record the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeAlias, cast
+from uuid import uuid4
+
+import anyio
+
+from effectflow.checkpoint.checkpoint import Checkpoint
+from effectflow.checkpoint.checkpoints import Checkpoints
+from effectflow.checkpoint.definition import Definition
+from effectflow.checkpoint.delayed_saves import save_request
+from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started
+from effectflow.checkpoint.entry_format import FORMAT
+from effectflow.checkpoint.errors import (
+    CorruptCheckpoint,
+    LeaseLost,
+    RunCancelled,
+    RunConflict,
+)
+from effectflow.checkpoint.failures import write_error
+from effectflow.checkpoint.interruption import interruption_reason
+from effectflow.checkpoint.journal import fold
+from effectflow.checkpoint.journal_reader import (
+    Journal,
+    check_against,
+    read_journal,
+    run_not_found,
+)
+from effectflow.checkpoint.journal_writer import JournalWriter
+from effectflow.checkpoint.lease import Lease, Owner
+from effectflow.checkpoint.lease_keeper import keep_lease
+from effectflow.checkpoint.observers import CheckpointLoaded, RunResumed, tell
+from effectflow.checkpoint.plan import ResumePlan, plan_resume
+from effectflow.checkpoint.planned_run import PlannedRun
+from effectflow.checkpoint.replay import Recording, read_recording
+from effectflow.checkpoint.run import Around, Run
+from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary
+from effectflow.checkpoint.values import (
+    KnownTypes,
+    MalformedValue,
+    Tree,
+    are_same,
+    from_tree,
+    to_tree,
+)
+from effectflow.effects import Halt
+from effectflow.effects.errors import LeftToResume, Parked
+from effectflow.effects.event_loop import is_cancellation
+from effectflow.effects.interpreter import interpret
+from effectflow.effects.nodes import Failed
+from effectflow.effects.scope import Scope
+from effectflow.workflows.blueprint import Blueprint
+
+__all__ = ["Place", "Reopen", "new_run_id", "plan_run", "resume_run", "start_run"]
+
+logger = logging.getLogger(__name__)
+
+Reopen: TypeAlias = Callable[[Any], tuple[str, ...]]
+"""The paths of the operators of a complete run that are run again, given its output; none to leave it."""
+
+_NO_TYPES = KnownTypes.of()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run is driven: with which workflow, environment and store, and within which run.
+
+    Attributes:
+        around: the run around this one, if there is one.
+    """
+
+    blueprint: Blueprint
+    checkpoints: Checkpoints
+    env: Any
+    scope: Scope
+    around: Around | None = None
+
+
+def new_run_id(workflow: str) -> str:
+    """Return an id for a run that is given none."""
+    return f"{workflow}-{uuid4().hex[:12]}"
+
+
+async def start_run(
+    place: Place,
+    input: object,
+    *,
+    run_id: str,
+    is_new: bool,
+    context: Mapping[str, object],
+) -> Any:
+    """Return the output or `Failed` of a new run, or of the run that has this id and input already."""
+    blueprint, checkpoints = place.blueprint, place.checkpoints
+    input_tree = to_tree(input, path="input: $", types=blueprint.input_types)
+    context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES)
+    found = None if is_new else await _find(place, run_id)
+    if found is not None:
+        _check_input(found.checkpoint, input_tree)
+        if (completion := _last_completion(found)) is not None:
+            return _output(completion, blueprint, run_id)
+    async with _Claim(place, run_id) as claim:
+        if not is_new:
+            # Another process may have driven the run until just now.
+            found = await _find(place, run_id, found)
+        if found is not None:
+            _check_input(found.checkpoint, input_tree)
+            if (completion := _last_completion(found)) is not None:
+                return _output(completion, blueprint, run_id)
+            return await _continue(place, found, claim, force=False)
+        definition = blueprint.definition
+        started = Started(
+            run_id=run_id,
+            workflow=definition.name,
+            kind=definition.kind,
+            version=definition.version,
+            fingerprint=definition.fingerprint,
+            steps=definition.steps,
+            input=input_tree,
+            context=context_tree,
+            format=FORMAT,
+            at=place.scope.clock.now().timestamp(),
+            structure=definition.structure,
+        )
+        known = fold([started], run_id)
+        run = claim.run(known, Journal.empty(run_id), Recording(), opening=started)
+        return await _drive(run, place, input, is_new=True)
+
+
+async def resume_run(
+    place: Place, *, run_id: str, force: bool, reopen: Reopen | None = None
+) -> Any:
+    """Return the output or `Failed` of a run continued where it stood."""
+    found = await _find(place, run_id)
+    if found is None:
+        raise await run_not_found(place.checkpoints.store, run_id)
+    completion = _completion(found.checkpoint)
+    if completion is not None and reopen is None:
+        return _output(completion, place.blueprint, run_id)
+    async with _Claim(place, run_id) as claim:
+        # Another process may have driven the run until just now.
+        found = await _find(place, run_id, found) or found
+        return await _continue(place, found, claim, force=force, reopen=reopen)
+
+
+async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
+    """Return what a resume would do: replay the run, and change nothing."""
+    found = await _find(place, run_id)
+    if found is None:
+        raise await run_not_found(place.checkpoints.store, run_id)
+    blueprint, known, scope = place.blueprint, found.checkpoint, place.scope
+    skip = tuple(step.step for step in known.completed_steps)
+    if known.status is RunStatus.COMPLETED:
+        return ResumePlan(skip=skip, is_complete=True)
+    if known.status is RunStatus.CANCELLED:
+        return ResumePlan(skip=skip, problem=RunCancelled(run_id))
+    changed = blueprint.definition.changed_since(known.definition, run_id)
+    if changed is not None:
+        return ResumePlan(skip=skip, problem=changed)
+    context = _context(known)
+    run = PlannedRun(
+        run_id,
+        known.workflow,
+        place.checkpoints,
+        recording=read_recording(found.journal.entries),
+        types=blueprint.output_types,
+        clock=scope.clock,
+        context=context,
+        started_version=_started_version(found.journal),
+    )
+    inside = _scope_of_body(run, scope)
+    inside.forbidden = run.forbidden(effects=effects)
+    input = _decode(known.initial_state, blueprint.input_types, run_id, "input")
+    outcome: Any = None
+    async with run.tasks:
+        try:
+            outcome = await interpret(blueprint.body(input), place.env, inside)
+            run.root.end()
+        except Parked as parked:
+            run.park(run.root, parked)
+        except Halt as halt:
+            if halt.reason is not run.writer.halted:
+                raise
+        run.tasks.cancel_scope.cancel()
+    return run.plan(outcome)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A run that a store has.
+
+    Attributes:
+        written: its journal as it is in the store.
+        journal: the same as the workflow would have written it as it is now.
+        was: the definition that the run had when it was last driven.
+        checkpoint: what the journal says.
+    """
+
+    written: Journal
+    journal: Journal
+    was: Definition
+    checkpoint: Checkpoint
+
+
+async def _find(place: Place, run_id: str, known: _Found | None = None) -> _Found | None:
+    """Return a run of this workflow, read on from what is known of it; None if there is no such run."""
+    blueprint, checkpoints = place.blueprint, place.checkpoints
+    # An id that no encoding can hold would be another one in each store, or none.
+    to_tree(run_id, path="run_id", types=_NO_TYPES)
+    before = None if known is None else known.written
+    written = await read_journal(checkpoints.store, run_id, checkpoints.seal, before)
+    if known is not None and len(written.entries) == len(known.written.entries):
+        return known
+    if not written.entries:
+        return None
+    checkpoint = fold(written.entries, run_id)
+    _check_workflow(checkpoint, blueprint)
+    found = _Found(written, written, checkpoint.definition, checkpoint)
+    entries = blueprint.upgraded(written.entries)
+    if entries is not written.entries:
+        journal, checkpoint = replace(written, entries=entries), fold(entries, run_id)
+        found = replace(found, journal=journal, checkpoint=checkpoint)
+    if known is None:
+        step = checkpoint.state.step if checkpoint.state is not None else None
+        tell(checkpoints.observers, CheckpointLoaded(run_id, len(entries), step))
+    return found
+
+
+class _Claim:
+    """Holds the lease of a run, and releases it however the run ends.
+
+    A complete run that is not to be preserved is deleted then, if it is outermost: one within another
+    run is asked for its output again whenever that one is resumed.
+    """
+
+    def __init__(self, place: Place, run_id: str) -> None:
+        self._place = place
+        self._checkpoints = place.checkpoints
+        self._run_id = run_id
+        self._lease: Lease | None = None
+        self._run: Run | None = None
+
+    async def __aenter__(self) -> Self:
+        owner = str(Owner.new())
+        try:
+            self._lease = await self._claim(owner)
+        except Exception:
+            raise
+        except BaseException:
+            # Cut off by a cancellation, it may hold all the same: claim it once more to release it.
+            with anyio.move_on_after(5, shield=True), suppress(Exception):
+                await self._checkpoints.store.release(await self._claim(owner))
+            raise
+        return self
+
+    async def _claim(self, owner: str) -> Lease:
+        seconds = self._checkpoints.lease_seconds
+        return await self._checkpoints.store.claim(self._run_id, owner=owner, seconds=seconds)
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._run is not None:
+            writer = self._run.writer
+            await writer.release()
+            is_kept = self._checkpoints.preserve or self._place.around is not None
+            if writer.summary.status is RunStatus.COMPLETED and not is_kept:
+                with self._only_logged("deleted"):
+                    await self._checkpoints.store.delete(self._run_id)
+        elif self._lease is not None:
+            with anyio.move_on_after(5, shield=True), self._only_logged("released"):
+                await self._checkpoints.store.release(self._lease)
+
+    @contextmanager
+    def _only_logged(self, what: str) -> Generator[None]:
+        """Log what a store raises here: it does not change how the run has ended."""
+        try:
+            yield
+        except Exception as error:
+            logger.warning("run %r was not %s: %r", self._run_id, what, error)
+
+    async def check_is_whole(self, known: Checkpoint) -> None:
+        """Raise CorruptCheckpoint if entries are missing at the end of the journal."""
+        info = await self._checkpoints.store.info(self._run_id)
+        if info is not None:
+            check_against(info, known)
+
+    @property
+    def lease(self) -> Lease:
+        """The lease, inside the claim."""
+        assert self._lease is not None
+        return self._lease
+
+    def run(
+        self,
+        known: Checkpoint,
+        journal: Journal,
+        recording: Recording,
+        *,
+        opening: Entry,
+        force: bool = False,
+    ) -> Run:
+        """Return the run that continues from this checkpoint, after the entries that the store has."""
+        checkpoints, place = self._checkpoints, self._place
+        if isinstance(checkpoints.store, KeepsHistory):
+            checkpoints.store.keep_history(self._run_id, checkpoints.history)
+        summary = RunSummary(
+            workflow=known.workflow,
+            kind=known.kind,
+            version=known.definition.version,
+            status=RunStatus.RUNNING,
+            created_at=known.created_at,
+        )
+        writer = JournalWriter(
+            self._run_id,
+            checkpoints,
+            lease=self.lease,
+            length=len(journal.entries),
+            digest=journal.digest,
+            summary=summary,
+            opening=opening,
+        )
+        self._run = Run(
+            self._run_id,
+            known.workflow,
+            checkpoints,
+            writer=writer,
+            recording=recording,
+            types=place.blueprint.output_types,
+            clock=place.scope.clock,
+            context=_context(known),
+            started_version=_started_version(journal) or known.definition.version,
+            force=force,
+            around=place.around,
+            outer_operators=place.scope.operators,
+        )
+        return self._run
+
+
+async def _continue(
+    place: Place,
+    found: _Found,
+    claim: _Claim,
+    *,
+    force: bool,
+    reopen: Reopen | None = None,
+) -> Any:
+    """Drive a run on from the end of its journal."""
+    blueprint, known = place.blueprint, found.checkpoint
+    await claim.check_is_whole(known)
+    if known.status is RunStatus.CANCELLED:
+        raise RunCancelled(known.run_id)
+    completion = _completion(known)
+    reopened: tuple[str, ...] = ()
+    if completion is not None:
+        output = _output(completion, blueprint, known.run_id)
+        reopened = () if reopen is None else reopen(output)
+        if not reopened:
+            return output
+    definition = blueprint.definition
+    changed = definition.changed_since(known.definition, known.run_id)
+    if changed is not None and not force:
+        raise changed
+    input = _decode(known.initial_state, blueprint.input_types, known.run_id, "input")
+    resumed = Resumed(claim.lease.owner, place.scope.clock.now().timestamp(), reopened=reopened)
+    if found.was.fingerprint != definition.fingerprint:
+        resumed = replace(
+            resumed,
+            version=definition.version,
+            steps=definition.steps,
+            structure=definition.structure,
+        )
+    # The recording is as the journal will be: the entry comes before whatever this life adds.
+    recording = read_recording((*found.journal.entries, resumed))
+    run = claim.run(known, found.journal, recording, opening=resumed, force=force)
+    if place.checkpoints.observers:
+        start = plan_resume(known).start
+        run.notify(RunResumed(known.run_id, start[0] if start else None))
+    return await _drive(run, place, input, is_new=False)
+
+
+async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
+    """Run the body, and make its end durable before it is returned."""
+    writer, scope = run.writer, place.scope
+    request = save_request.get()
+    if request is not None:
+        request.cover(writer)
+    ended: BaseException | None = None
+    outcome: Any = None
+    try:
+        with keep_lease(writer):
+            async with run.tasks:
+                writer.on_halt = run.tasks.cancel_scope.cancel
+                try:
+                    if is_new:
+                        # Nothing runs before the run itself is durable.
+                        writer.open()
+                        await writer.save()
+                    body = place.blueprint.body(input)
+                    outcome = await interpret(body, place.env, _scope_of_body(run, scope))
+                    run.root.end()
+                except LeftToResume:
+                    # The cancellation that stops the run is raised here.
+                    await anyio.sleep_forever()
+                except BaseException as raised:
+                    if is_cancellation(raised):
+                        raise
+                    # Kept from the task group, which would wrap it.
+                    ended = raised
+                run.tasks.cancel_scope.cancel()
+    except BaseException:
+        await _record_interruption(run)
+        raise
+    if isinstance(ended, Halt) and ended.reason is writer.halted:
+        ended = None
+    elif ended is not None and not isinstance(ended, Exception):
+        await _record_interruption(run)
+        raise ended
+    if writer.halted is None:
+        with suppress(Halt):
+            await _record_end(run, place.blueprint, outcome, ended)
+    if writer.halted is not None:
+        await writer.flush()
+        if isinstance(writer.halted, LeaseLost) and ended is not None:
+            writer.halted.add_note(f"the body ended in {ended!r} as well")
+        return Failed(writer.halted)
+    if ended is not None:
+        raise ended
+    return outcome
+
+
+def _scope_of_body(run: Run, scope: Scope) -> Scope:
+    """Return the scope of the body of a run. What cancels the flow around it cancels it as well."""
+    inside = scope.copy()
+    inside.flow = run.root
+    inside.step = None
+    inside.context = run.context
+    inside.is_observing = inside.is_shielded = False
+    return inside
+
+
+async def _record_end(
+    run: Run, blueprint: Blueprint, outcome: Any, defect: BaseException | None
+) -> None:
+    types, writer = blueprint.output_types, run.writer
+    failed = outcome.__class__ is Failed
+    if defect is not None or failed:
+        error = write_error(
+            defect if defect is not None else outcome.error, types, is_defect=defect is not None
+        )
+        finished = Finished(RunStatus.FAILED, run.now(), None, error)
+    else:
+        output = run.encode(outcome, "output", types)
+        finished = Finished(RunStatus.COMPLETED, run.now(), output)
+    await writer.finish(finished, finished.status)
+
+
+async def _record_interruption(run: Run) -> None:
+    """Leave `Interrupted`, or that the run was cancelled, at the end of the journal."""
+    if run.writer.halted is not None:
+        return
+    status: RunStatus = RunStatus.INTERRUPTED
+    entry: Entry | None = run.interruption(interruption_reason())
+    if run.cancelled_at is not None:
+        status = RunStatus.CANCELLED
+        entry = Finished(status, run.now())
+    with anyio.move_on_after(5, shield=True):
+        with suppress(Halt):
+            await run.writer.finish(entry, status)
+
+
+def _check_workflow(known: Checkpoint, blueprint: Blueprint) -> None:
+    if known.workflow != blueprint.definition.name:
+        raise RunConflict(
+            known.run_id,
+            f"it is a run of workflow {known.workflow!r}, not of {blueprint.definition.name!r}",
+        )
+
+
+def _check_input(known: Checkpoint, input: Tree) -> None:
+    if not are_same(known.initial_state, input):
+        raise RunConflict(known.run_id, "it was started with another input")
+
+
+def _completion(known: Checkpoint) -> Finished | None:
+    """Return how a complete run ended; None if it is not complete."""
+    return known.finished if known.status is RunStatus.COMPLETED else None
+
+
+def _last_completion(found: _Found) -> Finished | None:
+    """Return how the run ended when it was last complete; None if it never was.
+
+    That output stands while the run is made to go on, and until that has succeeded.
+    """
+    for entry in reversed(found.journal.entries):
+        if isinstance(entry, Finished) and entry.status is RunStatus.COMPLETED:
+            return entry
+    return None
+
+
+def _output(completion: Finished, blueprint: Blueprint, run_id: str) -> Any:
+    return _decode(completion.output, blueprint.output_types, run_id, "output")
+
+
+def _started_version(journal: Journal) -> str:
+    first = journal.entries[0] if journal.entries else None
+    return first.version if isinstance(first, Started) else ""
+
+
+def _context(known: Checkpoint) -> Mapping[str, object]:
+    context = _decode(known.context, _NO_TYPES, known.run_id, "context")
+    if not isinstance(context, dict):
+        raise CorruptCheckpoint(known.run_id, "its context is not a mapping")
+    return cast("dict[str, object]", context)
+
+
+def _decode(tree: Tree, types: KnownTypes, run_id: str, what: str) -> Any:
+    try:
+        return from_tree(tree, path=f"{what}: $", types=types)
+    except MalformedValue as error:
+        reason = f"its {what} is not what the workflow declares: {error}"
+        raise CorruptCheckpoint(run_id, reason) from error

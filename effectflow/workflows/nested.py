@@ -1,0 +1,148 @@
+"""Runs within runs: started and ended in the journal of the run around them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+from effectflow.checkpoint.entries import ChildEnded, ChildStarted
+from effectflow.checkpoint.errors import CheckpointError, NotSerializable, StepInputChanged
+from effectflow.checkpoint.failures import read_error, write_error
+from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.planned_run import PlannedRun
+from effectflow.checkpoint.replay import RecordedChild
+from effectflow.checkpoint.run import Run
+from effectflow.checkpoint.store import RunStatus
+from effectflow.effects.nodes import Failed
+from effectflow.workflows.driver import Place
+
+__all__ = ["run_nested"]
+
+_NAME = str.maketrans({character: "_" for character in "/[]#"})
+
+
+async def run_nested(
+    flow: DurableFlow,
+    place: Place,
+    *,
+    run_id: str | None,
+    input_digest: str,
+    drive: Callable[[Place, str], Awaitable[Any]],
+) -> Any:
+    """Return the outcome of a run within a durable flow, recorded or driven now.
+
+    No trouble of its checkpoints is a failure of the body around it: it halts the run around.
+
+    Parameters:
+        run_id: the id of the child; made of the id of the run around and the path if None.
+        input_digest: tells whether the body comes to the same child again.
+        drive: drives the child.
+    """
+    run, scope = flow.run, place.scope
+    run.writer.check()
+    blueprint = place.blueprint
+    path = flow.next_path(blueprint.definition.name.translate(_NAME))
+    chosen = f"{run.run_id}/{path}" if run_id is None else run_id
+    recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
+    if recorded is not None:
+        _check_same(run, path, recorded, chosen, input_digest)
+        stands = recorded.is_settled or scope.limit < float("inf")
+        is_ended = recorded.ended is not None and recorded.ended < scope.limit
+        if is_ended and (recorded.status is RunStatus.COMPLETED or stands):
+            return _replayed(run, place, path, recorded)
+    await flow.check(scope, path)
+    if isinstance(run, PlannedRun):
+        run.begin_child(path, is_begun=recorded is not None)
+    child = _Child(flow, place, path, chosen, input_digest)
+    await child.begin()
+    try:
+        outcome = await drive(replace(place, around=child), chosen)
+    except CheckpointError as error:
+        raise run.writer.halt(error) from error
+    except Exception as defect:
+        child.fail(defect, is_defect=True)
+        raise
+    if outcome.__class__ is not Failed:
+        child.complete(outcome)
+    elif isinstance(outcome.error, CheckpointError):
+        raise run.writer.halt(outcome.error)
+    else:
+        child.fail(outcome.error, is_defect=False)
+    return outcome
+
+
+class _Child:
+    """A run within a flow, as the run around it records it."""
+
+    def __init__(
+        self, flow: DurableFlow, place: Place, path: str, run_id: str, input_digest: str
+    ) -> None:
+        self.flow = flow
+        self.run = flow.run
+        self.place = place
+        self.path = path
+        self.run_id = run_id
+        self.input_digest = input_digest
+
+    async def begin(self) -> None:
+        """Record that it starts, or continues, durably."""
+        flow, run = self.flow, self.run
+        run.writer.add(
+            ChildStarted(
+                self.path,
+                self.run_id,
+                self.place.blueprint.definition.name,
+                self.input_digest,
+                run.now(),
+                flow.take_item(),
+                run.settle(flow),
+                flow.take_source_ends(),
+            )
+        )
+        await run.writer.save()
+
+    def complete(self, output: Any) -> None:
+        run = self.run
+        tree = run.encode(output, self.path, self.place.blueprint.output_types)
+        run.writer.completed_since_save += 1
+        run.writer.add(ChildEnded(self.path, RunStatus.COMPLETED, run.now(), tree))
+
+    def fail(self, error: object, *, is_defect: bool) -> None:
+        run, flow = self.run, self.flow
+        record = write_error(error, self.place.blueprint.output_types, is_defect=is_defect)
+        sequence = run.writer.add(
+            ChildEnded(self.path, RunStatus.FAILED, run.now(), None, record)
+        )
+        run.add_unsettled(sequence)
+        flow.unsettled.append(sequence)
+        flow.last_failure = (error, sequence)
+
+
+def _check_same(
+    run: Run, path: str, recorded: RecordedChild, run_id: str, input_digest: str
+) -> None:
+    if (recorded.run_id, recorded.input) != (run_id, input_digest):
+        raise run.writer.halt(
+            StepInputChanged(
+                run.run_id,
+                path,
+                f"run {recorded.run_id!r}",
+                f"run {run_id!r}" if recorded.run_id != run_id else "another input",
+            )
+        )
+
+
+def _replayed(run: Run, place: Place, path: str, recorded: RecordedChild) -> Any:
+    types = place.blueprint.output_types
+    if recorded.status is RunStatus.COMPLETED:
+        return run.decode(recorded.output, path, types)
+    assert recorded.error is not None
+    try:
+        error = read_error(recorded.error, path, types)
+    except NotSerializable as unreadable:
+        raise run.writer.halt(unreadable) from unreadable
+    run.replayed_failure(path, error)
+    if recorded.error.is_defect:
+        raise error
+    return Failed(error)
