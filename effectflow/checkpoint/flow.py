@@ -165,6 +165,11 @@ class DurableFlow:
 
     # What is recorded of the flow.
 
+    @property
+    def has_entries(self) -> bool:
+        """Whether it has come to anything that is recorded."""
+        return bool(self._occurrences)
+
     def next_path(self, name: str) -> str:
         """Return the path of the next occurrence of a name: `name`, then `name#2`, and so on."""
         count = self._occurrences.get(name, 0) + 1
@@ -198,6 +203,9 @@ class DurableFlow:
             if item.kind == "finalizer":
                 # A finalizer that is reached differently this time, if at all.
                 self._cursor += 1
+            elif scope.limit < math.inf:
+                # The flow was cancelled then, and is cancelled here.
+                self._cursor = len(items)
             elif self.run.force:
                 self._leave_behind(path)
             else:
@@ -398,7 +406,7 @@ class DurableBranches:
         self.path = path
         self.scope = scope
         self.sequence: int | None = None
-        self.has_finalized = False
+        self.has_entries = False
         self._unsettled: list[int] = []
         self._failed: list[int] = []
         self._last_failure: tuple[object, int] | None = None
@@ -467,6 +475,7 @@ class DurableBranches:
 
     def take_failures(self, flow: DurableFlow) -> None:
         """Take over the failures of a branch that has ended."""
+        self.has_entries = self.has_entries or flow.has_entries
         self._unsettled += flow.unsettled
         self._last_failure = flow.last_failure or self._last_failure
 
@@ -497,9 +506,11 @@ class DurableBranches:
         outer, run = self.outer, self.outer.run
         outer.unsettled += [*self._failed, *self._unsettled]
         outer.last_failure = self._last_failure or outer.last_failure
-        if self.has_finalized and not run.is_stopping and not run.writer.halted:
-            run.writer.add(BranchesEnded(self.path, run.now()))
-            self.has_finalized = False
+        is_decided = self.sequence is not None and not (self.decision and self.decision.has_ended)
+        if is_decided and run.records and not run.is_stopping and not run.writer.halted:
+            # Without entries there is nothing that a resume would have to come to before it is cancelled.
+            if self.has_entries:
+                run.writer.add(BranchesEnded(self.path, run.now()))
 
 
 class DurableFinalization:
@@ -541,8 +552,6 @@ class DurableFinalization:
             flow.source_end = lambda: self._source_end(ended, cause)
         else:
             self.outer.come_to_finalizer(self.path, outer.limit)
-            if cause is not None:
-                run.finalizes(cause)
         scope = outer.shielded()
         scope.flow = flow
         scope.is_observing = True

@@ -1,8 +1,8 @@
-"""Who may write to a run: a lease with an owner, an expiry and a fencing number.
+"""The right to write to a run: a lease with an owner, an expiry and a fencing number.
 
-The fencing number is from Martin Kleppmann's "How to do distributed locking": it grows by one with
-every claim, and a store refuses a write that carries an older one, so a process that slept through
-the end of its lease can do no harm when it wakes.
+The fencing number is from Martin Kleppmann's "How to do distributed locking". It grows with every
+claim, and a store refuses a write that carries an older one. So a process that sleeps past the end of
+its lease can do no harm when it wakes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Lease:
 
     Attributes:
         run_id: the run.
-        owner: who holds it, as `str(Owner)`.
-        fence: grows by one with every claim of the run; the highest one is the only valid one.
-        expires_at: when others may claim it, in seconds since the epoch.
+        owner: the holder, as `str(Owner)`.
+        fence: grows with every claim of the run; only the lease with the highest one is valid.
+        expires_at: when others may claim the run, in seconds since the epoch.
     """
 
     run_id: str
@@ -34,7 +34,8 @@ class Lease:
     expires_at: float
 
     def is_held(self, now: float) -> bool:
-        """Whether it holds at `now`, seconds since the epoch: not expired, and its owner not dead."""
+        """Return whether the lease has not expired at `now` (seconds since the epoch) and its owner
+        is not known to be dead."""
         if self.expires_at <= now:
             return False
         owner = Owner.parse(self.owner)
@@ -43,9 +44,9 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A claimant: a process on a host, and which of its claims this is.
+    """The holder of a lease: a process on a host, and one claim of that process.
 
-    The text form is `pid 4711 on host (born, claim)`; it is what a store keeps and what an error shows.
+    Its text form is `pid 4711 on host (born, claim)`. Stores keep it, and errors show it.
     """
 
     pid: int
@@ -55,7 +56,7 @@ class Owner:
 
     @staticmethod
     def new() -> Owner:
-        """A claimant for this process that equals no other."""
+        """Return an owner for this process that equals no other."""
         pid = os.getpid()
         return Owner(pid, _host(), _own_birth(pid), uuid.uuid4().hex[:12])
 
@@ -64,7 +65,7 @@ class Owner:
 
     @staticmethod
     def parse(text: str) -> Owner | None:
-        """The owner that wrote this text, or None if it has another form."""
+        """Return the owner with this text form, or None for any other text."""
         try:
             left, right = text.removeprefix("pid ").rsplit(" (", 1)
             pid, host = left.split(" on ", 1)
@@ -74,17 +75,17 @@ class Owner:
             return None
 
     def is_dead(self) -> bool:
-        """Whether this owner's process is known to have ended.
+        """Return whether this owner's process is known to have ended.
 
-        Only a process of this host and of this boot can be known to be dead; of any other the
-        answer is False, and its lease holds until it expires.
+        That can be known only of a process on this host, since it booted. For any other the answer
+        is False, and its lease holds until it expires.
         """
         if self.host != _host():
             return False
         born = _born(self.pid)
         if born is not None:
             return born != self.born
-        # It is gone; or there is no /proc, or one that hides the processes of others (hidepid).
+        # The process has ended, or /proc is missing or hides the processes of other users (hidepid).
         try:
             os.kill(self.pid, 0)
         except (ProcessLookupError, OverflowError):
@@ -96,7 +97,7 @@ class Owner:
 
 @cache
 def _host() -> str:
-    """A name for this host, this boot of it and this process namespace."""
+    """Return a name for this host, its current boot and this process namespace."""
     parts = [platform.node()]
     try:
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8])
@@ -108,16 +109,16 @@ def _host() -> str:
 
 @cache
 def _own_birth(pid: int) -> str:
-    """When this process started. A forked one has another pid, and asks again."""
+    """Return when this process started. A forked process has another pid, and asks again."""
     return _born(pid) or ""
 
 
 _ENDED = "ended"
-"""The birth of a process that has ended, and that its parent has not taken note of: a zombie."""
+"""The birth of a zombie: a process that has ended but whose parent has not waited for it."""
 
 
 def _born(pid: int) -> str | None:
-    """When a process started, in the kernel's ticks; None if it is gone or cannot be told."""
+    """Return when a process started, in kernel ticks; None if it has ended or /proc does not say."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

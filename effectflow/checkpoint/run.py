@@ -445,14 +445,12 @@ class Run:
         if not isinstance(branches, DurableBranches):
             return None
         if branches.outer.run is self:
-            branches.has_finalized = True
             return branches.sequence
         return self.cancel_with(branches)
 
     def cancel_with(self, branches: DurableBranches) -> int:
         """Record that this run is cancelled by a decision of the run around it."""
         if self.cancelled_at is None:
-            branches.has_finalized = True
             self._tells_around = True
             self.cancelled_at = self.writer.add(
                 CancelRequested(self.now(), f"{branches.path!r} of {branches.outer.run.run_id!r}")

@@ -1,8 +1,8 @@
-"""What a store must do: keep journals of bytes, find runs, and guard each run by a lease.
+"""The contract of a store: keep journals of bytes, find runs, and guard each run by a lease.
 
-A store knows nothing of steps or values. It keeps, for every run, an append-only list of records
-numbered from 1, a one-line summary to find the run by, and the lease. Everything above is built from
-that, so a new store is one small file; `effectflow.testing` has the suite that it must pass.
+A store knows nothing of steps or values. For every run it keeps an append-only list of records
+numbered from 1, a summary to find the run by, and a lease. `effectflow.testing.store_conformance` has
+the tests that every store must pass.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ __all__ = [
 
 
 class RunStatus(StrEnum):
-    """Where a run stands, as its newest entry says."""
+    """The status of a run, as its newest entry says."""
 
+    PENDING = "pending"
     RUNNING = "running"
     SUSPENDED = "suspended"
     INTERRUPTED = "interrupted"
@@ -39,22 +40,27 @@ class RunStatus(StrEnum):
     CANCELLED = "cancelled"
     COMPLETED = "completed"
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run is completed or cancelled, so that no resume continues it."""
+        return self in (RunStatus.COMPLETED, RunStatus.CANCELLED)
+
     @staticmethod
     def stored(text: str, run_id: str) -> RunStatus:
-        """The status that a store keeps as text. Raises CorruptCheckpoint for one that is unknown."""
+        """Return the status that a store keeps as text. Raise CorruptCheckpoint for an unknown one."""
         try:
             return RunStatus(text)
         except ValueError:
-            reason = f"its status is {text!r}, which is none that this effectflow knows"
+            reason = f"its status {text!r} is unknown to this version of effectflow"
             raise CorruptCheckpoint(run_id, reason) from None
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One entry of a journal as a store keeps it.
+    """One entry of a journal, as a store keeps it.
 
     Attributes:
-        sequence: its place in the journal; the first is 1.
+        sequence: its position in the journal; the first is 1.
         written_at: when it was written, in seconds since the epoch.
         body: the encoded entry.
     """
@@ -66,7 +72,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a run is found by. A store replaces it whenever an append brings a new one."""
+    """What a run is found by. An append may replace it."""
 
     workflow: str
     kind: str
@@ -80,11 +86,11 @@ class RunInfo:
     """One line about a run.
 
     Attributes:
-        run_id: its id.
+        run_id: the id of the run.
         summary: workflow, kind, version, status and time of creation.
         updated_at: when its newest record was written, in seconds since the epoch.
-        length: how many records its journal has.
-        lease: who holds it now, or None when nobody does. It may have expired.
+        length: the number of records in its journal.
+        lease: the current lease, which may have expired; None if the run is not claimed.
     """
 
     run_id: str
@@ -94,25 +100,25 @@ class RunInfo:
     lease: Lease | None
 
     def is_held(self, now: float) -> bool:
-        """Whether a live owner holds the run at `now`, in seconds since the epoch."""
+        """Return whether a live owner holds the run at `now`, in seconds since the epoch."""
         return self.lease is not None and self.lease.is_held(now)
 
     def is_resumable(self, now: float) -> bool:
-        """Whether the run is unfinished and free to be claimed at `now`."""
-        return self.summary.status is not RunStatus.COMPLETED and not self.is_held(now)
+        """Return whether the run has not ended and can be claimed at `now`."""
+        return not self.summary.status.has_ended and not self.is_held(now)
 
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """Which runs to find; the newest created come first, and by id where times are equal.
+    """Which runs to find. They are sorted by creation, newest first, then by id.
 
     Attributes:
         workflow: only runs of this workflow.
         statuses: only runs with one of these; empty means any.
         updated_before: only runs whose newest record is older, in seconds since the epoch.
-        resumable: only runs that are unfinished and that no live owner holds.
-        offset: how many to pass over, for paging.
-        limit: at most so many.
+        resumable: only runs that have not ended and that no live owner holds.
+        offset: skip this many runs, for paging.
+        limit: return at most this many runs.
     """
 
     workflow: str | None = None
@@ -123,7 +129,7 @@ class RunQuery:
     limit: int = 100
 
     def matches(self, info: RunInfo, now: float) -> bool:
-        """Whether a run is one of those that are looked for at `now`, seconds since the epoch."""
+        """Return whether the query asks for this run, at `now` in seconds since the epoch."""
         return (
             (self.workflow is None or info.summary.workflow == self.workflow)
             and (not self.statuses or info.summary.status in self.statuses)
@@ -133,36 +139,41 @@ class RunQuery:
 
 
 class CheckpointStore(Protocol):
-    """The storage environment of durable runs: journals of bytes behind leases.
+    """The storage environment of durable runs: journals of bytes, guarded by leases.
 
-    Every store is an async context manager, usable from asyncio and trio, and safe for many
-    concurrent runs. A method that was cancelled may or may not have taken effect, unless it says more.
+    Every store is an async context manager, works on asyncio and trio, and is safe for many
+    concurrent runs. Entering it again while it is open is cheap, and only the last exit closes it. A
+    method that is cancelled may or may not have taken effect, unless its description says more.
     """
 
     @property
     def durability(self) -> str:
-        """What survives: "full" (power loss), "process" (kill -9) or "memory" (nothing)."""
+        """What the data survives: "full" (power loss), "process" (kill -9) or "memory" (nothing)."""
         ...
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        """Take the lease of a run, existing or not, for so many seconds.
+        """Take the lease of a run for this many seconds. The run need not exist.
 
-        A lease that has expired, or whose owner `Owner.is_dead`, is free. An owner that holds it
-        already gets a new one.
+        A lease is free if it has expired or its owner `Owner.is_dead`. An owner that already holds the
+        lease gets a new one.
 
-        Fails with RunBusy when another live owner holds it.
+        Raise RunBusy if another live owner holds it.
         """
         ...
 
-    async def renew(self, lease: Lease, *, seconds: float) -> Lease:
-        """Hold the lease for so many seconds from now.
+    def renew(self, lease: Lease, *, seconds: float) -> Lease:
+        """Extend the lease to this many seconds from now.
 
-        Fails with LeaseLost when somebody else has claimed the run since.
+        The call blocks, for at most about five seconds, and does not need the event loop: any thread
+        of this process may call it while the store is open.
+
+        Raise LeaseLost if another owner has claimed the run since, and StoreUnavailable if the lease
+        could not be renewed in time. It may have been renewed all the same.
         """
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Give the run free. Does nothing when the lease is no longer ours."""
+        """Release the lease. Do nothing if it is no longer the run's current one."""
         ...
 
     async def append(
@@ -174,42 +185,41 @@ class CheckpointStore(Protocol):
         summary: RunSummary | None = None,
         release: bool = False,
     ) -> None:
-        """Make records durable after record number `after`, all or none, in one transaction.
+        """Append records after record number `after`, all or none, in one transaction.
 
-        Returns once they are as durable as `durability` says. `summary` replaces the run's summary
-        (the first append of a run must bring one, and a record); `release` gives the lease free in the
-        same transaction.
+        Return once they are as durable as `durability` says. `summary` replaces the run's summary; the
+        first append of a run needs one, and at least one record. `release` also releases the lease, in
+        the same transaction.
 
-        Fails with LeaseLost, having written nothing, when the lease's fence is not the run's newest
-        or the journal does not end at `after`; with SaveFailed when the records could not be written,
-        whose `is_unknown` says whether they may have been all the same.
+        Raise LeaseLost, and write nothing, if the lease is not the run's current one or the journal
+        does not end at `after`. Raise SaveFailed if the records could not be written; its `is_unknown`
+        tells whether they may have been written all the same.
         """
         ...
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
-        """The records after number `after`, in order; empty when there are none or no such run.
+        """Return the records after number `after`, in order; an empty list if the run is unknown.
 
-        No snapshot is held when this returns: a slow caller never blocks a writer. The list is the
-        caller's own, who may empty it.
+        The caller owns the list. A slow caller never blocks a writer.
         """
         ...
 
     async def info(self, run_id: str) -> RunInfo | None:
-        """The line about one run, or None when the store has no record of it."""
+        """Return one line about a run, or None if it has no records."""
         ...
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
-        """The runs that match, newest created first.
+        """Return the runs that match, newest first.
 
-        Each is given once, also while others are added and removed. That does not hold from one page
-        (`offset`) to the next.
+        Each run is returned once, even while others are added and removed. That does not hold across
+        pages (`offset`).
         """
         ...
 
     async def delete(self, run_id: str) -> None:
-        """Remove a run and all its records.
+        """Delete a run and all its records.
 
-        Fails with RunNotFound, or with RunBusy while a live owner holds it.
+        Raise RunNotFound if it is unknown, and RunBusy if a live owner holds it.
         """
         ...
 
@@ -225,29 +235,29 @@ class CheckpointStore(Protocol):
 
 @runtime_checkable
 class KeepsHistory(Protocol):
-    """A store that writes a run's newest checkpoint over again, and keeps copies of earlier ones."""
+    """A store that overwrites the newest checkpoint of a run and keeps copies of earlier ones."""
 
     def keep_history(self, run_id: str, copies: int) -> None:
-        """Keep so many copies of this run from now on. Called before a run is driven."""
+        """Keep this many copies for the run. Call it before the run is driven."""
         ...
 
 
 @runtime_checkable
 class ListsDamagedRuns(Protocol):
-    """A store in which one run may be damaged while the others are not.
+    """A store in which one run can be damaged while the others are not.
 
-    Its `find` passes over such a run, with a warning that names it; `info` and `read` fail for it.
+    Its `find` skips such a run and logs a warning that names it; `info` and `read` raise for it.
     """
 
     async def damaged_runs(self) -> list[str]:
-        """The ids of the runs that `find` passes over, as they cannot be read."""
+        """Return the ids of the runs that `find` skips because they cannot be read."""
         ...
 
 
 @runtime_checkable
 class FallsBack(Protocol):
-    """A store that reads a run from an older copy, with a warning, where its newest one is damaged."""
+    """A store that reads an older copy of a run, and logs a warning, if the newest one is damaged."""
 
     async def damage(self, run_id: str) -> str | None:
-        """What is wrong with the newest copy of a run, and what is read instead; None if nothing is."""
+        """Return what is wrong with the newest copy of a run and what is read instead, or None."""
         ...

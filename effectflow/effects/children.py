@@ -13,6 +13,7 @@ from effectflow.effects.event_loop import (
     cancel_natively,
     has_been_cancelled_natively,
     is_cancellation,
+    mark_as_cancelled,
 )
 
 __all__ = ["Children"]
@@ -45,7 +46,14 @@ class Children:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        return await self._tasks.__aexit__(exc_type, exc, traceback)
+        try:
+            return await self._tasks.__aexit__(exc_type, exc, traceback)
+        except BaseException as raised:
+            if is_cancellation(raised):
+                # Nested task groups of anyio 4.16 take back a native cancellation of the host too often,
+                # which then looks as if nothing had cancelled it.
+                mark_as_cancelled(raised)
+            raise
 
     def start(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
         """Start a child. `run` deals with defects itself."""

@@ -29,6 +29,7 @@ __all__ = [
     "has_been_cancelled_natively",
     "in_context",
     "is_cancellation",
+    "mark_as_cancelled",
     "new_waiter",
     "run_to_the_end",
     "running_backend",
@@ -145,6 +146,14 @@ def is_cancellation(raised: BaseException) -> bool:
     return isinstance(raised, anyio.get_cancelled_exc_class())
 
 
+_MARK = "_effectflow_is_cancelled"
+
+
+def mark_as_cancelled(raised: BaseException) -> None:
+    """Mark a cancellation as one that was asked for."""
+    setattr(raised, _MARK, True)
+
+
 def stray_cancellation(raised: BaseException) -> Exception | None:
     """Return the defect that a `CancelledError` is if nothing has cancelled the running task.
 
@@ -152,6 +161,8 @@ def stray_cancellation(raised: BaseException) -> Exception | None:
     """
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or not isinstance(raised, asyncio.CancelledError):
+        return None
+    if getattr(raised, _MARK, False):
         return None
     try:
         task = asyncio.current_task()

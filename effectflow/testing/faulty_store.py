@@ -1,10 +1,10 @@
-"""A store that fails where it is told to, as disks, servers and processes do.
+"""A store that fails at chosen calls, as disks, servers and processes do.
 
 ::
 
     Fault
     ├── SaveFails     an append fails with SaveFailed, without effect or with it
-    ├── TakenOver     another owner takes the run over, and an append fails with LeaseLost
+    ├── TakenOver     another owner takes over the run, and an append fails with LeaseLost
     ├── Busy          a claim fails with RunBusy
     ├── Unavailable   a call fails with StoreUnavailable
     ├── Slow          calls take longer
@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
@@ -51,14 +53,14 @@ __all__ = [
 Operation: TypeAlias = Literal[
     "claim", "renew", "release", "append", "read", "info", "find", "delete"
 ]
-"""What a store can be asked for."""
+"""The operations of a store."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaveFails:
     """The `append`-th append (from 1) fails with SaveFailed.
 
-    It has written nothing; or, with `is_durable`, everything, as when the answer of a server was lost.
+    It has written nothing; or, with `is_durable`, everything, as if the answer of a server was lost.
     """
 
     append: int
@@ -69,7 +71,7 @@ class SaveFails:
 class TakenOver:
     """Another owner claims the run just before the `append`-th append, which fails with LeaseLost.
 
-    The other owner gives the run free at once, so that it can be resumed.
+    The other owner releases the run at once, so that it can be resumed.
     """
 
     append: int
@@ -92,7 +94,10 @@ class Unavailable:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """The `call`-th call of an operation, or each if that is None, takes so many seconds longer."""
+    """The `call`-th call of an operation, or each call if that is None, takes `seconds` longer.
+
+    A renewal blocks its thread, so it waits for real time and not by the clock of the store.
+    """
 
     operation: Operation
     seconds: float
@@ -103,8 +108,8 @@ class Slow:
 class CrashPoint:
     """The process dies at the `append`-th append, just before or just after it became durable.
 
-    From then on nothing gets through: each call raises `Crashed`. Its leases are free at once, as those
-    of a process that was found dead.
+    From then on every call raises `Crashed`. The leases of the process are free at once, as those of any
+    dead process.
     """
 
     append: int
@@ -123,23 +128,23 @@ class Crashed(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a store was asked for; `run_id` is None of what concerns no run in particular."""
+    """A call of an operation; `run_id` is None for `find`."""
 
     operation: Operation
     run_id: str | None
 
 
 class FaultyStore(ForwardingStore):
-    """Does what another store does, but for the faults that it is given.
+    """Forwards every call to another store, except for the given faults.
 
     Parameters:
-        store: the other store; entered and left with this one.
-        faults: what is to go wrong, and when. Calls are counted from the making of this store.
-        clock: what `Slow` calls wait by; give the test's `TestClock` to wait in no time.
+        store: the other store; it is entered and left with this one.
+        faults: what fails, and when. Calls are counted from the creation of this store.
+        clock: the clock that `Slow` calls wait by; with a `TestClock` they take no real time.
 
     Attributes:
-        calls: what it was asked for, in order.
-        met: the faults that were met, in order. Those that were not are `unmet`.
+        calls: all calls, in order.
+        met: the faults that have occurred, in order. The others are `unmet`.
 
     Example:
         >>> import anyio
@@ -165,23 +170,24 @@ class FaultyStore(ForwardingStore):
         self._faults = tuple(faults)
         self._clock = clock or SystemClock()
         self._counts: Counter[Operation] = Counter()
+        self._noting = threading.Lock()
         self._is_dead = False
         self._leases: dict[str, Lease] = {}
 
     @property
     def unmet(self) -> tuple[Fault, ...]:
-        """The faults that nothing has met yet. A test that is done should find none."""
+        """The faults that have not occurred yet. There should be none when a test ends."""
         return tuple(fault for fault in self._faults if fault not in self.met)
 
     @contextmanager
     def life(self) -> Generator[None]:
-        """One life of the process. A `CrashPoint` ends it, and what it raises goes no further.
+        """Run one life of the process. A `CrashPoint` ends it, and its exception is suppressed.
 
-        What comes after the `with` block is the next life, which finds the store as it was left::
+        After the `with` block the next life begins, which finds the store as the first one left it::
 
             with store.life():
                 await checkout.start(cart, run_id="r").run(app)  # crashes
-            await checkout.start(cart, run_id="r").run(app)  # goes on
+            await checkout.start(cart, run_id="r").run(app)  # continues
         """
         try:
             yield
@@ -197,9 +203,16 @@ class FaultyStore(ForwardingStore):
         self._leases[run_id] = await super().claim(run_id, owner=owner, seconds=seconds)
         return self._leases[run_id]
 
-    async def renew(self, lease: Lease, *, seconds: float) -> Lease:
-        await self._meet("renew", lease.run_id)
-        return await super().renew(lease, seconds=seconds)
+    def renew(self, lease: Lease, *, seconds: float) -> Lease:
+        for fault in self._note("renew", lease.run_id):
+            match fault:
+                case Slow(_, seconds):
+                    time.sleep(seconds)
+                case Unavailable():
+                    raise self._unavailable(fault)
+                case _:
+                    pass
+        return super().renew(lease, seconds=seconds)
 
     async def release(self, lease: Lease) -> None:
         await self._meet("release", lease.run_id)
@@ -222,7 +235,7 @@ class FaultyStore(ForwardingStore):
                 case SaveFails(is_durable=False):
                     raise SaveFailed(lease.run_id, str(fault))
                 case CrashPoint(is_durable=False):
-                    await self._die()
+                    self._die()
                 case _:
                     pass
         await super().append(lease, bodies, after=after, summary=summary, release=release)
@@ -232,7 +245,7 @@ class FaultyStore(ForwardingStore):
                 case SaveFails():
                     raise SaveFailed(lease.run_id, str(fault))
                 case CrashPoint():
-                    await self._die()
+                    self._die()
                 case _:
                     pass
 
@@ -253,22 +266,32 @@ class FaultyStore(ForwardingStore):
         await super().delete(run_id)
 
     async def _meet(self, operation: Operation, run_id: str | None) -> list[Fault]:
-        """Note a call. Gives the faults that it meets and that are its own to deal with."""
-        self._check()
-        self.calls.append(Call(operation, run_id))
-        self._counts[operation] += 1
-        number = self._counts[operation]
-        faults = [fault for fault in self._faults if _is_met(fault, operation, number)]
-        self.met += [fault for fault in faults if fault not in self.met]
+        """Note a call. Wait or raise as its faults say, and return them."""
+        faults = self._note(operation, run_id)
         for fault in faults:
             match fault:
                 case Slow(_, seconds):
                     await self._clock.sleep(seconds)
                 case Unavailable():
-                    raise StoreUnavailable(f"{type(self.store).__name__}", str(fault))
+                    raise self._unavailable(fault)
                 case _:
                     pass
         return faults
+
+    def _note(self, operation: Operation, run_id: str | None) -> list[Fault]:
+        """Note a call. Return the faults that it meets."""
+        # A renewal may come from another thread.
+        with self._noting:
+            self._check()
+            self.calls.append(Call(operation, run_id))
+            self._counts[operation] += 1
+            number = self._counts[operation]
+            faults = [fault for fault in self._faults if _is_met(fault, operation, number)]
+            self.met += [fault for fault in faults if fault not in self.met]
+        return faults
+
+    def _unavailable(self, fault: Fault) -> StoreUnavailable:
+        return StoreUnavailable(type(self.store).__name__, str(fault))
 
     def _check(self) -> None:
         if self._is_dead:
@@ -276,19 +299,19 @@ class FaultyStore(ForwardingStore):
 
     async def _take_over(self, lease: Lease) -> None:
         await self.store.release(lease)
-        await self.store.claim(lease.run_id, owner="who took it over", seconds=0)
+        await self.store.claim(lease.run_id, owner="the new owner", seconds=0)
 
-    async def _die(self) -> NoReturn:
+    def _die(self) -> NoReturn:
         self._is_dead = True
         for lease in list(self._leases.values()):
             with suppress(CheckpointError):
-                await self.store.renew(lease, seconds=0)
+                self.store.renew(lease, seconds=0)
         self._leases.clear()
         raise Crashed
 
 
 def _is_met(fault: Fault, operation: Operation, number: int) -> bool:
-    """Whether this is the call, the `number`-th of its operation, that a fault is for."""
+    """Return whether a fault concerns the `number`-th call of an operation."""
     match fault:
         case SaveFails(append) | TakenOver(append) | CrashPoint(append):
             return operation == "append" and number == append

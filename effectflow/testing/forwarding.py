@@ -1,4 +1,4 @@
-"""A store that hands everything on to another one: for those that change one thing about it."""
+"""A store that forwards every call to another one, to be subclassed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["ForwardingStore"]
 
 
 class ForwardingStore:
-    """Does what the store does that it is given. Override what is to be otherwise.
+    """Forwards every call to another store. Override the calls that should differ.
 
     Parameters:
-        store: the other store. Entering and leaving are handed on as well, so one that is open
-            already needs no `async with` of this one.
+        store: the other store. Entering and leaving are forwarded too, so if that store is already
+            open, this one need not be entered.
     """
 
     def __init__(self, store: CheckpointStore) -> None:
@@ -49,8 +49,8 @@ class ForwardingStore:
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         return await self.store.claim(run_id, owner=owner, seconds=seconds)
 
-    async def renew(self, lease: Lease, *, seconds: float) -> Lease:
-        return await self.store.renew(lease, seconds=seconds)
+    def renew(self, lease: Lease, *, seconds: float) -> Lease:
+        return self.store.renew(lease, seconds=seconds)
 
     async def release(self, lease: Lease) -> None:
         await self.store.release(lease)

@@ -1,4 +1,4 @@
-"""Whether the owner of a lease is dead, as far as that can be told from here."""
+"""Whether the owner of a lease is known to be dead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRINT_OWNER = (
 
 @contextmanager
 def another_process() -> Generator[tuple[Owner, subprocess.Popen[str]]]:
-    """A process that lives until its standard input is closed, and a claimant of it."""
+    """A process that lives until its standard input is closed, and an owner for it."""
     command = [sys.executable, "-c", PRINT_OWNER]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -39,7 +39,7 @@ def another_process() -> Generator[tuple[Owner, subprocess.Popen[str]]]:
 
 @pytest.fixture
 def hides_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What /proc is like that was mounted with `hidepid=2`: of other users nothing is there."""
+    """Make /proc look as if it was mounted with `hidepid=2`: it hides the processes of other users."""
     read = Path.read_text
 
     def read_text(path: Path, *args: Any, **options: Any) -> str:
@@ -61,7 +61,7 @@ def test_a_process_is_dead_once_it_has_ended() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only /proc tells of zombies")
-def test_a_process_that_nobody_has_waited_for_is_dead() -> None:
+def test_a_zombie_is_dead() -> None:
     with another_process() as (owner, process):
         process.kill()
         deadline = time.monotonic() + 30
@@ -71,7 +71,7 @@ def test_a_process_that_nobody_has_waited_for_is_dead() -> None:
 
 
 @pytest.mark.usefixtures("hides_processes")
-def test_a_live_process_that_is_hidden_is_not_dead() -> None:
+def test_a_hidden_live_process_is_not_dead() -> None:
     with another_process() as (owner, process):
         assert not owner.is_dead()
         process.kill()
@@ -91,11 +91,11 @@ def test_a_live_process_of_another_user_is_not_dead(monkeypatch: pytest.MonkeyPa
     assert not is_dead
 
 
-def test_another_process_of_the_same_number_is_not_the_owner() -> None:
+def test_another_process_with_the_same_pid_is_not_the_owner() -> None:
     own = Owner.new()
     assert not own.is_dead()
     assert Owner(own.pid, own.host, f"{own.born}1", own.claim).is_dead() or not own.born
 
 
-def test_a_number_that_no_process_has_is_dead() -> None:
+def test_a_pid_that_no_process_can_have_is_dead() -> None:
     assert Owner(2**80, Owner.new().host, "1", "1").is_dead()

@@ -1,4 +1,4 @@
-"""The stores that pass the suite, with real servers behind those that need one."""
+"""All stores, with real servers for those that need one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ from tests.stores.faults.lives import Lives
 from tests.stores.faults.preload import built
 from tests.stores.servers import RedisServer, postgres_server
 
-# Its assertions are to show what they compared, as those of a test do.
+# Shows the compared values of its assertions, as in a test module.
 pytest.register_assert_rewrite("tests.stores.faults.survivor")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """asyncio only. Tests for which trio matters name it: `test_every_store.py` has most of them."""
+    return "asyncio"
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +52,7 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
 def make_store_named(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Callable[[str], Callable[[], CheckpointStore]]:
-    """Of a name, what makes a store over data of that name; those that keep things keep them."""
+    """Returns, for a name, a function that creates a store over the data of that name."""
     match request.param:
         case "memory":
             return lambda _: MemoryStore
@@ -71,5 +77,5 @@ def make_store_named(
 def make_store(
     make_store_named: Callable[[str], Callable[[], CheckpointStore]],
 ) -> Callable[[], CheckpointStore]:
-    """Makes a store; each call over the same data."""
+    """Creates a store; each call over the same data."""
     return make_store_named("runs")

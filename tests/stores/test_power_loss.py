@@ -1,7 +1,7 @@
-"""File and SQLite stores after a loss of power: whatever was not synced may be gone, in any part.
+"""File and SQLite stores after a power loss, which may remove any part of what was not synced.
 
-What a process does to its files is recorded, system call by system call. Of that record any disk can be
-made that the power may leave behind (see `faults/disk.py`).
+Each system call by which a process changes its files is recorded. From the record follows every disk
+that a power loss may leave behind (see `faults/disk.py`).
 """
 
 from __future__ import annotations
@@ -24,47 +24,57 @@ from tests.stores.faults.tale import STORES
 
 FULLY_DURABLE = ["file", "sqlite full"]
 KEPT = [0, 0.5, 0.5, 0.9]
-"""How much is on disk of what was not synced, one time after another."""
+"""The share of unsynced data that is on disk, in four attempts."""
+
+EVERY = pytest.mark.parametrize(
+    "every", [5, pytest.param(1, marks=pytest.mark.exhaustive)], ids=["sample", "all"]
+)
+"""Whether the power fails at each moment, or at each fifth."""
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_the_record_has_all_that_was_done(lives: Lives, store: str, tmp_path: Path) -> None:
-    """If it had not, the disks that are made of it would be none that may be."""
+def test_the_record_contains_every_change(lives: Lives, store: str, tmp_path: Path) -> None:
+    """Otherwise the disks that are made from it would be impossible."""
     life = Life(store, tmp_path / "life")
     lived = lives.live(life)
 
     assert contents(lived.operations, keep=1, chance=Random(0)) == found_in(life.data)
 
 
+@EVERY
 @pytest.mark.parametrize("store", FULLY_DURABLE)
-def test_a_loss_of_power_at_any_moment_loses_nothing(
-    lives: Lives, store: str, tmp_path: Path
+def test_a_power_loss_at_any_moment_loses_nothing(
+    lives: Lives, store: str, tmp_path: Path, every: int
 ) -> None:
     lived = lives.live(Life(store, tmp_path / "life"))
-    for outage in outages(lived):
+    for outage in list(outages(lived))[::-every]:
         for seed, keep in enumerate(KEPT):
             after_power_loss(store, tmp_path, outage, keep=keep, seed=seed)
 
 
+@EVERY
 @pytest.mark.parametrize("store", FULLY_DURABLE)
-def test_nor_does_it_after_a_sync_that_failed(lives: Lives, store: str, tmp_path: Path) -> None:
-    """Linux reports a failed sync once, and has dropped what was to be synced."""
+def test_a_power_loss_after_a_failed_sync_loses_nothing(
+    lives: Lives, store: str, tmp_path: Path, every: int
+) -> None:
+    """Linux reports a failed sync once, and then drops the unsynced data."""
 
     def check(_: Life, lived: Lived) -> None:
-        # Not after each sync, to save time: the last moments, and some on the way there.
+        # Only the last moments, and some before, because there are many combinations.
         for outage in list(outages(lived))[::-6]:
             after_power_loss(store, tmp_path, outage, keep=0)
 
-    lives.at_each_call(Life(store, tmp_path, FAILED_SYNC), check)
+    lives.at_each_call(Life(store, tmp_path, FAILED_SYNC), check, every=every)
 
 
-def test_with_durability_process_it_loses_at_most_the_newest_entries(
-    lives: Lives, tmp_path: Path
+@EVERY
+def test_with_durability_process_only_the_newest_entries_are_lost(
+    lives: Lives, tmp_path: Path, every: int
 ) -> None:
     store = "sqlite process"
     lived = lives.live(Life(store, tmp_path / "life"))
     lost = 0
-    for outage in outages(lived):
+    for outage in list(outages(lived))[::-every]:
         for seed, keep in enumerate(KEPT):
             found = after_power_loss(
                 store, tmp_path, outage, keep=keep, seed=seed, may_be_late=True
@@ -74,7 +84,7 @@ def test_with_durability_process_it_loses_at_most_the_newest_entries(
 
 
 def outages(lived: Lived) -> Iterator[Lived]:
-    """A life cut short by an outage: before each sync, when most is at stake, or after all."""
+    """Yield the life cut short before each sync, when most is unsynced, and at its end."""
     for moment, operation in enumerate(lived.operations):
         if isinstance(operation, Sync):
             yield replace(lived, operations=lived.operations[:moment])
@@ -90,7 +100,7 @@ def after_power_loss(
     seed: int = 0,
     may_be_late: bool = False,
 ) -> int:
-    """What another process finds on a disk that the outage left behind: so many entries."""
+    """Resume the run from a disk that the outage may leave behind. Return the number of entries found."""
     with TemporaryDirectory(dir=folder) as made:
         life = Life(store, Path(made))
         lay_out(contents(outage.operations, keep, Random(seed)), life.data)
@@ -98,7 +108,7 @@ def after_power_loss(
 
 
 def found_in(folder: Path) -> Contents:
-    """What is in a folder and the folders in it."""
+    """Return the contents of a folder and its subfolders."""
 
     def content(path: Path) -> bytes | str | None:
         if path.is_symlink():

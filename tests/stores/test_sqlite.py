@@ -1,4 +1,4 @@
-"""What is special to SQLite: its file, its locks, its log, its commits."""
+"""SqliteStore: its file, locks, log and commits."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.reading import all_run_ids
 from effectflow.stores import SqliteStore, open_store
-from effectflow.stores.sqlite_file import open_database
-from effectflow.stores.sqlite_writer import SqliteWriter
+from effectflow.stores._sqlite_database import SqliteWriter, open_database
 
 pytestmark = pytest.mark.anyio
 
@@ -48,19 +47,19 @@ async def append_many(store: SqliteStore, run_id: str, count: int, body: bytes =
     await store.release(lease)
 
 
-async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("these are my notes, all of them, and they are longer than a header" * 100)
     before = path.read_bytes()
 
-    with pytest.raises(StoreUnavailable, match="no SQLite database"):
+    with pytest.raises(StoreUnavailable, match="not an SQLite database"):
         async with SqliteStore(path):
             pass
 
     assert path.read_bytes() == before
 
 
-async def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_a_database_of_another_program_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE customers (name TEXT)")
@@ -89,8 +88,8 @@ async def test_a_newer_database_is_refused(tmp_path: Path) -> None:
     assert caught.value.found == 99
 
 
-async def test_a_store_whose_log_was_taken_by_another_program_has_it_back(tmp_path: Path) -> None:
-    """Without a write-ahead log the last commit might not survive a loss of power."""
+async def test_opening_restores_the_write_ahead_log(tmp_path: Path) -> None:
+    """Without a write-ahead log the last commit might not survive a power loss."""
     path = tmp_path / "runs.db"
     async with SqliteStore(path) as store:
         await append_many(store, "r", 3)
@@ -103,16 +102,16 @@ async def test_a_store_whose_log_was_taken_by_another_program_has_it_back(tmp_pa
         assert len(await store.read("r")) == 3
 
 
-def test_a_database_that_can_have_no_log_is_refused() -> None:
-    """SQLite itself says nothing, and goes on in a mode that survives less."""
+def test_a_database_that_cannot_have_a_log_is_refused() -> None:
+    """SQLite itself continues in another mode, which survives less."""
     with pytest.raises(StoreUnavailable, match="journal mode is memory"):
         open_database(Path(":memory:"), "full")
 
 
-def test_many_that_open_a_new_file_at_once(tmp_path: Path) -> None:
-    """None may take what another is just making for a database of another program."""
+def test_a_new_file_can_be_opened_many_times_at_once(tmp_path: Path) -> None:
+    """A file that is being created must not be taken for the database of another program."""
     with ThreadPoolExecutor(4) as pool:
-        for number in range(100):
+        for number in range(25):
             together = threading.Barrier(4)
 
             def open_it(path: Path, together: threading.Barrier = together) -> None:
@@ -122,7 +121,7 @@ def test_many_that_open_a_new_file_at_once(tmp_path: Path) -> None:
             list(pool.map(open_it, [tmp_path / f"{number}.db"] * 4))
 
 
-async def test_a_folder_and_a_missing_parent(tmp_path: Path) -> None:
+async def test_a_folder_is_refused_and_missing_parents_are_created(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable):
         async with SqliteStore(tmp_path):
             pass
@@ -139,10 +138,10 @@ async def test_a_store_that_is_not_open_says_so(tmp_path: Path) -> None:
         await store.find()
 
 
-async def test_a_database_locked_by_a_stranger_loses_nothing(
+async def test_a_database_locked_by_another_program_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("effectflow.stores.sqlite_file.BUSY_SECONDS", 0.2)
+    monkeypatch.setattr("effectflow.stores._sqlite_database._BUSY_SECONDS", 0.2)
     path = tmp_path / "runs.db"
     async with SqliteStore(path) as store:
         await append_many(store, "r", 3)
@@ -169,9 +168,9 @@ def in_child(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-async def test_a_read_only_database_is_read_and_refuses_to_write(tmp_path: Path) -> None:
+async def test_a_read_only_database_refuses_to_write(tmp_path: Path) -> None:
     if os.geteuid() == 0:
-        # Root may write anywhere, so the child becomes somebody who may not.
+        # Root may write anywhere, so the child becomes another user.
         tmp_path.chmod(0o755)
         for parent in tmp_path.parents:
             if (
@@ -212,7 +211,7 @@ async def test_a_read_only_database_is_read_and_refuses_to_write(tmp_path: Path)
         assert len(await store.read("r")) == 3
 
 
-async def test_waiting_appends_share_commits_and_a_refused_one_spoils_none(tmp_path: Path) -> None:
+async def test_queued_appends_share_a_commit_even_if_one_is_refused(tmp_path: Path) -> None:
     begun, gate = threading.Event(), threading.Event()
     writer = SqliteWriter(open_database(tmp_path / "runs.db", "full"), tmp_path / "runs.db")
     outcomes: list[object] = []
@@ -246,7 +245,7 @@ async def test_waiting_appends_share_commits_and_a_refused_one_spoils_none(tmp_p
     assert (outcomes.count("written"), outcomes.count("refused")) == (99, 1)
 
 
-async def test_a_cancelled_append_still_has_its_outcome(tmp_path: Path) -> None:
+async def test_a_cancelled_append_is_still_written(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     async with SqliteStore(path) as store:
         lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
@@ -258,12 +257,13 @@ async def test_a_cancelled_append_still_has_its_outcome(tmp_path: Path) -> None:
 
 
 def open_files(path: Path) -> list[str]:
-    """Which of the store's files this process has open."""
+    """Return the files of the store that this process has open."""
     files = [file.path for file in psutil.Process().open_files()]
     return [file for file in files if file.startswith(str(path))]
 
 
-async def test_a_store_that_is_left_under_cancellation_leaves_nothing_behind(
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_cancelled_scope_closes_the_store_completely(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "runs.db"
@@ -300,7 +300,7 @@ async def test_a_store_whose_second_connection_fails_leaves_none_open(
 
 async def test_the_log_stays_bounded_while_readers_come_and_go(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
-    async with SqliteStore(path) as store:
+    async with SqliteStore(path, durability="process") as store:
         writing = True
 
         async def read_on() -> None:
@@ -311,12 +311,12 @@ async def test_the_log_stays_bounded_while_readers_come_and_go(tmp_path: Path) -
         async with anyio.create_task_group() as group:
             for _ in range(3):
                 group.start_soon(read_on)
-            await append_many(store, "r", 1500, b"x" * 1000)
+            await append_many(store, "r", 800, b"x" * 1000)
             writing = False
         assert Path(f"{path}-wal").stat().st_size < 8 * 1024 * 1024
 
 
-async def test_the_log_shrinks_once_a_strangers_long_transaction_ends(
+async def test_the_log_shrinks_after_a_long_transaction_of_another_program(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "runs.db"
@@ -336,7 +336,7 @@ async def test_the_log_shrinks_once_a_strangers_long_transaction_ends(
         assert log.stat().st_size <= 4 * 1024 * 1024
 
 
-async def test_a_run_with_a_status_that_is_none_spoils_no_other(
+async def test_find_skips_a_run_with_an_unknown_status(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "runs.db"
@@ -348,12 +348,37 @@ async def test_a_run_with_a_status_that_is_none_spoils_no_other(
         other.close()
 
         assert [info.run_id for info in await store.find()] == ["good"]
-        assert "run 'bad' is passed over" in caplog.text
+        assert "skipping run 'bad'" in caplog.text
         with pytest.raises(CorruptCheckpoint, match="'paused'"):
             await store.info("bad")
         assert await all_run_ids(store) == ["good", "bad"]
         problem = (await verify_run(store, "bad")).problem
         assert isinstance(problem, CorruptCheckpoint)
+
+
+async def test_a_run_that_is_deleted_or_only_claimed_leaves_no_lease(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path) as store:
+        await append_many(store, "deleted", 1)
+        await store.delete("deleted")
+        await store.release(await store.claim("claimed", owner=str(Owner.new()), seconds=60))
+        with sqlite3.connect(path) as other:
+            assert other.execute("SELECT count(*) FROM leases").fetchone() == (0,)
+        other.close()
+
+
+async def test_a_renewal_does_not_wait_for_ever_for_a_locked_file(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path, renew_timeout=0.2) as store:
+        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        stranger = sqlite3.connect(path, isolation_level=None)
+        stranger.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match=r"within 0\.2 s"):
+            store.renew(lease, seconds=60)
+        stranger.execute("ROLLBACK")
+        stranger.close()
+
+        store.renew(lease, seconds=60)
 
 
 @pytest.mark.parametrize("make", [SqliteStore, lambda path: open_store(f"sqlite:///{path}")])
@@ -362,10 +387,10 @@ def test_a_database_in_memory_is_refused(make: Callable[[str], object]) -> None:
         make(":memory:")
 
 
-def test_urls_name_stores(tmp_path: Path) -> None:
+def test_open_store_returns_the_store_of_a_url(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/runs.db")
     assert isinstance(store, SqliteStore)
     assert store.path == tmp_path / "runs.db"
     for url in ("runs.db", "mongo://x", "sqlite:runs.db", "sqlite:///", "memory:x"):
-        with pytest.raises(ValueError, match=r"use|names|write"):
+        with pytest.raises(ValueError, match=r"use|does not name|write"):
             open_store(url)

@@ -1,12 +1,16 @@
-"""What a Redis server that was killed in the middle of a write does at its second start."""
+"""A Redis server that was killed during a write, at its second start."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from _pytest.mark import ParameterSet
+from anyio import to_thread
 
 from effectflow.checkpoint import Lease, Owner, RunStatus, RunSummary
 from effectflow.stores import RedisStore
@@ -17,7 +21,7 @@ DONE = RunSummary("w", "standard", "1", RunStatus.COMPLETED, 0.0)
 
 Write: TypeAlias = Callable[[RedisStore, Lease], Awaitable[object]]
 View: TypeAlias = dict[str, tuple[RunStatus, list[bytes], tuple[str, int] | None]]
-"""The runs that are found: their journals, and who holds them with which fence."""
+"""The runs that are found: their status, journal, and lease."""
 
 
 async def append_one(store: RedisStore, lease: Lease) -> None:
@@ -34,7 +38,7 @@ async def begin_a_run(store: RedisStore, lease: Lease) -> None:
 
 
 async def renew(store: RedisStore, lease: Lease) -> None:
-    await store.renew(lease, seconds=700)
+    await to_thread.run_sync(partial(store.renew, lease, seconds=700))
 
 
 async def release(store: RedisStore, lease: Lease) -> None:
@@ -50,7 +54,7 @@ async def take_over(store: RedisStore, lease: Lease) -> None:
 
 
 async def go_on(store: RedisStore, lease: Lease) -> None:
-    """A worker comes back to each run, whatever it has by now."""
+    """A worker claims each run and continues it from its current length."""
     for run_id in ("r", "old", "new"):
         mine = await store.claim(run_id, owner=lease.owner, seconds=600)
         length = len(await store.read(run_id))
@@ -58,7 +62,7 @@ async def go_on(store: RedisStore, lease: Lease) -> None:
 
 
 async def go_on_as_before(store: RedisStore, lease: Lease) -> None:
-    """Who holds the run notices nothing; another one is taken over twice."""
+    """The owner of one run does not notice; another run is claimed twice."""
     await store.append(lease, [b"mine"], after=2)
     for _ in range(2):
         await store.claim("old", owner=lease.owner, seconds=600)
@@ -80,7 +84,7 @@ async def view(store: RedisStore) -> View:
 
 
 def is_written(run_id: str, by: Write) -> bool:
-    """Whether this writes to the run, whatever state that is in."""
+    """Return whether this writes to the run, in any state."""
     if by is go_on:
         return True
     return (run_id == "r" and by is not write_elsewhere) or (
@@ -89,7 +93,7 @@ def is_written(run_id: str, by: Write) -> bool:
 
 
 def ends_of_commands(data: bytes, start: int) -> Iterator[int]:
-    """Where the commands of an append-only file end, from an offset on."""
+    """Yield the ends of the commands of an append-only file, from an offset on."""
     while start < len(data):
         line = data.index(b"\r\n", start)
         count, start = int(data[start + 1 : line]), line + 2
@@ -99,13 +103,25 @@ def ends_of_commands(data: bytes, start: int) -> Iterator[int]:
         yield start
 
 
+WRITES = [append_one, append_the_last, begin_a_run, renew, release, delete, take_over]
+FOLLOWING = [go_on, go_on_as_before, renew, release, write_elsewhere]
+
+
+def cases() -> Iterator[ParameterSet]:
+    """Yield a write, the one that follows, and how many of the places to tear it.
+
+    Per change, each write meets one other, and is torn at each third place.
+    """
+    for number, write in enumerate(WRITES):
+        yield pytest.param(write, FOLLOWING[number % len(FOLLOWING)], 3)
+    for write, then in product(WRITES, FOLLOWING):
+        yield pytest.param(write, then, 1, marks=pytest.mark.exhaustive)
+
+
 @pytest.mark.asyncio
-@pytest.mark.parametrize("then", [go_on, go_on_as_before, renew, release, write_elsewhere])
-@pytest.mark.parametrize(
-    "write", [append_one, append_the_last, begin_a_run, renew, release, delete, take_over]
-)
-async def test_a_write_that_was_torn_is_done_whole_or_not_at_all(
-    write: Write, then: Write, tmp_path: Path
+@pytest.mark.parametrize(("write", "then", "every"), [*cases()])
+async def test_a_torn_write_is_executed_completely_or_not_at_all(
+    write: Write, then: Write, every: int, tmp_path: Path
 ) -> None:
     file = tmp_path / "appendonly.aof"
     with RedisServer(tmp_path) as server:
@@ -122,8 +138,8 @@ async def test_a_write_that_was_torn_is_done_whole_or_not_at_all(
             ends = list(ends_of_commands(written, length))
             assert ends[-1] == len(written)
 
-            # Within the next command, too: that is where a server forgets to clear away.
-            for end in (length, *(end + torn for end in ends[:-1] for torn in (0, 5))):
+            # Within the next command, too, because there a server does not truncate the file.
+            for end in [length, *(end + torn for end in ends[:-1] for torn in (0, 5))][::every]:
                 file.write_bytes(written[:end])
                 server.start()
                 await then(store, lease)
@@ -135,10 +151,10 @@ async def test_a_write_that_was_torn_is_done_whole_or_not_at_all(
                 if then is write_elsewhere:
                     assert restarted.pop("other") == live.pop("other")
                 for run_id in {*restarted, *live}:
-                    # As it was when it was last written to; if it was not, the torn write may be done.
+                    # As after its last write; if there was none, the torn write may have been executed.
                     may_be = [live] if is_written(run_id, then) else [live, before, done]
                     assert restarted.get(run_id) in [one.get(run_id) for one in may_be]
-                # What is there can be gone on with.
+                # All runs can be continued.
                 await go_on(store, lease)
                 server.kill()
             server.start()

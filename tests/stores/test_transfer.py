@@ -27,7 +27,7 @@ SUMMARY = RunSummary("w", "standard", "2", RunStatus.INTERRUPTED, 12.5)
 BODIES = (b"{}\nsha256:00", b"\xff\x00binary", b"", *(b"%d" % n for n in range(1200)))
 
 
-async def test_a_run_comes_through_any_store_unchanged(make_store: MakeStore) -> None:
+async def test_any_store_exports_what_it_imported(make_store: MakeStore) -> None:
     runs = [ExportedRun(run_id, SUMMARY, BODIES) for run_id in HOSTILE_RUN_IDS[:4]]
     async with make_store() as store:
         for run in runs:
@@ -40,18 +40,18 @@ async def test_a_run_comes_through_any_store_unchanged(make_store: MakeStore) ->
     assert list(read_exported(lines)) == runs
 
 
-async def test_another_run_of_that_id_is_left_alone() -> None:
+async def test_an_import_never_replaces_another_run() -> None:
     async with MemoryStore() as store:
         await import_run(store, ExportedRun("r", SUMMARY, (b"one", b"two")))
         for bodies in ((b"one", b"three"), (b"other",)):
             with pytest.raises(RunConflict):
                 await import_run(store, ExportedRun("r", SUMMARY, bodies))
         with pytest.raises(RunNotFound):
-            await export_run(store, "nobody")
+            await export_run(store, "unknown")
 
 
 def altered(row: bytes) -> list[bytes]:
-    """An export with one row put in the place of another."""
+    """Return an export in which this row replaces another."""
     head, _, *rest = write_exported(ExportedRun("r", SUMMARY, BODIES))
     return [head, row, *rest]
 
@@ -68,7 +68,7 @@ def altered(row: bytes) -> list[bytes]:
         altered(b"[]"),
     ],
 )
-def test_what_is_no_export_is_refused(lines: list[bytes]) -> None:
+def test_lines_that_are_not_an_export_are_refused(lines: list[bytes]) -> None:
     with pytest.raises(CorruptCheckpoint):
         list(read_exported(lines))
 
@@ -106,15 +106,15 @@ HEAD = {
     ],
     ids=str,
 )
-def test_a_head_of_another_shape_is_refused(altered: dict[str, object]) -> None:
-    """One line that was taken would spoil a search for all other runs of the store."""
+def test_an_export_with_a_malformed_header_is_refused(altered: dict[str, object]) -> None:
+    """If it were accepted, `find` would fail for the whole store."""
     body = b'{"text":"{}"}'
     assert len(list(read_exported([orjson.dumps(HEAD), body]))) == 1
     with pytest.raises(CorruptCheckpoint):
         list(read_exported([orjson.dumps(HEAD | altered), body]))
 
 
-def test_a_time_beyond_all_numbers_is_refused() -> None:
+def test_an_infinite_time_is_refused() -> None:
     head = orjson.dumps(HEAD).replace(b"1.0", b"1e400")
     with pytest.raises(CorruptCheckpoint):
         list(read_exported([head, b'{"text":"{}"}']))
@@ -128,7 +128,7 @@ def test_an_export_of_a_newer_version_is_refused() -> None:
         )
 
 
-def test_an_export_that_is_cut_off_is_refused() -> None:
+def test_a_truncated_export_is_refused() -> None:
     lines = list(write_exported(ExportedRun("r", SUMMARY, BODIES)))
     with pytest.raises(CorruptCheckpoint, match="cut off"):
         list(read_exported(lines[:-1]))

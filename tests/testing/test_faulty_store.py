@@ -1,4 +1,4 @@
-"""What a FaultyStore does at each fault, and how a run ends that meets it."""
+"""FaultyStore: each fault, and how it ends a run."""
 
 from __future__ import annotations
 
@@ -72,14 +72,16 @@ async def length(disk: MemoryStore) -> int:
 
 
 @pytest.mark.parametrize("check", store_conformance.CHECKS, ids=lambda check: check.__name__)
-async def test_without_faults_it_is_as_good_as_the_store_within(
+async def test_without_faults_it_passes_the_conformance_suite(
     check: store_conformance.Check,
 ) -> None:
     await check(lambda: FaultyStore(MemoryStore()))
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
-async def test_a_save_fails_without_effect_or_with_it(disk: MemoryStore, is_durable: bool) -> None:
+async def test_a_failed_save_may_or_may_not_take_effect(
+    disk: MemoryStore, is_durable: bool
+) -> None:
     store = FaultyStore(disk, [SaveFails(append=2, is_durable=is_durable)])
     lease = await claimed(store)
     await store.append(lease, [b"1"], after=0, summary=SUMMARY)
@@ -90,7 +92,7 @@ async def test_a_save_fails_without_effect_or_with_it(disk: MemoryStore, is_dura
     await store.append(lease, [b"next"], after=1 + is_durable)
 
 
-async def test_a_run_that_is_taken_over_loses_its_lease_and_can_be_resumed(
+async def test_a_run_that_is_taken_over_can_be_resumed(
     disk: MemoryStore,
 ) -> None:
     app = App(Checkpoints(FaultyStore(disk, [TakenOver(append=3)])))
@@ -121,7 +123,7 @@ async def test_any_operation_may_be_unavailable(disk: MemoryStore) -> None:
         await store.read("r")
 
 
-async def test_slow_calls_take_the_time_of_the_clock(disk: MemoryStore) -> None:
+async def test_slow_calls_wait_by_the_clock(disk: MemoryStore) -> None:
     clock = TestClock()
     faults = [Slow("append", seconds=10), Slow("append", seconds=5, call=1)]
     app = App(Checkpoints(FaultyStore(disk, faults, clock=clock)))
@@ -132,9 +134,7 @@ async def test_slow_calls_take_the_time_of_the_clock(disk: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
-async def test_after_a_crash_nothing_gets_through_in_that_life(
-    disk: MemoryStore, is_durable: bool
-) -> None:
+async def test_after_a_crash_every_call_raises(disk: MemoryStore, is_durable: bool) -> None:
     store = FaultyStore(disk, [CrashPoint(append=2, is_durable=is_durable)])
     with store.life():
         lease = await claimed(store)
@@ -151,7 +151,7 @@ async def test_after_a_crash_nothing_gets_through_in_that_life(
     await store.claim("r", owner="another", seconds=0)
 
 
-async def test_a_crash_ends_a_run_and_the_next_life_goes_on_with_it(disk: MemoryStore) -> None:
+async def test_the_next_life_continues_a_crashed_run(disk: MemoryStore) -> None:
     store = FaultyStore(disk, [CrashPoint(append=3, is_durable=True)])
     app = App(Checkpoints(store))
     with store.life():
@@ -162,13 +162,13 @@ async def test_a_crash_ends_a_run_and_the_next_life_goes_on_with_it(disk: Memory
     assert app.said == ["once", "upon"]
 
 
-async def test_what_a_living_process_raises_is_heard_of(disk: MemoryStore) -> None:
+async def test_other_exceptions_of_a_life_are_raised(disk: MemoryStore) -> None:
     store = FaultyStore(disk, [CrashPoint(append=2, is_durable=True)])
     with pytest.raises(ZeroDivisionError), store.life():
         raise ZeroDivisionError
 
 
-async def test_it_says_which_faults_were_met(disk: MemoryStore) -> None:
+async def test_met_and_unmet_faults_are_recorded(disk: MemoryStore) -> None:
     faults: list[Fault] = [SaveFails(append=1), Busy(claim=7), Slow("renew", 0), Slow("claim", 0)]
     store = FaultyStore(disk, faults)
     lease = await claimed(store)

@@ -114,6 +114,10 @@ def use(what: str) -> Effect[App, Any, str]:
 
 @step
 def wait(what: str) -> Effect[App, Any, str]:
+    return waiting_for_ever(what)
+
+
+def waiting_for_ever(what: str) -> Effect[App, Any, str]:
     """Never ends by itself. Once it waits, timeouts strike, and others may end."""
 
     async def run(app: App) -> str:

@@ -35,6 +35,7 @@ from tests.workflows.reservations import (
     AnyEffect,
     AnyWorkflow,
     App,
+    acting,
     completed_steps,
     everywhere,
     others_wait,
@@ -42,7 +43,7 @@ from tests.workflows.reservations import (
     run_until,
     turns,
     use_nothing,
-    wait,
+    waiting_for_ever,
 )
 
 pytestmark = pytest.mark.anyio
@@ -63,13 +64,16 @@ def others_fail() -> Effect[App, str, str]:
     return from_fn(look).and_then(lambda effect: effect)
 
 
-def is_mended(app: App) -> bool:
-    return MENDED in app.world.held
-
-
+@step
 def waiting(what: str) -> AnyEffect:
     """Waits for ever, but not in a world that is mended."""
-    return from_fn(is_mended).and_then(lambda mended: use_nothing(what) if mended else wait(what))
+
+    def look(app: App) -> AnyEffect:
+        if MENDED in app.world.held:
+            return acting(f"go on after {what}", lambda _: None)
+        return waiting_for_ever(what)
+
+    return from_fn(look).and_then(lambda effect: effect)
 
 
 def of_item(held: Callable[[], AnyEffect]) -> Callable[[str], AnyEffect]:

@@ -1,33 +1,31 @@
-"""What any store must do, as checks that its tests run.
+"""The requirements for every store, as checks that its tests call.
 
-A check is an async function that is given a function which makes the store, yet to be entered. A store
-that outlives its closing must be made over the same data each time; each check wants one that is empty
-at first. With pytest and anyio::
+Call a check with a function that creates a store. Stores that keep their data must be created over the
+same data each time, which is empty at first. With pytest and anyio::
 
     @pytest.mark.anyio
     @pytest.mark.parametrize("check", store_conformance.CHECKS, ids=lambda check: check.__name__)
     async def test_my_store(check: store_conformance.Check, tmp_path: Path) -> None:
         await check(lambda: MyStore(tmp_path))
 
-A check that is not passed raises AssertionError, or whatever the store raised.
+A check that fails raises AssertionError, or what the store raised.
 """
 
 from effectflow.testing.store_conformance import (
-    concurrency,
-    journals,
-    keeping,
-    leases,
-    reopening,
-    runs,
+    _concurrency,
+    _journals,
+    _leases,
+    _lifecycle,
+    _runs,
 )
-from effectflow.testing.store_conformance.check import Check, MakeStore, checks_of
-from effectflow.testing.store_conformance.runs import HOSTILE_RUN_IDS
+from effectflow.testing.store_conformance._check import Check, MakeStore, checks_of
+from effectflow.testing.store_conformance._runs import HOSTILE_RUN_IDS
 
 __all__ = ["CHECKS", "HOSTILE_RUN_IDS", "Check", "MakeStore"]
 
 CHECKS: list[Check] = [
     check
-    for module in (journals, leases, runs, keeping, concurrency, reopening)
+    for module in (_journals, _leases, _runs, _concurrency, _lifecycle)
     for check in checks_of(module)
 ]
-"""Every check, in an order that goes from the simple to the hard."""
+"""All checks, the simple ones first."""

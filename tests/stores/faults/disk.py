@@ -1,8 +1,8 @@
-"""What a process did to its files, and what a disk may hold of that after a loss of power.
+"""What a process did to its files, and what a disk may contain of that after a power loss.
 
 The model is the strict one of POSIX, as in "All File Systems Are Not Created Equal" (Pillai and
 others, 2014): what was written to a file is on disk once the file was synced, and a name once its
-folder was synced. Of everything else any part may be there, in pieces of a sector.
+folder was synced. Of everything else any part may be there, sector by sector.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """A file cut off, or made longer by zeros."""
+    """A file truncated, or extended by zeros."""
 
     inode: int
     size: int
@@ -49,7 +49,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A file or folder synced. If that failed, what was to be written to a file is lost, as on Linux."""
+    """A file or folder synced. If that failed, the unsynced data of a file is lost, as on Linux."""
 
     path: Path
     inode: int
@@ -89,7 +89,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Symlink:
-    """A name that stands for another."""
+    """A symbolic link."""
 
     path: Path
     target: str
@@ -97,14 +97,14 @@ class Symlink:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """A name taken away."""
+    """A name removed."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the process said at this moment."""
+    """A note of the process at this moment."""
 
     text: str
 
@@ -118,13 +118,13 @@ Operation: TypeAlias = (
 
 
 def note(record: int, text: str) -> None:
-    """Say something within the record."""
+    """Write a note to the record."""
     data = text.encode()
     os.write(record, _HEADER.pack(b"n", 0, 0, 0, 0, len(data)) + data)
 
 
 def read_record(path: Path, root: Path) -> list[Operation]:
-    """What `faults.c` has recorded of what is within a root, and what was noted meanwhile.
+    """Return what `faults.c` has recorded of the files within a root, and the notes.
 
     Paths are relative to that root.
     """
@@ -175,29 +175,29 @@ def _relative(path: bytes, root: Path) -> Path:
 
 @dataclass(slots=True, eq=False)
 class File:
-    """A file: what is on disk of it for certain, and what was done since."""
+    """A file: its synced content, and the changes since."""
 
     synced: bytes = b""
     pending: list[Write | Resize] = field(default_factory=list["Write | Resize"])
 
 
 class Folder:
-    """A folder. What is in it is told by the names that begin with its own."""
+    """A folder. Its contents are the names that begin with its own."""
 
 
 Node: TypeAlias = File | Folder | str
-"""What a name is a name of; text for a symbolic link."""
+"""What a name refers to; text for a symbolic link."""
 
 Contents: TypeAlias = dict[Path, bytes | str | None]
-"""What is in a folder: the bytes of a file, the target of a symbolic link, None for a folder."""
+"""The contents of a folder: the bytes of a file, the target of a symbolic link, None for a folder."""
 
 Naming: TypeAlias = dict[Path, Node | None]
-"""Names as they are after one change; None for one that is gone. It happens whole or not at all."""
+"""One atomic change of names; None for a removed name."""
 
 
 @dataclass(slots=True)
 class _Disk:
-    """What is certain and what is not, after some operations."""
+    """The synced and the pending state after some operations."""
 
     names: dict[Path, Node] = field(default_factory=dict[Path, Node])
     synced: dict[Path, Node] = field(default_factory=dict[Path, Node])
@@ -273,11 +273,11 @@ def _written(data: bytes, changes: Iterable[Write | Resize]) -> bytes:
 
 
 def contents(operations: Iterable[Operation], keep: float, chance: Random) -> Contents:
-    """What is on disk when the power goes after these operations, on a disk that was empty before.
+    """Return what is on a disk, empty at first, if the power fails after these operations.
 
     Parameters:
-        keep: how much is there of what was not synced: 0 for nothing, 1 for all.
-        chance: chooses what that is.
+        keep: the share of the unsynced changes that is on disk, from 0 to 1.
+        chance: chooses those changes.
     """
     disk = _Disk()
     for operation in operations:
@@ -308,7 +308,7 @@ def _kept(node: Node, keep: float, chance: Random) -> bytes | str | None:
 
 
 def _sectors(change: Write | Resize) -> list[Write | Resize]:
-    """The parts of a change that are on disk or not, each by itself."""
+    """Return the parts of a change that are on disk or not independently."""
     if isinstance(change, Resize):
         return [change]
     parts: list[Write | Resize] = []
@@ -322,7 +322,7 @@ def _sectors(change: Write | Resize) -> list[Write | Resize]:
 
 
 def lay_out(found: Contents, folder: Path) -> None:
-    """Make these the contents of a folder."""
+    """Create a folder with these contents."""
     folder.mkdir()
     for path, content in found.items():
         match content:

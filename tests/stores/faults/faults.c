@@ -45,7 +45,7 @@ void faults_arm(const char *path, int kinds, long at, int error, int lasts, int 
 }
 
 /* No more faults. Gives how many calls of the kinds that were asked for there have been. */
-long faults_mend(void)
+long faults_clear(void)
 {
     pthread_mutex_lock(&turn);
     strike_at = 0;

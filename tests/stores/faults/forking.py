@@ -1,4 +1,4 @@
-"""Processes of a few milliseconds: forked from one that has imported everything already."""
+"""Short-lived processes, forked from one that has imported everything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ending_of", "forked", "get_ready"]
 
 
 def get_ready() -> None:
-    """Import and remember what each of the processes would need to by itself. Starts no thread."""
+    """Import and cache what the forked processes need. Start no thread."""
 
     async def tell_it_once() -> None:
         await tale.start(WORDS).run_or_raise(App(Checkpoints(MemoryStore()), len))
@@ -28,7 +28,7 @@ def get_ready() -> None:
 
 
 def forked(work: Callable[[], object]) -> int:
-    """Do this in a process of its own, and give its id. Only for processes that have one thread."""
+    """Call this in a forked process, and return its id. Only for processes with one thread."""
     pid = os.fork()
     if pid:
         return pid
@@ -44,5 +44,5 @@ def forked(work: Callable[[], object]) -> int:
 
 
 def ending_of(pid: int) -> int:
-    """Wait for the end of a process: its exit code, or minus the signal that killed it."""
+    """Wait for a process. Return its exit code, or minus the signal that killed it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

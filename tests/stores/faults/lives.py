@@ -1,4 +1,4 @@
-"""Processes that tell a tale on a store and meet a fault of the file system while they do."""
+"""Processes that drive a run on a store and meet a fault of the file system."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from returns.result import Failure, Success
 
 from effectflow import Checkpoints
 from effectflow.checkpoint import CheckpointError, CheckpointStore, RunBusy, StoreUnavailable
-from effectflow.stores import file_run, sqlite_file, sqlite_writer
+from effectflow.stores import _file_run, _sqlite_database
 from tests.stores.faults.disk import Note, Operation, note, read_record
 from tests.stores.faults.forking import ending_of, forked, get_ready
-from tests.stores.faults.preload import KILL, Calls, Fault, arm, mend
+from tests.stores.faults.preload import KILL, Calls, Fault, arm, clear_faults
 from tests.stores.faults.tale import RUN, STORES, WORDS, App, TellingStore, tale
 
 __all__ = ["Life", "Lived", "Lives"]
@@ -33,12 +33,12 @@ ROOT = Path(__file__).parents[3]
 
 @dataclass(frozen=True)
 class Life:
-    """What a process is to do.
+    """What a process does.
 
     Attributes:
-        store: on which store, by its name in `STORES`.
-        folder: where; its files will be in the folder `data` there.
-        fault, at: which fault it meets, at which call; at none with 0.
+        store: the name of the store in `STORES`.
+        folder: where it works; its files are in the folder `data` there.
+        fault, at: the fault that it meets, and at which call; 0 means at none.
     """
 
     store: str
@@ -53,48 +53,47 @@ class Life:
 
 @dataclass(frozen=True)
 class Lived:
-    """How it went.
+    """How the process ended.
 
     Attributes:
         status: the exit code, or minus the signal that killed it.
-        operations: what it did to its files.
+        operations: its changes to its files, and its notes.
     """
 
     status: int
     operations: Sequence[Operation]
 
     def said(self, word: str) -> list[str]:
-        """What it said that begins with this word, without it."""
+        """Return its notes that begin with this word, without the word."""
         notes = [o.text.partition(" ") for o in self.operations if isinstance(o, Note)]
         return [rest for first, _, rest in notes if first == word]
 
     @property
     def calls(self) -> int:
-        """How many of the calls there were that might have been struck, if it came to its end."""
+        """The number of calls that a fault could have struck, if the process ended regularly."""
         return int(self.said("calls")[0])
 
 
-# What happens within such a process.
+# In such a process.
 
 
 def live(life: Life) -> None:
-    """Live it, and record it."""
+    """Drive the run, and record all changes."""
     life.data.mkdir()
     record = os.open(life.folder / "record", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     reach_limits_soon()
     arm(life.data, life.fault, life.at, record)
     anyio.run(survive, life, partial(note, record))
-    note(record, f"calls {mend()}")
+    note(record, f"calls {clear_faults()}")
 
 
 def reach_limits_soon() -> None:
-    """So that a few entries meet all that a long run meets."""
+    """Lower the limits, so that a few entries reach all that a long run reaches."""
     limits = {
-        (file_run, "_ENTRIES_IN_A_FILE"): 4,
-        (sqlite_file, "_LOG_PAGES"): 4,
-        (sqlite_writer, "LOG_LIMIT"): 20_000,
-        (sqlite_writer, "_LOG_START"): 30_000,
-        (sqlite_writer, "_COMMITS_BETWEEN_LOOKS"): 3,
+        (_file_run, "_ENTRIES_PER_FILE"): 4,
+        (_sqlite_database, "_LOG_PAGES"): 4,
+        (_sqlite_database, "_LOG_LIMIT"): 20_000,
+        (_sqlite_database, "_COMMITS_BETWEEN_LOOKS"): 3,
     }
     for (module, name), limit in limits.items():
         assert hasattr(module, name)
@@ -102,15 +101,15 @@ def reach_limits_soon() -> None:
 
 
 async def survive(life: Life, tell: Callable[[str], object]) -> None:
-    """Tell the tale. If the store fails, mend what is broken, and go on."""
+    """Drive the run. If the store fails, clear the fault and continue."""
 
     async def recover(error: CheckpointError) -> None:
         if isinstance(error, RunBusy):
-            # Its lease could not be given free, and holds until it expires.
+            # The lease could not be released, and must expire.
             await anyio.sleep(error.expires_in)
         else:
             tell(f"failed {type(error).__name__} {error}")
-            mend()
+            clear_faults()
 
     def app(store: CheckpointStore) -> App:
         checkpoints = Checkpoints(
@@ -134,7 +133,7 @@ async def survive(life: Life, tell: Callable[[str], object]) -> None:
             await recover(error)
 
 
-# Where they come from.
+# In the test.
 
 
 def main() -> None:
@@ -147,10 +146,10 @@ def main() -> None:
 
 
 class Lives:
-    """The processes that they are forked from, as many as may run side by side.
+    """The processes that fork them, one for each CPU.
 
     Parameters:
-        library: what is preloaded.
+        library: the library to preload.
     """
 
     def __init__(self, library: Path) -> None:
@@ -170,7 +169,7 @@ class Lives:
             self._free.put(process)
 
     def live(self, life: Life) -> Lived:
-        """Let a process live this life, to its end. May be called from several threads."""
+        """Run a process to its end. Several threads may call this."""
         life.folder.mkdir(parents=True)
         process = self._free.get()
         try:
@@ -185,7 +184,7 @@ class Lives:
     def at_each_call(
         self, life: Life, check: Callable[[Life, Lived], object], *, every: int = 1
     ) -> None:
-        """Live it with the fault at each call in turn, or at each n-th, and check what became of it."""
+        """Strike each call, or each n-th, in a process of its own, and check the result."""
 
         def live(at: int) -> None:
             struck = replace(life, folder=life.folder / str(at), at=at)

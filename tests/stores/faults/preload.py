@@ -1,4 +1,4 @@
-"""Faults of the file system, from Python: what they are, and how a process meets them."""
+"""Faults of the file system: what they are, and how a process arms them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = [
     "Fault",
     "arm",
     "built",
-    "mend",
+    "clear_faults",
 ]
 
 SOURCE = Path(__file__).with_name("faults.c")
 
 
 class Calls(IntFlag):
-    """Kinds of system calls that change something."""
+    """Kinds of system calls that change files."""
 
     WRITES = 1
     SYNCS = 2
@@ -38,13 +38,13 @@ class Calls(IntFlag):
 
 @dataclass(frozen=True)
 class Fault:
-    """What becomes of the n-th of these calls.
+    """What happens to the n-th of these calls.
 
     Attributes:
         calls: which calls are counted.
-        error: what the call fails with; 0 kills the process before it.
-        lasts: whether those after it fail as well, until the cause is mended.
-        half: whether half of what was to be written is written all the same.
+        error: the error number of the call; 0 kills the process before it.
+        lasts: whether all later calls fail as well, until `clear_faults`.
+        half: whether half of the data is written all the same.
     """
 
     calls: Calls
@@ -61,11 +61,11 @@ FULL_DISK = Fault(Calls.WRITES | Calls.NAMES, errno.ENOSPC, lasts=True, half=Tru
 
 
 def built(folder: Path) -> Path:
-    """The library to preload, compiled into a folder."""
+    """Compile the library to preload into a folder, and return its path."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         raise RuntimeError(
-            "no C compiler: faults of the file system are made by a library that is compiled here. "
+            "no C compiler found: the library that makes file system calls fail is compiled here. "
             "Install gcc (apt-get install gcc libc6-dev) and run the tests again"
         )
     library = folder / "faults.so"
@@ -75,9 +75,9 @@ def built(folder: Path) -> Path:
 
 
 def arm(folder: Path, fault: Fault, at: int, record: int) -> None:
-    """From now on this process meets the fault at the n-th call within the folder; at none with 0.
+    """Let this process meet the fault at the n-th call within the folder, or at none if `at` is 0.
 
-    What it does to the files there is recorded to an open file. Needs the library preloaded.
+    Record its changes to the files there to the open file `record`. Needs the library preloaded.
     """
     _library().faults_arm(
         os.fsencode(folder),
@@ -90,12 +90,12 @@ def arm(folder: Path, fault: Fault, at: int, record: int) -> None:
     )
 
 
-def mend() -> int:
-    """No more faults. Gives how many of the calls there have been."""
-    return _library().faults_mend()
+def clear_faults() -> int:
+    """End all faults. Return how many of the calls there were."""
+    return _library().faults_clear()
 
 
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(None)
-    library.faults_mend.restype = ctypes.c_long
+    library.faults_clear.restype = ctypes.c_long
     return library

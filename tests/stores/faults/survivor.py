@@ -1,4 +1,4 @@
-"""Whoever comes after a fault: finds what was durable, and goes on with the run."""
+"""A process that resumes a run after a fault, and checks that nothing durable was lost."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["take_up"]
 
 
 async def take_up(life: Life, lived: Lived, *, may_be_late: bool = False) -> int:
-    """Check that nothing is missing or false; run what was not done, and nothing twice.
+    """Check that no entry is missing or wrong. Resume the run, and check that no step runs twice.
 
-    Gives how many entries were found. `may_be_late` allows for the newest to be missing.
+    Return the number of entries found. `may_be_late` allows the newest to be missing.
     """
     async with STORES[life.store](life.data) as store:
         records = await store.read(RUN)
@@ -33,7 +33,7 @@ async def take_up(life: Life, lived: Lived, *, may_be_late: bool = False) -> int
 
 
 def check(records: list[Record], durable: list[str], *, may_be_late: bool) -> None:
-    """Every entry that was said to be durable is there: once, in its place, as it was."""
+    """Check that every entry that was reported durable is there once, in its place, unchanged."""
     found = [f"{RUN} {record.sequence} {digest(record.body)}" for record in records]
     assert [record.sequence for record in records] == list(range(1, len(records) + 1))
     if may_be_late:

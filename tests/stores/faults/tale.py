@@ -1,4 +1,4 @@
-"""A durable run that says which of its entries are durable, for processes that are to be hurt."""
+"""A durable run that reports which of its entries are durable, for processes that will be killed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 from effectflow import Checkpoints, Do, Effect, from_fn, step, traverse, workflow
 from effectflow.checkpoint import CheckpointStore, Lease, RunSummary, SaveFailed
-from effectflow.stores import SqliteStore
-from effectflow.stores.file import FileStore
+from effectflow.stores import FileStore, SqliteStore
 from effectflow.testing.forwarding import ForwardingStore
 
 STORES: dict[str, Callable[[Path], CheckpointStore]] = {
@@ -18,7 +17,7 @@ STORES: dict[str, Callable[[Path], CheckpointStore]] = {
     "sqlite full": lambda folder: SqliteStore(folder / "new" / "runs.db"),
     "sqlite process": lambda folder: SqliteStore(folder / "runs.db", durability="process"),
 }
-"""Of a name, what makes a store within a folder."""
+"""Functions that create a store in a folder, by name."""
 
 RUN = "tale"
 WORDS = ["once", "upon", "a time"]
@@ -45,9 +44,9 @@ def tale(words: list[str]) -> Do[App, str, list[str]]:
 
 
 class TellingStore(ForwardingStore):
-    """Tells of each entry once it is durable: `durable RUN SEQUENCE DIGEST`.
+    """Reports each entry once it is durable: `durable RUN SEQUENCE DIGEST`.
 
-    And of each that was said not to be saved, and is there all the same: `untrue ERROR`.
+    Also reports a failed save whose entries are there all the same: `untrue ERROR`.
     """
 
     def __init__(self, store: CheckpointStore, tell: Callable[[str], object]) -> None:
@@ -74,5 +73,5 @@ class TellingStore(ForwardingStore):
 
 
 def digest(body: bytes) -> str:
-    """What a body is told by."""
+    """Return a digest of the body of an entry."""
     return sha256(body).hexdigest()

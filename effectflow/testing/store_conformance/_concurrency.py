@@ -1,4 +1,4 @@
-"""Many at once."""
+"""Many concurrent calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from effectflow.checkpoint import (
     Owner,
     RunBusy,
 )
-from effectflow.testing.store_conformance.check import (
+from effectflow.testing.store_conformance._check import (
     bodies_of,
     check,
     claimed,
@@ -21,8 +21,8 @@ from effectflow.testing.store_conformance.check import (
 
 
 @check
-async def reading_while_others_write_sees_whole_appends(store: CheckpointStore) -> None:
-    """Each append has two records: nobody ever sees one of them alone."""
+async def a_reader_sees_whole_appends(store: CheckpointStore) -> None:
+    """Each append has two records, and no read returns just one of them."""
     lengths: list[int] = []
 
     async def write() -> None:
@@ -45,7 +45,7 @@ async def reading_while_others_write_sees_whole_appends(store: CheckpointStore) 
 
 
 @check
-async def two_hundred_runs_at_once(store: CheckpointStore) -> None:
+async def two_hundred_runs_are_written_at_once(store: CheckpointStore) -> None:
     async def drive(run_id: str) -> None:
         lease = await claimed(store, run_id)
         await store.append(lease, [b"0"], after=0, summary=summary_of())
@@ -62,8 +62,8 @@ async def two_hundred_runs_at_once(store: CheckpointStore) -> None:
 
 
 @check
-async def appends_that_are_refused_leave_those_beside_them_alone(store: CheckpointStore) -> None:
-    """They may well go to the same commit."""
+async def a_refused_append_does_not_affect_concurrent_ones(store: CheckpointStore) -> None:
+    """They may be part of the same commit."""
 
     async def drive(number: int) -> None:
         lease = await claimed(store, f"r{number}")
@@ -85,7 +85,7 @@ async def appends_that_are_refused_leave_those_beside_them_alone(store: Checkpoi
 
 
 @check
-async def of_many_claims_at_once_one_wins(store: CheckpointStore) -> None:
+async def one_of_many_concurrent_claims_wins(store: CheckpointStore) -> None:
     outcomes: list[str] = []
 
     async def try_to_claim() -> None:
@@ -103,7 +103,7 @@ async def of_many_claims_at_once_one_wins(store: CheckpointStore) -> None:
 
 
 @check
-async def of_many_appends_at_once_one_wins(store: CheckpointStore) -> None:
+async def one_of_many_concurrent_appends_wins(store: CheckpointStore) -> None:
     lease = await claimed(store)
     await store.append(lease, [b"0"], after=0, summary=summary_of())
     won: list[bytes] = []
@@ -124,7 +124,7 @@ async def of_many_appends_at_once_one_wins(store: CheckpointStore) -> None:
 
 
 @check
-async def a_cancelled_append_has_happened_by_the_next_claim_or_never_will(
+async def a_cancelled_append_is_settled_by_the_next_claim(
     store: CheckpointStore,
 ) -> None:
     owner = str(Owner.new())

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
+import zlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, TypeVar
 
-from anyio import to_thread
-from filelock import Timeout
+from anyio import CapacityLimiter, to_thread
+from filelock import FileLock, Timeout
 
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CorruptCheckpoint,
     LeaseLost,
-    RunBusy,
     RunConflict,
     RunNotFound,
     SaveFailed,
@@ -27,26 +27,31 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunSummary
-from effectflow.stores.file_format import RunState
-from effectflow.stores.file_lock import LOCK_SECONDS, RunLock
-from effectflow.stores.file_run import Mark, RunFolder, is_same, run_id_of
-from effectflow.stores.file_writing import folder_name, make_folder, remove_link, replace_link
-
-__all__ = ["FileStore"]
+from effectflow.stores._atomic_files import (
+    folder_name,
+    make_folder,
+    remove_link,
+    replace_link,
+    write_whole,
+)
+from effectflow.stores._file_format import RunState
+from effectflow.stores._file_run import Mark, RunFolder, run_id_of
+from effectflow.stores._leases import check_current, check_free
+from effectflow.stores._lifecycle import ReentrantStore
 
 logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
+_THREADS = 20
+_LOCKS = 1024
+"""Several runs may share a lock. Few runs that are written to at the same moment do."""
 
-class _Run(NamedTuple):
-    """The files of a run, and the lock of whoever changes them."""
-
-    folder: RunFolder
-    lock: RunLock
+_LOCK_SECONDS = 10.0
+"""How long to wait for another program that writes to the same run."""
 
 
-class FileStore(CheckpointStore):
+class FileStore(ReentrantStore, CheckpointStore):
     """Keeps each run in a folder of JSON files. Needs the extra `effectflow[file]` (filelock).
 
     ::
@@ -57,55 +62,54 @@ class FileStore(CheckpointStore):
         directory/locks/{number}
 
     A save writes a temporary file, syncs it, renames it, and syncs the folder: a crash at any moment
-    leaves the state before or the state after. A checkpoint that was damaged is replaced by the newest
-    good copy of its history, with a warning. A run that cannot be read at all is passed over by `find`,
-    with a warning, as are folders that are copies of others. Several processes of one host may use one
-    directory. Where the file system does not tell capital letters from small ones, ids of runs have to
-    differ in more; an id whose folder has another run is refused with RunConflict.
+    leaves the state before or the state after. A damaged checkpoint is replaced by the newest intact
+    copy of its history, with a warning. `find` skips, with a warning, a run that cannot be read at all;
+    it also skips folders that are copies of others. Several processes on one host may use one
+    directory. Where the file system ignores the case of letters, run ids must differ in more than
+    that: an id whose folder belongs to another run is refused with RunConflict.
 
-    A run that is deleted leaves nothing but its fence, in one of a fixed number of files: whoever wrote
-    to it stays refused, also when a run of the same name is started.
+    A deleted run leaves only its fence, in one of a fixed number of files. So a stale writer stays
+    refused, even if a new run gets the same id.
 
     Parameters:
-        directory: where; made if it is missing.
+        directory: where to keep the runs; created if it is missing.
+        renew_timeout: how many seconds a renewal of a lease may wait for other writers.
 
-    How many copies of earlier checkpoints are kept is said by `Checkpoints(history=...)`.
+    `Checkpoints(history=...)` sets how many copies of earlier checkpoints are kept.
     """
 
-    def __init__(self, directory: str | PathLike[str]) -> None:
+    _threads: CapacityLimiter
+
+    def __init__(self, directory: str | PathLike[str], *, renew_timeout: float = 5.0) -> None:
+        super().__init__()
         self.directory = Path(directory)
+        self._renew_timeout = renew_timeout
         self._sessions = self.directory / "sessions"
         self._locks = self.directory / "locks"
         self._history: dict[str, int] = {}
         self._found: dict[str, tuple[Mark, RunState]] = {}
         self._driven: dict[str, _Run] = {}
-        self._is_open = False
+
+    def __repr__(self) -> str:
+        return f"FileStore({str(self.directory)!r})"
 
     @property
     def durability(self) -> str:
         return "full"
 
-    async def __aenter__(self) -> Self:
-        await to_thread.run_sync(self._open)
-        return self
-
-    def _open(self) -> None:
+    async def _open(self) -> None:
+        # Threads of its own: anyio's may all be busy with blocking steps for long.
+        self._threads = CapacityLimiter(_THREADS)
         try:
-            make_folder(self._sessions)
+            await to_thread.run_sync(make_folder, self._sessions, limiter=self._threads)
         except OSError as error:
-            raise StoreUnavailable(str(self.directory), f"it cannot be made: {error}") from error
-        self._is_open = True
+            raise StoreUnavailable(str(self.directory), f"it cannot be created: {error}") from error
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._is_open = False
+    async def _close(self) -> None:
+        pass
 
     def keep_history(self, run_id: str, copies: int) -> None:
-        """Keep so many copies of earlier checkpoints of this run until it is given free, and not 10."""
+        """Keep this many copies of earlier checkpoints of the run until it is released (default 10)."""
         self._forget(run_id)
         self._history[run_id] = copies
 
@@ -114,41 +118,43 @@ class FileStore(CheckpointStore):
             now = time.time()
             state = folder.state()
             held = folder.lease(state)
-            if held.owner not in ("", owner) and held.is_held(now):
-                raise RunBusy(run_id, held.owner, held.expires_at - now)
+            check_free(held, now=now, claimant=owner)
             folder.tidy(state)
             fence = max(held.fence, self._run(run_id).lock.fence()) + 1
             lease = Lease(run_id, owner, fence, now + seconds)
             folder.write_lease(lease)
             return lease
 
-        return await self._locked(run_id, claim)
+        return await self._change(run_id, claim)
 
-    async def renew(self, lease: Lease, *, seconds: float) -> Lease:
+    def renew(self, lease: Lease, *, seconds: float) -> Lease:
         def renew(folder: RunFolder) -> Lease:
-            _check_held(lease, folder.lease(folder.state()))
+            check_current(lease, folder.lease(folder.state()))
             renewed = replace(lease, expires_at=time.time() + seconds)
             folder.write_lease(renewed)
             return renewed
 
-        return await self._locked(lease.run_id, renew)
+        self._check_open(in_any_thread=True)
+        try:
+            return self._locked(lease.run_id, renew, timeout=self._renew_timeout)
+        except SaveFailed as error:
+            raise StoreUnavailable(repr(self), error.reason) from error
 
     async def release(self, lease: Lease) -> None:
         def release(folder: RunFolder) -> bool:
             state = folder.state()
-            held = folder.lease(state)
-            if not is_same(lease, held):
+            if not folder.is_current(lease, state):
                 return False
             if folder.is_claimed_only(state):
-                self._remove(folder, held)
+                self._remove(folder, lease)
             else:
-                folder.write_lease(replace(held, owner=""))
+                folder.write_lease(replace(lease, owner=""))
             return True
 
-        was_ours = await self._locked(lease.run_id, release)
+        was_current = await self._change(lease.run_id, release)
         self._driven.pop(lease.run_id, None)
-        if was_ours:
-            # Or else it is for whoever has taken the run over, maybe with this very store.
+        if was_current:
+            # Otherwise a new owner, maybe of this very store, may have set its own.
             self._history.pop(lease.run_id, None)
 
     async def append(
@@ -162,7 +168,7 @@ class FileStore(CheckpointStore):
     ) -> None:
         def append(folder: RunFolder) -> None:
             state = folder.state_of_driver(lease, after)
-            _check_held(lease, folder.lease(state))
+            check_current(lease, folder.lease(state))
             length = 0 if state is None else state.length
             if length != after:
                 raise LeaseLost(lease.run_id, f"its journal has {length} entries, not {after}")
@@ -179,10 +185,10 @@ class FileStore(CheckpointStore):
                 release=release,
             )
 
-        # Remembered, so that it knows at the next append what this one has left.
+        # Kept, so that the next append knows what this one has saved.
         self._driven[lease.run_id] = self._run(lease.run_id)
         try:
-            await self._locked(lease.run_id, append)
+            await self._change(lease.run_id, append)
         except LeaseLost:
             self._driven.pop(lease.run_id, None)
             raise
@@ -190,7 +196,7 @@ class FileStore(CheckpointStore):
             self._forget(lease.run_id)
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
-        return await self._reading(lambda: self._run(run_id).folder.records(after))
+        return await self._read(lambda: self._run(run_id).folder.records(after))
 
     async def info(self, run_id: str) -> RunInfo | None:
         def info() -> RunInfo | None:
@@ -198,32 +204,32 @@ class FileStore(CheckpointStore):
             state = folder.state()
             return None if state is None else _info(folder, state)
 
-        return await self._reading(info)
+        return await self._read(info)
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         def find() -> list[RunInfo]:
             now = time.time()
             infos, damaged = self._all()
             for run_id, error in damaged.items():
-                logger.warning("run %r is passed over: %s", run_id, error)
+                logger.warning("skipping run %r: %s", run_id, error)
             found = [info for info in infos if query.matches(info, now)]
             found.sort(key=lambda info: (-info.summary.created_at, info.run_id))
             return found[query.offset : query.offset + query.limit]
 
-        return await self._reading(find)
+        return await self._read(find)
 
     async def damaged_runs(self) -> list[str]:
-        """The ids of the runs that `find` passes over, as they cannot be read."""
-        return await self._reading(lambda: sorted(self._all()[1]))
+        """Return the ids of the runs that `find` skips because they cannot be read."""
+        return await self._read(lambda: sorted(self._all()[1]))
 
     async def damage(self, run_id: str) -> str | None:
-        """What is wrong with a run's `checkpoint.json`, and which copy of it is read instead."""
+        """Return what is wrong with a run's `checkpoint.json` and which copy is read instead, or None."""
 
         def look() -> str | None:
             state = self._run(run_id).folder.state()
             return state.damage or None if state is not None else None
 
-        return await self._reading(look)
+        return await self._read(look)
 
     async def delete(self, run_id: str) -> None:
         def delete(folder: RunFolder) -> None:
@@ -232,15 +238,13 @@ class FileStore(CheckpointStore):
                 if state is None:
                     raise RunNotFound(run_id)
             except CorruptCheckpoint:
-                # There is no reading it, and so no other use for it.
+                # A run that cannot be read can still be deleted.
                 state = None
             held = folder.lease(state)
-            now = time.time()
-            if held.owner and held.is_held(now):
-                raise RunBusy(run_id, held.owner, held.expires_at - now)
+            check_free(held, now=time.time())
             self._remove(folder, held)
 
-        await self._locked(run_id, delete)
+        await self._change(run_id, delete)
         self._forget(run_id)
 
     def _forget(self, run_id: str) -> None:
@@ -252,23 +256,17 @@ class FileStore(CheckpointStore):
         folder.remove()
         remove_link(self._sessions / "latest", folder.path.name)
 
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise StoreUnavailable(
-                str(self.directory), "it is not open: use `async with store: ...`"
-            )
-
     def _run(self, run_id: str) -> _Run:
-        """One that is being driven, or else with nothing known of it."""
+        """Return the folder and lock of a run, with what is known of it if it is being driven."""
         driven = self._driven.get(run_id)
         if driven is not None:
             return driven
         name = folder_name(run_id)
         folder = RunFolder(self._sessions / name, run_id, history=self._history.get(run_id, 10))
-        return _Run(folder, RunLock(self._locks, name))
+        return _Run(folder, _RunLock(self._locks, name))
 
     def _all(self) -> tuple[list[RunInfo], dict[str, CheckpointError]]:
-        """The line about each run, and what is wrong with those that cannot be read."""
+        """Return one line about each run, and what is wrong with those that cannot be read."""
         infos: list[RunInfo] = []
         damaged: dict[str, CheckpointError] = {}
         found: dict[str, tuple[Mark, RunState]] = {}
@@ -290,12 +288,11 @@ class FileStore(CheckpointStore):
                 infos.append(_info(folder, state))
             except (CorruptCheckpoint, RunConflict, UnsupportedVersion) as error:
                 damaged[run_id] = error
-        # Of those that are there, and no others.
         self._found = found
         return infos, damaged
 
-    async def _reading(self, read: Callable[[], A]) -> A:
-        """What `read` gives. Files are replaced whole, so it needs no lock."""
+    async def _read(self, read: Callable[[], A]) -> A:
+        """Call this in a thread. It needs no lock, since files are replaced whole."""
 
         def perform() -> A:
             try:
@@ -306,31 +303,69 @@ class FileStore(CheckpointStore):
                 ) from error
 
         self._check_open()
-        return await to_thread.run_sync(perform)
+        return await to_thread.run_sync(perform, limiter=self._threads)
 
-    async def _locked(self, run_id: str, work: Callable[[RunFolder], A]) -> A:
-        """What `work` gives, while nobody else changes the files of the run."""
+    async def _change(self, run_id: str, work: Callable[[RunFolder], A]) -> A:
+        """Call this in a thread, under the lock of the run."""
 
-        def locked() -> A:
-            folder, lock = self._run(run_id)
-            try:
-                with lock.held:
-                    return work(folder)
-            except Timeout as error:
-                reason = f"another program has locked {lock.path} for {LOCK_SECONDS:.0f} s"
-                raise SaveFailed(run_id, reason) from error
-            except OSError as error:
-                reason = f"{folder.path}: {error.strerror or error}"
-                unknown = folder.may_be_saved(error)
-                raise SaveFailed(run_id, reason, is_unknown=unknown) from error
+        def perform() -> A:
+            return self._locked(run_id, work, timeout=_LOCK_SECONDS)
 
         self._check_open()
-        return await to_thread.run_sync(locked)
+        return await to_thread.run_sync(perform, limiter=self._threads)
+
+    def _locked(self, run_id: str, work: Callable[[RunFolder], A], *, timeout: float) -> A:
+        folder, lock = self._run(run_id)
+        try:
+            with lock.acquire(timeout):
+                return work(folder)
+        except Timeout as error:
+            reason = f"another program has locked {lock.path} for {timeout:.0f} s"
+            raise SaveFailed(run_id, reason) from error
+        except OSError as error:
+            reason = f"{folder.path}: {error.strerror or error}"
+            unknown = folder.may_be_saved(error)
+            raise SaveFailed(run_id, reason, is_unknown=unknown) from error
 
 
-def _check_held(lease: Lease, held: Lease) -> None:
-    if not is_same(lease, held):
-        raise LeaseLost(lease.run_id, f"it is held by {held.owner or 'nobody'}")
+class _RunLock:
+    """The lock of a run, and the highest fence of the deleted runs that shared this lock.
+
+    ::
+
+        {number}          the lock
+        {number}.fence    the fence
+
+    There is a fixed number of locks, so that a run leaves no lock behind.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path = folder / f"{zlib.crc32(name.encode()) % _LOCKS:03x}"
+        self._lock = FileLock(self.path, poll_interval=0.01)
+        self._fence = self.path.with_suffix(".fence")
+
+    def acquire(self, timeout: float) -> AbstractContextManager[object]:
+        """Lock until the context exits. Raise Timeout after this many seconds."""
+        return self._lock.acquire(timeout=timeout)
+
+    def fence(self) -> int:
+        """Return the fence that a claim of a new run must exceed, to refuse stale writers."""
+        try:
+            return int(self._fence.read_bytes())
+        except (FileNotFoundError, ValueError):
+            # If the file was damaged, stale writers are still recognised by their owner.
+            return 0
+
+    def remember(self, fence: int) -> None:
+        """Keep the fence of a run that is about to be removed."""
+        if fence > self.fence():
+            make_folder(self.path.parent)
+            write_whole(self._fence, b"%d" % fence)
+
+
+class _Run(NamedTuple):
+    folder: RunFolder
+    lock: _RunLock
 
 
 def _info(folder: RunFolder, state: RunState) -> RunInfo:

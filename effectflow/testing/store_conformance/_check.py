@@ -1,4 +1,4 @@
-"""What a check of a store is, and what checks need."""
+"""What a check of a store is, and what the checks share."""
 
 from __future__ import annotations
 
@@ -15,28 +15,15 @@ from effectflow.checkpoint import (
     RunSummary,
 )
 
-__all__ = [
-    "Check",
-    "MakeStore",
-    "bodies_of",
-    "check",
-    "check_reopening",
-    "checks_of",
-    "claimed",
-    "fails",
-    "summary_of",
-    "written",
-]
-
 X = TypeVar("X", bound=Exception)
 
 MakeStore: TypeAlias = Callable[[], CheckpointStore]
 
 
 class Check:
-    """What any store must do: called with a function that makes the store, yet to be entered.
+    """One requirement for stores. Call it with a function that creates a store.
 
-    `__name__` says it in words.
+    `__name__` states the requirement.
     """
 
     def __init__(self, name: str, work: Callable[[MakeStore], Awaitable[None]]) -> None:
@@ -47,12 +34,12 @@ class Check:
         return f"<check {self.__name__}>"
 
     async def __call__(self, make: MakeStore) -> None:
-        """Raises AssertionError, or whatever the store raises, if it is not so."""
+        """Raise AssertionError, or what the store raises, if the store does not meet the requirement."""
         await self._work(make)
 
 
 def check(f: Callable[[CheckpointStore], Awaitable[None]]) -> Check:
-    """A check of one open store."""
+    """Make a check of one open store."""
 
     async def work(make: MakeStore) -> None:
         async with make() as store:
@@ -62,7 +49,7 @@ def check(f: Callable[[CheckpointStore], Awaitable[None]]) -> Check:
 
 
 def check_reopening(f: Callable[[MakeStore], Awaitable[None]]) -> Check:
-    """A check that opens and closes the store itself; for those that keep things."""
+    """Make a check that opens and closes the store itself. Skip it for stores that keep nothing."""
 
     async def work(make: MakeStore) -> None:
         if make().durability != "memory":
@@ -72,7 +59,7 @@ def check_reopening(f: Callable[[MakeStore], Awaitable[None]]) -> Check:
 
 
 def checks_of(module: ModuleType) -> list[Check]:
-    """The checks of a module, in their order."""
+    """Return the checks of a module, in their order."""
     return [value for value in vars(module).values() if isinstance(value, Check)]
 
 
@@ -82,34 +69,34 @@ class _Caught(Generic[X]):
 
 @contextmanager
 def fails(kind: type[X]) -> Generator[_Caught[X]]:
-    """What is inside fails so."""
+    """Expect this exception inside the `with` block."""
     caught = _Caught[X]()
     try:
         yield caught
     except kind as error:
         caught.error = error
     else:
-        raise AssertionError(f"nothing failed where {kind.__name__} was expected")
+        raise AssertionError(f"expected {kind.__name__}, but nothing was raised")
 
 
 def summary_of(
     status: RunStatus = RunStatus.RUNNING, *, workflow: str = "w", created_at: float = 0.0
 ) -> RunSummary:
-    """What a store finds a run by, of a run that is going on."""
+    """Return a summary, by default of a running run."""
     return RunSummary(workflow, "standard", "1", status, created_at)
 
 
 async def claimed(store: CheckpointStore, run_id: str = "r", seconds: float = 60) -> Lease:
-    """The lease of a run, by an owner of its own."""
+    """Claim a run for a new owner."""
     return await store.claim(run_id, owner=str(Owner.new()), seconds=seconds)
 
 
 async def written(store: CheckpointStore, run_id: str, *bodies: bytes) -> None:
-    """A run with these entries, which nobody holds."""
+    """Write a run with these entries, and release it."""
     lease = await claimed(store, run_id)
     await store.append(lease, bodies, after=0, summary=summary_of(), release=True)
 
 
 async def bodies_of(store: CheckpointStore, run_id: str = "r") -> list[bytes]:
-    """What a run has, oldest first."""
+    """Return the entries of a run, oldest first."""
     return [record.body for record in await store.read(run_id)]

@@ -1,4 +1,4 @@
-"""Appending to a run, and reading it back."""
+"""Append to a run, and read it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from effectflow.checkpoint import (
     RunNotFound,
     RunStatus,
 )
-from effectflow.testing.store_conformance.check import (
+from effectflow.testing.store_conformance._check import (
     bodies_of,
     check,
     claimed,
@@ -21,7 +21,7 @@ from effectflow.testing.store_conformance.check import (
 
 
 @check
-async def what_was_read_is_the_readers_own(store: CheckpointStore) -> None:
+async def the_caller_owns_the_list_that_it_reads(store: CheckpointStore) -> None:
     await written(store, "r", b"1", b"2")
 
     (await store.read("r")).clear()
@@ -30,7 +30,7 @@ async def what_was_read_is_the_readers_own(store: CheckpointStore) -> None:
 
 
 @check
-async def records_are_read_back_in_order(store: CheckpointStore) -> None:
+async def records_are_read_in_order(store: CheckpointStore) -> None:
     lease = await claimed(store)
     await store.append(lease, [b"1", b"2"], after=0, summary=summary_of())
     await store.append(lease, [b"3"], after=2)
@@ -43,15 +43,15 @@ async def records_are_read_back_in_order(store: CheckpointStore) -> None:
 
 
 @check
-async def an_unknown_run_is_empty(store: CheckpointStore) -> None:
-    assert await store.read("nobody") == []
-    assert await store.info("nobody") is None
+async def an_unknown_run_has_no_records(store: CheckpointStore) -> None:
+    assert await store.read("unknown") == []
+    assert await store.info("unknown") is None
     with fails(RunNotFound):
-        await store.delete("nobody")
+        await store.delete("unknown")
 
 
 @check
-async def a_claim_alone_is_no_run(store: CheckpointStore) -> None:
+async def a_claim_does_not_create_a_run(store: CheckpointStore) -> None:
     await claimed(store)
 
     assert await store.info("r") is None
@@ -69,7 +69,7 @@ async def the_first_append_needs_a_summary(store: CheckpointStore) -> None:
 
 
 @check
-async def an_append_after_another_than_the_last_record_is_refused_whole(
+async def an_append_at_the_wrong_position_writes_nothing(
     store: CheckpointStore,
 ) -> None:
     lease = await claimed(store)
@@ -88,7 +88,7 @@ async def an_append_after_another_than_the_last_record_is_refused_whole(
 
 
 @check
-async def an_append_can_end_the_lease_and_replace_the_summary(store: CheckpointStore) -> None:
+async def an_append_can_replace_the_summary_and_release_the_lease(store: CheckpointStore) -> None:
     lease = await claimed(store)
     await store.append(lease, [b"1"], after=0, summary=summary_of())
     done = summary_of(RunStatus.COMPLETED)
@@ -103,7 +103,7 @@ async def an_append_can_end_the_lease_and_replace_the_summary(store: CheckpointS
 
 
 @check
-async def an_append_without_records_may_change_the_summary(store: CheckpointStore) -> None:
+async def an_append_without_records_can_change_the_summary(store: CheckpointStore) -> None:
     lease = await claimed(store)
     await store.append(lease, [b"1"], after=0, summary=summary_of())
     await store.append(lease, [], after=1, summary=summary_of(RunStatus.INTERRUPTED), release=True)
@@ -114,9 +114,9 @@ async def an_append_without_records_may_change_the_summary(store: CheckpointStor
 
 
 @check
-async def large_and_odd_bytes_survive(store: CheckpointStore) -> None:
+async def large_and_unusual_bytes_survive(store: CheckpointStore) -> None:
     large = bytes(range(256)) * 40_000
-    # Deeper than some readers and writers of JSON go.
+    # Deeper than some JSON libraries support.
     deep = [b'{"a":' + b"[" * depth + b"]" * depth + b"}\nx" for depth in (*range(245, 260), 5000)]
     odd = [b"", b"\n", b"\0", b'{"a":1e5}\nx', b'{"a":1,"a":1}\nx', *deep, large]
     lease = await claimed(store)
@@ -126,7 +126,7 @@ async def large_and_odd_bytes_survive(store: CheckpointStore) -> None:
 
 
 @check
-async def a_long_journal_is_read_whole(store: CheckpointStore) -> None:
+async def a_long_journal_is_read_completely(store: CheckpointStore) -> None:
     lease = await claimed(store)
     written = [str(number).encode() for number in range(2000)]
     await store.append(lease, written[:1], after=0, summary=summary_of())

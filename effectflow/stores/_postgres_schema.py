@@ -1,15 +1,14 @@
-"""The tables and functions of a PostgreSQL store, and how they are brought up to date."""
+"""The tables and functions of a PostgresStore, how they are migrated, and how they are queried."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 from psycopg import AsyncConnection, sql
 
 from effectflow.checkpoint.errors import UnsupportedVersion
-
-__all__ = ["escaped", "key_of", "migrate", "unescaped"]
 
 _LOCK = 0x45464657
 """The advisory lock under which one program at a time changes the schema ("EFFW")."""
@@ -27,7 +26,7 @@ _MIGRATIONS = (
         created_at double precision NOT NULL
     );
     CREATE INDEX runs_newest_first ON {schema}.runs (created_at DESC, number);
-    -- `run` is the number of its lease. No foreign key: it would cost a lookup and a lock for each.
+    -- `run` is the number of its lease. A foreign key would cost a lookup and a lock for each entry.
     CREATE TABLE {schema}.entries (
         run bigint NOT NULL,
         sequence bigint NOT NULL,
@@ -35,7 +34,7 @@ _MIGRATIONS = (
         body bytea NOT NULL,
         PRIMARY KEY (run, sequence)
     );
-    -- Kept when its run is deleted: a stale writer must not pass for the owner of a new one.
+    -- Of each run that is claimed or has entries. `number` is the run's, so an append finds it here.
     CREATE TABLE {schema}.leases (
         key bytea PRIMARY KEY,
         number bigint GENERATED ALWAYS AS IDENTITY,
@@ -43,31 +42,47 @@ _MIGRATIONS = (
         fence bigint NOT NULL,
         expires_at double precision NOT NULL
     );
+    -- One counter for all runs, so that a deleted run leaves nothing behind.
+    CREATE SEQUENCE {schema}.fences;
 
     CREATE FUNCTION {schema}.now() RETURNS double precision LANGUAGE sql AS
         'SELECT extract(epoch FROM clock_timestamp())::double precision';
 
-    -- Takes the lease if it is free, expired, the owner's own, or has the fence of a dead owner.
-    -- Gives the lease as it is then.
+    -- Takes the lease if it is free, expired, the claimant's own, or has the fence of a dead owner.
+    -- Returns the lease as it is then.
     CREATE FUNCTION {schema}.claim(
         run bytea, claimant text, seconds double precision, dead_fence bigint
     ) RETURNS SETOF {schema}.leases LANGUAGE plpgsql AS $$
     DECLARE held {schema}.leases;
     BEGIN
-        INSERT INTO {schema}.leases (key, owner, fence, expires_at) VALUES (run, '', 0, 0)
-            ON CONFLICT DO NOTHING;
-        SELECT * INTO held FROM {schema}.leases WHERE key = run FOR UPDATE;
+        LOOP
+            INSERT INTO {schema}.leases (key, owner, fence, expires_at) VALUES (run, '', 0, 0)
+                ON CONFLICT DO NOTHING;
+            SELECT * INTO held FROM {schema}.leases WHERE key = run FOR UPDATE;
+            -- Not found if a deletion came in between.
+            EXIT WHEN FOUND;
+        END LOOP;
         IF held.owner IN ('', claimant) OR held.fence = dead_fence
            OR held.expires_at <= {schema}.now() THEN
             RETURN QUERY UPDATE {schema}.leases
-                SET owner = claimant, fence = fence + 1, expires_at = {schema}.now() + seconds
+                SET owner = claimant, fence = nextval('{schema}.fences'),
+                    expires_at = {schema}.now() + seconds
                 WHERE key = run RETURNING *;
         ELSE
             RETURN NEXT held;
         END IF;
     END $$;
 
-    -- Gives why the append was refused, or null.
+    -- Keeps the row while the run has entries, for its number.
+    CREATE FUNCTION {schema}.release(run bytea, lease_fence bigint) RETURNS void
+    LANGUAGE plpgsql AS $$
+    BEGIN
+        UPDATE {schema}.leases SET owner = '' WHERE key = run AND fence = lease_fence;
+        DELETE FROM {schema}.leases WHERE key = run AND fence = lease_fence
+            AND NOT EXISTS (SELECT FROM {schema}.runs WHERE runs.key = run);
+    END $$;
+
+    -- Returns why the append was refused, or null.
     CREATE FUNCTION {schema}.append(
         run_key bytea, lease_fence bigint, after bigint, release bool, summary jsonb, bodies bytea[]
     ) RETURNS text LANGUAGE plpgsql AS $$
@@ -77,9 +92,9 @@ _MIGRATIONS = (
     BEGIN
         SELECT * INTO held FROM {schema}.leases WHERE key = run_key FOR UPDATE;
         IF held.fence IS DISTINCT FROM lease_fence OR held.owner = '' THEN
-            RETURN 'it is held by ' || coalesce(nullif(held.owner, ''), 'nobody');
+            RETURN coalesce(nullif(held.owner, '') || ' holds it', 'its lease was released');
         END IF;
-        -- Not in one statement with the lock: it is to see what others wrote before us.
+        -- A statement after the lock, so that it sees what others wrote before us.
         SELECT coalesce(max(sequence), 0) INTO length
             FROM {schema}.entries WHERE run = held.number;
         IF length <> after THEN
@@ -106,7 +121,7 @@ _MIGRATIONS = (
         RETURN NULL;
     END $$;
 
-    -- An append for each element of the arrays; `bodies` has those of all, one after another.
+    -- One append for each element of the arrays; `bodies` is the bodies of all, concatenated.
     CREATE FUNCTION {schema}.append_all(
         keys bytea[], fences bigint[], afters bigint[], releases bool[], summaries jsonb[],
         counts int[], bodies bytea[]
@@ -121,13 +136,13 @@ _MIGRATIONS = (
     END $$;
     """,
 )
-"""The statements that lead from each version to the next. What stands here is never changed."""
+"""The statements from each version to the next. They never change once they are released."""
 
 
 async def migrate(connection: AsyncConnection[Any], schema: str) -> None:
-    """Make the schema, or bring it up to date. Fails with UnsupportedVersion if it is newer.
+    """Create or migrate the schema. Raise UnsupportedVersion if it is newer than this effectflow.
 
-    Where there is nothing to do, it needs no right to create anything.
+    If there is nothing to do, this needs no privilege to create anything.
     """
     name = sql.Identifier(schema)
     async with connection.transaction():
@@ -146,7 +161,7 @@ async def migrate(connection: AsyncConnection[Any], schema: str) -> None:
 
 
 async def _version(connection: AsyncConnection[Any], schema: str) -> int | None:
-    """The version of what is there; None if nothing is."""
+    """Return the version of the schema, or None if it has no tables."""
     is_there = await connection.execute(
         "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'schema_version'", (schema,)
     )
@@ -163,7 +178,7 @@ async def _version(connection: AsyncConnection[Any], schema: str) -> int | None:
 
 async def _create(connection: AsyncConnection[Any], schema: str) -> None:
     name = sql.Identifier(schema)
-    # Looked for first: IF NOT EXISTS needs the right to create schemas even where it is there.
+    # A query first: IF NOT EXISTS needs the privilege to create schemas even if this one exists.
     is_there = await connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (schema,))
     if not is_there.rowcount:
         await connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
@@ -171,15 +186,38 @@ async def _create(connection: AsyncConnection[Any], schema: str) -> None:
 
 
 def key_of(run_id: str) -> bytes:
-    """What a run is found by: an index takes no long texts."""
+    """Return what a run is found by. An index entry has a limited length."""
     return hashlib.sha256(run_id.encode()).digest()
 
 
 def escaped(text: str) -> str:
-    """Text without the one character that PostgreSQL does not take."""
+    """Return the text without the zero character, which PostgreSQL does not accept."""
     return text.replace("\\", "\\\\").replace("\0", "\\0")
 
 
 def unescaped(text: str) -> str:
-    """What was `escaped`."""
+    """Return the text that was `escaped`."""
     return "\\".join(part.replace("\\0", "\0") for part in text.split("\\\\"))
+
+
+class Queries:
+    """Executes statements in which `{schema}` stands for the schema of a store."""
+
+    def __init__(self, schema: str) -> None:
+        self._schema = sql.Identifier(schema)
+        self._texts: dict[str, bytes] = {}
+
+    def text(self, statement: str) -> bytes:
+        """Return the statement as it is sent to the server."""
+        text = self._texts.get(statement)
+        if text is None:
+            composed = sql.SQL(statement).format(schema=self._schema)  # pyright: ignore[reportArgumentType]  # all are literals
+            text = self._texts[statement] = composed.as_bytes(None)
+        return text
+
+    async def rows(
+        self, connection: AsyncConnection[Any], statement: str, parameters: Sequence[Any]
+    ) -> list[Any]:
+        """Return the rows of a statement."""
+        cursor = await connection.execute(self.text(statement), parameters, binary=True)
+        return await cursor.fetchall()

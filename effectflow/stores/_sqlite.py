@@ -1,25 +1,23 @@
-"""Runs in one SQLite file: no server, and nothing lost when the process or the power goes."""
+"""Runs in one SQLite file: no server, and nothing lost when the process or the power fails."""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 from effectflow.checkpoint.errors import (
     CorruptCheckpoint,
     LeaseLost,
-    RunBusy,
     RunNotFound,
+    SaveFailed,
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Lease
@@ -32,36 +30,34 @@ from effectflow.checkpoint.store import (
     RunSummary,
 )
 from effectflow.effects.event_loop import shielded
-from effectflow.stores.sqlite_file import open_database
-from effectflow.stores.sqlite_writer import SqliteWriter
-
-__all__ = ["SqliteStore"]
+from effectflow.stores._leases import check_current, check_free
+from effectflow.stores._lifecycle import ReentrantStore
+from effectflow.stores._sqlite_database import SqliteWriter, open_database
 
 logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
-_STATUSES = tuple(str(status) for status in RunStatus)
-
-_CHUNK = 500
-"""Rows read at a time, so that no read holds the write-ahead log for long."""
+_ROWS_PER_READ = 500
+"""A read is done in pieces, so that none pins the write-ahead log for long."""
 
 
-class SqliteStore(CheckpointStore):
+class SqliteStore(ReentrantStore, CheckpointStore):
     """Keeps runs in an SQLite file (in WAL mode), which several processes may use at once.
 
-    One thread writes. It commits together whatever entries wait, so that many runs share the price of
-    one commit; a step costs as many rows as it has entries, however long the run is.
+    One thread writes, and commits all waiting entries together, so that many runs share the price of
+    one commit. A step costs one row for each of its entries, however long the run is.
 
     Parameters:
-        path: the file; it and its folder are made if they are missing.
+        path: the file; it and its folder are created if they are missing.
         durability: "full" syncs every commit to disk and survives power loss; "process" survives the
             death of the process, and may lose the last commits on power loss.
+        renew_timeout: how many seconds a renewal of a lease may take.
 
-    The file must be on a local file system, as its write-ahead log is shared through memory.
+    The file must be on a local file system, since its write-ahead log is shared through memory.
 
-    Opening fails with StoreUnavailable for a file that is no effectflow database or cannot be used,
-    and with UnsupportedVersion for one that a newer effectflow made; neither is changed.
+    Opening raises StoreUnavailable for a file that is not an effectflow database or cannot be used,
+    and UnsupportedVersion for one that a newer effectflow created. Neither is changed.
 
     Example:
         >>> import anyio
@@ -72,67 +68,62 @@ class SqliteStore(CheckpointStore):
         []
     """
 
+    _reading: CapacityLimiter
+    _reader: sqlite3.Connection
+    _writer: SqliteWriter
+
     def __init__(
-        self, path: str | PathLike[str], *, durability: Literal["full", "process"] = "full"
+        self,
+        path: str | PathLike[str],
+        *,
+        durability: Literal["full", "process"] = "full",
+        renew_timeout: float = 5.0,
     ) -> None:
+        super().__init__()
         if durability not in ("full", "process"):
             raise ValueError(f"durability must be 'full' or 'process', not {durability!r}")
         if str(path) == ":memory:":
             raise ValueError(
-                "':memory:' is no file, and each connection would have a database of its own. "
+                "':memory:' is not a file, and each connection would have its own database. "
                 "Use MemoryStore(), or the URL memory:"
             )
         self.path = Path(path)
         self._durability = durability
-        self._writer: SqliteWriter | None = None
-        self._reader: sqlite3.Connection | None = None
-        self._reading = threading.Lock()
+        self._renew_timeout = renew_timeout
+        self._opened = ExitStack()
+
+    def __repr__(self) -> str:
+        return f"SqliteStore({str(self.path)!r})"
 
     @property
     def durability(self) -> str:
         return self._durability
 
-    async def __aenter__(self) -> Self:
-        try:
-            await shielded(to_thread.run_sync(self._open))
-        except BaseException:
-            await shielded(to_thread.run_sync(self._close))
-            raise
-        return self
+    async def _open(self) -> None:
+        # One read at a time, and in a thread of its own: others may be busy for long.
+        self._reading = CapacityLimiter(1)
 
-    def _open(self) -> None:
-        connection = open_database(self.path, self._durability)
-        try:
+        def open_both() -> None:
             self._reader = open_database(self.path, self._durability)
+            self._opened.callback(self._reader.close)
+            connection = open_database(self.path, self._durability)
+            self._opened.callback(connection.close)
             self._writer = SqliteWriter(connection, self.path)
-        except BaseException:
-            connection.close()
-            raise
+            self._opened.callback(self._writer.close)
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await shielded(to_thread.run_sync(self._close))
+        await shielded(to_thread.run_sync(open_both, limiter=self._reading))
 
-    def _close(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
-        with self._reading:
-            reader, self._reader = self._reader, None
-            if reader is not None:
-                reader.close()
+    async def _close(self) -> None:
+        await to_thread.run_sync(self._opened.close, limiter=self._reading)
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         def claim(database: sqlite3.Connection) -> Lease:
             now = time.time()
-            held = _lease(database, run_id)
-            if held is not None and held.owner not in ("", owner) and held.is_held(now):
-                raise RunBusy(run_id, held.owner, held.expires_at - now)
-            lease = Lease(run_id, owner, held.fence + 1 if held else 1, now + seconds)
+            check_free(_lease(database, run_id), now=now, claimant=owner)
+            [fence] = database.execute(
+                "UPDATE fences SET last = last + 1 RETURNING last"
+            ).fetchone()
+            lease = Lease(run_id, owner, fence, now + seconds)
             database.execute(
                 "INSERT OR REPLACE INTO leases (run_id, owner, fence, expires_at)"
                 " VALUES (?, ?, ?, ?)",
@@ -140,11 +131,11 @@ class SqliteStore(CheckpointStore):
             )
             return lease
 
-        return await self._open_writer().submit(run_id, claim)
+        return await self._submit(run_id, claim)
 
-    async def renew(self, lease: Lease, *, seconds: float) -> Lease:
+    def renew(self, lease: Lease, *, seconds: float) -> Lease:
         def renew(database: sqlite3.Connection) -> Lease:
-            _check_held(lease, _lease(database, lease.run_id))
+            check_current(lease, _lease(database, lease.run_id))
             renewed = Lease(lease.run_id, lease.owner, lease.fence, time.time() + seconds)
             database.execute(
                 "UPDATE leases SET expires_at = ? WHERE run_id = ?",
@@ -152,16 +143,20 @@ class SqliteStore(CheckpointStore):
             )
             return renewed
 
-        return await self._open_writer().submit(lease.run_id, renew)
+        self._check_open(in_any_thread=True)
+        # A connection of its own would wait for the same lock, and not share the writer's commit.
+        try:
+            return self._writer.submit_and_block(lease.run_id, renew, timeout=self._renew_timeout)
+        except SaveFailed as error:
+            raise StoreUnavailable(repr(self), error.reason) from error
 
     async def release(self, lease: Lease) -> None:
         def release(database: sqlite3.Connection) -> None:
             database.execute(
-                "UPDATE leases SET owner = '' WHERE run_id = ? AND fence = ?",
-                (lease.run_id, lease.fence),
+                "DELETE FROM leases WHERE run_id = ? AND fence = ?", (lease.run_id, lease.fence)
             )
 
-        await self._open_writer().submit(lease.run_id, release)
+        await self._submit(lease.run_id, release)
 
     async def append(
         self,
@@ -175,9 +170,9 @@ class SqliteStore(CheckpointStore):
         def append(database: sqlite3.Connection) -> None:
             _append(database, lease, bodies, after, summary)
             if release:
-                database.execute("UPDATE leases SET owner = '' WHERE run_id = ?", (lease.run_id,))
+                database.execute("DELETE FROM leases WHERE run_id = ?", (lease.run_id,))
 
-        await self._open_writer().submit(lease.run_id, append)
+        await self._submit(lease.run_id, append)
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         return await self._read(lambda database: _read_records(database, run_id, after))
@@ -193,12 +188,12 @@ class SqliteStore(CheckpointStore):
         return await self._read(lambda database: _find(database, query))
 
     async def damaged_runs(self) -> list[str]:
-        """The ids of the runs that `find` passes over, as they cannot be read."""
+        """Return the ids of the runs that `find` skips because they cannot be read."""
 
         def read(database: sqlite3.Connection) -> list[str]:
-            marks = ", ".join("?" * len(_STATUSES))
+            marks = ", ".join("?" * len(RunStatus))
             sql = f"SELECT run_id FROM runs WHERE status NOT IN ({marks}) ORDER BY run_id"
-            return [run_id for [run_id] in database.execute(sql, _STATUSES)]
+            return [run_id for [run_id] in database.execute(sql, [*map(str, RunStatus)])]
 
         return await self._read(read)
 
@@ -207,35 +202,26 @@ class SqliteStore(CheckpointStore):
             row = database.execute("SELECT number FROM runs WHERE run_id = ?", (run_id,)).fetchone()
             if row is None:
                 raise RunNotFound(run_id)
-            held = _lease(database, run_id)
-            now = time.time()
-            if held is not None and held.owner and held.is_held(now):
-                raise RunBusy(run_id, held.owner, held.expires_at - now)
+            check_free(_lease(database, run_id), now=time.time())
             database.execute("DELETE FROM entries WHERE run = ?", row)
             database.execute("DELETE FROM runs WHERE number = ?", row)
-            # Whoever let it expire must not go on as if it were a new run.
-            database.execute("UPDATE leases SET owner = '' WHERE run_id = ?", (run_id,))
+            database.execute("DELETE FROM leases WHERE run_id = ?", (run_id,))
 
-        await self._open_writer().submit(run_id, delete)
+        await self._submit(run_id, delete)
 
-    def _open_writer(self) -> SqliteWriter:
-        if self._writer is None:
-            raise StoreUnavailable(str(self.path), "it is not open: use `async with store: ...`")
-        return self._writer
+    async def _submit(self, run_id: str, perform: Callable[[sqlite3.Connection], A]) -> A:
+        self._check_open()
+        return await self._writer.submit(run_id, perform)
 
     async def _read(self, read: Callable[[sqlite3.Connection], A]) -> A:
-        def locked() -> A:
-            with self._reading:
-                if self._reader is None:
-                    raise StoreUnavailable(
-                        str(self.path), "it is not open: use `async with store: ...`"
-                    )
-                try:
-                    return read(self._reader)
-                except sqlite3.Error as error:
-                    raise StoreUnavailable(str(self.path), f"it cannot be read: {error}") from error
+        def perform() -> A:
+            try:
+                return read(self._reader)
+            except sqlite3.Error as error:
+                raise StoreUnavailable(str(self.path), f"it cannot be read: {error}") from error
 
-        return await to_thread.run_sync(locked)
+        self._check_open()
+        return await to_thread.run_sync(perform, limiter=self._reading)
 
 
 _INFO = """
@@ -244,7 +230,7 @@ _INFO = """
     FROM runs
     JOIN entries AS newest ON newest.run = runs.number AND newest.sequence =
          (SELECT max(sequence) FROM entries WHERE entries.run = runs.number)
-    LEFT JOIN leases ON leases.run_id = runs.run_id AND leases.owner != ''
+    LEFT JOIN leases ON leases.run_id = runs.run_id
 """
 
 
@@ -255,12 +241,6 @@ def _lease(database: sqlite3.Connection, run_id: str) -> Lease | None:
     return None if row is None else Lease(run_id, *row)
 
 
-def _check_held(lease: Lease, held: Lease | None) -> None:
-    if held is None or held.fence != lease.fence or not held.owner:
-        owner = held.owner if held and held.owner else "nobody"
-        raise LeaseLost(lease.run_id, f"it is held by {owner}")
-
-
 def _append(
     database: sqlite3.Connection,
     lease: Lease,
@@ -268,7 +248,7 @@ def _append(
     after: int,
     summary: RunSummary | None,
 ) -> None:
-    """Check everything, then write: a refused append leaves the others of its commit alone."""
+    """Check everything before writing, so that a refused append does not affect its commit."""
     owner, fence, number, length = database.execute(
         "SELECT leases.owner, leases.fence, runs.number,"
         " (SELECT max(sequence) FROM entries WHERE run = runs.number)"
@@ -277,8 +257,7 @@ def _append(
         " LEFT JOIN runs ON runs.run_id = wanted.run_id",
         (lease.run_id,),
     ).fetchone()
-    if fence != lease.fence or not owner:
-        raise LeaseLost(lease.run_id, f"it is held by {owner or 'nobody'}")
+    check_current(lease, owner and Lease(lease.run_id, owner, fence, 0))
     if (length or 0) != after:
         raise LeaseLost(lease.run_id, f"its journal has {length or 0} entries, not {after}")
     if summary is not None:
@@ -317,14 +296,14 @@ def _read_records(database: sqlite3.Connection, run_id: str, after: int) -> list
         return []
     records: list[Record] = []
     while True:
-        # A chunk at a time: each ends its snapshot, and a journal only ever grows at its end.
+        # Each piece ends its snapshot, and a journal only ever grows at its end.
         rows = database.execute(
             "SELECT sequence, written_at, body FROM entries WHERE run = ? AND sequence > ?"
             " ORDER BY sequence LIMIT ?",
-            (row[0], after, _CHUNK),
+            (row[0], after, _ROWS_PER_READ),
         ).fetchall()
         records += [Record(*columns) for columns in rows]
-        if len(rows) < _CHUNK:
+        if len(rows) < _ROWS_PER_READ:
             return records
         after = records[-1].sequence
 
@@ -338,8 +317,7 @@ def _find(database: sqlite3.Connection, query: RunQuery) -> list[RunInfo]:
         conditions.append(f"status IN ({', '.join('?' * len(query.statuses))})")
         parameters += [str(status) for status in query.statuses]
     if query.resumable:
-        conditions.append("status != ?")
-        parameters.append(str(RunStatus.COMPLETED))
+        conditions.append("status NOT IN ('completed', 'cancelled')")
     if query.updated_before is not None:
         conditions.append("newest.written_at < ?")
         parameters.append(query.updated_before)
@@ -348,14 +326,14 @@ def _find(database: sqlite3.Connection, query: RunQuery) -> list[RunInfo]:
     now = time.time()
     found: list[RunInfo] = []
     with closing(database.execute(sql, parameters)) as cursor:
-        # Whether an owner lives is not for SQL to say, so paging is done on what is left.
+        # SQL cannot tell whether an owner lives, so the paging is done here.
         for row in cursor:
             if len(found) >= wanted:
                 break
             try:
                 info = _info(row)
             except CorruptCheckpoint as error:
-                logger.warning("run %r is passed over: %s", error.run_id, error)
+                logger.warning("skipping run %r: %s", error.run_id, error)
                 continue
             if query.matches(info, now):
                 found.append(info)

@@ -1,20 +1,26 @@
-"""Finding runs, naming them, deleting them."""
+"""Find, name, keep and delete runs."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import anyio
 import anyio.lowlevel
 
 from effectflow.checkpoint import (
+    Checkpoints,
     CheckpointStore,
+    KeepsHistory,
     LeaseLost,
     RunBusy,
+    RunNotFound,
     RunQuery,
     RunStatus,
+    step,
 )
-from effectflow.testing.store_conformance.check import (
+from effectflow.effects import Do, Effect, ask, fail, pure, traverse
+from effectflow.testing.store_conformance._check import (
     bodies_of,
     check,
     claimed,
@@ -22,6 +28,7 @@ from effectflow.testing.store_conformance.check import (
     summary_of,
     written,
 )
+from effectflow.workflows import workflow
 
 HOSTILE_RUN_IDS = (
     "",
@@ -44,7 +51,7 @@ HOSTILE_RUN_IDS = (
 
 
 @check
-async def runs_are_found_by_what_they_are_newest_first(store: CheckpointStore) -> None:
+async def find_selects_runs_and_sorts_the_newest_first(store: CheckpointStore) -> None:
     for number in range(5):
         lease = await claimed(store, f"r{number}")
         status = RunStatus.COMPLETED if number % 2 else RunStatus.FAILED
@@ -62,14 +69,26 @@ async def runs_are_found_by_what_they_are_newest_first(store: CheckpointStore) -
     assert await found(RunQuery(limit=0, offset=2)) == []
     assert await found(RunQuery(workflow="odd")) == ["r3", "r1"]
     assert await found(RunQuery(statuses=frozenset({RunStatus.FAILED}))) == ["r4", "r2", "r0"]
-    # The newest is held by this very process.
+    # This process holds the newest.
     assert await found(RunQuery(resumable=True)) == ["r2", "r0"]
     assert await found(RunQuery(updated_before=time.time() - 60)) == []
     assert len(await found(RunQuery(updated_before=time.time() + 60))) == 5
 
 
 @check
-async def pages_have_every_run_once(store: CheckpointStore) -> None:
+async def a_run_is_resumable_until_it_is_completed_or_cancelled(store: CheckpointStore) -> None:
+    for status in RunStatus:
+        lease = await claimed(store, status.value)
+        await store.append(lease, [b"x"], after=0, summary=summary_of(status), release=True)
+
+    found = {info.run_id for info in await store.find(RunQuery(resumable=True))}
+    assert found == {"pending", "running", "suspended", "interrupted", "failed"}
+    cancelled = await store.find(RunQuery(statuses=frozenset({RunStatus.CANCELLED})))
+    assert [info.run_id for info in cancelled] == ["cancelled"]
+
+
+@check
+async def pages_contain_every_run_once(store: CheckpointStore) -> None:
     run_ids = [f"r{number:02}" for number in range(23)]
     for run_id in run_ids:
         await written(store, run_id, b"x")
@@ -82,7 +101,7 @@ async def pages_have_every_run_once(store: CheckpointStore) -> None:
 
 @check
 async def each_run_is_found_once_while_others_are_added(store: CheckpointStore) -> None:
-    """Also by a store that asks for them piece by piece."""
+    """Even by a store that queries them in pieces."""
     there = {f"r{number:03}" for number in range(450)}
     async with anyio.create_task_group() as group:
         for run_id in there:
@@ -109,7 +128,7 @@ async def each_run_is_found_once_while_others_are_added(store: CheckpointStore) 
 
 
 @check
-async def a_deleted_run_is_gone_and_its_stale_owner_cannot_bring_it_back(
+async def a_stale_owner_cannot_restore_a_deleted_run(
     store: CheckpointStore,
 ) -> None:
     lease = await claimed(store)
@@ -129,7 +148,7 @@ async def a_deleted_run_is_gone_and_its_stale_owner_cannot_bring_it_back(
 
 
 @check
-async def hostile_run_ids_are_names_like_any_other(store: CheckpointStore) -> None:
+async def hostile_run_ids_are_plain_names(store: CheckpointStore) -> None:
     for run_id in HOSTILE_RUN_IDS:
         await written(store, run_id, run_id.encode())
 
@@ -142,3 +161,62 @@ async def hostile_run_ids_are_names_like_any_other(store: CheckpointStore) -> No
     for run_id in HOSTILE_RUN_IDS:
         await store.delete(run_id)
     assert await store.find() == []
+
+
+@dataclass(frozen=True)
+class _App:
+    checkpoints: Checkpoints
+    is_broken: bool = False
+
+
+@step
+def _deliver(item: str) -> Effect[_App, str, str]:
+    def perform(app: _App) -> Effect[object, str, str]:
+        return fail("broken") if app.is_broken else pure(item)
+
+    return ask(_App).and_then(perform)
+
+
+@workflow
+def _delivery(items: list[str]) -> Do[_App, str, list[str]]:
+    return (yield from traverse(items, _deliver))
+
+
+@check
+async def a_completed_run_is_deleted_unless_it_is_preserved(store: CheckpointStore) -> None:
+    """A failed run stays and can be resumed. A deleted run can be started again."""
+    checkpoints = Checkpoints(store, preserve=False)
+    for _ in range(2):
+        await _delivery.start(["a", "b"], run_id="r").run(_App(checkpoints, is_broken=True))
+        info = await store.info("r")
+        assert info is not None
+        assert (info.summary.status, info.lease) == (RunStatus.FAILED, None)
+
+        assert await _delivery.resume("r").run_or_raise(_App(checkpoints)) == ["a", "b"]
+        assert await store.info("r") is None
+        assert await store.read("r") == []
+        assert await store.find() == []
+        with fails(RunNotFound):
+            await store.delete("r")
+
+
+@check
+async def a_history_limit_removes_no_records(store: CheckpointStore) -> None:
+    """At any value and any time. It concerns one run only."""
+    if not isinstance(store, KeepsHistory):
+        return
+    expected: dict[str, list[bytes]] = {"r0": [], "r1": [], "other": []}
+    for limits in ((0, 1), (10, 0), (1, 2)):
+        for run_id, limit in zip(("r0", "r1"), limits, strict=True):
+            store.keep_history(run_id, limit)
+        for run_id, bodies in expected.items():
+            lease = await claimed(store, run_id)
+            for number in range(4):
+                await store.append(lease, [b"%d" % number], after=len(bodies), summary=summary_of())
+                bodies.append(b"%d" % number)
+            await store.release(lease)
+
+    for run_id, bodies in expected.items():
+        assert await bodies_of(store, run_id) == bodies
+    await store.delete("r0")
+    assert {info.run_id for info in await store.find()} == {"r1", "other"}

@@ -1,22 +1,26 @@
-"""Who may write to a run."""
+"""Claim, renew and release the lease of a run."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 
 from effectflow.checkpoint import (
     CheckpointStore,
+    Lease,
     LeaseLost,
     Owner,
     RunBusy,
     RunQuery,
 )
-from effectflow.testing.store_conformance.check import (
+from effectflow.testing.store_conformance._check import (
     bodies_of,
     check,
     claimed,
@@ -26,7 +30,7 @@ from effectflow.testing.store_conformance.check import (
 
 
 @check
-async def a_stale_owner_is_fenced(store: CheckpointStore) -> None:
+async def a_stale_owner_cannot_write(store: CheckpointStore) -> None:
     old = await claimed(store, seconds=0)
     await store.append(old, [b"1"], after=0, summary=summary_of())
     new = await claimed(store)
@@ -35,17 +39,17 @@ async def a_stale_owner_is_fenced(store: CheckpointStore) -> None:
     with fails(LeaseLost):
         await store.append(old, [b"x"], after=1)
     with fails(LeaseLost):
-        await store.renew(old, seconds=60)
+        store.renew(old, seconds=60)
     await store.release(old)
     await store.append(new, [b"2"], after=1)
     assert await bodies_of(store) == [b"1", b"2"]
 
 
 @check
-async def an_expired_lease_that_nobody_took_still_writes(store: CheckpointStore) -> None:
+async def an_expired_lease_writes_until_the_run_is_claimed(store: CheckpointStore) -> None:
     lease = await claimed(store, seconds=0)
     await store.append(lease, [b"1"], after=0, summary=summary_of())
-    await store.renew(lease, seconds=60)
+    store.renew(lease, seconds=60)
 
     assert await bodies_of(store) == [b"1"]
     with fails(RunBusy):
@@ -68,8 +72,8 @@ async def a_held_run_is_busy_until_it_is_released(store: CheckpointStore) -> Non
 
 
 @check
-async def an_owner_may_claim_what_it_holds(store: CheckpointStore) -> None:
-    """As it does when it does not know whether its first claim got through."""
+async def an_owner_can_claim_a_run_that_it_holds(store: CheckpointStore) -> None:
+    """It does so if it does not know whether its first claim succeeded."""
     owner = str(Owner.new())
     first = await store.claim("r", owner=owner, seconds=60)
     second = await store.claim("r", owner=owner, seconds=60)
@@ -78,15 +82,15 @@ async def an_owner_may_claim_what_it_holds(store: CheckpointStore) -> None:
     with fails(LeaseLost):
         await store.append(first, [b"x"], after=0, summary=summary_of())
     with fails(LeaseLost):
-        await store.renew(first, seconds=60)
+        store.renew(first, seconds=60)
     await store.release(first)
     await store.append(second, [b"1"], after=0, summary=summary_of())
 
 
 @check
-async def renewal_moves_the_expiry(store: CheckpointStore) -> None:
+async def a_renewal_extends_the_lease(store: CheckpointStore) -> None:
     lease = await claimed(store, seconds=0)
-    renewed = await store.renew(lease, seconds=60)
+    renewed = store.renew(lease, seconds=60)
 
     assert renewed.expires_at > lease.expires_at
     with fails(RunBusy):
@@ -94,8 +98,49 @@ async def renewal_moves_the_expiry(store: CheckpointStore) -> None:
 
 
 @check
-async def a_lease_that_has_expired_is_free(store: CheckpointStore) -> None:
-    """Also that of an owner of another host, of which nobody here can tell whether it lives."""
+async def a_lease_is_renewed_while_the_event_loop_is_blocked(store: CheckpointStore) -> None:
+    """From another thread, as one that renews the leases of all runs does."""
+    expired = await claimed(store, seconds=0)
+    stale = await claimed(store, "taken", seconds=0)
+    await claimed(store, "taken")
+
+    with ThreadPoolExecutor(1) as pool:
+        renewed = pool.submit(partial(store.renew, expired, seconds=60)).result(timeout=30)
+        lost = pool.submit(partial(store.renew, stale, seconds=60)).exception(timeout=30)
+
+    assert (renewed.owner, renewed.fence) == (expired.owner, expired.fence)
+    assert renewed.expires_at > expired.expires_at
+    assert isinstance(lost, LeaseLost)
+    with fails(RunBusy):
+        await claimed(store)
+
+
+@check
+async def a_concurrent_renewal_never_undoes_a_takeover(store: CheckpointStore) -> None:
+    for number in range(10):
+        run_id = f"r{number}"
+        stale = await claimed(store, run_id, seconds=0)
+        renewing = threading.Event()
+
+        def renew_until_lost(stale: Lease = stale, renewing: threading.Event = renewing) -> bool:
+            try:
+                while True:
+                    store.renew(stale, seconds=0)
+                    renewing.set()
+            except LeaseLost:
+                return True
+
+        with ThreadPoolExecutor(1) as pool:
+            is_lost = pool.submit(renew_until_lost)
+            assert renewing.wait(timeout=30)
+            taken = await claimed(store, run_id)
+            assert is_lost.result(timeout=30)
+        await store.append(taken, [b"1"], after=0, summary=summary_of())
+
+
+@check
+async def an_expired_lease_is_free(store: CheckpointStore) -> None:
+    """Even if its owner is on another host, where nothing tells whether it lives."""
     elsewhere = str(Owner(1, "elsewhere", "1", "1"))
     await store.claim("r", owner=elsewhere, seconds=0.3)
     with fails(RunBusy):
@@ -106,10 +151,10 @@ async def a_lease_that_has_expired_is_free(store: CheckpointStore) -> None:
 
 
 @check
-async def a_lease_that_a_clock_far_behind_has_set_is_free_and_fenced(
+async def a_lease_from_a_slow_clock_is_free_and_then_fenced(
     store: CheckpointStore,
 ) -> None:
-    """Its owner, by whose clock it holds, may write until somebody takes the run, and not after."""
+    """By its own clock the owner still holds it, and may write until another owner claims the run."""
     elsewhere = str(Owner(1, "elsewhere", "1", "1"))
     behind = await store.claim("r", owner=elsewhere, seconds=-3600)
     await store.append(behind, [b"1"], after=0, summary=summary_of())
@@ -119,7 +164,7 @@ async def a_lease_that_a_clock_far_behind_has_set_is_free_and_fenced(
     with fails(LeaseLost):
         await store.append(behind, [b"x"], after=1)
     with fails(LeaseLost):
-        await store.renew(behind, seconds=3600)
+        store.renew(behind, seconds=3600)
     await store.release(behind)
     await store.append(taken, [b"2"], after=1)
     with fails(RunBusy):
@@ -128,10 +173,10 @@ async def a_lease_that_a_clock_far_behind_has_set_is_free_and_fenced(
 
 
 @check
-async def a_lease_that_a_clock_far_ahead_has_set_ends_when_its_owner_says_so(
+async def a_renewal_can_shorten_a_lease_from_a_fast_clock(
     store: CheckpointStore,
 ) -> None:
-    """A renewal counts from now, also if that is earlier."""
+    """A renewal counts from now, even if the lease then ends earlier."""
     elsewhere = str(Owner(1, "elsewhere", "1", "1"))
     ahead = await store.claim("r", owner=elsewhere, seconds=10**8)
     await store.append(ahead, [b"1"], after=0, summary=summary_of())
@@ -139,7 +184,7 @@ async def a_lease_that_a_clock_far_ahead_has_set_ends_when_its_owner_says_so(
         await claimed(store)
     assert caught.error.expires_in > 10**7
 
-    renewed = await store.renew(ahead, seconds=60)
+    renewed = store.renew(ahead, seconds=60)
     assert renewed.expires_at < ahead.expires_at
     with fails(RunBusy) as caught:
         await store.delete("r")
@@ -176,9 +221,9 @@ async def a_lease_of_a_dead_process_is_free_at_once(store: CheckpointStore) -> N
 
 @asynccontextmanager
 async def _held_by_another_process(store: CheckpointStore, *run_ids: str) -> AsyncGenerator[None]:
-    """Runs whose leases name a process, which is killed in the end."""
+    """Write runs whose leases belong to another process, which is killed at the end."""
     script = "from effectflow.checkpoint import Owner; print(Owner.new(), flush=True); input()"
-    child = subprocess.Popen(  # noqa: ASYNC220, for no time worth speaking of
+    child = subprocess.Popen(  # noqa: ASYNC220, it takes only milliseconds
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with child:

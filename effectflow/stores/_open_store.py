@@ -1,4 +1,4 @@
-"""`open_store`: a store from one line of text."""
+"""Create a store from a URL."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping
 
 from effectflow.checkpoint.store import CheckpointStore
 from effectflow.effects.optional import needs
-from effectflow.stores.memory import MemoryStore
-from effectflow.stores.sqlite import SqliteStore
-
-__all__ = ["open_store"]
+from effectflow.stores._memory import MemoryStore
+from effectflow.stores._sqlite import SqliteStore
 
 
 def open_store(url: str) -> CheckpointStore:
-    """The store that a URL names, yet to be entered with `async with`.
+    """Return the store that a URL names. Enter it with `async with`.
 
     ==========================  =====================================================
     `memory:`                   `MemoryStore()`
@@ -24,14 +22,14 @@ def open_store(url: str) -> CheckpointStore:
     `redis://host:6379/0`       `RedisStore("redis://host:6379/0")`
     ==========================  =====================================================
 
-    Raises ValueError for any other URL, and ModuleNotFoundError, which says what to install, for one
-    whose driver is missing.
+    Raise ValueError for any other URL, and ModuleNotFoundError if the driver is missing, with the
+    command that installs it.
     """
     scheme, separator, rest = url.partition(":")
     make = _SCHEMES.get(scheme)
     if not separator or make is None:
         raise ValueError(
-            f"{_without_password(url)!r} names no store that this version has. "
+            f"{_without_password(url)!r} does not name a store. "
             "Use memory:, file:DIRECTORY, sqlite:///FILE, such as sqlite:///runs.db, "
             "postgresql://HOST/DATABASE or redis://HOST"
         )
@@ -40,7 +38,9 @@ def open_store(url: str) -> CheckpointStore:
 
 def _memory(url: str, rest: str) -> CheckpointStore:
     if rest:
-        raise ValueError(f"{_without_password(url)!r}: a memory store has no name; use memory:")
+        raise ValueError(
+            f"{_without_password(url)!r}: a memory store does not have a name; use memory:"
+        )
     return MemoryStore()
 
 
@@ -59,27 +59,27 @@ def _file(url: str, rest: str) -> CheckpointStore:
     if not path:
         raise ValueError(f"{url!r}: write file:DIRECTORY, such as file:./runs or file:/var/runs")
     with needs("file"):
-        from effectflow.stores.file import FileStore
+        from effectflow.stores._file import FileStore
 
     return FileStore(path)
 
 
 def _postgres(url: str, _rest: str) -> CheckpointStore:
     with needs("postgres"):
-        from effectflow.stores.postgres import PostgresStore
+        from effectflow.stores._postgres import PostgresStore
 
     return PostgresStore(url)
 
 
 def _redis(url: str, _rest: str) -> CheckpointStore:
     with needs("redis"):
-        from effectflow.stores.redis import RedisStore
+        from effectflow.stores._redis import RedisStore
 
     return RedisStore(url)
 
 
 def _without_password(url: str) -> str:
-    """A URL as it may be shown: whole only if there is nowhere that a password could be."""
+    """Return a URL that can be shown: shortened if it may contain a password."""
     scheme, _, rest = url.partition(":")
     return f"{scheme}:..." if "@" in rest or "?" in rest else url
 

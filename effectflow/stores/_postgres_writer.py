@@ -1,4 +1,4 @@
-"""The one task that appends to PostgreSQL, and sends together whatever waits."""
+"""The task that appends to PostgreSQL, and sends all queued appends together."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
+from psycopg_pool import AsyncConnectionPool
 
 from effectflow.checkpoint.errors import LeaseLost, SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import RunSummary
-from effectflow.stores.patience import Patience
-from effectflow.stores.postgres_connection import Connection, Pool, Queries
-from effectflow.stores.postgres_schema import escaped, key_of
+from effectflow.stores._postgres_schema import Queries, escaped, key_of
+from effectflow.stores._servers import Reconnect
 
-__all__ = ["Append", "PostgresWriter"]
+Connection: TypeAlias = psycopg.AsyncConnection[Any]
 
-_APPENDS_IN_A_BATCH = 500
-_BYTES_IN_A_BATCH = 16 * 1024 * 1024
-"""Of a batch of several appends. The server takes no statement of a gibibyte, and ends the connection."""
+_APPENDS_PER_BATCH = 500
+_BYTES_PER_BATCH = 16 * 1024 * 1024
+"""The limit for a batch of several appends. The server refuses a statement of a gibibyte, and closes
+the connection."""
 
 
 @dataclass(slots=True, eq=False)
 class Append:
-    """An append that waits for its turn, or for its answer.
+    """An append that is queued or was sent.
 
     Attributes:
-        unanswered: how often it was sent without an answer; each time it may have worked.
-        done: ends with its answer.
+        unanswered: how often it was sent without an answer; each time it may have been written.
+        done: resolved with its outcome.
     """
 
     lease: Lease
@@ -48,7 +49,7 @@ class Append:
         return key_of(self.lease.run_id)
 
     def end(self, error: Exception | None = None) -> None:
-        """Tell who waits; nobody does if the wait was cancelled."""
+        """Resolve `done`, unless its waiter was cancelled."""
         if self.done.done():
             return
         if error is None:
@@ -57,17 +58,19 @@ class Append:
             self.done.set_exception(error)
 
     def fail(self, reason: str) -> None:
-        """Tell who waits that it could not be saved, or may not have been."""
+        """Resolve `done` with SaveFailed."""
         self.end(SaveFailed(self.lease.run_id, reason, is_unknown=self.unanswered > 0))
 
 
 class PostgresWriter:
-    """Sends appends on a connection of its own, those together that wait while others are under way."""
+    """Sends appends on its own connection; those that queue up meanwhile are sent together."""
 
-    def __init__(self, pool: Pool, queries: Queries, patience: Patience) -> None:
+    def __init__(
+        self, pool: AsyncConnectionPool[Connection], queries: Queries, reconnect: Reconnect
+    ) -> None:
         self._pool = pool
         self._queries = queries
-        self._patience = patience
+        self._reconnect = reconnect
         self._own: Connection | None = None
         self._waiting: list[Append] = []
         self._has_waiting = asyncio.Event()
@@ -75,13 +78,13 @@ class PostgresWriter:
         self._task = asyncio.create_task(self._work())
 
     async def submit(self, append: Append) -> None:
-        """Send this with the next ones. Fails with SaveFailed, LeaseLost or ValueError."""
+        """Send this append with the next batch. Raise SaveFailed, LeaseLost or ValueError."""
         self._waiting.append(append)
         self._has_waiting.set()
         await append.done
 
     async def close(self) -> None:
-        """Finish what waits, and give the connection back."""
+        """Send all queued appends, and return the connection to the pool."""
         self._is_closing = True
         self._has_waiting.set()
         await self._task
@@ -100,11 +103,11 @@ class PostgresWriter:
                 self._has_waiting.clear()
 
     def _next_batch(self) -> list[Append]:
-        """Those that have waited longest, which wait no more; one at least if any does."""
+        """Pop the oldest queued appends, up to the batch limits."""
         count = size = 0
-        for append in self._waiting[:_APPENDS_IN_A_BATCH]:
+        for append in self._waiting[:_APPENDS_PER_BATCH]:
             size += sum(map(len, append.bodies))
-            if count and size > _BYTES_IN_A_BATCH:
+            if count and size > _BYTES_PER_BATCH:
                 break
             count += 1
         batch = self._waiting[:count]
@@ -118,38 +121,38 @@ class PostgresWriter:
             for append in batch:
                 append.fail(str(error))
         except Exception as defect:
-            # Nobody is to wait for ever.
+            # Without this, their callers would wait for ever.
             for append in batch:
                 append.end(defect)
 
     async def _deliver(self, batch: Sequence[Append]) -> None:
         try:
-            await self._patience.ask(lambda: self._attempt(batch))
+            await self._reconnect.ask(lambda: self._attempt(batch))
         except psycopg.Error as refusal:
             if len(batch) == 1:
-                batch[0].fail(f"the server gave it up: {refusal}")
+                batch[0].fail(f"the server refused it: {refusal}")
                 return
-            # One of them is to blame, such as a run whose lease somebody has locked.
+            # One of them is the cause, such as a run whose lease another program has locked.
             for append in batch:
                 await self._deliver([append])
 
     async def _attempt(self, batch: Sequence[Append]) -> None:
-        """Send what has no answer yet. Called again when the connection was lost."""
+        """Send the appends that have no answer yet. Called again after a lost connection."""
         connection = await self._connection()
-        # In one order for everybody, so that no two programs wait for one another's locks.
+        # All programs lock in the same order, so that they cannot deadlock.
         todo = sorted((one for one in batch if not one.done.done()), key=lambda one: one.key)
         problems = await self._ask(connection, todo)
         for append, problem in zip(todo, problems, strict=True):
             if problem is None:
                 append.end()
             elif append.unanswered and await self._is_written(connection, append):
-                # An earlier sending did it, which may have been under way until now.
+                # An earlier request wrote it, and may have been under way until now.
                 append.end()
             else:
                 append.end(_refusal(append, problem))
 
     async def _ask(self, connection: Connection, todo: Sequence[Append]) -> list[str | None]:
-        """Why each was refused, or None; once for all, as all of them are one transaction."""
+        """Return why each append was refused, or None for each that was written."""
         for append in todo:
             append.unanswered += 1
         rows: list[Any] = []
@@ -169,7 +172,7 @@ class PostgresWriter:
         return [problem for (problem,) in rows]
 
     async def _connection(self) -> Connection:
-        """The writer's own connection; another one if it was lost."""
+        """Return the writer's own connection, or a new one if it was lost."""
         if self._own is not None:
             if not self._own.closed:
                 return self._own
@@ -179,7 +182,7 @@ class PostgresWriter:
         return self._own
 
     async def _is_written(self, connection: Connection, append: Append) -> bool:
-        """Whether an append happened whose answer was lost. Nobody else writes with its fence."""
+        """Return whether an append whose answer was lost was written: only it has used its fence."""
         rows = await self._queries.rows(
             connection,
             "SELECT body FROM {schema}.entries JOIN {schema}.runs ON run = number"
@@ -234,7 +237,7 @@ def _summary_json(append: Append) -> str | None:
 
 
 def _is_answer(error: psycopg.Error) -> bool:
-    """Whether the server has said that nothing was done; one that ends (FATAL) has not."""
+    """Return whether the server says that nothing was written. A FATAL error does not say so."""
     return error.diag.severity_nonlocalized == "ERROR"
 
 

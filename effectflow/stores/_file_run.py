@@ -1,15 +1,15 @@
-"""One run as files, and how they are read back, also when some are damaged.
+"""The folder of one run: how it is written, and how it is read, even if some files are damaged.
 
 ::
 
-    checkpoint.json                     the newest entries, with what the run is found by
-    history/checkpoint-{time}.json      what `checkpoint.json` was before, the newest few
-    history/damaged-{time}.json         what it was when it was found damaged
-    entries/{first sequence}.json       older entries, some hundred a file, never written again
-    lease.json                          who holds the run
+    checkpoint.json                     the newest entries and the summary of the run
+    history/checkpoint-{time}.json      earlier versions of `checkpoint.json`, the newest few
+    history/damaged-{time}.json         a version of it that was damaged
+    entries/{first sequence}.json       older entries, about a hundred in each file, never rewritten
+    lease.json                          the newest lease
 
-`checkpoint.json` has a bounded number of entries, so what a save costs does not depend on how long the
-run is. It also has the fence of whoever saved it, and whether the lease was given free with it.
+`checkpoint.json` has a bounded number of entries, so the cost of a save does not depend on the length
+of the run. It also has the fence under which it was saved, and whether that lease was then released.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,7 +30,15 @@ import orjson
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunStatus, RunSummary
-from effectflow.stores.file_format import (
+from effectflow.stores._atomic_files import (
+    TEMPORARY,
+    Unsynced,
+    folder_name,
+    keep_copy,
+    sync_folder,
+    write_whole,
+)
+from effectflow.stores._file_format import (
     Damaged,
     Row,
     RunState,
@@ -41,30 +50,23 @@ from effectflow.stores.file_format import (
     encode_state,
     row_of,
 )
-from effectflow.stores.file_history import copies_of, new_stamp, without_old
-from effectflow.stores.file_writing import (
-    TEMPORARY,
-    Unsynced,
-    folder_name,
-    keep_copy,
-    sync_folder,
-    write_whole,
-)
-
-__all__ = ["Mark", "RunFolder", "is_same", "run_id_of"]
 
 logger = logging.getLogger(__name__)
 
 Mark: TypeAlias = tuple[int, int, int]
-"""What a file is told by: its inode, time and size."""
+"""What changes whenever a file is replaced: its inode, time and size."""
 
-_ENTRIES_IN_A_FILE = 100
-_BYTES_IN_A_FILE = 1024 * 1024
+_ENTRIES_PER_FILE = 100
+_BYTES_PER_FILE = 1024 * 1024
+
+_OLDER = re.compile(r"\d{9,18}\.json")
+_COPY = re.compile(r"checkpoint-\d{8}T\d{6}\.\d{6}Z\.json")
+_STAMP = "%Y%m%dT%H%M%S.%fZ"
 
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What a save has left, as long as the checkpoint has this mark."""
+    """What a save left behind. It is valid as long as the checkpoint has this mark."""
 
     mark: Mark
     state: RunState
@@ -72,19 +74,10 @@ class _Saved:
     rows: list[Row]
 
 
-_OLDER = re.compile(r"\d{9,18}\.json")
-
-
-def is_same(lease: Lease, held: Lease) -> bool:
-    """Whether a lease is the one that is held."""
-    # Also by the owner: a fence is given out twice if the newest lease was lost with its file.
-    return (lease.fence, lease.owner) == (held.fence, held.owner)
-
-
 def run_id_of(path: Path) -> str | None:
-    """The run that a folder is of; None if it is of none, or was copied from another folder."""
+    """Return the run of a folder; None if it has none, or was copied from another folder."""
     is_copy = False
-    for file in _files_that_name_it(path):
+    for file in _files_with_run_id(path):
         try:
             run_id: Any = orjson.loads(file.read_bytes())["run_id"]
             if folder_name(run_id) == path.name:
@@ -95,16 +88,16 @@ def run_id_of(path: Path) -> str | None:
     return None if is_copy or folder_name(path.name) != path.name else path.name
 
 
-def _files_that_name_it(path: Path) -> Iterator[Path]:
+def _files_with_run_id(path: Path) -> Iterator[Path]:
     yield path / "lease.json"
     yield path / "checkpoint.json"
-    yield from copies_of(path)
+    yield from _copies_of(path)
 
 
 class RunFolder:
-    """The files of one run. Whoever writes holds its lock, and its lease.
+    """The files of one run. A writer holds the lock of the run and its lease.
 
-    `history` is how many copies of earlier checkpoints are kept.
+    `history` is the number of copies of earlier checkpoints to keep.
     """
 
     def __init__(self, path: Path, run_id: str, *, history: int = 10) -> None:
@@ -117,9 +110,9 @@ class RunFolder:
     # The lease.
 
     def lease(self, state: RunState | None) -> Lease:
-        """The newest lease, given where the run stands; its owner is empty if nobody holds it.
+        """Return the newest lease, given the state of the run. Its owner is empty if it is free.
 
-        One that is missing or damaged is free. Its fence is known from the checkpoint.
+        It is free if its file is missing or damaged. The checkpoint then tells its fence.
         """
         fence = 0 if state is None else state.fence
         lease = self._written_lease()
@@ -136,26 +129,31 @@ class RunFolder:
             return None
         except Damaged as damage:
             logger.warning(
-                "lease.json of run %r is damaged (%s): the run counts as free, and whoever drives it "
-                "now will be refused",
+                "lease.json of run %r is damaged (%s): the run can be claimed, and its current owner, "
+                "if any, can no longer write",
                 self.run_id,
                 damage,
             )
             return None
+
+    def is_current(self, lease: Lease, state: RunState | None) -> bool:
+        """Return whether this is the lease that holds the run, given its state."""
+        held = self.lease(state)
+        return (lease.fence, lease.owner) == (held.fence, held.owner)
 
     def write_lease(self, lease: Lease) -> None:
         self.path.mkdir(exist_ok=True)
         write_whole(self.path / "lease.json", encode_lease(lease))
 
     def is_claimed_only(self, state: RunState | None) -> bool:
-        """Whether nothing was ever appended, given where the run stands."""
-        # Not by the folder alone, which is empty at first: programs that copy files may leave it out.
+        """Return whether nothing was ever appended, given the state of the run."""
+        # The folder alone does not tell: it is empty at first, and copying programs may omit it.
         return state is None and not (self.path / "entries").exists()
 
     # The journal as it is read.
 
     def mark(self) -> Mark | None:
-        """What changes whenever the run is saved; None if there is no `checkpoint.json`."""
+        """Return what changes with every save, or None if `checkpoint.json` is missing."""
         try:
             status = os.stat(self._checkpoint)
         except FileNotFoundError:
@@ -163,11 +161,11 @@ class RunFolder:
         return status.st_ino, status.st_mtime_ns, status.st_size
 
     def state(self) -> RunState | None:
-        """Where the run stands; None if it is not there.
+        """Return the state of the run, or None if it does not exist.
 
-        A checkpoint that is damaged is replaced by the newest good one of the history, with a warning
-        that says what was lost. Fails with CorruptCheckpoint if there is none, and with
-        UnsupportedVersion if a newer effectflow wrote it.
+        If the checkpoint is damaged, read the newest intact copy instead, and log what was lost. Raise
+        CorruptCheckpoint if there is no such copy, and UnsupportedVersion if a newer effectflow wrote
+        it.
         """
         last = self._last
         if last is not None and last.mark == self.mark():
@@ -175,22 +173,22 @@ class RunFolder:
         try:
             return decode_state(self._checkpoint.read_bytes(), self.run_id)
         except FileNotFoundError:
-            return self._restored("it is missing") if copies_of(self.path) else None
+            return self._restored("it is missing") if _copies_of(self.path) else None
         except Damaged as damage:
             return self._restored(str(damage))
 
     def state_of_driver(self, lease: Lease, after: int) -> RunState | None:
-        """Where the run stands for one who appends to it.
+        """Return the state of the run for the holder of its lease.
 
-        If the checkpoint was damaged since its last save, that save is known here, and nothing is lost:
-        nobody else can have saved under its lease, and the next save writes it again.
+        If the checkpoint was damaged since the last save under this lease, that save is known here, so
+        nothing is lost: the next save writes it again.
         """
         last = self._last
         if (
             last is None
             or last.mark == self.mark()
             or (last.state.fence, last.state.length) != (lease.fence, after)
-            or not is_same(lease, self.lease(last.state))
+            or not self.is_current(lease, last.state)
         ):
             return self.state()
         try:
@@ -205,7 +203,7 @@ class RunFolder:
             return replace(last.state, damage=str(damage))
 
     def records(self, after: int) -> list[Record]:
-        """The records after a sequence number."""
+        """Return the records after a sequence number."""
         state = self.state()
         if state is None:
             return []
@@ -218,13 +216,13 @@ class RunFolder:
                     older += self._read_older(path, first)
         found = [record for record in (*older, *state.records) if record.sequence > after]
         if after < state.length and (not found or found[-1].sequence < state.length):
-            # Without this it would be taken for a shorter run, or for none.
-            reason = "the file that had it is missing"
+            # Without this check the run would seem shorter.
+            reason = "its file is missing"
             raise CorruptCheckpoint(self.run_id, reason, sequence=state.length)
         return found
 
     def _older(self) -> list[tuple[int, Path]]:
-        """The files of older records, with the sequence number of the first in each."""
+        """Return the files of older records, each with the sequence number of its first record."""
         paths = (self.path / "entries").glob("*.json")
         return sorted((int(path.stem), path) for path in paths if _OLDER.fullmatch(path.name))
 
@@ -236,27 +234,27 @@ class RunFolder:
             raise CorruptCheckpoint(self.run_id, reason, sequence=first) from error
 
     def _restored(self, problem: str) -> RunState:
-        """The newest good copy, and what `entries` has after it."""
-        for path in copies_of(self.path):
+        """Return the newest intact copy, continued by the records in `entries` that follow it."""
+        for path in _copies_of(self.path):
             try:
                 copy = decode_state(path.read_bytes(), self.run_id)
             except (OSError, Damaged):
                 continue
             state = self._continued(copy)
             damage = (
-                f"{problem}: the run is taken from {path.name}, with {state.length} entries; "
+                f"{problem}: the run is read from {path.name}, with {state.length} entries; "
                 "what was saved after that is lost"
             )
             logger.warning("checkpoint.json of run %r is damaged: %s", self.run_id, damage)
             return replace(state, damage=damage)
         raise CorruptCheckpoint(
-            self.run_id, f"its checkpoint.json is damaged ({problem}), and there is no good copy"
+            self.run_id, f"its checkpoint.json is damaged ({problem}), and it has no intact copy"
         )
 
     def _continued(self, state: RunState) -> RunState:
-        """A copy, with the files of older records that were written after it.
+        """Return the state of a copy, continued by the older records that were written after it.
 
-        Its status is not known then, and running is what may be so with any journal.
+        The status is then unknown. A run with any journal may be running, so that is assumed.
         """
         for first, path in self._older():
             if first == state.first:
@@ -276,7 +274,7 @@ class RunFolder:
     # The journal as it is written.
 
     def create(self, summary: RunSummary) -> RunState:
-        """The state of a run that has no records yet."""
+        """Create the folders of a new run, and return its state."""
         self._make_folders()
         sync_folder(self.path)
         sync_folder(self.path.parent)
@@ -295,11 +293,11 @@ class RunFolder:
         fence: int,
         release: bool = False,
     ) -> None:
-        """Append records, durably.
+        """Append records durably.
 
-        Raises OSError, and then nothing was appended, unless `may_be_saved` says otherwise.
+        Raise OSError if nothing was appended; `may_be_saved` names the exception.
         """
-        # Whatever goes wrong from here on, the next save reads the files.
+        # If anything goes wrong from here on, the next save reads the files.
         last, self._last = self._last, None
         now = time.time()
         fresh = [
@@ -307,7 +305,7 @@ class RunFolder:
         ]
         known = last if last is not None and last.state is state else None
         if known is None:
-            # They may have been empty, and a copy of the run made by another program have gone without.
+            # Empty folders get lost when other programs copy a run.
             self._make_folders()
         rows = [*map(row_of, state.records)] if known is None else known.rows
         rows = [*rows, *map(row_of, fresh)]
@@ -326,51 +324,51 @@ class RunFolder:
             )
             saved, rows = saved.without_records(), list[Row]()
         if known is None:
-            copies = self._kept(is_damaged=bool(state.damage))
+            copies = self._with_replaced(is_damaged=bool(state.damage))
         else:
-            copies = self._with_a_copy(known.copies)
+            copies = self._with_copy(known.copies)
         write_whole(self._checkpoint, encode_state(saved, rows))
-        # It stands: nothing that goes wrong from here on may be told as a failure to save.
-        copies = without_old(copies, self.history, self.run_id)
+        # The save is done: a problem from here on must not be reported as a failed save.
+        copies = _without_old(copies, self.history, self.run_id)
         with suppress(OSError):
             mark = self.mark()
             if mark is not None:
                 self._last = _Saved(mark, saved, copies, rows)
 
     def may_be_saved(self, error: OSError) -> bool:
-        """Whether a `save` that raised this may have appended all the same."""
+        """Return whether a `save` that raised this may have appended the records all the same."""
         return isinstance(error, Unsynced) and error.filename == str(self._checkpoint)
 
-    def _kept(self, *, is_damaged: bool) -> list[Path]:
-        """The copies, with one of what is about to be replaced, which stays in its place until then."""
-        copies = copies_of(self.path)
+    def _with_replaced(self, *, is_damaged: bool) -> list[Path]:
+        """Copy the checkpoint that is about to be replaced, and return all copies."""
+        copies = _copies_of(self.path)
         if not self._checkpoint.exists():
             return copies
         if is_damaged:
-            damaged = self.path / "history" / f"damaged-{new_stamp(copies)}.json"
+            damaged = self.path / "history" / f"damaged-{_new_stamp(copies)}.json"
             keep_copy(self._checkpoint, damaged)
             return copies
         if copies and copies[0].samefile(self._checkpoint):
-            # The last save failed after this.
+            # The last save failed after it had made the copy.
             return copies
-        return self._with_a_copy(copies)
+        return self._with_copy(copies)
 
-    def _with_a_copy(self, copies: list[Path]) -> list[Path]:
+    def _with_copy(self, copies: list[Path]) -> list[Path]:
         if not self.history:
             return copies
-        copy = self.path / "history" / f"checkpoint-{new_stamp(copies)}.json"
+        copy = self.path / "history" / f"checkpoint-{_new_stamp(copies)}.json"
         keep_copy(self._checkpoint, copy)
         return [copy, *copies]
 
     def remove(self) -> None:
-        """Remove the run, durably. A removal that was cut off leaves a run, or else no run."""
-        # The copies first: a checkpoint that is missing would be taken from them.
+        """Remove the run durably. An interrupted removal leaves the whole run or none."""
+        # The copies first: a missing checkpoint would be read from them.
         for path in (self.path / "history").glob("*"):
             path.unlink()
         self._checkpoint.unlink(missing_ok=True)
         if self.path.is_dir():
             sync_folder(self.path)
-        # The rest is nothing without it.
+        # The rest has no meaning without the checkpoint.
         with suppress(OSError):
             for path in (self.path / "entries").glob("*"):
                 path.unlink()
@@ -381,7 +379,7 @@ class RunFolder:
             self.path.rmdir()
 
     def tidy(self, state: RunState | None) -> None:
-        """Remove what an interrupted save has left. It was never part of the run."""
+        """Remove what an interrupted save left behind. It was never part of the run."""
         for path in self.path.rglob(f"*{TEMPORARY}"):
             path.unlink(missing_ok=True)
         if state is not None and not state.damage:
@@ -391,8 +389,51 @@ class RunFolder:
 
 
 def _is_long(records: Sequence[Record]) -> bool:
-    """Whether these are too many, or too large, to be written with each save."""
+    """Return whether these are too many, or too large, to be written with every save."""
     return (
-        len(records) >= _ENTRIES_IN_A_FILE
-        or sum(len(record.body) for record in records) >= _BYTES_IN_A_FILE
+        len(records) >= _ENTRIES_PER_FILE
+        or sum(len(record.body) for record in records) >= _BYTES_PER_FILE
     )
+
+
+def _copies_of(folder: Path) -> list[Path]:
+    """Return the copies of earlier checkpoints in the folder of a run, newest first."""
+    history = folder / "history"
+    try:
+        names = [name for name in os.listdir(history) if _COPY.fullmatch(name)]
+    except FileNotFoundError:
+        return []
+    return [history / name for name in sorted(names, reverse=True)]
+
+
+def _new_stamp(copies: list[Path]) -> str:
+    """Return the time, or just after the newest copy if the clock was set back since."""
+    now = datetime.now(UTC).strftime(_STAMP)
+    if not copies:
+        return now
+    newest = copies[0].name.removeprefix("checkpoint-").removesuffix(".json")
+    if newest < now:
+        return now
+    try:
+        after = datetime.strptime(newest, _STAMP).replace(tzinfo=UTC) + timedelta(microseconds=1)
+    except ValueError:
+        # The name has the form of a time, but no calendar has that time.
+        return now
+    return after.strftime(_STAMP)
+
+
+def _without_old(copies: list[Path], limit: int, run_id: str) -> list[Path]:
+    """Remove the oldest copies. Return those that are left, including any that cannot be removed."""
+    left: list[Path] = []
+    for path in copies[limit:]:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            logger.warning(
+                "cannot remove %s of run %r, which is no longer needed (%s); the next save tries again",
+                path.name,
+                run_id,
+                error,
+            )
+            left.append(path)
+    return [*copies[:limit], *left]

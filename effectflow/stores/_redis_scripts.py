@@ -1,28 +1,25 @@
-"""The Lua scripts of a Redis store: each is one atomic step on the server.
+"""The Lua scripts of a RedisStore. Each is one atomic operation on the server.
 
-A run is one hash, with its lease, what it is found by, and its entries by their numbers. There are as
-many entries as its `length` says: what stands beyond it does not count. The index, of all runs, has the
-keys of their hashes.
+A run is one hash. It contains the lease, the summary, and the entries by their numbers. Its `length` is
+the number of entries: fields with higher numbers do not count. The index has the keys of all runs.
 
-A server that is killed while it writes to its append-only file may leave the beginning of a script's
-writes there without their end. It does none of them when it starts, yet most versions leave them in the
-file and do them at the start after that, just before the transaction that was written next; single
-commands that follow are lost if no transaction does (valkey-io/valkey#4342). So the scripts see to it:
+A server that is killed while it writes to its append-only file may leave only the first writes of a
+script there. It ignores them when it starts, but most versions keep them in the file and execute them at
+the start after that, just before the transaction that was written next. Single commands that follow are
+lost unless a transaction follows too (valkey-io/valkey#4342). Therefore:
 
-- Every beginning of a script's writes does no harm, also when all of them follow once more: they say what
-  a field is, never what to add to it, and the one that makes the others count comes last. HSET is what
-  they say it with, as it is written to the file also when it changes nothing, which ZADD is not.
-- Whoever claims, holds or releases a run first says again what counts, as it stands: whatever a beginning
-  may do later is undone by the next script for this run.
-- Each has two writes at least, which makes it a transaction.
+- The first writes of a script do no harm, even if all of its writes follow once more: they set fields and
+  never increment them, and the write that makes the others count comes last. They use HSET, which is
+  written to the file even if it changes nothing, unlike ZADD.
+- A script that claims, renews, releases or appends first writes again all that counts. So the next script
+  for a run undoes what such writes may do later.
+- Each script has at least two writes, which makes it a transaction.
 """
 
 from __future__ import annotations
 
-__all__ = ["APPEND", "CLAIM", "DELETE", "LEFT", "RELEASE", "RENEW", "SWEEP"]
-
 LEFT = frozenset({b"owner", b"fence", b"expires", b"length", b"deletion"})
-"""What stays of a deleted run: a stale writer must not pass for the owner of a new one."""
+"""The fields that a deleted run keeps, so that a stale writer cannot write to a new run."""
 
 _RUN = """
     local time = redis.call('TIME')
@@ -87,11 +84,11 @@ APPEND = (
     -- ARGV: owner, fence, after, release, run id, id of this append, summary or '', bodies.
     local append = 'append ' .. ARGV[2]
     if redis.call('HGET', KEYS[1], append) == ARGV[6] then
-        -- Its answer was lost on the way, and it has come once more.
+        -- Its answer was lost, and it was sent again.
         return false
     end
     if owner ~= ARGV[1] or fence ~= ARGV[2] then
-        return 'it is held by ' .. (owner == '' and 'nobody' or owner)
+        return owner == '' and 'its lease was released' or owner .. ' holds it'
     end
     if length ~= ARGV[3] then
         return 'its journal has ' .. length .. ' entries, not ' .. ARGV[3]
@@ -126,7 +123,7 @@ DELETE = (
     + """
     -- KEYS: run.  ARGV: id of this deletion, fence of a dead owner.
     if run[7] == ARGV[1] then
-        -- Its answer was lost on the way, and it has come once more; there may be a new run by now.
+        -- Its answer was lost, and it was sent again. There may be a new run by now.
         return {'deleted'}
     end
     if length == '0' then
@@ -135,7 +132,7 @@ DELETE = (
     if is_held and fence ~= ARGV[2] then
         return {'held', owner, fence, string.format('%.6f', tonumber(expires) - now)}
     end
-    -- A server whose memory is full lets a script go on that has removed something.
+    -- If its memory is full, a server only continues scripts that have removed something.
     redis.call('HDEL', KEYS[1], 'expires')
     redis.call('HSET', KEYS[1], 'deletion', ARGV[1], 'owner', '', 'length', 0)
     return {'deleted'}
@@ -143,7 +140,7 @@ DELETE = (
 )
 
 SWEEP = """
-    -- KEYS: run, index.  ARGV: fields that a deleted run has left, unless there is a new one by now.
+    -- KEYS: run, index.  ARGV: fields left by a deleted run. There may be a new run by now.
     local length = tonumber(redis.call('HGET', KEYS[1], 'length') or '0')
     for _, field in ipairs(ARGV) do
         if (tonumber(field) or 1) > length then

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and folders named after runs."""
+"""Write files that are complete or absent after a crash, and name folders after runs."""
 
 from __future__ import annotations
 
@@ -9,48 +9,36 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = [
-    "TEMPORARY",
-    "Unsynced",
-    "folder_name",
-    "keep_copy",
-    "make_folder",
-    "remove_link",
-    "replace_link",
-    "sync_folder",
-    "write_whole",
-]
-
 TEMPORARY = ".tmp"
-"""What the name of a file ends with that is being written."""
+"""The suffix of a file that is being written."""
 
 _SAFE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,119}")
 _RESERVED = frozenset({"latest", "con", "prn", "aux", "nul"})
-_KEPT = 80
+_SHOWN = 80
 
 
 def folder_name(run_id: str) -> str:
-    """The name of a run's folder: the id itself if every file system takes it, or else encoded.
+    """Return the name of a run's folder: the id itself if every file system allows it, or an encoding.
 
-    An encoded name has a `%` in front and a digest at its end, so it is never that of another run,
-    and never leads out of the folder that it is in.
+    An encoded name starts with `%` and ends with a digest, so no two runs share it, and it never leads
+    out of its parent folder.
     """
     if _SAFE.fullmatch(run_id) and run_id.lower().split(".")[0] not in _RESERVED:
         return run_id
-    shown = re.sub(r"[^A-Za-z0-9_-]", "_", run_id)[:_KEPT]
+    shown = re.sub(r"[^A-Za-z0-9_-]", "_", run_id)[:_SHOWN]
     return f"%{shown}-{hashlib.sha256(run_id.encode()).hexdigest()[:32]}"
 
 
 class Unsynced(OSError):
-    """A file is in its place, and may be gone from it after a loss of power: `filename` says which."""
+    """The file `filename` is in place, but a power loss may remove it again."""
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Put a file in its place at once, durably.
+    """Replace the content of a file atomically and durably.
 
-    Raises OSError, and then has changed nothing; or Unsynced, if only its folder could not be synced.
+    Raise OSError if nothing was changed, or Unsynced if only the folder could not be synced.
     """
-    # As text, since the work of paths shows in the time of a save.
+    # Strings, because operations on `Path` are slow enough to show in the time of a save.
     place = os.fspath(path)
     temporary = place + TEMPORARY
     try:
@@ -70,7 +58,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def keep_copy(path: Path, copy: Path) -> None:
-    """Keep what is in a file under another name as well, also when the file is replaced."""
+    """Keep the current content of a file under a second name."""
     try:
         copy.hardlink_to(path)
     except OSError:
@@ -79,16 +67,16 @@ def keep_copy(path: Path, copy: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, durably."""
+    """Create a folder, and its missing parents, durably."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
-    # Also if it was there: whoever made it may have been stopped before this.
+    # Even if it exists: its creator may have been stopped before this.
     sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make durable which files a folder has. Systems that cannot do that need not."""
+    """Make the names in a folder durable, on systems that can do that."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except PermissionError:
@@ -103,7 +91,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_link(link: Path, target: str) -> None:
-    """Make a link point elsewhere, at once. File systems without links go without."""
+    """Point a symbolic link to another target, atomically. Do nothing where links are not supported."""
     temporary = link.with_name(link.name + TEMPORARY)
     with suppress(OSError):
         temporary.unlink(missing_ok=True)
@@ -112,7 +100,7 @@ def replace_link(link: Path, target: str) -> None:
 
 
 def remove_link(link: Path, target: str) -> None:
-    """Remove a link if it points there."""
+    """Remove a symbolic link if it points to this target."""
     with suppress(OSError):
         if link.readlink() == Path(target):
             link.unlink()

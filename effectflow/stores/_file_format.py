@@ -1,0 +1,233 @@
+"""The format of a run's files: what is written to them, and how it is read and checked."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import orjson
+
+from effectflow.checkpoint.errors import RunConflict, UnsupportedVersion
+from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.store import Record, RunStatus, RunSummary
+
+_VERSION = 1
+
+Row: TypeAlias = dict[str, Any]
+"""A record as JSON."""
+
+_STATE_TYPES: dict[str, tuple[type, ...]] = {
+    "effectflow": (int,),
+    "run_id": (str,),
+    "workflow": (str,),
+    "kind": (str,),
+    "version": (str,),
+    "status": (str,),
+    "created_at": (float, int),
+    "updated_at": (float, int),
+    "fence": (int,),
+    "released": (bool,),
+    "first": (int,),
+    "entries": (list,),
+}
+
+
+class Damaged(Exception):
+    """A file does not contain what was written to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """The content of `checkpoint.json`.
+
+    Attributes:
+        run_id: the run.
+        summary: what the run is found by.
+        updated_at: when its newest record was written, in seconds since the epoch.
+        first: the sequence number of the first record in `records`; earlier ones are in `entries`.
+        records: the newest records.
+        fence: the fence of the lease under which this was saved.
+        is_released: whether that lease was released by the same save.
+        damage: what is wrong with `checkpoint.json` and what was read instead; empty if it is intact.
+    """
+
+    run_id: str
+    summary: RunSummary
+    updated_at: float
+    first: int
+    records: tuple[Record, ...]
+    fence: int = 0
+    is_released: bool = False
+    damage: str = ""
+
+    @property
+    def length(self) -> int:
+        """The number of records that the run has."""
+        return self.first - 1 + len(self.records)
+
+    def without_records(self) -> RunState:
+        """Return the same state with all records in `entries`."""
+        return replace(self, first=self.length + 1, records=())
+
+
+def encode_state(state: RunState, rows: Sequence[Row]) -> bytes:
+    """Return the bytes of `checkpoint.json`, given the rows of its records."""
+    summary = state.summary
+    content = {
+        "effectflow": _VERSION,
+        "run_id": state.run_id,
+        "workflow": summary.workflow,
+        "kind": summary.kind,
+        "version": summary.version,
+        "status": str(summary.status),
+        "created_at": summary.created_at,
+        "updated_at": state.updated_at,
+        "fence": state.fence,
+        "released": state.is_released,
+        "first": state.first,
+        "entries": rows,
+    }
+    content["sha256"] = _digest(content)
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2)
+
+
+def decode_state(data: bytes, run_id: str) -> RunState:
+    """Return the state of a run.
+
+    Raise Damaged, UnsupportedVersion if a newer effectflow wrote it, or RunConflict if it is intact
+    but belongs to another run.
+    """
+    try:
+        content = _content(data, run_id)
+        if content.pop("sha256") != _digest(content):
+            raise Damaged("its digest is wrong")
+        _check_types(content)
+        _check_run_id(content, run_id)
+        return RunState(
+            run_id,
+            RunSummary(
+                content["workflow"],
+                content["kind"],
+                content["version"],
+                RunStatus(content["status"]),
+                _time(content["created_at"]),
+            ),
+            _time(content["updated_at"]),
+            content["first"],
+            tuple(_records(content["entries"], content["first"])),
+            content["fence"],
+            content["released"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Damaged(repr(error)) from error
+
+
+def encode_lease(lease: Lease) -> bytes:
+    """Return the bytes of `lease.json`."""
+    content = {
+        "effectflow": _VERSION,
+        "run_id": lease.run_id,
+        "owner": lease.owner,
+        "fence": lease.fence,
+        "expires_at": lease.expires_at,
+    }
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2)
+
+
+def decode_lease(data: bytes, run_id: str) -> Lease:
+    """Return a lease. Raise as `decode_state` does."""
+    try:
+        match content := _content(data, run_id):
+            case {"owner": str(owner), "fence": int(fence), "expires_at": float(expires_at)}:
+                _check_run_id(content, run_id)
+                return Lease(run_id, owner, fence, expires_at)
+            case _:
+                raise Damaged("it does not describe a lease")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Damaged(repr(error)) from error
+
+
+def encode_records(records: Iterable[Record]) -> bytes:
+    """Return the bytes of a file in `entries`."""
+    return orjson.dumps([row_of(one) for one in records], option=orjson.OPT_INDENT_2)
+
+
+def decode_records(data: bytes, first: int) -> list[Record]:
+    """Return the records of a file in `entries`, which starts at a sequence number. Raise Damaged."""
+    try:
+        return _records(orjson.loads(data), first)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Damaged(repr(error)) from error
+
+
+def row_of(record: Record) -> Row:
+    """Return a record as JSON; its entry in readable form if that gives the same bytes again."""
+    payload, separator, seal = record.body.rpartition(b"\n")
+    try:
+        entry = orjson.loads(payload)
+        # Nested as in `checkpoint.json`, since orjson limits the depth that it writes.
+        if separator and isinstance(entry, dict) and orjson.dumps([[[entry]]])[3:-3] == payload:
+            return {"at": record.written_at, "entry": entry, "seal": seal.decode("ascii")}
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, UnicodeDecodeError):
+        pass
+    return {"at": record.written_at, "base64": base64.b64encode(record.body).decode()}
+
+
+def _records(rows: list[Row], first: int) -> list[Record]:
+    return [
+        Record(sequence, _time(row["at"]), _body(row)) for sequence, row in enumerate(rows, first)
+    ]
+
+
+def _body(row: Row) -> bytes:
+    if "entry" in row:
+        return orjson.dumps(row["entry"]) + b"\n" + row["seal"].encode()
+    return base64.b64decode(row["base64"], validate=True)
+
+
+def _content(data: bytes, run_id: str) -> dict[str, Any]:
+    content: dict[str, Any] = orjson.loads(data)
+    version = content["effectflow"]
+    # Before anything else: a newer version may compute its digest in another way.
+    if version > _VERSION:
+        raise UnsupportedVersion(f"run {run_id!r}", version, _VERSION)
+    return content
+
+
+def _check_types(content: dict[str, Any]) -> None:
+    if content.keys() != _STATE_TYPES.keys():
+        raise Damaged(f"its keys are {sorted(content)}")
+    for key, types in _STATE_TYPES.items():
+        if type(content[key]) not in types:
+            raise Damaged(f"{key} is a {type(content[key]).__name__}")
+
+
+def _time(seconds: Any) -> float:
+    """Return seconds since the epoch. Raise TypeError or ValueError if no calendar has that time."""
+    if type(seconds) not in (int, float):
+        raise TypeError(f"{seconds!r} is not a time")
+    try:
+        datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError) as error:
+        raise ValueError(f"{seconds!r} is not a time") from error
+    return float(seconds)
+
+
+def _check_run_id(content: dict[str, Any], run_id: str) -> None:
+    # Two runs may share a file, since some file systems ignore the case of letters.
+    other = content["run_id"]
+    if other != run_id:
+        raise RunConflict(
+            run_id,
+            f"its folder has the files of run {other!r}, which were not changed. Either the folder was "
+            "renamed, or the file system ignores the case of letters, and run ids must differ in more "
+            "than that",
+        )
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()

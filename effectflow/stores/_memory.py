@@ -1,0 +1,129 @@
+"""Runs in the memory of this process, for tests and for work that need not outlive it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from types import TracebackType
+from typing import Self
+
+from effectflow.checkpoint.errors import LeaseLost, RunNotFound
+from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunSummary
+from effectflow.stores._leases import check_current, check_free
+
+
+@dataclass(slots=True)
+class _Run:
+    summary: RunSummary
+    records: list[Record] = field(default_factory=list[Record])
+
+
+class MemoryStore(CheckpointStore):
+    """Keeps runs in memory. Entries are encoded as for any other store.
+
+    It can be used without entering it, and leaving it keeps the runs.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[str, _Run] = {}
+        self._leases: dict[str, Lease] = {}
+        # One counter for all runs, so that a deleted run leaves nothing behind.
+        self._fences = count(1)
+        # A renewal may come from another thread.
+        self._changing = threading.Lock()
+
+    @property
+    def durability(self) -> str:
+        return "memory"
+
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+        with self._changing:
+            now = time.time()
+            check_free(self._leases.get(run_id), now=now, claimant=owner)
+            lease = Lease(run_id, owner, next(self._fences), now + seconds)
+            self._leases[run_id] = lease
+            return lease
+
+    def renew(self, lease: Lease, *, seconds: float) -> Lease:
+        with self._changing:
+            check_current(lease, self._leases.get(lease.run_id))
+            renewed = replace(lease, expires_at=time.time() + seconds)
+            self._leases[lease.run_id] = renewed
+            return renewed
+
+    async def release(self, lease: Lease) -> None:
+        with self._changing:
+            held = self._leases.get(lease.run_id)
+            if held is not None and held.fence == lease.fence:
+                del self._leases[lease.run_id]
+
+    async def append(
+        self,
+        lease: Lease,
+        bodies: Sequence[bytes],
+        *,
+        after: int,
+        summary: RunSummary | None = None,
+        release: bool = False,
+    ) -> None:
+        with self._changing:
+            check_current(lease, self._leases.get(lease.run_id))
+            run = self._runs.get(lease.run_id)
+            length = 0 if run is None else len(run.records)
+            if length != after:
+                raise LeaseLost(lease.run_id, f"its journal has {length} entries, not {after}")
+            if run is None:
+                if summary is None:
+                    raise ValueError("the first append of a run needs a summary")
+                run = self._runs[lease.run_id] = _Run(summary)
+            now = time.time()
+            run.records += [
+                Record(sequence, now, bytes(body))
+                for sequence, body in enumerate(bodies, after + 1)
+            ]
+            run.summary = summary or run.summary
+            if release:
+                del self._leases[lease.run_id]
+
+    async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
+        run = self._runs.get(run_id)
+        return [] if run is None else run.records[after:]
+
+    async def info(self, run_id: str) -> RunInfo | None:
+        run = self._runs.get(run_id)
+        if run is None or not run.records:
+            return None
+        newest = run.records[-1]
+        return RunInfo(
+            run_id, run.summary, newest.written_at, newest.sequence, self._leases.get(run_id)
+        )
+
+    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
+        now = time.time()
+        infos = [await self.info(run_id) for run_id in self._runs]
+        found = [info for info in infos if info is not None and query.matches(info, now)]
+        found.sort(key=lambda info: (-info.summary.created_at, info.run_id))
+        return found[query.offset : query.offset + query.limit]
+
+    async def delete(self, run_id: str) -> None:
+        with self._changing:
+            if run_id not in self._runs:
+                raise RunNotFound(run_id)
+            check_free(self._leases.get(run_id), now=time.time())
+            self._leases.pop(run_id, None)
+            del self._runs[run_id]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pass

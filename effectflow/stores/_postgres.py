@@ -1,0 +1,469 @@
+"""Runs in a PostgreSQL database, for many processes on many hosts."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, TypeAlias, TypeVar
+
+import psycopg
+from anyio import to_thread
+from psycopg import conninfo, sql
+from psycopg.abc import PQGen
+from psycopg_pool import AsyncConnectionPool
+
+from effectflow.checkpoint.errors import (
+    CorruptCheckpoint,
+    LeaseLost,
+    RunNotFound,
+    StoreUnavailable,
+)
+from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.store import (
+    CheckpointStore,
+    Record,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+)
+from effectflow.stores._leases import Holder, check_free, take_over_from_dead
+from effectflow.stores._lifecycle import ReentrantStore
+from effectflow.stores._postgres_schema import Queries, escaped, key_of, migrate, unescaped
+from effectflow.stores._postgres_writer import Append, PostgresWriter
+from effectflow.stores._servers import AsyncioBridge, Reconnect
+
+logger = logging.getLogger(__name__)
+
+A = TypeVar("A")
+
+Connection: TypeAlias = psycopg.AsyncConnection[Any]
+
+_ROWS_PER_READ = 200
+_CONNECT_SECONDS = 10
+
+
+class PostgresStore(ReentrantStore, CheckpointStore):
+    """Keeps runs in PostgreSQL. Needs the extra `effectflow[postgres]` (psycopg 3).
+
+    A durable append is one round trip. Appends that are requested while another one is under way are
+    sent together, so that many runs share the price of a commit. An append whose connection is lost is
+    sent again, and never written twice. Time is the server's, so hosts whose clocks differ agree on
+    leases.
+
+    Parameters:
+        dsn: a connection string, such as `postgresql://user@host/database`. It is never logged.
+        schema: the schema that contains the tables; created and migrated when the store is opened.
+        pool_size: the maximum number of connections, besides those that write and renew leases.
+        statement_timeout: the seconds after which the server gives up a statement.
+        reconnect_timeout: how many seconds to try to reconnect to a lost server.
+        renew_timeout: how many seconds a renewal of a lease may take.
+
+    Raise ValueError for a connection string that cannot be parsed. Opening raises StoreUnavailable, or
+    UnsupportedVersion if a newer effectflow migrated the schema.
+    """
+
+    _pool: AsyncConnectionPool[Connection]
+    _writer: PostgresWriter
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str = "effectflow",
+        pool_size: int = 4,
+        statement_timeout: float = 30.0,
+        reconnect_timeout: float = 15.0,
+        renew_timeout: float = 5.0,
+    ) -> None:
+        super().__init__()
+        self._parameters = _parsed(dsn)
+        self._schema = schema
+        self._pool_size = pool_size
+        self._statement_timeout = statement_timeout
+        self._queries = Queries(schema)
+        self._rows = self._queries.rows
+        self._reconnect = Reconnect(self, seconds=reconnect_timeout, is_lost=_is_lost)
+        self._renewals = _Renewals(self._parameters, self._queries, timeout=renew_timeout)
+        self._bridge = AsyncioBridge()
+        self._opened = AsyncExitStack()
+
+    def __repr__(self) -> str:
+        return f"PostgresStore(schema={self._schema!r})"
+
+    @property
+    def durability(self) -> str:
+        return "full"
+
+    # Opening and closing.
+
+    async def _open(self) -> None:
+        await self._bridge.open()
+        await self._bridge.call(self._open_pool)
+
+    async def _open_pool(self) -> None:
+        pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            kwargs=self._parameters,
+            configure=self._configure,
+            min_size=1,
+            max_size=self._pool_size + 1,
+            open=False,
+            timeout=self._reconnect.seconds,
+        )
+        try:
+            # Without the pool at first, because a pool does not say why it cannot connect.
+            async with await psycopg.AsyncConnection[Any].connect(**self._parameters) as connection:
+                await self._configure(connection)
+                await migrate(connection, self._schema)
+            self._opened.push_async_callback(pool.close)
+            await pool.open(wait=True)
+        except psycopg.Error as error:
+            raise StoreUnavailable(repr(self), f"it cannot be opened: {error}") from error
+        self._pool = pool
+        self._writer = PostgresWriter(pool, self._queries, self._reconnect)
+        self._opened.push_async_callback(self._writer.close)
+        self._opened.push_async_callback(to_thread.run_sync, self._renewals.close)
+
+    async def _configure(self, connection: Connection) -> None:
+        # Not through `options`, which would replace those of the connection string.
+        await connection.execute(_set_timeout(self._statement_timeout))
+
+    async def _close(self) -> None:
+        try:
+            await self._bridge.call(self._opened.aclose)
+        finally:
+            await self._bridge.close()
+
+    # The contract of a store.
+
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+        async def ask(connection: Connection, dead: int) -> Lease | Holder:
+            [row] = await self._rows(
+                connection,
+                "SELECT owner, fence, expires_at, {schema}.now() FROM {schema}.claim(%s, %s, %s, %s)",
+                (key_of(run_id), owner, seconds, dead),
+            )
+            holder, fence, expires_at, now = row
+            if holder == owner:
+                return Lease(run_id, owner, fence, expires_at)
+            return Holder(holder, fence, expires_at - now)
+
+        async def claim(connection: Connection) -> Lease:
+            return await take_over_from_dead(run_id, lambda dead: ask(connection, dead))
+
+        return await self._do(claim)
+
+    def renew(self, lease: Lease, *, seconds: float) -> Lease:
+        self._check_open(in_any_thread=True)
+        try:
+            rows = self._renewals.rows(
+                "UPDATE {schema}.leases SET expires_at = {schema}.now() + %s"
+                " WHERE key = %s AND fence = %s AND owner <> '' RETURNING expires_at",
+                (seconds, key_of(lease.run_id), lease.fence),
+            )
+        except psycopg.Error as error:
+            raise StoreUnavailable(repr(self), f"it did not renew a lease: {error}") from error
+        if not rows:
+            raise LeaseLost(lease.run_id, "another owner has claimed it, or it was released")
+        return Lease(lease.run_id, lease.owner, lease.fence, rows[0][0])
+
+    async def release(self, lease: Lease) -> None:
+        async def release(connection: Connection) -> None:
+            await self._rows(
+                connection,
+                "SELECT {schema}.release(%s, %s)",
+                (key_of(lease.run_id), lease.fence),
+            )
+
+        await self._do(release)
+
+    async def append(
+        self,
+        lease: Lease,
+        bodies: Sequence[bytes],
+        *,
+        after: int,
+        summary: RunSummary | None = None,
+        release: bool = False,
+    ) -> None:
+        self._check_open()
+
+        async def submit() -> None:
+            await self._writer.submit(
+                Append(lease, [bytes(body) for body in bodies], after, summary, release)
+            )
+
+        await self._bridge.call(submit)
+
+    async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
+        async def read(connection: Connection) -> list[Record]:
+            rows = await self._rows(
+                connection,
+                "SELECT sequence, written_at, body FROM {schema}.entries JOIN {schema}.runs"
+                " ON run = number WHERE key = %s AND sequence > %s ORDER BY sequence",
+                (key_of(run_id), after),
+            )
+            return [Record(sequence, at, bytes(body)) for sequence, at, body in rows]
+
+        return await self._do(read)
+
+    async def info(self, run_id: str) -> RunInfo | None:
+        async def info(connection: Connection) -> RunInfo | None:
+            rows = await self._rows(connection, f"{_INFO} WHERE runs.key = %s", (key_of(run_id),))
+            return _info(rows[0]) if rows else None
+
+        return await self._do(info)
+
+    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
+        async def find(connection: Connection) -> list[RunInfo]:
+            conditions, parameters = _conditions(query)
+            statement = f"{_INFO} WHERE {conditions} AND {_BEHIND} LIMIT %s"
+            wanted = query.offset + query.limit
+            found: list[RunInfo] = []
+            created_at, run_id = math.inf, ""
+            while len(found) < wanted:
+                # From the last run on, and not by its position, since runs come and go in between.
+                behind = (created_at, created_at, run_id)
+                rows = await self._rows(
+                    connection, statement, (*parameters, *behind, _ROWS_PER_READ)
+                )
+                # SQL cannot tell whether an owner lives, so the paging is done here.
+                for row in rows:
+                    try:
+                        info = _info(row)
+                    except CorruptCheckpoint as error:
+                        logger.warning("skipping run %r: %s", error.run_id, error)
+                        continue
+                    if query.matches(info, row[_NOW_COLUMN]):
+                        found.append(info)
+                if len(rows) < _ROWS_PER_READ:
+                    break
+                created_at, run_id = rows[-1][_CREATED_AT_COLUMN], rows[-1][_RUN_ID_COLUMN]
+            return found[query.offset : wanted]
+
+        return await self._do(find)
+
+    async def damaged_runs(self) -> list[str]:
+        """Return the ids of the runs that `find` skips because they cannot be read."""
+
+        async def find(connection: Connection) -> list[str]:
+            rows = await self._rows(
+                connection,
+                "SELECT run_id FROM {schema}.runs WHERE status <> ALL(%s)"
+                ' ORDER BY run_id COLLATE "C"',
+                ([str(status) for status in RunStatus],),
+            )
+            return [unescaped(run_id) for (run_id,) in rows]
+
+        return await self._do(find)
+
+    async def delete(self, run_id: str) -> None:
+        key, number = (key_of(run_id),), None
+
+        async def delete(connection: Connection) -> None:
+            nonlocal number
+            async with connection.transaction():
+                held = await self._rows(
+                    connection,
+                    "SELECT owner, fence, expires_at, {schema}.now() FROM {schema}.leases"
+                    " WHERE key = %s FOR UPDATE",
+                    key,
+                )
+                found = await self._rows(
+                    connection, "SELECT number FROM {schema}.runs WHERE key = %s", key
+                )
+                if number is not None and (not found or found[0] != number):
+                    # The first request has deleted the run, and its answer was lost.
+                    return
+                if not found:
+                    raise RunNotFound(run_id)
+                number = found[0]
+                for owner, fence, expires_at, now in held:
+                    check_free(Lease(run_id, owner, fence, expires_at), now=now)
+                for statement in _DELETE:
+                    await self._rows(connection, statement, number)
+
+        await self._do(delete)
+
+    # How it talks to the server.
+
+    async def _do(self, work: Callable[[Connection], Awaitable[A]]) -> A:
+        """Return the result of `work`, which may be repeated after a lost connection."""
+        self._check_open()
+
+        async def attempt() -> A:
+            async with self._pool.connection() as connection:
+                return await work(connection)
+
+        try:
+            return await self._bridge.call(lambda: self._reconnect.ask(attempt))
+        except psycopg.Error as error:
+            raise StoreUnavailable(repr(self), f"it refused a statement: {error}") from error
+
+
+class _Renewals:
+    """Renews leases from any thread, on a connection of its own.
+
+    Parameters:
+        timeout: how many seconds a renewal may take, with a new connection if one is needed.
+    """
+
+    def __init__(self, parameters: dict[str, Any], queries: Queries, *, timeout: float) -> None:
+        self._parameters = parameters
+        self._queries = queries
+        self._timeout = timeout
+        self._connection: _BoundedConnection | None = None
+        self._using = threading.Lock()
+
+    def rows(self, statement: str, parameters: Sequence[Any]) -> list[Any]:
+        """Return the rows of a statement, which is repeated once after a lost connection."""
+        deadline = time.monotonic() + self._timeout
+        if not self._using.acquire(timeout=self._timeout):
+            raise psycopg.OperationalError("another renewal takes too long")
+        try:
+            try:
+                return self._attempt(statement, parameters, deadline)
+            except psycopg.OperationalError as error:
+                if not _is_lost(error) or time.monotonic() >= deadline:
+                    raise
+                return self._attempt(statement, parameters, deadline)
+        finally:
+            self._using.release()
+
+    def _attempt(self, statement: str, parameters: Sequence[Any], deadline: float) -> list[Any]:
+        try:
+            if self._connection is None:
+                limited: dict[str, Any] = {
+                    **self._parameters,
+                    "connect_timeout": math.ceil(self._timeout),
+                }
+                self._connection = _BoundedConnection.connect(**limited)
+                self._connection.deadline = deadline
+                self._connection.execute(_set_timeout(self._timeout))
+            self._connection.deadline = deadline
+            text = self._queries.text(statement)
+            return self._connection.execute(text, parameters, binary=True).fetchall()
+        except psycopg.OperationalError:
+            # Also if it is only late: its answer must not be taken for that of the next statement.
+            self._disconnect()
+            raise
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def close(self) -> None:
+        """Close the connection. Wait for a renewal that is under way."""
+        with self._using:
+            self._disconnect()
+
+
+class _BoundedConnection(psycopg.Connection[Any]):
+    """A connection on which no statement waits for the server beyond `deadline`."""
+
+    deadline = math.inf
+
+    def wait(self, gen: PQGen[A], *args: Any, **options: Any) -> A:
+        return super().wait(self._until_deadline(gen), *args, **options)
+
+    def _until_deadline(self, gen: PQGen[A]) -> PQGen[A]:
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if time.monotonic() > self.deadline:
+                    raise psycopg.OperationalError("the server did not answer in time")
+                wanted = gen.send(ready)
+        except StopIteration as stop:
+            return stop.value
+
+
+def _parsed(dsn: str) -> dict[str, Any]:
+    try:
+        parameters = conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        parameters = None
+    # A password that contains a / is parsed as the port, and the driver would show it.
+    if parameters is None or not _are_ports(parameters.get("port")):
+        raise ValueError(
+            "the connection string of the PostgreSQL server cannot be parsed. Write "
+            "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %XX for special characters in the "
+            "password, such as %2F for /"
+        )
+    return {"connect_timeout": _CONNECT_SECONDS, **parameters, "autocommit": True}
+
+
+def _are_ports(text: object) -> bool:
+    return text is None or all(port.isdecimal() or not port for port in str(text).split(","))
+
+
+def _set_timeout(seconds: float) -> sql.Composed:
+    return sql.SQL("SET statement_timeout = {}").format(round(seconds * 1000))
+
+
+def _is_lost(error: Exception) -> bool:
+    """Return whether the same request may succeed later."""
+    gave_up = psycopg.errors.QueryCanceled
+    return isinstance(error, psycopg.OperationalError) and not isinstance(error, gave_up)
+
+
+def _conditions(query: RunQuery) -> tuple[str, list[Any]]:
+    conditions, parameters = ["true"], list[Any]()
+    if query.workflow is not None:
+        conditions.append("workflow = %s")
+        parameters.append(escaped(query.workflow))
+    if query.statuses:
+        conditions.append("status = ANY(%s)")
+        parameters.append([str(status) for status in query.statuses])
+    if query.resumable:
+        conditions.append("status NOT IN ('completed', 'cancelled')")
+    if query.updated_before is not None:
+        conditions.append("newest.written_at < %s")
+        parameters.append(query.updated_before)
+    return " AND ".join(conditions), parameters
+
+
+def _info(row: Sequence[Any]) -> RunInfo:
+    run_id, workflow, kind, version, status, created_at, updated_at, length = row[:8]
+    owner, fence, expires_at = row[8:11]
+    run_id = unescaped(run_id)
+    lease = None if owner is None else Lease(run_id, owner, fence, expires_at)
+    summary = RunSummary(
+        unescaped(workflow),
+        kind,
+        unescaped(version),
+        RunStatus.stored(status, run_id),
+        created_at,
+    )
+    return RunInfo(run_id, summary, updated_at, length, lease)
+
+
+_RUN_ID_COLUMN, _CREATED_AT_COLUMN, _NOW_COLUMN = 0, 5, 11
+
+_INFO = """
+    SELECT runs.run_id, workflow, kind, version, status, created_at, newest.written_at,
+           newest.sequence, leases.owner, leases.fence, leases.expires_at, {schema}.now()
+    FROM {schema}.runs
+    JOIN LATERAL (
+        SELECT sequence, written_at FROM {schema}.entries WHERE run = number
+        ORDER BY sequence DESC LIMIT 1
+    ) AS newest ON true
+    LEFT JOIN {schema}.leases ON leases.key = runs.key AND leases.owner <> ''
+"""
+
+_DELETE = (
+    "DELETE FROM {schema}.runs WHERE number = %s RETURNING 1",
+    "DELETE FROM {schema}.entries WHERE run = %s RETURNING 1",
+    "DELETE FROM {schema}.leases WHERE number = %s RETURNING 1",
+)
+
+_BEHIND = """
+    created_at <= %s AND (created_at < %s OR runs.run_id COLLATE "C" > %s)
+    ORDER BY created_at DESC, runs.run_id COLLATE "C"
+"""
+"""The runs after the one with a time of creation and an id, newest first."""

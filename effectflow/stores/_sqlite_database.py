@@ -1,0 +1,374 @@
+"""The database file of an SqliteStore: how it is opened and checked, and the thread that writes to it.
+
+The writer uses group commit, which is as old as databases: while one commit is being synced to disk,
+the requests that arrive meanwhile queue up, and the next commit includes them all.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar, cast
+
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    SaveFailed,
+    StoreUnavailable,
+    UnsupportedVersion,
+)
+from effectflow.effects.event_loop import CallSoon, Waiter, new_waiter
+from effectflow.stores._atomic_files import make_folder, sync_folder
+
+logger = logging.getLogger(__name__)
+
+A = TypeVar("A")
+
+_BUSY_SECONDS = 5.0
+"""How long to wait for another program that has locked the file."""
+
+_LOG_LIMIT = 4 * 1024 * 1024
+"""The size in bytes from which the write-ahead log is emptied."""
+
+_LOG_PAGES = 256
+"""Pages in the write-ahead log before SQLite begins it anew, a quarter of SQLite's default. Syncing a
+file costs twice as much while it grows, so the log should reach its full length soon."""
+
+_COMMITS_BETWEEN_LOOKS = 100
+_REQUESTS_PER_COMMIT = 1000
+
+_APPLICATION_ID = 0x45464657  # "EFFW"
+_SCHEMA_VERSION = 1
+_SCHEMA = """
+    CREATE TABLE runs (
+        number INTEGER PRIMARY KEY,
+        run_id TEXT NOT NULL UNIQUE,
+        workflow TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        version TEXT NOT NULL,
+        status TEXT NOT NULL,
+        created_at REAL NOT NULL
+    ) STRICT;
+    CREATE INDEX runs_newest_first ON runs (created_at DESC, run_id);
+    -- In order of arrival, so that a commit for many runs writes few pages.
+    CREATE TABLE entries (
+        number INTEGER PRIMARY KEY,
+        run INTEGER NOT NULL,
+        sequence INTEGER NOT NULL,
+        written_at REAL NOT NULL,
+        body BLOB NOT NULL,
+        UNIQUE (run, sequence)
+    ) STRICT;
+    -- Only leases that were not released.
+    CREATE TABLE leases (
+        run_id TEXT PRIMARY KEY,
+        owner TEXT NOT NULL,
+        fence INTEGER NOT NULL,
+        expires_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    -- One counter for all runs, so that a deleted run leaves nothing behind.
+    CREATE TABLE fences (last INTEGER NOT NULL) STRICT;
+    INSERT INTO fences VALUES (0);
+"""
+
+
+def open_database(path: Path, durability: str) -> sqlite3.Connection:
+    """Connect to the file of a store, and create it if it is missing.
+
+    Raise StoreUnavailable if the file is not a store or cannot be used, and UnsupportedVersion if a
+    newer effectflow created it. A file that is refused is not changed.
+    """
+    try:
+        make_folder(path.parent)
+        connection = sqlite3.connect(
+            path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+    except (OSError, sqlite3.Error) as error:
+        raise StoreUnavailable(str(path), f"it cannot be opened: {error}") from error
+    try:
+        _prepare(connection, path)
+        synchronous = "FULL" if durability == "full" else "NORMAL"
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+        # SQLite syncs the names of the file and its log as well, but ignores a failure.
+        sync_folder(path.parent)
+    except (OSError, sqlite3.Error) as error:
+        connection.close()
+        raise StoreUnavailable(str(path), _explain(error)) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            is_new = not _is_store(connection, path)
+            _use_write_ahead_log(connection, path)
+            if is_new:
+                _create(connection)
+            return
+        except sqlite3.OperationalError as error:
+            # A change of the journal mode does not wait for locks as other statements do.
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def _is_store(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether the file is a store, or False if it is empty. Raise if it is something else."""
+    # One transaction, since another process may be creating the store right now.
+    connection.execute("BEGIN")
+    try:
+        [application] = connection.execute("PRAGMA application_id").fetchone()
+        [version] = connection.execute("PRAGMA user_version").fetchone()
+        [tables] = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    if application == 0 and tables == 0:
+        return False
+    if application != _APPLICATION_ID:
+        raise StoreUnavailable(
+            str(path),
+            "it is a database of another program and was not changed. Choose another file",
+        )
+    if version > _SCHEMA_VERSION:
+        raise UnsupportedVersion(str(path), version, _SCHEMA_VERSION)
+    return True
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
+    # Without the log the last commit does not survive power loss. If SQLite cannot have one, it does
+    # not raise, but answers with the mode that it uses instead.
+    [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StoreUnavailable(
+            str(path),
+            f"SQLite cannot use a write-ahead log for it (its journal mode is {mode}). The file may "
+            "be on a network file system: choose a local one",
+        )
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        [tables] = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if tables == 0:
+            for statement in _SCHEMA.split(";"):
+                if statement.strip():
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+class _BlockedThread:
+    """The `done` of a request from a thread that blocks until it is performed."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.wake = self._event.set
+        self.wait = self._event.wait
+
+    def call_soon(self, callback: Callable[..., object], /, *arguments: object) -> None:
+        callback(*arguments)
+
+
+class _Request:
+    """Work for the next transaction, and how to tell its caller that it is done."""
+
+    __slots__ = ("done", "error", "perform", "result", "run_id")
+
+    def __init__(
+        self,
+        run_id: str,
+        perform: Callable[[sqlite3.Connection], Any],
+        done: Waiter | _BlockedThread,
+    ) -> None:
+        self.run_id = run_id
+        self.perform = perform
+        self.done = done
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    def outcome(self) -> Any:
+        """Return the result, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class SqliteWriter:
+    """A thread with its own connection. `commits` is the number of transactions it committed."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.commits = 0
+        self._connection = connection
+        self._path = path
+        self._log = Path(f"{path}-wal")
+        self._warned = False
+        self._queue: SimpleQueue[_Request | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=f"writer of {path}", daemon=True)
+        self._thread.start()
+
+    async def submit(self, run_id: str, perform: Callable[[sqlite3.Connection], A]) -> A:
+        """Perform this in a transaction, and return its result once that is committed.
+
+        `perform` may raise a CheckpointError or ValueError, before it has written anything.
+        Cancellation ends only the wait.
+        """
+        done = new_waiter()
+        request = _Request(run_id, perform, done)
+        self._queue.put(request)
+        await done
+        return cast(A, request.outcome())
+
+    def submit_and_block(
+        self, run_id: str, perform: Callable[[sqlite3.Connection], A], *, timeout: float
+    ) -> A:
+        """Do the same for any thread. Raise StoreUnavailable after `timeout` seconds."""
+        done = _BlockedThread()
+        request = _Request(run_id, perform, done)
+        self._queue.put(request)
+        if not done.wait(timeout):
+            reason = f"it did not commit within {timeout:.1f} s, and may still do so"
+            raise StoreUnavailable(str(self._path), reason)
+        return cast(A, request.outcome())
+
+    def close(self) -> None:
+        """Perform all queued requests, and end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (request := self._queue.get()) is not None:
+            _wake(self._commit(request))
+            self._bound_log()
+
+    def _commit(self, request: _Request) -> list[_Request]:
+        """Perform this request, and all that queue up meanwhile, in one transaction."""
+        database = self._connection
+        requests = [request]
+        is_committing = False
+        try:
+            database.execute("BEGIN IMMEDIATE")
+            for request in self._with_queued(requests):
+                try:
+                    request.result = request.perform(database)
+                except (CheckpointError, ValueError) as refused:
+                    request.error = refused
+            is_committing = True
+            database.execute("COMMIT")
+            self.commits += 1
+        except Exception as error:
+            self._roll_back()
+            reason = f"{self._path}: {_explain(error)}"
+            is_unknown = is_committing and _may_be_in_log(error)
+            for request in requests:
+                if request.error is None:
+                    request.error = SaveFailed(request.run_id, reason, is_unknown=is_unknown)
+        return requests
+
+    def _with_queued(self, requests: list[_Request]) -> Iterator[_Request]:
+        """Yield these requests, then add and yield queued ones until the queue is empty."""
+        yield from requests
+        with suppress(Empty):
+            while len(requests) < _REQUESTS_PER_COMMIT:
+                request = self._queue.get_nowait()
+                if request is None:
+                    self._queue.put(None)
+                    return
+                requests.append(request)
+                yield request
+
+    def _roll_back(self) -> None:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            logger.exception("could not roll back a transaction in %s", self._path)
+
+    def _bound_log(self) -> None:
+        """Empty the write-ahead log when it is large: overlapping readers can keep it from ending.
+
+        A reader of another program that stays in one transaction pins the log. SQLite has no way
+        around that; the log is emptied once that reader has gone.
+        """
+        if self.commits % _COMMITS_BETWEEN_LOOKS:
+            return
+        try:
+            if self._log.stat().st_size <= _LOG_LIMIT:
+                self._warned = False
+                return
+            [is_pinned, _, _] = self._truncate_log()
+        except (OSError, sqlite3.Error):
+            return
+        if is_pinned and not self._warned:
+            self._warned = True
+            logger.warning(
+                "another program reads %s in one long transaction, so its write-ahead log grows "
+                "until that transaction ends",
+                self._path,
+            )
+
+    def _truncate_log(self) -> tuple[int, int, int]:
+        # A reader may pin the log for hours, so do not wait for it.
+        self._connection.execute("PRAGMA busy_timeout = 0")
+        try:
+            return self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000:.0f}")
+
+
+def _wake(requests: list[_Request]) -> None:
+    """Wake all callers, with one call for each event loop."""
+    by_loop: dict[CallSoon, list[_Request]] = {}
+    for request in requests:
+        by_loop.setdefault(request.done.call_soon, []).append(request)
+    for call_soon, waiting in by_loop.items():
+        # Raised by a loop that was closed meanwhile, in which nothing waits any more.
+        with suppress(RuntimeError):
+            call_soon(_set_done, waiting)
+
+
+def _set_done(requests: list[_Request]) -> None:
+    for request in requests:
+        request.done.wake()
+
+
+def _may_be_in_log(error: Exception) -> bool:
+    """Return whether the log may contain a commit that failed with this error, after a crash.
+
+    It does if it was written there but could not be synced. The next commit overwrites it.
+    """
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR)
+    return code & 0xFF == sqlite3.SQLITE_IOERR
+
+
+def _explain(error: Exception) -> str:
+    text = str(error)
+    if "not a database" in text:
+        return "it is not an SQLite database and was not changed. Choose another file"
+    if "locked" in text:
+        return (
+            f"another program has locked it for more than {_BUSY_SECONDS:.0f} s. "
+            "Find that program (an open sqlite3 shell?) and end its transaction"
+        )
+    if "full" in text:
+        return f"the disk has no space left for it ({text}). Free some space"
+    if "readonly" in text:
+        return "it is read-only. Make the file and its folder writable, or choose another file"
+    return f"it cannot be used: {text}"
