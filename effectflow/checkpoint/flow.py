@@ -192,6 +192,9 @@ class DurableFlow:
             return path in self.run.recording.places
         items = recorded.items
         if path in self.run.recording.left_behind:
+            # It may be reached again, in any order.
+            if not self._has_ahead(scope.limit):
+                self.open_gate()
             return True
         while self._has_ahead(scope.limit):
             item = items[self._cursor]
