@@ -356,6 +356,9 @@ async def test_a_run_interrupted_during_a_delay_waits_only_for_the_rest(
     plan = (await orders.plan("r").run(app)).unwrap()
     assert (plan.start, plan.retry, plan.skip) == (("charge#2",), (), ("charge",))
 
+    waiting = (await orders.plan("r").run(app, clock=Timeline(clock.at))).unwrap()
+    assert (waiting.start, waiting.waiting) == ((), ("charge#2",))
+
     later = Timeline(clock.at + timedelta(seconds=0.4))
     machine = (await orders.resume("r").run(app, clock=later)).unwrap()
     assert machine.metadata.total_attempts == {"charge": 2, "ship": 1}
