@@ -26,7 +26,7 @@ from effectflow.workflows.driver import (
 )
 from effectflow.workflows.durable_scope import durable_scope
 from effectflow.workflows.linear import chain, input_type, step_of
-from effectflow.workflows.migrating import Migration, check_migrations, is_of_outermost_flow
+from effectflow.workflows.migrations import Migration, check_migrations, is_of_outermost_flow
 from effectflow.workflows.nested import run_nested
 from effectflow.workflows.structuring import structure_as
 
