@@ -281,7 +281,7 @@ def _plan_lines(plan: PlanTree, workflow_name: str) -> Iterable[str]:
     if plan["problem"] is not None:
         yield f"problem: {plan['problem']}"
     if not (plan["start"] or plan["waiting"] or plan["recurs"] or plan["problem"]):
-        yield f"start: the next step of {workflow_name}, which only its code can tell"
+        yield f"start: unknown; only the code of {workflow_name} can tell: give it with --app"
 
 
 def _say_table(rows: Sequence[Sequence[str]], console: Console) -> None:

@@ -181,7 +181,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 )
             # Made up anew each time: one effect, run twice, starts two runs.
             is_new = run_id is None
-            return await drive(place, run_id or new_run_id(self.name))
+            return await drive(place, new_run_id(self.name) if run_id is None else run_id)
 
         return self._durably(perform, ("start", input))
 
