@@ -115,7 +115,7 @@ def test_a_next_step_that_only_the_code_knows_is_named_as_such(
     }
     show_plan(Console(), plan, "buy")
 
-    assert "start: the next step of buy, which only its code can tell" in capsys.readouterr().out
+    assert "start: unknown; only the code of buy can tell" in capsys.readouterr().out
 
 
 def test_a_plan_of_code_without_the_code_says_that_it_needs_it(effectflow: Command) -> None:
