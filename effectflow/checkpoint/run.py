@@ -136,6 +136,7 @@ class Run:
         self._tells_around = False
         self._gates: set[anyio.CancelScope] = set()
         self._watched = 0
+        self._is_watching = False
         self._watch_scope: anyio.CancelScope | None = None
 
     @property
@@ -490,7 +491,8 @@ class Run:
         if self.around is not None:
             self.around.run.begin_watch()
         self._watched += 1
-        if self._watched == 1:
+        if not self._is_watching:
+            self._is_watching = True
             self.tasks.start_soon(self._watch)
 
     def end_watch(self) -> None:
@@ -502,18 +504,18 @@ class Run:
 
     async def _watch(self) -> None:
         """Notice a cancellation of the run, while a shield keeps it from the flows."""
-        if self._watched == 0:
-            return
-        with anyio.CancelScope() as scope:
-            self._watch_scope = scope
-            try:
-                await anyio.sleep_forever()
-            finally:
-                self._watch_scope = None
-                outer = self.outer_operators
-                is_decided = any(each.is_decided or each.has_expired() for each in outer)
-                if not scope.cancel_called and not is_decided:
-                    self.stop()
+        try:
+            while self._watched:
+                with anyio.CancelScope() as self._watch_scope:
+                    await anyio.sleep_forever()
+        except BaseException:
+            outer = self.outer_operators
+            if not any(each.is_decided or each.has_expired() for each in outer):
+                self.stop()
+            raise
+        finally:
+            self._watch_scope = None
+            self._is_watching = False
 
     def interruption(self, reason: str) -> Interrupted | None:
         """Return what to record last of an interruption; None if a step has recorded it already.
