@@ -9,8 +9,8 @@ from typing import Literal, Protocol
 
 from effectflow.checkpoint.encryption import Encryption
 from effectflow.checkpoint.entry_format import Format
-from effectflow.checkpoint.observers import Observer
 from effectflow.checkpoint.integrity import Seal
+from effectflow.checkpoint.observers import Observer
 from effectflow.checkpoint.store import CheckpointStore
 
 __all__ = ["CheckpointPolicy", "Checkpoints", "HasCheckpoints"]

@@ -570,9 +570,7 @@ class Run:
     ) -> None:
         if recorded is None or current is None or recorded.digest == current.digest:
             return
-        raise self.writer.halt(
-            StepInputChanged(self.run_id, path, recorded.shown, current.shown)
-        )
+        raise self.writer.halt(StepInputChanged(self.run_id, path, recorded.shown, current.shown))
 
     def notify(self, event: CheckpointEvent) -> None:
         """Tell the observers."""
@@ -594,4 +592,6 @@ def _unreadable(error: object, record: Any, definition: Any, path: str) -> NotSe
         return unreadable
     if is_exact(error, record, again, definition.types):
         return None
-    return NotSerializable(path, f"its failure {safe_repr(error)} would come back as {safe_repr(again)}")
+    return NotSerializable(
+        path, f"its failure {safe_repr(error)} would come back as {safe_repr(again)}"
+    )

@@ -13,8 +13,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 from effectflow.checkpoint.entries import Arguments
 from effectflow.checkpoint.run_info import CurrentStep
 from effectflow.checkpoint.values import KnownTypes, encode_arguments
-from effectflow.effects import Effect, RetryExhausted, RetryPolicy, TimedOut, do, suspend
-from effectflow.effects import nodes
+from effectflow.effects import Effect, RetryExhausted, RetryPolicy, TimedOut, do, nodes, suspend
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.retry import check_bounded
 from effectflow.effects.scope import PLAIN, Scope, running_step
@@ -315,7 +314,7 @@ class StepDecorator:
 
 
 class TimedStepDecorator(Protocol):
-    """What `@step(timeout=...)` is, before it is given the function: its step may fail with `TimedOut`."""
+    """What `@step(timeout=...)` is, before it is given the function. Its step may fail with TimedOut."""
 
     @overload
     def __call__(

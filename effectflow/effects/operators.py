@@ -66,7 +66,7 @@ class Operator:
         return self.inside if flow is PLAIN else self.inside.in_flow(flow)
 
     def deciding_branch(self, key: object, item: object = None, *, is_keyed: bool = True) -> Scope:
-        """Return the scope of a branch that led to the decision of an earlier life: it is not cancelled."""
+        """Return the scope of a branch that led to the recorded decision: it is not cancelled."""
         scope = self.branch(key, item, is_keyed=is_keyed).copy()
         scope.operators = self.outer.operators
         return scope

@@ -218,7 +218,14 @@ def _until_failure(
     async def perform(env: Any, scope: Scope) -> Any:
         operator = Operator.begin(scope, name)
         traversal = Traversal(
-            f"one {name}", operator, source.items(), f, env, scope, key=key, decided=_failed_in(operator)
+            f"one {name}",
+            operator,
+            source.items(),
+            f,
+            env,
+            scope,
+            key=key,
+            decided=_failed_in(operator),
         )
         await _run(traversal, limit)
         if traversal.first_failure is not None:

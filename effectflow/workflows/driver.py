@@ -96,7 +96,7 @@ async def start_run(
     context: Mapping[str, object],
 ) -> Any:
     """Return the output or `Failed` of a new run, or of the run that has this id and input already."""
-    blueprint, checkpoints = place.blueprint, place.checkpoints
+    blueprint = place.blueprint
     input_tree = to_tree(input, path="input: $", types=blueprint.input_types)
     context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES)
     found = None if is_new else await _find(place, run_id)

@@ -204,7 +204,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         async def perform(place: Place) -> Any:
             if not isinstance(place.scope.flow, DurableFlow):
                 raise TypeError(
-                    f"call() runs {self.name!r} within a durable run, and there is none around: use start()"
+                    f"call() runs {self.name!r} within a durable run, and none is around: use start()"
                 )
             return await interpret(self.start(input, run_id=run_id), place.env, place.scope)
 
@@ -237,9 +237,7 @@ class Workflow(Generic[Env, E, Input, Out]):
 
             flow = place.scope.flow
             if isinstance(flow, DurableFlow):
-                return await run_nested(
-                    flow, place, run_id=run_id, input_digest="", drive=drive
-                )
+                return await run_nested(flow, place, run_id=run_id, input_digest="", drive=drive)
             return await drive(place, run_id)
 
         return self._durably(perform, ("resume", run_id))
