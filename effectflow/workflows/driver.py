@@ -51,7 +51,7 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
-from effectflow.effects.event_loop import is_cancellation
+from effectflow.effects.event_loop import is_cancellation, mark_as_cancelled
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
@@ -409,6 +409,8 @@ async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
                 except BaseException as raised:
                     if is_cancellation(raised):
                         interrupted = raised
+                        # The task group uncancels the task, and then the cancellation would look stray.
+                        mark_as_cancelled(raised)
                         raise
                     # Kept from the task group, which would wrap it.
                     ended = raised
