@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -54,6 +55,8 @@ from effectflow.effects.operators import Operator
 from effectflow.effects.scope import Scope, running_step
 
 __all__ = ["Around", "Run"]
+
+logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
@@ -328,19 +331,18 @@ class Run:
         """Record a failure. Return when the step's own policy retries it, in seconds since the epoch."""
         # An at-most-once step that timed out may have happened.
         retryable = not (definition.at_most_once and isinstance(error, TimedOut))
-        problem: Exception | None = None
+        is_known = True
         try:
             retryable = retryable and definition.is_retryable(error)
-        except Exception as raised:
-            # A broken predicate must not keep the failure out of the journal.
-            problem = raised
+        except Exception:
+            # A broken predicate neither hides the failure nor keeps it out of the journal.
+            logger.exception("the retryable predicate of step %r raised", path)
+            is_known = False
         delay = None
-        if retryable and problem is None and definition.retry is not None:
+        if retryable and is_known and definition.retry is not None:
             delay = definition.retry.next_delay(attempts - 1, elapsed)
         retry_at = None if delay is None else self.now() + delay
         await self._record_error(flow, definition, path, error, retryable, retry_at=retry_at)
-        if problem is not None:
-            raise problem
         return retry_at
 
     async def _record_bad_end(
