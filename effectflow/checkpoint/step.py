@@ -194,7 +194,7 @@ class Step(Generic[P, Env, E, A]):
             bound = inspect.signature(self.function).bind(*args, **kwargs).arguments
             return arguments_of(self.name, bound)
         gathering = self.gathering
-        if gathering is None:
+        if gathering is None or len(args) <= self.parameters.index(gathering):
             return arguments_of(self.name, dict(zip(self.parameters, args, strict=False)))
         position = self.parameters.index(gathering)
         named = dict(zip(self.parameters[:position], args, strict=False))
