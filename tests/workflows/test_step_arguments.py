@@ -1,4 +1,4 @@
-"""A step records its arguments by the parameters that took them. `checkpoint/test_arguments.py` tests values."""
+"""A step records its arguments by the parameters that took them."""
 
 from __future__ import annotations
 
