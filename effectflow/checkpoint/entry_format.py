@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
 from effectflow.checkpoint import entries
 from effectflow.checkpoint.entries import Entry, Started
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
-from effectflow.checkpoint.schema import Schema, schema_of
+from effectflow.checkpoint.schema import Schema
 from effectflow.checkpoint.values import (
     MalformedValue,
     Tree,
@@ -41,15 +41,15 @@ _KINDS: Mapping[str, type[Entry]] = {
 }
 """Besides these, `signalled`, `published` and `suspended` are reserved."""
 
-_SCHEMAS: Mapping[str, Schema[Any]] = {name: schema_of(kind) for name, kind in _KINDS.items()}
-_WRITERS: Mapping[type[Any], tuple[str, Schema[Any]]] = {
-    kind: (name, _SCHEMAS[name]) for name, kind in _KINDS.items()
+_SCHEMAS: Mapping[str, Schema[Any]] = {name: Schema(kind, name) for name, kind in _KINDS.items()}
+_WRITERS: Mapping[type[Any], Callable[[Any], dict[str, Tree]]] = {
+    kind: _SCHEMAS[name].write for name, kind in _KINDS.items()
 }
 
 
 def encode_entry(entry: Entry, format: Format = "json") -> bytes:
     """Return an entry as bytes."""
-    tree = write_entry(entry)
+    tree = _WRITERS[entry.__class__](entry)
     return encode_json(tree) if format == "json" else encode_cbor(tree)
 
 
@@ -74,10 +74,7 @@ def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
 
 def write_entry(entry: Entry) -> dict[str, Tree]:
     """Return an entry as plain data."""
-    name, schema = _WRITERS[entry.__class__]
-    tree: dict[str, Tree] = {"entry": name}
-    tree.update(schema.write(entry))
-    return tree
+    return _WRITERS[entry.__class__](entry)
 
 
 def read_entry(tree: Mapping[str, Any]) -> Entry:

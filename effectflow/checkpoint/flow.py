@@ -191,6 +191,11 @@ class DurableFlow:
         if not self.is_ordered:
             return path in self.run.recording.places
         items = recorded.items
+        if path in self.run.recording.left_behind:
+            # It may be reached again, in any order.
+            if not self._has_ahead(scope.limit):
+                self.open_gate()
+            return True
         while self._has_ahead(scope.limit):
             item = items[self._cursor]
             if item.path == path:
@@ -209,7 +214,24 @@ class DurableFlow:
             else:
                 raise self.run.writer.halt(self._diverged(item.path, path))
         self.open_gate()
-        return path in self.run.recording.left_behind
+        return False
+
+    def _pass_operator(self, path: str, scope: Scope) -> None:
+        """Pass a recorded operator. Steps of the flow may have been recorded before its first branch."""
+        recorded = self._recorded
+        if recorded is None or not self.is_ordered:
+            return
+        items = recorded.items
+        for number in range(self._cursor, len(items)):
+            if items[number].path == path:
+                if number == self._cursor:
+                    self._cursor += 1
+                else:
+                    rest = [*items[:number], *items[number + 1 :]]
+                    self._recorded = RecordedFlow(rest, recorded.item)
+                break
+        if not self._has_ahead(scope.limit):
+            self.open_gate()
 
     def paths_ahead(self) -> list[str]:
         """Return what is recorded of the flow, and it has not come to."""
@@ -311,7 +333,7 @@ class DurableFlow:
     def branches(self, scope: Scope, name: str) -> Branches:
         path = self.next_path(name)
         if path in self.run.recording.places:
-            self.reach(path, scope)
+            self._pass_operator(path, scope)
         return DurableBranches(self, path, scope)
 
     def finalization(self, name: str) -> Finalization | None:
@@ -478,7 +500,8 @@ class DurableBranches:
         if gone and run.force:
             run.leave_behind([item.sequence for path in gone for item in flows[path].items])
         elif gone:
-            shown = ", ".join(map(repr, gone[:5])) + (" and more" if len(gone) > 5 else "")
+            names = [path if len(path) <= 80 else f"{path[:80]}..." for path in gone[:5]]
+            shown = ", ".join(map(repr, names)) + (" and more" if len(gone) > 5 else "")
             detail = f"{self.path!r} had the branches {shown}, and their items did not come again"
             raise run.writer.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
 

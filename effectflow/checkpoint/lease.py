@@ -58,7 +58,7 @@ class Owner:
     def new() -> Owner:
         """Return an owner for this process that equals no other."""
         pid = os.getpid()
-        return Owner(pid, _host(), _own_birth(pid), uuid.uuid4().hex[:12])
+        return Owner(pid, _host(), _own_birth(pid), os.urandom(6).hex())
 
     def __str__(self) -> str:
         return f"pid {self.pid} on {self.host} ({self.born}, {self.claim})"

@@ -275,6 +275,9 @@ class _Reader:
                 if name.startswith((f"{path}[", f"{path}/")):
                     recording.left_behind.update(item.path for item in flow.items)
                     flow.items = []
+                elif any(item.path == path and item.kind == "step" for item in flow.items):
+                    recording.left_behind.add(path)
+                    flow.items = [item for item in flow.items if item.path != path]
 
     def _begin(self, sequence: int, settles: Ranges, source_ends: tuple[SourceEnd, ...]) -> None:
         self._settle(settles)

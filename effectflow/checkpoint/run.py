@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
-from collections.abc import Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import anyio
 
@@ -33,17 +35,18 @@ from effectflow.checkpoint.interruption import interruption_reason
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
 from effectflow.checkpoint.replay import RecordedStep, Recording, compressed
-from effectflow.checkpoint.run_info import CurrentStep, running_step
+from effectflow.checkpoint.run_info import CurrentStep
 from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,
     Tree,
     from_tree,
+    plain_json,
     safe_repr,
     to_tree,
 )
 from effectflow.effects import Defect, Interruption
-from effectflow.effects.clock import Clock
+from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.errors import Halt, Parked, TimedOut
 from effectflow.effects.event_loop import is_cancellation, shielded
 from effectflow.effects.interpreter import interpret
@@ -51,7 +54,7 @@ from effectflow.effects.nodes import Failed as Failure
 from effectflow.effects.nodes import Step
 from effectflow.effects.notes import add_note
 from effectflow.effects.operators import Operator
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Scope, running_step
 
 __all__ = ["Around", "Run"]
 
@@ -121,8 +124,11 @@ class Run:
         self.tasks = anyio.create_task_group()
         self.last_completed: str | None = None
         self.root = DurableFlow(self, "")
+        # The common clock is asked without the detour of making a date.
+        self.now = time.time if type(clock) is SystemClock else self._now
         self.cancelled_at: int | None = None
         self._observers = checkpoints.observers
+        self._policy = checkpoints.policy
         self._unsettled: list[int] = []
         self._unreadable: dict[int, NotSerializable] = {}
         self._cut_off: dict[str, None] = {}
@@ -204,17 +210,25 @@ class Run:
         scope: Scope,
     ) -> Any:
         """Attempt a step, as often as its own retry policy allows."""
+        definition = step.definition
         number = recorded.attempts if recorded else 0
+        if definition.retry is None:
+            outcome = await self._attempt(flow, step, path, number + 1, arguments, env, scope)
+            if outcome.__class__ is Failure:
+                await self._record_failure(flow, definition, path, outcome.error)
+            return outcome
         spent = recorded.spent if recorded else 0
         if recorded is not None and recorded.retry_at is not None:
             await self._wait_for_retry(flow, path, recorded.retry_at, scope)
         began = self.clock.monotonic()
         while True:
             number += 1
+            outcome = await self._attempt(flow, step, path, number, arguments, env, scope)
+            if outcome.__class__ is not Failure:
+                return outcome
             elapsed = self.clock.monotonic() - began
-            outcome, retry_at = await self._attempt(
-                flow, step, path, number, number - spent, elapsed, arguments, env, scope
-            )
+            delay = partial(definition.retry.next_delay, number - spent - 1, elapsed)
+            retry_at = await self._record_failure(flow, definition, path, outcome.error, delay)
             if retry_at is None:
                 return outcome
             await self._wait_for_retry(flow, path, retry_at, scope)
@@ -233,16 +247,29 @@ class Run:
         step: Step,
         path: str,
         number: int,
-        in_budget: int,
-        elapsed: float,
         arguments: Arguments | None,
         env: Any,
         scope: Scope,
-    ) -> tuple[Any, float | None]:
-        """Attempt a step once, between its entries. Return its outcome, and when it is tried again."""
+    ) -> Any:
+        """Attempt a step once, and record that it begins and how it ends, unless it fails."""
         definition, writer = step.definition, self.writer
         began = self.clock.monotonic()
-        await self._begin(flow, definition, path, number, arguments)
+        before = BeforeStep(
+            path,
+            number,
+            self.now(),
+            arguments,
+            definition.function,
+            flow.take_item(),
+            self.settle(flow),
+            flow.take_source_ends(),
+        )
+        self._ends_interrupted = False
+        if self._tells_around:
+            await self._tell_around()
+        writer.add(before)
+        if definition.at_most_once or self._policy.is_due(writer.completed_since_save):
+            await self._save_before(path)
         current = CurrentStep(self.run_id, path, number, step.make_info)
         inside = scope.inside_step(body := flow.body_of(path), current)
         token = running_step.set(current)
@@ -262,53 +289,28 @@ class Run:
             scope.observer.ended(path, _exit_of(outcome))
         if outcome.__class__ is not Failure:
             output = self.encode(outcome, path, definition.types)
-            settles = self.settle_within(body)
+            settles = self.settle_within(body) if self._unsettled else ()
             self._ends_interrupted = False
             writer.completed_since_save += 1
             self.last_completed = path
             duration = self.clock.monotonic() - began
             writer.add(Completed(path, output, duration, self.now(), settles))
-            return outcome, None
-        elapsed += self.clock.monotonic() - began
-        return outcome, await self._record_failure(
-            flow, definition, path, outcome.error, in_budget, elapsed
-        )
+        return outcome
 
-    async def _begin(
-        self,
-        flow: DurableFlow,
-        definition: Any,
-        path: str,
-        number: int,
-        arguments: Arguments | None,
-    ) -> None:
-        """Record that a step begins, durably if the policy says so."""
-        writer = self.writer
-        entry = BeforeStep(
-            path,
-            number,
-            self.now(),
-            arguments,
-            definition.function,
-            flow.take_item(),
-            self.settle(flow),
-            flow.take_source_ends(),
-        )
-        self._ends_interrupted = False
-        if self._tells_around:
-            # The decision of the run around is final before what it cancelled here is finalized.
-            self._tells_around = False
-            assert self.around is not None
-            await self.around.begin()
-        writer.add(entry)
-        policy = self.checkpoints.policy
-        if definition.at_most_once or policy.is_due(writer.completed_since_save):
-            try:
-                await writer.save()
-            except BaseException:
-                # A cancellation here cuts the step off, though it never ran.
-                self._cut_off[path] = None
-                raise
+    async def _save_before(self, path: str) -> None:
+        """Make durable that a step begins, before it does."""
+        try:
+            await self.writer.save()
+        except BaseException:
+            # A cancellation here cuts the step off, though it never ran.
+            self._cut_off[path] = None
+            raise
+
+    async def _tell_around(self) -> None:
+        """Make the decision that cancels this run final, before what it cancelled here is finalized."""
+        self._tells_around = False
+        assert self.around is not None
+        await self.around.begin()
 
     async def _limited(self, step: Step, seconds: float, env: Any, inside: Scope) -> Any:
         with self.clock.move_on_after(seconds) as limit:
@@ -322,8 +324,7 @@ class Run:
         definition: Any,
         path: str,
         error: object,
-        attempts: int,
-        elapsed: float,
+        next_delay: Callable[[], float | None] | None = None,
     ) -> float | None:
         """Record a failure. Return when the step's own policy retries it, in seconds since the epoch."""
         # An at-most-once step that timed out may have happened.
@@ -334,9 +335,7 @@ class Run:
         except Exception as raised:
             # A broken predicate must not keep the failure out of the journal.
             problem = raised
-        delay = None
-        if retryable and problem is None and definition.retry is not None:
-            delay = definition.retry.next_delay(attempts - 1, elapsed)
+        delay = next_delay() if next_delay and retryable and problem is None else None
         retry_at = None if delay is None else self.now() + delay
         await self._record_error(flow, definition, path, error, retryable, retry_at=retry_at)
         if problem is not None:
@@ -536,7 +535,7 @@ class Run:
         ranges = compressed(chosen, chosen)
         self.writer.add(Resumed(self.writer.lease.owner, self.now(), abandoned=ranges))
 
-    def now(self) -> float:
+    def _now(self) -> float:
         """Return the time of the run's clock, in seconds since the epoch."""
         return self.clock.now().timestamp()
 
@@ -545,7 +544,12 @@ class Run:
         await scope.clock.sleep(seconds)
 
     def encode(self, value: object, path: str, types: KnownTypes) -> Tree:
-        """Return a value as it is saved. One that cannot be saved halts the run."""
+        """Return a value as it is saved. One that cannot be saved halts the run.
+
+        Plain data is returned as it is, to be written at once, unless an observer could keep it.
+        """
+        if not self._observers and plain_json(value) is not None:
+            return cast("Tree", value)
         try:
             return to_tree(value, path=f"{path}: $", types=types)
         except NotSerializable as error:

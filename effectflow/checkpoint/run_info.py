@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass
 from os import urandom
 from typing import Any, Never
@@ -11,7 +10,7 @@ from urllib.parse import quote
 
 from effectflow.effects import Effect
 from effectflow.effects.nodes import Die, Pure, Suspend
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Scope, running_step
 
 __all__ = [
     "CurrentStep",
@@ -19,7 +18,6 @@ __all__ = [
     "current_step",
     "info_of",
     "run_context",
-    "running_step",
     "step_info",
 ]
 
@@ -79,10 +77,6 @@ class CurrentStep:
         return None, {"_info": self.info}
 
 
-running_step: ContextVar[CurrentStep | None] = ContextVar("running_step", default=None)
-"""The step whose code runs in this context."""
-
-
 def current_step() -> StepInfo:
     """Return the `StepInfo` of the step whose code is running. A plain function, for any code in a step.
 
@@ -99,7 +93,7 @@ def current_step() -> StepInfo:
         <Success: charge, attempt 1>
     """
     current = running_step.get()
-    if current is None:
+    if not isinstance(current, CurrentStep):
         raise LookupError("current_step() is known only inside the code of a step")
     return current.info
 

@@ -11,13 +11,13 @@ from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from effectflow.checkpoint.entries import Arguments
-from effectflow.checkpoint.run_info import CurrentStep, running_step
+from effectflow.checkpoint.run_info import CurrentStep
 from effectflow.checkpoint.values import KnownTypes, encode_arguments
 from effectflow.effects import Effect, RetryExhausted, RetryPolicy, TimedOut, do, suspend
 from effectflow.effects import nodes
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.retry import check_bounded
-from effectflow.effects.scope import PLAIN, Scope
+from effectflow.effects.scope import PLAIN, Scope, running_step
 from effectflow.effects.signatures import effect_types
 
 __all__ = [

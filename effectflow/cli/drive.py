@@ -38,7 +38,7 @@ from effectflow.checkpoint import (
     RunQuery,
     StepSkipped,
 )
-from effectflow.checkpoint.reading import run_not_found
+from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.values import KnownTypes, to_tree
 from effectflow.cli.app_loader import (
     AppOption,

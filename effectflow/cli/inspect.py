@@ -19,14 +19,13 @@ from effectflow.checkpoint import (
     RunQuery,
     Seal,
     Verification,
-    failure_that_stands,
     plan_resume,
     read_checkpoint,
     read_entries,
     verify_run,
 )
 from effectflow.checkpoint.entry_format import write_entry
-from effectflow.checkpoint.reading import all_run_ids, run_not_found
+from effectflow.checkpoint.journal_reader import all_run_ids, run_not_found
 from effectflow.checkpoint.values import Tree
 from effectflow.cli.app_loader import AppOption, PlainEnvironment, workflow_of_run
 from effectflow.cli.census.pipeline import census
@@ -174,6 +173,9 @@ def plan(
     store: StoreOption = STORE,
     key_file: KeyFileOption = None,
     encryption_keys: EncryptionKeysOption = None,
+    effects: Annotated[
+        bool, typer.Option("--effects", help="Run the effects between steps, too.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a resume of a run would do, without doing it."""
@@ -183,10 +185,10 @@ def plan(
         checkpoint = await read_checkpoint(opened, run_id, seal)
         name = checkpoint.workflow
         if app is None and name != census.name:
-            return name, await _plan_without_code(opened, checkpoint, seal)
+            return name, plan_resume(checkpoint)
         # A plan runs no steps, so it needs nothing from the workflow's own environment.
         env = PlainEnvironment(Checkpoints(opened, key=seal.key, encryption=seal.encryption))
-        effect = workflow_of_run(name, app).workflow.plan(run_id)
+        effect = workflow_of_run(name, app).workflow.plan(run_id, effects=effects)
         return name, await effect.run_or_raise(env)
 
     workflow_name, made = with_store(store, make)
@@ -195,10 +197,3 @@ def plan(
         print_json({"run_id": run_id, **tree})
     else:
         show_plan(Console(), tree, workflow_name)
-
-
-async def _plan_without_code(
-    store: CheckpointStore, checkpoint: Checkpoint, seal: Seal
-) -> ResumePlan:
-    entries = await read_entries(store, checkpoint.run_id, seal)
-    return replace(plan_resume(checkpoint), fails_again=failure_that_stands(entries))

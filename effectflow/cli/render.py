@@ -16,18 +16,23 @@ from rich.text import Text
 
 from effectflow.checkpoint import (
     BeforeStep,
+    BranchesEnded,
+    CancelRequested,
+    ChildEnded,
+    ChildStarted,
     Checkpoint,
     Completed,
+    Decided,
     Entry,
     Failed,
     Finished,
     Interrupted,
-    Recorded,
     Resumed,
     ResumePlan,
     RunInfo,
     Started,
     Verification,
+    Waiting,
 )
 from effectflow.checkpoint.values import Tree, encode_json
 from effectflow.workflows.progress import JobProgress, job_progress
@@ -183,9 +188,19 @@ def _entry_text(entry: Entry) -> str:
         case Interrupted(step, in_progress, reason):
             where = "in" if in_progress else "after"
             return f"Interrupted  {where} {step or 'no step'} ({reason})"
-        case Recorded(step, value):
-            return f"Recorded     {step} = {_bounded(value, 60)}"
-        case Finished(status, output, error):
+        case Decided(path, value, failed=failed):
+            return f"Decided      {path} = {_bounded(value, 60)}{' (failed)' if failed else ''}"
+        case BranchesEnded(path):
+            return f"Ended        the branches of {path}"
+        case ChildStarted(path, run_id, workflow):
+            return f"ChildStarted {path}: run {run_id} of {workflow}"
+        case ChildEnded(path, status):
+            return f"ChildEnded   {path}: {status}"
+        case Waiting(path, until):
+            return f"Waiting      {path} until {_when(until)}"
+        case CancelRequested(reason=reason):
+            return f"Cancelling   {reason}"
+        case Finished(status=status, output=output, error=error):
             what = f"{error.type}: {error.message}" if error else _bounded(output, 60)
             return f"Finished     {status}: {what}"
 
@@ -229,15 +244,14 @@ class PlanTree(TypedDict):
 
 def plan_tree(plan: ResumePlan) -> PlanTree:
     """Return a plan as plain data."""
-    start = [] if plan.start is None or plan.fails_again is not None else [plan.start]
     return {
-        "start": start,
-        "retry": start if plan.retry_current else [],
+        "start": list(plan.start),
+        "retry": list(plan.retry),
         "skip": list(plan.skip),
-        "recurs": [] if plan.fails_again is None else [plan.fails_again],
-        "waiting": [],
-        "unverified": [],
-        "problem": None,
+        "recurs": list(plan.recurs),
+        "waiting": list(plan.waiting),
+        "unverified": [{"step": one.step, "reason": one.reason} for one in plan.unverified],
+        "problem": None if plan.problem is None else str(plan.problem),
         "is_complete": plan.is_complete,
     }
 
@@ -267,7 +281,7 @@ def _plan_lines(plan: PlanTree, workflow_name: str) -> Iterable[str]:
     if plan["problem"] is not None:
         yield f"problem: {plan['problem']}"
     if not (plan["start"] or plan["waiting"] or plan["recurs"] or plan["problem"]):
-        yield f"start: the next step of {workflow_name}, which only its code can tell"
+        yield f"start: unknown; only the code of {workflow_name} can tell: give it with --app"
 
 
 def _say_table(rows: Sequence[Sequence[str]], console: Console) -> None:

@@ -20,7 +20,7 @@ from effectflow.checkpoint import (
     read_exported,
     write_exported,
 )
-from effectflow.checkpoint.reading import all_run_ids
+from effectflow.checkpoint.journal_reader import all_run_ids
 from effectflow.cli.exits import BadUse, ExitCode
 from effectflow.cli.render import JsonOption, print_json, say
 from effectflow.cli.store_access import STORE, StoreOption, with_store

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -31,12 +32,16 @@ __all__ = [
     "Scope",
     "Sink",
     "root_scope",
+    "running_step",
 ]
 
 A = TypeVar("A")
 
 _NO_CONTEXT: Mapping[str, object] = MappingProxyType({})
 _NOTHING_FORBIDDEN: frozenset[type] = frozenset()
+
+running_step: ContextVar[object | None] = ContextVar("running_step", default=None)
+"""What is known of the step whose code runs in this context."""
 
 Sink: TypeAlias = Callable[[object], Awaitable[None]]
 """Takes the events that effects emit, one at a time; the emitter waits for it."""

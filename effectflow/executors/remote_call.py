@@ -20,7 +20,7 @@ from effectflow.effects import Effect, ExecutorError
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
 from effectflow.effects.notes import add_note
-from effectflow.effects.scope import Scope, root_scope
+from effectflow.effects.scope import PLAIN, Scope, root_scope, running_step
 from effectflow.executors.pickling import dumps, loads
 
 __all__ = [
@@ -39,14 +39,13 @@ __all__ = [
 class _Call:
     """A call of `function(item)`.
 
-    Of the caller's scope it has what makes sense in another process: the path and the step, for
-    `step_info()`, the context of the run, for `run_context()`, and the deadline of finalizers. Clock,
+    Of the caller's scope it has what makes sense in another process: the step, for `step_info()` and
+    `current_step()`, the context of the run, for `run_context()`, and the deadline of finalizers. Clock,
     listeners and journal stay behind.
     """
 
     function: Callable[[Any], Effect[Any, Any, Any]]
     item: Any
-    path: str
     step: object
     context: dict[str, object]
     finalizer_deadline: float | None
@@ -69,7 +68,7 @@ def write_call(
 ) -> bytes:
     """Return the call of `function(item)` as bytes. Raise with a note if it cannot be pickled."""
     context = dict(scope.context)
-    call = _Call(function, item, scope.path, scope.step, context, scope.finalizer_deadline)
+    call = _Call(function, item, scope.step, context, scope.finalizer_deadline)
     try:
         return dumps(call)
     except Exception as refusal:
@@ -87,9 +86,11 @@ async def answer(call: bytes, env: Any) -> bytes:
             task: _Call = loads(call)
         context = MappingProxyType(task.context)
         scope = root_scope(finalizer_deadline=task.finalizer_deadline, context=context)
+        # Each call has a task of its own, so there is nothing to reset.
+        running_step.set(task.step)
         with _NoExit("the item"):
             outcome = await interpret(
-                task.function(task.item), env, scope.inside_step(task.path, task.step)
+                task.function(task.item), env, scope.inside_step(PLAIN, task.step)
             )
     except Exception as defect:
         return defect_reply(defect)

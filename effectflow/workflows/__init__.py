@@ -1,6 +1,6 @@
-"""What users compose: code, lists of steps, machines, graphs, map-reduce jobs, iterations.
+"""Workflows: code, lists of steps, machines, graphs, map-reduce jobs and iterations.
 
-What is not needed for code and lists of steps is imported when it is first asked for.
+Only code and lists of steps are imported with the package, and all others on first use.
 """
 
 from importlib import import_module
@@ -82,40 +82,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "graph": (
-        "Graph",
-        "GraphError",
-        "GraphProgress",
-        "InvalidGraph",
-        "MaxIterationsExceeded",
-        "NoEdge",
-        "StateGraph",
-    ),
-    "iterative": ("Iterative", "IterativeResult"),
+    "graph": "Graph GraphError GraphProgress InvalidGraph MaxIterationsExceeded NoEdge StateGraph",
+    "iterative": "Iterative IterativeResult",
     "machine": (
-        "DEFAULT_RETRY",
-        "Abort",
-        "History",
-        "HistoryEntry",
-        "InvalidMachine",
-        "Machine",
-        "MachineMetadata",
-        "Moved",
-        "NoTransition",
-        "Outcome",
-        "PendingRetry",
-        "Retry",
-        "StateMachine",
-        "Transition",
-        "TransitionExhausted",
-        "TransitionInfo",
-        "UndeclaredState",
-        "transition_info",
+        "DEFAULT_RETRY Abort History HistoryEntry InvalidMachine Machine MachineMetadata Moved "
+        "NoTransition Outcome PendingRetry Retry StateMachine Transition TransitionExhausted "
+        "TransitionInfo UndeclaredState transition_info"
     ),
-    "mapreduce": ("DeadLetter", "ItemFailed", "JobResult", "MapReduce"),
-    "progress": ("JobProgress", "job_progress"),
+    "mapreduce": "DeadLetter ItemFailed JobResult MapReduce",
+    "progress": "JobProgress job_progress",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:

@@ -11,7 +11,7 @@ from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
-from effectflow.workflows.migrating import Migration, upgrade
+from effectflow.workflows.migrations import Migration, upgrade
 
 __all__ = ["Blueprint"]
 

@@ -1,67 +1,102 @@
-"""What is wrong with the parts of a definition, as sentences: all of it, to be reported at once."""
+"""Check the parts of a definition: each check yields one sentence per problem, to report all at once."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
+from typing import TypeVar
 
-from effectflow.checkpoint.durable_step import StepDefinition
+from effectflow.checkpoint.step import StepDefinition
+from effectflow.effects import Effect
 
-__all__ = [
-    "count_problems",
-    "function_problems",
-    "refuse",
-    "step_name_problems",
-    "workflow_name_problems",
-]
+T = TypeVar("T")
+N = TypeVar("N", bound=Hashable)
 
 
 def workflow_name_problems(name: object) -> Iterator[str]:
-    """Why this cannot be what stores and commands call a workflow, if it cannot."""
+    """Yield a problem unless `name` is text that is not empty."""
     if not isinstance(name, str) or not name:
-        yield f"it needs a name, and is given {name!r}"
+        yield f"its name must be text that is not empty, not {name!r}"
 
 
 def step_name_problems(name: str) -> Iterator[str]:
-    """Why this cannot be the name of a step, if it cannot."""
+    """Yield a problem unless `name` can be the name of a step."""
     try:
         StepDefinition(name)
     except ValueError as problem:
         yield str(problem)
 
 
-def function_problems(given: object, whose: str, takes: str) -> Iterator[str]:
-    """Why this cannot be the function that part of a definition takes, if it cannot.
+def function_problems(given: object, owner: str, expected: str) -> Iterator[str]:
+    """Yield a problem unless `given` is a plain function, or any other callable that is not async.
 
     Parameters:
-        given: what the author has given.
-        whose: the part, such as `node 'draft'`.
-        takes: what it takes, such as `a function from a state to an effect`.
+        given: what the author passed.
+        owner: the part that it was passed for, such as `node 'draft'`.
+        expected: what that part takes, such as `a function from a state to an effect`.
     """
     if not callable(given):
-        yield f"{whose} is given {given!r}: it takes {takes}"
+        yield f"{owner} takes {expected}, not {given!r}"
     elif inspect.isgeneratorfunction(given):
-        yield f"{whose} is given a generator function: put @do above it"
-    elif _is_async(given):
-        yield f"{whose} is given an async function: it takes {takes}"
-
-
-def _is_async(given: object) -> bool:
-    """Whether a call gives a coroutine, or an asynchronous generator, instead of doing anything."""
-    return any(
+        yield f"{owner} takes {expected}, not a generator function: decorate it with @do"
+    elif any(
         inspect.iscoroutinefunction(part) or inspect.isasyncgenfunction(part)
         for part in (given, getattr(given, "__call__", None))  # noqa: B004, as it is called
-    )
+    ):
+        yield f"{owner} takes {expected}, not an async function"
 
 
-def count_problems(given: object, what: str, *, least: int) -> Iterator[str]:
-    """Why this cannot be a number of things, of which there are at least so many, if it cannot."""
+def count_problems(given: object, name: str, *, least: int) -> Iterator[str]:
+    """Yield a problem unless `given` is an int >= `least`."""
     if type(given) is not int or given < least:
-        yield f"{what} must be {least} or more, as an int, not {given!r}"
+        yield f"{name} must be an int >= {least}, not {given!r}"
 
 
-def refuse(what: str, problems: Iterable[str]) -> None:
-    """Raise one ValueError that has all of the problems, if there are any."""
+def reachable(start: Iterable[N], edges: Iterable[tuple[N, N]]) -> set[N]:
+    """Return the nodes that can be reached from some nodes, those included."""
+    targets: dict[N, list[N]] = {}
+    for source, target in edges:
+        targets.setdefault(source, []).append(target)
+    found = set(start)
+    todo = list(found)
+    while todo:
+        new = [target for target in targets.get(todo.pop(), ()) if target not in found]
+        found.update(new)
+        todo += new
+    return found
+
+
+def refuse(subject: str, problems: Iterable[str]) -> None:
+    """Raise a ValueError that lists all problems, if there are any."""
     lines = "".join(f"\n- {problem}" for problem in problems)
     if lines:
-        raise ValueError(f"{what} cannot be built:{lines}")
+        raise ValueError(f"{subject} cannot be built:{lines}")
+
+
+def pure_result(result: T, function: str) -> T:
+    """Return the result of a function that must be pure, such as a guard, a condition or a choice.
+
+    An effect or an awaitable would count as true, and would never run.
+
+    Parameters:
+        result: what the function returned.
+        function: its name in the error, such as `the guard of transition 'charge'`.
+
+    Raises TypeError for an effect or an awaitable.
+    """
+    if isinstance(result, bool):
+        # The usual case, at every step: the checks below take much longer.
+        return result
+    if isinstance(result, Effect):
+        kind = "an effect"
+    elif inspect.isawaitable(result):
+        kind = "an awaitable"
+        if inspect.iscoroutine(result):
+            # Otherwise Python warns that it was never awaited.
+            result.close()
+    else:
+        return result
+    raise TypeError(
+        f"{function} returned {kind}, but it must be a pure function of the state: run the effect in an "
+        "earlier step, and keep its result in the state"
+    )

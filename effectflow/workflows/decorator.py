@@ -13,7 +13,7 @@ from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, do
 from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.linear import input_type
-from effectflow.workflows.migrating import Migration, check_migrations
+from effectflow.workflows.migrations import Migration, check_migrations
 from effectflow.workflows.workflow import Workflow
 
 __all__ = ["workflow"]

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from os import urandom
 from typing import Any, Self, TypeAlias, cast
-from uuid import uuid4
 
 import anyio
 
@@ -84,7 +84,7 @@ class Place:
 
 def new_run_id(workflow: str) -> str:
     """Return an id for a run that is given none."""
-    return f"{workflow}-{uuid4().hex[:12]}"
+    return f"{workflow}-{urandom(6).hex()}"
 
 
 async def start_run(
@@ -127,8 +127,13 @@ async def start_run(
             at=place.scope.clock.now().timestamp(),
             structure=definition.structure,
         )
-        known = fold([started], run_id)
-        run = claim.run(known, Journal.empty(run_id), Recording(), opening=started)
+        run = claim.run(
+            Journal.empty(run_id),
+            Recording(),
+            started=started,
+            version=definition.version,
+            opening=started,
+        )
         return await _drive(run, place, input, is_new=True)
 
 
@@ -162,7 +167,8 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
     changed = blueprint.definition.changed_since(known.definition, run_id)
     if changed is not None:
         return ResumePlan(skip=skip, problem=changed)
-    context = _context(known)
+    started = found.journal.entries[0]
+    assert isinstance(started, Started)
     run = PlannedRun(
         run_id,
         known.workflow,
@@ -170,7 +176,7 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         recording=read_recording(found.journal.entries),
         types=blueprint.output_types,
         clock=scope.clock,
-        context=context,
+        context=_context(started),
         started_version=_started_version(found.journal),
     )
     inside = _scope_of_body(run, scope)
@@ -186,7 +192,6 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         except Halt as halt:
             if halt.reason is not run.writer.halted:
                 raise
-        run.tasks.cancel_scope.cancel()
     return run.plan(outcome)
 
 
@@ -296,23 +301,31 @@ class _Claim:
 
     def run(
         self,
-        known: Checkpoint,
         journal: Journal,
         recording: Recording,
         *,
+        started: Started,
+        version: str,
         opening: Entry,
         force: bool = False,
     ) -> Run:
-        """Return the run that continues from this checkpoint, after the entries that the store has."""
+        """Return the run that continues after the entries that the store has.
+
+        Parameters:
+            started: the first entry of the run, as the workflow would write it now.
+            version: the version of the workflow that the run had last.
+            opening: comes before whatever this life adds.
+        """
         checkpoints, place = self._checkpoints, self._place
-        if isinstance(checkpoints.store, KeepsHistory):
-            checkpoints.store.keep_history(self._run_id, checkpoints.history)
+        # Asked of the attribute: a check of the protocol takes longer than the rest of this.
+        if hasattr(checkpoints.store, "keep_history"):
+            cast("KeepsHistory", checkpoints.store).keep_history(self._run_id, checkpoints.history)
         summary = RunSummary(
-            workflow=known.workflow,
-            kind=known.kind,
-            version=known.definition.version,
-            status=RunStatus.RUNNING,
-            created_at=known.created_at,
+            started.workflow,
+            started.kind,
+            version,
+            RunStatus.RUNNING,
+            started.at,
         )
         writer = JournalWriter(
             self._run_id,
@@ -325,14 +338,14 @@ class _Claim:
         )
         self._run = Run(
             self._run_id,
-            known.workflow,
+            started.workflow,
             checkpoints,
             writer=writer,
             recording=recording,
             types=place.blueprint.output_types,
             clock=place.scope.clock,
-            context=_context(known),
-            started_version=_started_version(journal) or known.definition.version,
+            context=_context(started),
+            started_version=_started_version(journal) or started.version,
             force=force,
             around=place.around,
             outer_operators=place.scope.operators,
@@ -375,7 +388,16 @@ async def _continue(
         )
     # The recording is as the journal will be: the entry comes before whatever this life adds.
     recording = read_recording((*found.journal.entries, resumed))
-    run = claim.run(known, found.journal, recording, opening=resumed, force=force)
+    started = found.journal.entries[0]
+    assert isinstance(started, Started)
+    run = claim.run(
+        found.journal,
+        recording,
+        started=started,
+        version=known.definition.version,
+        opening=resumed,
+        force=force,
+    )
     if place.checkpoints.observers:
         start = plan_resume(known).start
         run.notify(RunResumed(known.run_id, start[0] if start else None))
@@ -412,7 +434,6 @@ async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
                         raise
                     # Kept from the task group, which would wrap it.
                     ended = raised
-                run.tasks.cancel_scope.cancel()
     except BaseException:
         await _record_interruption(run)
         raise
@@ -516,10 +537,10 @@ def _started_version(journal: Journal) -> str:
     return first.version if isinstance(first, Started) else ""
 
 
-def _context(known: Checkpoint) -> Mapping[str, object]:
-    context = _decode(known.context, _NO_TYPES, known.run_id, "context")
+def _context(started: Started) -> Mapping[str, object]:
+    context = _decode(started.context, _NO_TYPES, started.run_id, "context")
     if not isinstance(context, dict):
-        raise CorruptCheckpoint(known.run_id, "its context is not a mapping")
+        raise CorruptCheckpoint(started.run_id, "its context is not a mapping")
     return cast("dict[str, object]", context)
 
 

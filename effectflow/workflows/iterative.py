@@ -1,48 +1,45 @@
-"""`Iterative`: the same work again and again, each round a durable step, until it changes no more."""
+"""`Iterative`: repeat the same durable step until its value converges."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.durable_step import StepDefinition, durable
-from effectflow.checkpoint.step import effect_types
+from effectflow.checkpoint.step import StepDefinition, durable
 from effectflow.checkpoint.values import KnownTypes
-from effectflow.effects import Effect, do, suspend
-from effectflow.workflows.answers import answered
+from effectflow.effects import Effect, suspend
+from effectflow.effects.signatures import effect_types
 from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.checks import (
     count_problems,
     function_problems,
+    pure_result,
     refuse,
     workflow_name_problems,
 )
-from effectflow.workflows.flow import flow
+from effectflow.workflows.durable_scope import durable_scope
+from effectflow.workflows.engine import Done, Next, advance
 from effectflow.workflows.linear import input_type
 from effectflow.workflows.workflow import Workflow
-
-__all__ = ["Iterative", "IterativeResult"]
 
 Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
 E = TypeVar("E", covariant=True)
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 
-AnyEffect = Effect[Any, Any, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class IterativeResult(Generic[S_co]):
-    """What an iterative workflow gives.
+    """The outcome of an iterative workflow.
 
     Attributes:
-        value: what the last round gave.
-        rounds: how many there were.
-        is_converged: whether the convergence test ended it, and not the bound.
+        value: the value of the last round.
+        rounds: the number of rounds.
+        is_converged: True if the value converged, False if `max_rounds` ended the workflow.
     """
 
     value: S_co
@@ -50,19 +47,32 @@ class IterativeResult(Generic[S_co]):
     is_converged: bool
 
 
-class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
-    """A workflow that makes a better value of the one before, round after round.
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """The value after a number of rounds, and the value before the last of them."""
 
-    Each round is a durable step, `round`, `round#2`, ...: a resume goes on in the round that was cut
-    off. What a round is made of is durable as well, so a round may be a whole map-reduce job
-    (`job.body(...)`), of which a resume runs only what was not done.
+    value: Any
+    rounds: int = 0
+    before: Any = None
+
+
+class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
+    """A workflow that improves a value in rounds, until it converges.
+
+    Each round is a durable step, `round`, `round#2`, ...: a resume continues in the round that was
+    interrupted. The steps within a round are durable as well, so a round may be a whole map-reduce job
+    (`job.body(...)`), of which a resume runs only the rest.
 
     Parameters:
         name: the workflow's name.
-        round: makes the effect that yields the next value. Its annotations say what values are made of.
-        converged: whether the value after a round is as good as that before it. Pure.
-        max_rounds: after how many rounds it ends in any case, 1 or more.
-        version: change it when a change of the code matters to runs that are under way.
+        round: returns the effect that yields the next value. The classes of values and errors are read
+            from its annotations.
+        converged: called with the values before and after a round; True ends the workflow. Pure.
+        max_rounds: the workflow ends after this many rounds at the latest; an int >= 1.
+        version: change it when a code change matters to runs in progress.
+
+    It yields an IterativeResult, and fails with the errors of `round`. Raises ValueError, with all
+    problems, for a wrong definition.
 
     Example:
         >>> from dataclasses import dataclass
@@ -108,20 +118,20 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
         step = StepDefinition("round", types)
         definition = Definition(name, version, "iterative", (step.name,))
 
-        @do
-        def body(value: Any) -> Generator[AnyEffect, Any, IterativeResult[Any]]:
-            for number in range(1, max_rounds + 1):
-                before = value
-                work = flow(suspend(partial(round, before)), ("round", number))
-                value = yield durable(step, work)
-                if answered(converged(before, value), f"`converged` of {name!r}"):
-                    return IterativeResult(value, number, True)
-            return IterativeResult(value, max_rounds, False)
+        def pick(reached: _Reached) -> Next[_Reached] | Done:
+            value, rounds = reached.value, reached.rounds
+            is_converged = rounds > 0 and bool(
+                pure_result(converged(reached.before, value), f"`converged` of {name!r}")
+            )
+            if is_converged or rounds == max_rounds:
+                return Done(IterativeResult(value, rounds, is_converged))
+            work = durable_scope(suspend(partial(round, value)), ("round", rounds + 1))
+            return Next(durable(step, work), lambda output: _Reached(output, rounds + 1, value))
 
         super().__init__(
             Blueprint(
                 define=lambda: definition,
-                body=body,
+                body=lambda value: advance(pick, _Reached(value), ("rounds", name)),
                 input_type=input_type(round),
                 input_types=types,
                 output_types=types,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, cast
 
 from effectflow.checkpoint.step import Step, step
+from effectflow.effects import Effect
 from effectflow.effects.signatures import effect_types
-from effectflow.effects import Effect, pure
+from effectflow.workflows.engine import Done, Next, advance
 
 __all__ = ["LinearStep", "chain", "step_of"]
 
@@ -35,8 +35,16 @@ def step_of(function: Callable[[Any], Effect[Any, Any, Any]]) -> LinearStep:
 
 
 def chain(steps: Sequence[LinearStep], state: Any) -> Effect[Any, Any, Any]:
-    """The effect that passes a state through all of the steps."""
-    return reduce(lambda effect, part: effect.and_then(part.step), steps, pure(state))
+    """Return the effect that passes a state through all steps."""
+
+    def pick(reached: tuple[int, Any]) -> Next[tuple[int, Any]] | Done:
+        number, state = reached
+        if number == len(steps):
+            return Done(state)
+        step = steps[number].step
+        return Next(step(state), lambda output: (number + 1, output))
+
+    return advance(pick, (0, state), ("steps", *(part.name for part in steps)))
 
 
 def input_type(function: Callable[..., Any]) -> object:

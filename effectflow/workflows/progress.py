@@ -1,4 +1,4 @@
-"""How far a map-reduce or iterative run has come, told from its checkpoint alone."""
+"""The progress of a map-reduce or iterative run, read from its checkpoint."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Literal
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.store import RunStatus
 
-__all__ = ["JobProgress", "job_progress"]
-
 _ROUND = re.compile(r"round(?:#\d+)?")
 _PART = re.compile(
     r"(?P<flow>(?:.*/)?)(?P<phase>map|reduce)(?P<again>(?:#\d+)?)\[(?P<key>[^]]*)\]/[^/]+",
@@ -20,17 +18,16 @@ _PART = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """Where a job stands.
+    """The progress of a job.
 
     Attributes:
-        iteration: which round of an iterative run it is in, from 1, or 0 before the first; None for
-            other runs.
-        phase: "map" while items are worked on, then "reduce", and at last "complete".
-        items_done: how many items are mapped.
-        items_failed: how many have failed, and are dead letters or what stopped the job.
-        items_total: how many there are; None until the source was read to its end.
-        reduce_round: the highest round of the tree of groups that was begun; 0 before the first.
-        groups_done: how many groups are reduced.
+        iteration: the round of an iterative run, from 1, or 0 before the first; None for other runs.
+        phase: "map" while items are mapped, then "reduce", and "complete" at the end.
+        items_done: the number of items that are mapped.
+        items_failed: the number of items that failed: dead letters, or the item that stopped the job.
+        items_total: the number of all items; None until the source is exhausted.
+        reduce_round: the highest round of the reduction that has begun; 0 before the first.
+        groups_done: the number of groups that are reduced.
     """
 
     iteration: int | None
@@ -43,10 +40,10 @@ class JobProgress:
 
 
 def job_progress(checkpoint: Checkpoint) -> JobProgress | None:
-    """Where a map-reduce or iterative run stands; of an iterative one, the round it is in. Pure.
+    """Return the progress of a map-reduce run, or of the current round of an iterative one. Pure.
 
-    A job that is part of another workflow is found as well: the one that was begun last. Its phase is
-    "complete" once the run is. None for a run without a job.
+    For another workflow, return the progress of the job within it that began last, which is "complete"
+    once the run is; None without a job.
     """
     iteration = None
     if checkpoint.kind == "iterative":
@@ -76,27 +73,27 @@ def job_progress(checkpoint: Checkpoint) -> JobProgress | None:
 
 
 def _prefix(iteration: int | None) -> str:
-    """What the paths of this round's steps begin with."""
+    """Return the prefix of the paths of the steps in a round."""
     if not iteration:
         return ""
     return "round/" if iteration == 1 else f"round#{iteration}/"
 
 
 def _parts_of(checkpoint: Checkpoint, prefix: str) -> list[re.Match[str]]:
-    """The items and groups below a prefix that were begun, in that order."""
+    """Return the items and groups below a prefix that have begun, in that order."""
     found = (_PART.fullmatch(path) for path in checkpoint.metadata.attempts)
     return [part for part in found if part and part["flow"].startswith(prefix)]
 
 
 def _place(part: re.Match[str]) -> tuple[str, str]:
-    """Which job an item or a group is of: the flow that it is in, and which one there."""
+    """Identify the job of an item or a group by its flow and its occurrence there."""
     return part["flow"], part["again"]
 
 
 def _job_of(
     checkpoint: Checkpoint, iteration: int | None, parts: list[re.Match[str]]
 ) -> tuple[str, str]:
-    """The job that is told about: the run itself, or the last one that was begun in it."""
+    """Return the job to report: the run itself, or the job within it that began last."""
     if checkpoint.kind == "mapreduce" or not parts:
         return _prefix(iteration), ""
     return _place(parts[-1])

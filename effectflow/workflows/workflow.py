@@ -26,7 +26,7 @@ from effectflow.workflows.driver import (
 )
 from effectflow.workflows.durable_scope import durable_scope
 from effectflow.workflows.linear import chain, input_type, step_of
-from effectflow.workflows.migrating import Migration, check_migrations, is_of_outermost_flow
+from effectflow.workflows.migrations import Migration, check_migrations, is_of_outermost_flow
 from effectflow.workflows.nested import run_nested
 from effectflow.workflows.structuring import structure_as
 
@@ -181,7 +181,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 )
             # Made up anew each time: one effect, run twice, starts two runs.
             is_new = run_id is None
-            return await drive(place, run_id or new_run_id(self.name))
+            return await drive(place, new_run_id(self.name) if run_id is None else run_id)
 
         return self._durably(perform, ("start", input))
 

@@ -212,7 +212,7 @@ def test_runs_are_signed_and_encrypted_with_keys_from_files(
 
 
 def test_a_missing_driver_is_bad_use(effectflow: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "effectflow.stores.file", raising=False)
+    monkeypatch.delitem(sys.modules, "effectflow.stores._file", raising=False)
     monkeypatch.setitem(sys.modules, "filelock", None)
     ran = effectflow("list", "--store", "file:./runs")
 

@@ -42,14 +42,13 @@ def saga(folder: Path) -> None:
     (folder / "saga.py").write_text(SAGA)
 
 
-@pytest.mark.parametrize("app", [(), ("--app", "saga")])
 def test_plan_reports_the_step_that_a_resume_retries(
-    effectflow: Command, app: tuple[str, ...]
+    effectflow: Command,
 ) -> None:
     assert effectflow("run", "saga:pay", "--input", "5", "--run-id", "r").code == 1
 
-    assert effectflow("plan", "r", *app).out == "skip: 1 completed steps\nstart: charge (again)\n"
-    assert effectflow("plan", "r", "--json", *app).json == {
+    assert effectflow("plan", "r", "--app", "saga").out == "skip: 1 completed steps\nstart: charge (again)\n"
+    assert effectflow("plan", "r", "--json", "--app", "saga").json == {
         "run_id": "r",
         "start": ["charge"],
         "retry": ["charge"],
@@ -62,16 +61,15 @@ def test_plan_reports_the_step_that_a_resume_retries(
     }
 
 
-@pytest.mark.parametrize("app", [(), ("--app", "saga")])
 def test_plan_reports_a_failure_that_recurs_and_what_to_do(
-    effectflow: Command, app: tuple[str, ...]
+    effectflow: Command,
 ) -> None:
     assert effectflow("run", "saga:buy", "--input", "5", "--run-id", "r").code == 1
 
-    out = effectflow("plan", "r", *app).out
+    out = effectflow("plan", "r", "--app", "saga").out
     assert "fails again: charge" in out
     assert "start a new run with another id" in out
-    plan = effectflow("plan", "r", "--json", *app).json
+    plan = effectflow("plan", "r", "--json", "--app", "saga").json
     assert (plan["start"], plan["retry"], plan["recurs"]) == ([], [], ["charge"])
 
 
@@ -117,4 +115,12 @@ def test_a_next_step_that_only_the_code_knows_is_named_as_such(
     }
     show_plan(Console(), plan, "buy")
 
-    assert "start: the next step of buy, which only its code can tell" in capsys.readouterr().out
+    assert "start: unknown; only the code of buy can tell" in capsys.readouterr().out
+
+
+def test_a_plan_of_code_without_the_code_says_that_it_needs_it(effectflow: Command) -> None:
+    effectflow("run", "saga:pay", "--input", "5", "--run-id", "r")
+
+    assert effectflow("plan", "r").out == (
+        "skip: 1 completed steps\nstart: unknown; only the code of pay can tell: give it with --app\n"
+    )

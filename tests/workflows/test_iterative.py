@@ -1,8 +1,8 @@
-"""Rounds that make a better value of the one before, each durable, until it changes no more."""
+"""Iterative workflows: durable rounds until the value converges."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -21,7 +21,6 @@ from effectflow import (
     do,
     effect,
     fail,
-    from_fn,
     pure,
     random,
     step,
@@ -29,25 +28,14 @@ from effectflow import (
 from effectflow.checkpoint import CheckpointStore, RunStatus, read_checkpoint
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
+from tests.apps import App, Broken, World
 
 pytestmark = pytest.mark.anyio
 
 
-@dataclass
-class World:
-    mapped: list[float] = field(default_factory=list[float])
-    broken_at: float | None = None
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
-    world: World = field(default_factory=World)
-
-
 @dataclass(frozen=True)
 class Centers:
-    """Where two clusters of numbers have their middle."""
+    """The centers of two clusters of numbers."""
 
     low: float
     high: float
@@ -55,7 +43,7 @@ class Centers:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sum and count of the numbers next to each of the centers."""
+    """The sum and the count of the numbers closest to each center."""
 
     low: tuple[float, int] = (0.0, 0)
     high: tuple[float, int] = (0.0, 0)
@@ -74,9 +62,9 @@ def points(centers: Centers) -> list[Point]:
     return [Point(number, centers) for number in NUMBERS]
 
 
-@effect
+@effect(errors=Broken)
 async def assign(app: App, point: Point) -> Sums:
-    app.world.mapped.append(point.position)
+    app.world.note(f"assign {point.position}")
     is_low = abs(point.position - point.centers.low) < abs(point.position - point.centers.high)
     part = (point.position, 1)
     return Sums(low=part) if is_low else Sums(high=part)
@@ -114,11 +102,11 @@ clustering = Iterative(
 FOUND = IterativeResult(Centers(2.0, 12.0), 3, True)
 
 
-async def test_it_goes_on_until_nothing_changes(store: MemoryStore) -> None:
+async def test_it_runs_until_the_value_converges(store: MemoryStore) -> None:
     assert await clustering.start(Centers(0.0, 5.0)).run(App(Checkpoints(store))) == Success(FOUND)
 
 
-async def test_it_ends_after_max_rounds_in_any_case(store: MemoryStore) -> None:
+async def test_it_ends_after_max_rounds_at_the_latest(store: MemoryStore) -> None:
     halving = Iterative(
         "halving", lambda x: pure(x / 2), converged=lambda before, after: False, max_rounds=4
     )
@@ -128,7 +116,7 @@ async def test_it_ends_after_max_rounds_in_any_case(store: MemoryStore) -> None:
     )
 
 
-async def test_each_round_is_a_durable_step_and_so_is_all_within(store: MemoryStore) -> None:
+async def test_each_round_and_the_steps_within_it_are_durable(store: MemoryStore) -> None:
     await clustering.start(Centers(0.0, 5.0), run_id="r").run(App(Checkpoints(store)))
 
     checkpoint = await read_checkpoint(store, "r")
@@ -139,7 +127,7 @@ async def test_each_round_is_a_durable_step_and_so_is_all_within(store: MemorySt
     assert "round#3/reduce[3.0]/add" in steps
 
 
-async def test_a_resume_goes_on_within_the_round_that_was_cut_off(store: MemoryStore) -> None:
+async def test_a_resume_continues_within_the_interrupted_round(store: MemoryStore) -> None:
     app = App(Checkpoints(store))
     is_broken = True
 
@@ -153,25 +141,18 @@ async def test_a_resume_goes_on_within_the_round_that_was_cut_off(store: MemoryS
         "c", until_broken, converged=lambda before, after: before == after, max_rounds=10
     )
     assert await job.start(Centers(0.0, 5.0), run_id="r").run(app) == Failure("no")
-    app.world.mapped.clear()
+    app.world.done.clear()
     is_broken = False
 
     assert await job.resume("r").run(app) == Success(FOUND)
-    assert app.world.mapped == []
+    assert app.world.done == []
 
 
-async def test_an_item_that_failed_in_a_round_is_tried_again_alone(store: MemoryStore) -> None:
-    def weak(point: Point) -> Effect[App, str, Sums]:
-        def look(app: App) -> Effect[App, str, Sums]:
-            is_broken = (app.world.broken_at, point.centers) == (10.0, Centers(2.0, 12.0))
-            return fail("no") if is_broken and point.position == 10.0 else assign(point)
-
-        return from_fn(look).and_then(lambda effect: effect)
-
-    weakly = MapReduce(
-        "weakly",
+async def test_a_resume_retries_only_the_failed_item_of_a_round(store: MemoryStore) -> None:
+    one_by_one = MapReduce(
+        "one by one",
         items=points,
-        map=weak,
+        map=assign,
         reduce=add,
         key=lambda point: point.position,
         max_parallel=1,
@@ -179,22 +160,22 @@ async def test_an_item_that_failed_in_a_round_is_tried_again_alone(store: Memory
 
     @do
     def one_round(centers: Centers) -> Do[App, Any, Centers]:
-        sums = (yield from weakly.body(centers)).value
+        sums = (yield from one_by_one.body(centers)).value
         return Centers(sums.low[0] / sums.low[1], sums.high[0] / sums.high[1])
 
     job = Iterative("c", one_round, converged=lambda before, after: before == after, max_rounds=9)
-    app = App(Checkpoints(store), World(broken_at=10.0))
+    app = App(Checkpoints(store), World(failing={"assign 10.0#3"}))
     error = (await job.start(Centers(0.0, 5.0), run_id="r").run(app)).failure()
     assert isinstance(error, ItemFailed)
     assert error.key == "10.0"
-    app.world.broken_at = None
-    app.world.mapped.clear()
+    app.world.recover()
+    app.world.done.clear()
 
     assert await job.resume("r").run(app) == Success(FOUND)
-    assert app.world.mapped == [10.0, 11.0, 15.0]
+    assert app.world.done == ["assign 10.0", "assign 11.0", "assign 15.0"]
 
 
-async def test_chance_between_the_steps_of_a_round_is_recorded(store: MemoryStore) -> None:
+async def test_random_numbers_between_the_steps_of_a_round_are_recorded(store: MemoryStore) -> None:
     is_broken = True
     drawn: list[float] = []
 
@@ -215,7 +196,7 @@ async def test_chance_between_the_steps_of_a_round_is_recorded(store: MemoryStor
     is_broken = False
 
     result = (await job.resume("r").run(App(Checkpoints(store)))).unwrap()
-    # Reached in both lives, with the same number.
+    # Both lives draw the same number.
     assert drawn == [result.value, result.value]
 
 
@@ -230,7 +211,7 @@ async def test_a_convergence_test_that_raises_parks_the_run(store: MemoryStore) 
     assert (await read_checkpoint(store, "r")).status is RunStatus.FAILED
 
 
-async def test_crashes_anywhere_in_several_rounds() -> None:
+async def test_a_crash_at_any_entry_changes_nothing() -> None:
     def make_env(store: CheckpointStore) -> App:
         return App(Checkpoints(store))
 
@@ -239,7 +220,7 @@ async def test_crashes_anywhere_in_several_rounds() -> None:
 
 @given(st.integers(0, 1000), st.integers(1, 12))
 @settings(max_examples=30)
-def test_it_is_the_loop_that_it_stands_for(start: int, max_rounds: int) -> None:
+def test_it_is_equivalent_to_a_loop(start: int, max_rounds: int) -> None:
     job = Iterative(
         "halving",
         lambda n: pure(n // 2),
@@ -256,33 +237,33 @@ def test_it_is_the_loop_that_it_stands_for(start: int, max_rounds: int) -> None:
 
 
 @pytest.mark.parametrize("max_rounds", [0, 1.5, True, "3"])
-def test_a_bound_that_is_no_number_of_rounds_is_refused(max_rounds: Any) -> None:
+def test_max_rounds_must_be_a_positive_int(max_rounds: Any) -> None:
     with pytest.raises(ValueError, match="max_rounds"):
         Iterative("c", pure, converged=lambda before, after: True, max_rounds=max_rounds)
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     mistaken: Any = Iterative
     with pytest.raises(ValueError, match="cannot be built") as caught:
         mistaken("x", 5, converged=3, max_rounds=1.5)
 
     assert str(caught.value).splitlines() == [
         "iterative workflow 'x' cannot be built:",
-        "- `round` is given 5: it takes a function from a value to an effect",
-        "- `converged` is given 3: it takes a function of two values",
-        "- max_rounds must be 1 or more, as an int, not 1.5",
+        "- `round` takes a function from a value to an effect, not 5",
+        "- `converged` takes a function of two values, not 3",
+        "- max_rounds must be an int >= 1, not 1.5",
     ]
 
 
-def test_the_input_is_that_of_a_round() -> None:
+def test_the_input_has_the_type_of_a_round() -> None:
     assert clustering.structure_input({"low": 0, "high": 5}) == Centers(0.0, 5.0)
 
 
-async def test_a_test_of_convergence_that_does_not_answer_at_once_is_a_defect(
+async def test_a_convergence_test_that_returns_an_effect_is_a_defect(
     store: MemoryStore,
 ) -> None:
     answer: Any = lambda before, after: pure(False)  # noqa: E731
     job = Iterative("halving", lambda x: pure(x / 2), converged=answer, max_rounds=4)
 
-    with pytest.raises(TypeError, match=r"^`converged` of 'halving' gave an effect"):
+    with pytest.raises(TypeError, match=r"^`converged` of 'halving' returned an effect"):
         await job.start(1.0).run(App(Checkpoints(store)))

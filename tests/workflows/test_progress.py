@@ -1,4 +1,4 @@
-"""How far a job has come, from its checkpoint at any moment."""
+"""The progress of a job, from its checkpoint after any entry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def progress_of(entries: list[Entry]) -> JobProgress:
     return progress
 
 
-async def test_it_is_told_at_every_entry_of_a_job(store: MemoryStore) -> None:
+async def test_progress_is_known_after_every_entry_of_a_job(store: MemoryStore) -> None:
     job = spelling(max_parallel=1, fan_in=2)
     await job.start(3, run_id="r").run(app_around(store))
     entries = await read_entries(store, "r")
@@ -50,13 +50,13 @@ async def test_it_is_told_at_every_entry_of_a_job(store: MemoryStore) -> None:
     ]
 
 
-async def test_items_that_failed_are_counted_until_they_succeed(store: MemoryStore) -> None:
+async def test_failed_items_are_counted_until_they_succeed(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(1, 2)
     job = spelling(on_item_failure="dead_letter")
     await job.start(4, run_id="r").run(app)
     before = progress_of(await read_entries(store, "r"))
-    app.world.mend(2)
+    app.world.repair(2)
     await job.retry_dead_letters("r").run(app)
     after = progress_of(await read_entries(store, "r"))
 
@@ -73,19 +73,19 @@ async def test_a_retry_is_in_the_map_phase_again(store: MemoryStore) -> None:
     await job.retry_dead_letters("r").run(app)
     entries = await read_entries(store, "r")
 
-    # Resumed, Recorded, and the BeforeStep of the item.
-    assert progress_of(entries[: complete + 3]).phase == "map"
+    # Resumed, and the BeforeStep of the item.
+    assert progress_of(entries[: complete + 2]).phase == "map"
     assert progress_of(entries).phase == "complete"
 
 
-async def test_keys_may_hold_anything(store: MemoryStore) -> None:
+async def test_keys_may_be_any_text(store: MemoryStore) -> None:
     job = spelling(key=lambda number: f"a/b]/[{number}\n#2%/map[x]")
     await job.start(5, run_id="r").run(app_around(store))
 
     assert progress_of(await read_entries(store, "r")).items_done == 5
 
 
-async def test_of_an_iterative_run_it_is_that_of_its_round(store: MemoryStore) -> None:
+async def test_the_progress_of_an_iterative_run_is_that_of_its_round(store: MemoryStore) -> None:
     inner = spelling()
 
     @do
@@ -108,7 +108,7 @@ async def test_of_an_iterative_run_it_is_that_of_its_round(store: MemoryStore) -
     }
 
 
-async def test_a_job_within_another_workflow_is_found_the_last_one_of_them(
+async def test_the_last_job_within_another_workflow_is_found(
     store: MemoryStore,
 ) -> None:
     first, second = spelling(), spelling()
@@ -132,10 +132,10 @@ async def test_a_job_within_another_workflow_is_found_the_last_one_of_them(
         await outer.start(4, run_id=run_id).run(app_around(store))
         entries = await read_entries(store, run_id)
         seen = [job_progress(fold(entries[:end], run_id)) for end in range(1, len(entries) + 1)]
-        told = [(one.items_done, one.items_total) for one in seen if one]
+        counts = [(one.items_done, one.items_total) for one in seen if one]
 
         assert seen[0] is None
-        assert [one for one, _ in groupby(told)] == [
+        assert [one for one, _ in groupby(counts)] == [
             *((done, None) for done in range(5)),
             (4, 4),
             *((done, None) for done in range(6)),
@@ -143,7 +143,7 @@ async def test_a_job_within_another_workflow_is_found_the_last_one_of_them(
         ]
 
 
-async def test_other_runs_have_none(store: MemoryStore) -> None:
+async def test_other_runs_have_no_progress(store: MemoryStore) -> None:
     @workflow
     def plain(_: None) -> Do[App, CheckpointError, None]:
         yield from ()

@@ -89,6 +89,9 @@ def is_plain(value: Any) -> bool:
     """
     if value.__class__ not in _CONTAINERS:
         return False
+    parts = value.values() if value.__class__ is dict else value
+    if len(value) <= MAX_ITEMS and SCALARS.issuperset(map(type, parts)):
+        return True
     # What is referenced twice counts twice: a few lists that contain each other make an endless tree.
     items, level = 0, [value]
     for _ in range(MAX_DEPTH):

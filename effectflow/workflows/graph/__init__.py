@@ -1,14 +1,10 @@
-"""State graphs: nodes that change a state, and edges that say which node comes next."""
+"""State graphs: nodes that change a state, and edges that choose the next node."""
 
-from effectflow.workflows.graph.builder import StateGraph
-from effectflow.workflows.graph.errors import (
-    GraphError,
-    InvalidGraph,
-    MaxIterationsExceeded,
-    NoEdge,
-)
-from effectflow.workflows.graph.graph import Graph
-from effectflow.workflows.graph.progress import GraphProgress
+from effectflow.workflows.graph._builder import StateGraph
+from effectflow.workflows.graph._draft import InvalidGraph
+from effectflow.workflows.graph._graph import Graph
+from effectflow.workflows.graph._visits import GraphProgress
+from effectflow.workflows.graph._walk import GraphError, MaxIterationsExceeded, NoEdge
 
 __all__ = [
     "Graph",

@@ -1,17 +1,22 @@
 """State machines: transitions with guards and actions, as plain values and as durable runs."""
 
-from effectflow.workflows.machine.attempt import TransitionInfo, transition_info
-from effectflow.workflows.machine.errors import (
-    InvalidMachine,
-    NoTransition,
+from effectflow.workflows.machine._attempt import (
     TransitionExhausted,
+    TransitionInfo,
     UndeclaredState,
+    transition_info,
 )
-from effectflow.workflows.machine.history import History, HistoryEntry
-from effectflow.workflows.machine.machine import Machine, MachineMetadata, PendingRetry
-from effectflow.workflows.machine.outcomes import Abort, Moved, Outcome, Retry
-from effectflow.workflows.machine.state_machine import DEFAULT_RETRY, StateMachine
-from effectflow.workflows.machine.transition import Transition
+from effectflow.workflows.machine._machine import (
+    History,
+    HistoryEntry,
+    Machine,
+    MachineMetadata,
+    PendingRetry,
+)
+from effectflow.workflows.machine._problems import InvalidMachine
+from effectflow.workflows.machine._state_machine import DEFAULT_RETRY, StateMachine
+from effectflow.workflows.machine._transition import Abort, Moved, Outcome, Retry, Transition
+from effectflow.workflows.machine._transition_table import NoTransition
 
 __all__ = [
     "DEFAULT_RETRY",

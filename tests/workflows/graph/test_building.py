@@ -1,16 +1,15 @@
-"""What a description must be to become a graph, and what counts as the same graph."""
+"""Which descriptions can be built, and which changes are a changed definition."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Never
 
 import pytest
 from returns.result import Success
 
 from effectflow import (
-    Checkpoints,
     Do,
     Effect,
     HasCheckpoints,
@@ -25,15 +24,10 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import DefinitionChanged
-from effectflow.stores import MemoryStore
 from effectflow.workflows import Graph
+from tests.apps import App
 
 AnyGraph = StateGraph[HasCheckpoints, Any, int]
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(MemoryStore()))
 
 
 def described(*nodes: str, edges: str = "", entry: str = "", exits: str = "") -> AnyGraph:
@@ -79,17 +73,17 @@ def problems(graph: AnyGraph) -> tuple[str, ...]:
         ),
         pytest.param(
             described("a", exits="a"),
-            ["it has no entry: say where it begins with .entry(name)"],
+            ["it has no entry: add one with .entry(name)"],
             id="no-entry",
         ),
         pytest.param(
             described("a", "b", edges="ab", entry="ab", exits="b"),
-            ["it has several entries, 'a' and 'b': it can begin in one place only"],
+            ["it has several entries, 'a' and 'b', but must begin at one"],
             id="two-entries",
         ),
         pytest.param(
             described("a", edges="aa", entry="a"),
-            ["it has no exit: say where it ends with .exit(name)"],
+            ["it has no exit: add one with .exit(name)"],
             id="no-exit",
         ),
         pytest.param(
@@ -113,7 +107,7 @@ def problems(graph: AnyGraph) -> tuple[str, ...]:
             .edge("a", "c", when=lambda _: True)
             .edge("a", "b")
             .edge("c", "c"),
-            ["no exit can be reached from 'c': once there, it would go round for ever"],
+            ["no exit can be reached from 'c': the graph would loop for ever"],
             id="trap",
         ),
         pytest.param(
@@ -123,26 +117,26 @@ def problems(graph: AnyGraph) -> tuple[str, ...]:
         ),
         pytest.param(
             described("a", "a", entry="a", exits="a"),
-            ["two nodes are named 'a': give each a name of its own"],
+            ["two nodes have the name 'a'"],
             id="duplicate",
         ),
         pytest.param(
             described(),
             [
                 "it has no nodes: add some with .node(name, function)",
-                "it has no entry: say where it begins with .entry(name)",
-                "it has no exit: say where it ends with .exit(name)",
+                "it has no entry: add one with .entry(name)",
+                "it has no exit: add one with .exit(name)",
             ],
             id="empty",
         ),
         pytest.param(
             AnyGraph("g", max_iterations=0).node("a", pure).entry("a").exit("a"),
-            ["max_iterations must be 1 or more, not 0"],
+            ["max_iterations must be an int >= 1, not 0"],
             id="no-iterations",
         ),
     ],
 )
-def test_a_problem_is_named(graph: AnyGraph, said: list[str]) -> None:
+def test_each_problem_is_reported(graph: AnyGraph, said: list[str]) -> None:
     assert problems(graph) == tuple(said)
 
 
@@ -155,12 +149,16 @@ def generator(number: int) -> Do[HasCheckpoints, str, int]:
     [
         ("a/b", pure, "cannot name a step"),
         ("", pure, "cannot name a step"),
-        ("a", 3, "node 'a' is given 3"),
+        (
+            "a",
+            3,
+            "takes a function from a state to an effect, or a workflow that is built, not 3",
+        ),
         ("a", described("x", entry="x", exits="x"), "a workflow that is built"),
-        ("a", generator, "put @do above it"),
+        ("a", generator, "not a generator function: decorate it with @do"),
     ],
 )
-def test_what_is_no_node_is_named(name: str, body: Any, said: str) -> None:
+def test_an_invalid_node_is_reported(name: str, body: Any, said: str) -> None:
     [problem] = problems(AnyGraph("g").node(name, body).entry(name).exit(name))
 
     assert said in problem
@@ -170,17 +168,17 @@ def test_a_graph_needs_a_name_and_each_node_has_all_of_its_problems() -> None:
     body: Any = 3
     unnamed, path, number = problems(AnyGraph("").node("a/b", body).entry("a/b").exit("a/b"))
 
-    assert unnamed == "it needs a name, and is given ''"
+    assert unnamed == "its name must be text that is not empty, not ''"
     assert path.startswith("'a/b' cannot name a step")
-    assert number.startswith("node 'a/b' is given 3: it takes a function")
+    assert number.startswith("node 'a/b' takes a function")
 
 
-def test_a_state_machine_is_no_node_but_its_body_is() -> None:
+def test_a_state_machine_cannot_be_a_node_but_its_body_can() -> None:
     machine = StateMachine("count", initial=1, transitions=[Transition("add", 1, 2)], final={2})
     given: Any = machine
 
     [problem] = problems(AnyGraph("g").node("a", given).entry("a").exit("a"))
-    assert "yields a Machine and not its state" in problem
+    assert "yields a Machine instead of the next state" in problem
 
     def count(number: int) -> Effect[Any, Any, int]:
         return machine.body(number).map(lambda ended: ended.current)
@@ -214,17 +212,21 @@ def test_a_state_machine_is_no_node_but_its_body_is() -> None:
         ),
     ],
 )
-def test_what_yields_more_than_a_state_is_no_node(workflow: Any, result: str) -> None:
+def test_a_workflow_that_does_not_yield_a_state_cannot_be_a_node(
+    workflow: Any, result: str
+) -> None:
     [problem] = problems(AnyGraph("g").node("a", workflow).entry("a").exit("a"))
 
-    assert f"the workflow {workflow.name!r}, which yields {result} and not its state" in problem
+    assert (
+        f"the workflow {workflow.name!r} of node 'a' yields {result} instead of the next" in problem
+    )
     assert "workflow.body(state).map(lambda result: " in problem
 
     inner = AnyGraph("g").node("a", lambda number: workflow.body(number).map(lambda r: r.value))
     assert isinstance(inner.entry("a").exit("a").build().start(4).run_sync(App()), Success)
 
 
-def test_a_state_machine_is_no_branch_as_no_step_could_save_what_it_yields() -> None:
+def test_a_state_machine_cannot_be_a_branch() -> None:
     machine = StateMachine("count", initial=1, transitions=[Transition("add", 1, 2)], final={2})
     branches: Any = {"x": pure, "y": machine}
 
@@ -232,9 +234,8 @@ def test_a_state_machine_is_no_branch_as_no_step_could_save_what_it_yields() -> 
 
     [problem] = problems(graph)
     assert problem.startswith(
-        "branch 'y' is given the state machine 'count', which yields a Machine"
+        "the state machine 'count' of branch 'y' yields a Machine, which a step cannot save"
     )
-    assert "a step cannot save that" in problem
 
 
 def test_branches_are_checked_as_nodes_are() -> None:
@@ -246,23 +247,28 @@ def test_branches_are_checked_as_nodes_are() -> None:
         return number
 
     assert "no branches" in problem({}, first)
-    assert "node 'y' is given 3" in problem({"x": pure, "y": 3}, first)
-    assert "given None to merge with" in problem({"x": pure}, None)
+    assert "node 'y' takes a function from a state to an effect" in problem(
+        {"x": pure, "y": 3}, first
+    )
+    assert "to merge them, not None" in problem({"x": pure}, None)
 
 
-def test_a_condition_that_is_none_is_named() -> None:
+def test_a_condition_must_be_callable() -> None:
     condition: Any = "is_even"
     graph = described("a", "b", edges="", entry="a", exits="b").edge("a", "b", when=condition)
 
     [problem] = problems(graph)
-    assert "the condition of the edge 'a' -> 'b' if ... is 'is_even'" in problem
+    assert problem == (
+        "the condition of the edge 'a' -> 'b' if ... takes a function from a state to a bool, "
+        "not 'is_even'"
+    )
 
 
 async def later(state: int) -> bool:
     return False
 
 
-def test_conditions_and_choices_that_are_async_functions_are_refused() -> None:
+def test_conditions_and_choices_cannot_be_async() -> None:
     asked: Any = later
     graph = (
         described("a", "b", "c", entry="a", exits="c")
@@ -271,10 +277,10 @@ def test_conditions_and_choices_that_are_async_functions_are_refused() -> None:
     )
 
     assert problems(graph) == (
-        "the route out of 'a' is given an async function: it takes a function from a state to a choice",
+        "the route out of 'a' takes a function from a state to a choice, not an async function",
         (
-            "the condition of the edge 'b' -> 'c' if later is given an async function: it takes a "
-            "function from a state to a bool"
+            "the condition of the edge 'b' -> 'c' if later takes a function from a state to a bool, "
+            "not an async function"
         ),
     )
 
@@ -284,18 +290,22 @@ def test_conditions_and_choices_that_are_async_functions_are_refused() -> None:
     ("answer", "kind"),
     [(lambda _: pure(False), "an effect"), (lambda _: later(1), "an awaitable")],
 )
-async def test_a_condition_that_does_not_answer_at_once_is_a_defect(answer: Any, kind: str) -> None:
+async def test_a_condition_that_returns_an_effect_or_awaitable_is_a_defect(
+    answer: Any, kind: str
+) -> None:
     asking = described("a", "b", entry="a", exits="b").edge("a", "b", when=answer).build()
-    with pytest.raises(TypeError, match=f"^the condition of the edge 'a' -> 'b' .* gave {kind}"):
+    with pytest.raises(
+        TypeError, match=f"^the condition of the edge 'a' -> 'b' .* returned {kind}"
+    ):
         await asking.start(1).run(App())
 
     routed = described("a", "b", entry="a", exits="b").route("a", answer, {True: "b"}).build()
-    with pytest.raises(TypeError, match=f"^the function that chooses gave {kind}") as caught:
+    with pytest.raises(TypeError, match=f"^the function that chooses returned {kind}") as caught:
         await routed.start(1).run(App())
     assert "in the condition of the edge 'a' -> 'b' if True" in caught.value.__notes__
 
 
-def test_two_classes_of_one_name_are_refused() -> None:
+def test_two_classes_with_the_same_name_are_refused() -> None:
     def of_a_class() -> Callable[[int], Effect[object, Never, int]]:
         @dataclass
         class Order:
@@ -304,7 +314,7 @@ def test_two_classes_of_one_name_are_refused() -> None:
         def act(order: Order) -> Effect[object, Never, Order]:
             return pure(order)
 
-        # As from a module in which annotations are not text.
+        # As in a module without postponed annotations.
         act.__annotations__ = {"order": Order, "return": Effect[object, Never, Order]}
         return act  # type: ignore[return-value]
 
@@ -322,7 +332,7 @@ def test_all_problems_are_reported_at_once() -> None:
         .node("twice", pure)
         .node("x", body)
         .edge("twice", "nowhere")
-        .exit("nobody")
+        .exit("unknown")
     )
 
     with pytest.raises(InvalidGraph) as caught:
@@ -331,10 +341,10 @@ def test_all_problems_are_reported_at_once() -> None:
     said = str(caught.value)
     for part in (
         "graph 'g' cannot be built",
-        "two nodes are named 'twice'",
-        "node 'x' is given None",
+        "two nodes have the name 'twice'",
+        "node 'x' takes a function",
         "unknown node 'nowhere'",
-        "unknown node 'nobody'",
+        "unknown node 'unknown'",
         "no entry",
         "'x' is a dead end",
         "max_iterations",
@@ -343,13 +353,13 @@ def test_all_problems_are_reported_at_once() -> None:
     assert said.count("\n- ") == len(caught.value.problems) == 7
 
 
-def test_an_edge_may_be_described_before_its_nodes() -> None:
+def test_an_edge_may_be_added_before_its_nodes() -> None:
     graph = AnyGraph("g").exit("b").edge("a", "b").entry("a").node("b", pure).node("a", pure)
 
     assert graph.build().body(1).run_sync(App()) == Success(1)
 
 
-def test_what_is_described_later_changes_nothing_that_was_built() -> None:
+def test_later_changes_do_not_affect_a_built_graph() -> None:
     description = described("a", "b", edges="ab", entry="a", exits="b")
     built = description.build()
     description.node("c", pure)
@@ -359,7 +369,7 @@ def test_what_is_described_later_changes_nothing_that_was_built() -> None:
     assert built.body(1).run_sync(App()) == Success(1)
 
 
-def test_a_graph_is_a_workflow_of_its_own_kind() -> None:
+def test_a_graph_is_a_workflow_of_kind_graph() -> None:
     graph = AnyGraph("g", version="3").node("a", pure).entry("a").exit("a").build()
 
     assert (graph.name, graph.version, graph.kind) == ("g", "3", "graph")
@@ -409,7 +419,7 @@ USUAL = (("a", "c", is_even), ("a", "b", None), ("b", "c", None))
     ],
 )
 @pytest.mark.anyio
-async def test_a_run_is_not_resumed_by_a_graph_with_other_edges(
+async def test_changed_edges_are_a_changed_definition(
     edges: tuple[tuple[str, str, Any], ...], said: list[str]
 ) -> None:
     app = App()
@@ -420,11 +430,11 @@ async def test_a_run_is_not_resumed_by_a_graph_with_other_edges(
     assert isinstance(error, DefinitionChanged)
     for part in said:
         assert part in str(error)
-    plan = (await built(*edges).plan("r").run(app)).failure()
-    assert isinstance(plan, DefinitionChanged)
+    plan = (await built(*edges).plan("r").run(app)).unwrap()
+    assert isinstance(plan.problem, DefinitionChanged)
 
 
-def test_the_order_of_edges_counts_and_the_names_of_conditions_do_not() -> None:
+def test_the_definition_includes_the_order_of_edges_but_not_the_names_of_conditions() -> None:
     first = (("a", "c", is_even), ("a", "b", is_small), ("b", "c", None))
     other_order = (first[1], first[0], first[2])
     other_names = (("a", "c", is_small), ("a", "b", is_even), first[2])
@@ -439,7 +449,7 @@ def within(inner: Any) -> Graph[HasCheckpoints, Any, int]:
     return AnyGraph("outer").node("inner", inner).entry("inner").exit("inner").build()
 
 
-def test_a_change_of_a_nested_workflow_is_a_change() -> None:
+def test_a_changed_nested_workflow_is_a_changed_definition() -> None:
     def coded(version: str) -> Any:
         @workflow(version=version)
         def body(number: int) -> Effect[HasCheckpoints, str, int]:
@@ -459,7 +469,7 @@ def test_a_change_of_a_nested_workflow_is_a_change() -> None:
     assert graphs[0].definition.steps == ("inner", "inner/a", "inner/b", "inner/c")
 
 
-def test_the_input_is_structured_as_the_state_that_the_graph_declares() -> None:
+def test_the_input_is_structured_as_the_declared_state() -> None:
     @dataclass(frozen=True)
     class Draft:
         text: str

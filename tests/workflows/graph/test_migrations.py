@@ -1,73 +1,55 @@
-"""What migrations of a graph are given: states, and nothing else that its nodes and branches save."""
+"""Migrations of a graph upgrade its states, and no other outputs of nodes and branches."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from returns.result import Failure, Success
 
 from effectflow import (
-    Checkpoints,
     Do,
     Effect,
     StateGraph,
     Workflow,
-    effect,
     pure,
     step,
     workflow,
 )
 from effectflow.stores import MemoryStore
 from effectflow.workflows import Graph
+from tests.apps import App, Broken, app_on, note
 
 pytestmark = pytest.mark.anyio
 
 State = dict[str, int]
 
 
-class Broken(Exception):
-    """A typed failure of the tests."""
-
-
-@dataclass
-class App:
-    checkpoints: Checkpoints
-    is_broken: bool = True
-    done: list[str] = field(default_factory=list[str])
-
-
 @pytest.fixture
 async def app() -> AsyncIterator[App]:
     async with MemoryStore() as store:
-        yield App(Checkpoints(store))
+        yield app_on(store, failing=["hold"])
 
 
 @step
-@effect(errors=Broken)
-def quote(app: App, number: int) -> str:
-    app.done.append("quote")
-    return f"{number} EUR"
+def quote(number: int) -> Effect[App, Broken, str]:
+    return note("quote").map(lambda _: f"{number} EUR")
 
 
 @step
-@effect(errors=Broken)
-def hold(app: App) -> None:
-    """Ends the run for as long as the app is broken."""
-    app.done.append("hold")
-    if app.is_broken:
-        raise Broken
+def hold() -> Effect[App, Broken, int]:
+    """Ends the run until the world has recovered."""
+    return note("hold")
 
 
 def total_of(state: Any) -> Any:
-    """From `{"number": n}` to `{"total": n}`; it can do nothing with what is no state."""
+    """From `{"number": n}` to `{"total": n}`; fails for anything else than a state."""
     return {"total": state["number"]}
 
 
 def parts(key: str) -> tuple[Any, Any]:
-    """A node that adds one, after a step of its own, and one that is held up."""
+    """A node that adds one, after a step of its own, and a node that fails until the world recovers."""
 
     def add(state: State) -> Effect[App, Broken, State]:
         return quote(state[key]).map(lambda _: {key: state[key] + 1})
@@ -85,26 +67,26 @@ def versions(make: Any) -> tuple[Graph[App, Any, State], Graph[App, Any, State]]
     return make(first, "number").build(), make(second, "total").build()
 
 
-async def goes_on(app: App, first: Any, second: Any, done: list[str]) -> Any:
-    """What the second version makes of a run that the first began: `done` is all that it did."""
+async def resumed(app: App, first: Any, second: Any, done: list[str]) -> Any:
+    """Resume a run of the first version with the second, which does only `done`."""
     assert isinstance(await first.start({"number": 1}, run_id="r").run(app), Failure)
-    app.is_broken = False
-    app.done.clear()
+    app.world.recover()
+    app.world.done.clear()
     result = await second.resume("r").run(app)
-    assert app.done == done
-    # The run is complete now, and its output is of the second version as well.
+    assert app.world.done == done
+    # The output of the run, now complete, is of the second version as well.
     assert await second.resume("r").run(app) == result
     return result
 
 
-async def test_steps_within_a_node_are_no_states(app: App) -> None:
+async def test_steps_within_a_node_are_not_migrated(app: App) -> None:
     def make(graph: Any, key: str) -> Any:
         add, wait = parts(key)
         return (
             graph.node("add", add).node("wait", wait).edge("add", "wait").entry("add").exit("wait")
         )
 
-    assert await goes_on(app, *versions(make), ["hold"]) == Success({"total": 20})
+    assert await resumed(app, *versions(make), ["hold"]) == Success({"total": 20})
 
 
 async def test_a_complete_run_of_the_first_version_has_its_output_upgraded(app: App) -> None:
@@ -116,7 +98,7 @@ async def test_a_complete_run_of_the_first_version_has_its_output_upgraded(app: 
     assert await second.resume("r").run(app) == Success({"total": 2})
 
 
-async def test_branches_are_no_states_and_what_is_merged_of_them_is_one(app: App) -> None:
+async def test_branches_are_not_migrated_but_their_merged_state_is(app: App) -> None:
     def make(graph: Any, key: str) -> Any:
         wait = parts(key)[1]
 
@@ -135,11 +117,11 @@ async def test_branches_are_no_states_and_what_is_merged_of_them_is_one(app: App
             .exit("held")
         )
 
-    # In version 1 the branch that waits had failed; the one beside it had given text.
-    assert await goes_on(app, *versions(make), ["hold"]) == Success({"total": 80})
+    # In version 1, the branch that waits had failed, and the other branch had yielded text.
+    assert await resumed(app, *versions(make), ["hold"]) == Success({"total": 80})
 
 
-async def test_nodes_of_a_sub_graph_give_states_in_a_node_and_in_a_branch(app: App) -> None:
+async def test_nodes_of_a_nested_graph_are_migrated(app: App) -> None:
     def make(graph: Any, key: str) -> Any:
         add, wait = parts(key)
         inner = (
@@ -160,7 +142,7 @@ async def test_nodes_of_a_sub_graph_give_states_in_a_node_and_in_a_branch(app: A
         )
 
     first, second = versions(make)
-    assert await goes_on(app, first, second, ["hold", "quote", "hold"]) == Success({"total": 210})
+    assert await resumed(app, first, second, ["hold", "quote", "hold"]) == Success({"total": 210})
 
 
 async def test_a_branch_that_was_a_complete_graph_is_upgraded(app: App) -> None:
@@ -175,10 +157,10 @@ async def test_a_branch_that_was_a_complete_graph_is_upgraded(app: App) -> None:
             .exit("side")
         )
 
-    assert await goes_on(app, *versions(make), ["hold"]) == Success({"total": 2})
+    assert await resumed(app, *versions(make), ["hold"]) == Success({"total": 2})
 
 
-async def test_a_list_of_steps_in_a_node_gives_states_and_code_gives_anything(app: App) -> None:
+async def test_a_nested_list_of_steps_is_migrated_and_nested_code_is_not(app: App) -> None:
     def make(graph: Any, key: str) -> Any:
         add, wait = parts(key)
 
@@ -198,10 +180,10 @@ async def test_a_list_of_steps_in_a_node_gives_states_and_code_gives_anything(ap
         )
 
     first, second = versions(make)
-    assert await goes_on(app, first, second, ["hold", "quote", "hold"]) == Success({"total": 70})
+    assert await resumed(app, first, second, ["hold", "quote", "hold"]) == Success({"total": 70})
 
 
-async def test_a_list_of_steps_that_was_under_way_in_a_node_goes_on_from_an_upgraded_state(
+async def test_an_interrupted_list_of_steps_in_a_node_continues_from_its_upgraded_state(
     app: App,
 ) -> None:
     def make(graph: Any, key: str) -> Any:
@@ -209,4 +191,4 @@ async def test_a_list_of_steps_that_was_under_way_in_a_node_goes_on_from_an_upgr
         listed = Workflow.of_steps("listed", [step(name="add")(add), step(name="wait")(wait)])
         return graph.node("listed", listed).entry("listed").exit("listed")
 
-    assert await goes_on(app, *versions(make), ["hold"]) == Success({"total": 20})
+    assert await resumed(app, *versions(make), ["hold"]) == Success({"total": 20})

@@ -1,11 +1,11 @@
-"""Where a state goes in a graph, and what stops it."""
+"""The path of a state through a graph, and what ends it."""
 
 from __future__ import annotations
 
 import sys
 import tracemalloc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Never
 
@@ -39,20 +39,16 @@ from effectflow import (
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from effectflow.workflows import Graph
+from tests.apps import App, both_backends
 
 pytestmark = pytest.mark.anyio
 
 Trail = tuple[str, ...]
-"""The state of most graphs here: the nodes that it has been to."""
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(MemoryStore()))
+"""The state of most graphs here: the visited nodes."""
 
 
 def visiting(name: str) -> Callable[[Trail], Effect[object, Never, Trail]]:
-    """A node that leaves its name in the trail."""
+    """A node that appends its name to the trail."""
     return lambda trail: pure((*trail, name))
 
 
@@ -60,6 +56,7 @@ def trails(name: str = "trails", *, max_iterations: int = 1000) -> StateGraph[Ap
     return StateGraph[App, str, Trail](name, max_iterations=max_iterations)
 
 
+@both_backends
 async def test_edges_are_tried_in_order_and_the_first_that_holds_is_taken() -> None:
     asked: list[str] = []
 
@@ -84,7 +81,7 @@ class Verdict(Enum):
     BAD = 2
 
 
-async def test_a_route_leads_where_the_choice_says() -> None:
+async def test_a_route_leads_to_the_target_of_the_choice() -> None:
     def judge(trail: Trail) -> Verdict:
         return Verdict.GOOD if len(trail) > 2 else Verdict.BAD
 
@@ -108,7 +105,7 @@ def routed(choice: str) -> StateGraph[App, str, Trail]:
     return graph.route("a", lambda _: choice, {"to b": "b"})
 
 
-async def test_a_choice_without_a_way_is_stuck_unless_an_edge_without_condition_follows() -> None:
+async def test_a_choice_without_a_target_fails_unless_an_unconditional_edge_follows() -> None:
     stuck = await routed("to d").edge("a", "c", lambda _: False).build().body(()).run(App())
 
     error = stuck.failure()
@@ -120,7 +117,7 @@ async def test_a_choice_without_a_way_is_stuck_unless_an_edge_without_condition_
 
 
 def circle(max_iterations: int) -> Graph[App, Any, Trail]:
-    """Goes round twice and leaves: five visits."""
+    """A graph that loops twice and exits: five visits."""
     return (
         trails("circle", max_iterations=max_iterations)
         .node("a", visiting("a"))
@@ -135,7 +132,7 @@ def circle(max_iterations: int) -> Graph[App, Any, Trail]:
     )
 
 
-async def test_a_run_may_visit_exactly_as_many_nodes_as_max_iterations_says() -> None:
+async def test_a_run_may_make_exactly_max_iterations_visits() -> None:
     assert await circle(5).body(()).run(App()) == Success(("a", "b", "a", "b", "end"))
 
     error = (await circle(4).body(()).run(App())).failure()
@@ -146,7 +143,7 @@ async def test_a_run_may_visit_exactly_as_many_nodes_as_max_iterations_says() ->
     assert "a 2, b 2" in str(error)
 
 
-async def test_a_run_that_was_stopped_by_max_iterations_goes_on_once_they_are_raised() -> None:
+async def test_a_run_stopped_by_max_iterations_continues_with_a_higher_limit() -> None:
     app = App()
     assert isinstance(
         (await circle(4).start((), run_id="r").run(app)).failure(), MaxIterationsExceeded
@@ -155,7 +152,7 @@ async def test_a_run_that_was_stopped_by_max_iterations_goes_on_once_they_are_ra
     assert await circle(5).resume("r").run(app) == Success(("a", "b", "a", "b", "end"))
 
 
-async def test_the_first_of_several_exits_that_is_reached_ends_the_graph() -> None:
+async def test_the_first_exit_that_is_reached_ends_the_graph() -> None:
     graph = (
         trails()
         .node("a", visiting("a"))
@@ -173,7 +170,7 @@ async def test_the_first_of_several_exits_that_is_reached_ends_the_graph() -> No
     assert await graph.body(("to c",)).run(App()) == Success(("to c", "a", "c"))
 
 
-async def test_a_failure_of_a_node_is_that_of_the_graph() -> None:
+async def test_a_graph_fails_with_the_error_of_its_node() -> None:
     graph = trails().node("a", lambda _: fail("no ink")).entry("a").exit("a").build()
 
     assert await graph.body(()).run(App()) == Failure("no ink")
@@ -245,11 +242,12 @@ async def test_steps_and_workflows_of_every_kind_are_nodes() -> None:
     )
 
     assert await nested().start(()).run(App()) == Success(paths)
-    assert await nested().body(()).run(App()) == Success(paths)
+    names = ("step", "first", "second", *["another name"] * 3)
+    assert await nested().body(()).run(App()) == Success(names)
 
 
 def compared(*names: str) -> Graph[App, Any, Trail]:
-    """Branches that take longer the earlier they are named."""
+    """Branches of which the first takes longest."""
 
     def branch(name: str, seconds: float) -> Callable[[Trail], Effect[object, Never, str]]:
         return lambda trail: sleep(seconds).map(lambda _: f"{name} of {len(trail)}")
@@ -261,7 +259,8 @@ def compared(*names: str) -> Graph[App, Any, Trail]:
     return trails("compared").parallel("all", branches, merge).entry("all").exit("all").build()
 
 
-async def test_branches_run_side_by_side_and_merge_in_the_order_in_which_they_are_named() -> None:
+@both_backends
+async def test_branches_run_concurrently_and_merge_in_the_order_of_their_names() -> None:
     clock = TestClock()
 
     result = await clock.run(compared("x", "y", "z").body(("before",)), App())
@@ -270,6 +269,7 @@ async def test_branches_run_side_by_side_and_merge_in_the_order_in_which_they_ar
     assert clock.monotonic() == 3
 
 
+@both_backends
 async def test_the_first_branch_that_fails_cancels_the_others() -> None:
     ended: list[str] = []
     waiting = sleep(60).on_exit(from_fn(lambda _: ended.append("waiting")))
@@ -342,7 +342,7 @@ def raising(_: object) -> Never:
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
-async def test_a_bug_says_where_it_was_met(is_durable: bool) -> None:
+async def test_a_defect_names_its_node_or_edge(is_durable: bool) -> None:
     def fails_at(graph: StateGraph[App, str, Trail]) -> Graph[App, Any, Trail]:
         return graph.entry("a").exit("end").node("end", visiting("end")).build()
 
@@ -364,14 +364,15 @@ def raising_merge(_: Trail, __: Mapping[str, Trail]) -> Never:
     raise ZeroDivisionError("a bug")
 
 
-async def test_a_node_that_gives_no_effect_is_told_so() -> None:
+async def test_a_node_that_does_not_return_an_effect_is_a_type_error() -> None:
     graph: Any = trails().node("a", lambda trail: (*trail, "a"))  # type: ignore[arg-type]
 
     with pytest.raises(TypeError, match="expected an effect"):
         await graph.entry("a").exit("a").build().body(()).run(App())
 
 
-async def test_a_cancelled_graph_is_cancelled_within_its_node() -> None:
+@both_backends
+async def test_cancellation_reaches_the_running_node() -> None:
     began = anyio.Event()
 
     async def wait(_: object) -> Trail:
@@ -419,7 +420,7 @@ async def test_memory_does_not_grow_with_the_rounds() -> None:
         return most
 
     await peak(10)
-    # Whatever a round left behind would take more; what other threads do takes less.
+    # Anything kept per round would take more; other threads take less.
     bytes_a_round = 32
     assert await peak(20_000) < await peak(200) + 20_000 * bytes_a_round
 
@@ -449,12 +450,12 @@ def ways(draw: st.DrawFn) -> list[list[int]]:
 
 
 def holds(source: int, position: int, length: int) -> bool:
-    """A condition that says now this and now that, and no for ever in the end."""
+    """A condition with varying results, which is False from some length on."""
     return (source * 7 + position * 3 + length) % 3 == 0 and length < 40
 
 
-def by_hand(targets: list[list[int]]) -> Trail:
-    """The way that a state takes, followed without a graph."""
+def expected_trail(targets: list[list[int]]) -> Trail:
+    """The path of a state, computed without a graph."""
     trail: Trail = ()
     node = 0
     while True:
@@ -480,8 +481,8 @@ def as_graph(targets: list[list[int]]) -> Graph[App, Any, Trail]:
 
 
 @given(ways())
-def test_any_graph_leads_where_its_edges_say(targets: list[list[int]]) -> None:
+def test_any_graph_follows_its_edges(targets: list[list[int]]) -> None:
     graph = as_graph(targets)
 
-    assert graph.body(()).run_sync(App()) == Success(by_hand(targets))
-    assert graph.start(()).run_sync(App()) == Success(by_hand(targets))
+    assert graph.body(()).run_sync(App()) == Success(expected_trail(targets))
+    assert graph.start(()).run_sync(App()) == Success(expected_trail(targets))

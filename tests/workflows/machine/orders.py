@@ -1,4 +1,4 @@
-"""An order that is charged, after some attempts perhaps, and then shipped or lost."""
+"""A machine for orders, which are charged, perhaps after retries, and then shipped or lost."""
 
 from __future__ import annotations
 

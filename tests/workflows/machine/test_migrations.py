@@ -1,9 +1,8 @@
-"""What migrations of a machine are given: its states, and nothing that its actions save besides."""
+"""Migrations of a machine upgrade its states, and nothing else that its actions save."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from effectflow import (
     RetryPolicy,
     StateMachine,
     Transition,
-    ask,
     do,
     par_traverse,
     pure,
@@ -29,30 +27,25 @@ from effectflow.checkpoint import read_checkpoint
 from effectflow.effects import Effect
 from effectflow.stores import MemoryStore
 from effectflow.workflows import Outcome, transition_info
+from tests.apps import App, Crash, World, note
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass
-class App:
-    checkpoints: Checkpoints
-    is_closed: bool = True
 
 
 @pytest.fixture
 async def app() -> AsyncIterator[App]:
     async with MemoryStore() as store:
-        yield App(Checkpoints(store))
+        yield App(Checkpoints(store), World(crashing={"ship"}))
 
 
 @step
 def quote(item: str) -> Effect[object, str, dict[str, str]]:
-    """What it gives has the look of an attempt, and is none."""
+    """Its output looks like the record of an attempt."""
     return pure({"outcome": "moved", "state": item})
 
 
 @do
-def price(state: str) -> Do[App, str, Outcome[Any]]:
+def price(state: str) -> Do[App, Any, Outcome[Any]]:
     yield from par_traverse(["a", "b"], quote, key=str)
     attempt = yield from transition_info()
     prefix = state.partition(" ")[0]
@@ -60,17 +53,15 @@ def price(state: str) -> Do[App, str, Outcome[Any]]:
 
 
 @do
-def ship(state: str) -> Do[App, str, Outcome[Any]]:
+def ship(state: str) -> Do[App, Any, Outcome[Any]]:
     quoted = yield from quote("c")
     assert quoted == {"outcome": "moved", "state": "c"}
-    app = yield from ask(App)
-    if app.is_closed:
-        raise ConnectionError("no truck")
+    yield from note("ship")
     return Abort("lost it", f"{state.partition(' ')[0]} lost")
 
 
 def machine(word: str, version: str, **options: Any) -> StateMachine[App, Any, str]:
-    """A machine whose states have another first word in each version."""
+    """A machine whose states begin with another word in each version."""
     return StateMachine(
         "renamed",
         initial=f"{word} new",
@@ -89,7 +80,7 @@ STATES = {f"old {part}": f"now {part}" for part in ("new", "priced", "sent", "lo
 
 
 def renamed(state: Any) -> Any:
-    """Knows the states, and can do nothing with anything else."""
+    """Fails for anything else than a state."""
     return STATES[state]
 
 
@@ -104,16 +95,16 @@ def moves(machine: Machine[str]) -> list[tuple[str, str]]:
 ALL_MOVES = [("now new", "now priced"), ("now priced", "now lost")]
 
 
-async def test_a_run_goes_on_whose_actions_have_durable_steps_of_their_own(app: App) -> None:
-    with pytest.raises(ConnectionError):
+async def test_a_run_with_steps_within_actions_is_upgraded(app: App) -> None:
+    with pytest.raises(Crash):
         await EARLIER.start(run_id="r").run(app)
     paths = [
         done.step for done in (await read_checkpoint(app.checkpoints.store, "r")).completed_steps
     ]
     assert "ship/quote" in paths
-    app.is_closed = False
+    app.world.recover()
 
-    assert (await LATER.plan("r").run(app)).unwrap().start == "ship"
+    assert (await LATER.plan("r").run(app)).unwrap().start == ("ship",)
     resumed = (await LATER.resume("r").run(app)).unwrap()
 
     assert (resumed.initial, resumed.current) == ("now new", "now lost")
@@ -122,8 +113,8 @@ async def test_a_run_goes_on_whose_actions_have_durable_steps_of_their_own(app: 
     assert await LATER.resume("r").run(app) == Success(resumed)
 
 
-async def test_a_complete_run_is_upgraded_as_a_whole(app: App) -> None:
-    app.is_closed = False
+async def test_a_complete_run_is_upgraded(app: App) -> None:
+    app.world.recover()
     await EARLIER.start(run_id="r").run(app)
 
     resumed = (await LATER.resume("r").run(app)).unwrap()
@@ -133,11 +124,11 @@ async def test_a_complete_run_is_upgraded_as_a_whole(app: App) -> None:
 
 
 async def test_a_run_that_began_with_a_machine_is_upgraded(app: App) -> None:
-    by_hand = EARLIER.begin()
+    stepped = EARLIER.begin()
     for _ in range(2):
-        by_hand = await EARLIER.step(by_hand).run_or_raise(app)
-    with pytest.raises(ConnectionError):
-        await EARLIER.start(by_hand, run_id="r").run(app)
-    app.is_closed = False
+        stepped = await EARLIER.step(stepped).run_or_raise(app)
+    with pytest.raises(Crash):
+        await EARLIER.start(stepped, run_id="r").run(app)
+    app.world.recover()
 
     assert moves((await LATER.resume("r").run(app)).unwrap()) == ALL_MOVES

@@ -1,4 +1,4 @@
-"""What one step of a machine does, without any store."""
+"""A step of a machine, without a store."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from effectflow.workflows import (
     UndeclaredState,
     transition_info,
 )
+from tests.apps import both_backends
 from tests.workflows.machine.orders import App, Declined, Order, World, orders
 from tests.workflows.machine.timeline import Timeline
 
@@ -40,7 +41,8 @@ async def stepped(machine: Machine[Order], app: App, clock: Timeline) -> Machine
     return (await orders.step(machine).run(app, clock=clock)).unwrap()
 
 
-async def test_a_step_takes_the_first_transition_whose_guard_agrees() -> None:
+@both_backends
+async def test_a_step_takes_the_first_transition_whose_guard_allows_it() -> None:
     begun = orders.begin()
     clock = Timeline()
 
@@ -64,7 +66,7 @@ async def test_a_machine_never_changes() -> None:
         begun.current = Order.PAID  # type: ignore[misc]
 
 
-async def test_one_machine_may_be_stepped_twice_with_different_ends() -> None:
+async def test_a_machine_may_be_stepped_twice_with_different_outcomes() -> None:
     paid = await stepped(orders.begin(), App(), Timeline())
 
     shipped = await stepped(paid, App(), Timeline())
@@ -74,7 +76,8 @@ async def test_one_machine_may_be_stepped_twice_with_different_ends() -> None:
     assert [entry.target for entry in lost.history] == [Order.PAID, Order.LOST]
 
 
-async def test_a_retry_stays_counts_and_waits_before_the_next_attempt() -> None:
+@both_backends
+async def test_retry_keeps_the_state_and_delays_the_next_attempt() -> None:
     app, clock = App(World(busy=2)), Timeline()
 
     once = await stepped(orders.begin(), app, clock)
@@ -95,7 +98,7 @@ async def test_a_retry_stays_counts_and_waits_before_the_next_attempt() -> None:
     assert [entry.attempt for entry in paid.history] == [3]
 
 
-async def test_the_next_attempt_knows_what_the_last_one_said() -> None:
+async def test_an_attempt_can_read_the_feedback_of_the_last_one() -> None:
     app = App(World(busy=2))
 
     await orders.run_until_final().run(app, clock=Timeline())
@@ -103,7 +106,7 @@ async def test_the_next_attempt_knows_what_the_last_one_said() -> None:
     assert app.world.done == ["charge (None)", "charge (busy 1)", "charge (busy 2)", "ship"]
 
 
-async def test_retries_end_with_the_policy_and_the_machine_stays_where_it_was() -> None:
+async def test_exhausted_retries_leave_the_machine_in_its_state() -> None:
     app, clock = App(World(busy=9)), Timeline()
 
     result = await orders.run_until_final().run(app, clock=clock)
@@ -118,7 +121,7 @@ async def test_retries_end_with_the_policy_and_the_machine_stays_where_it_was() 
     assert sum(clock.slept) == pytest.approx(1 + 2 + 4, abs=0.1)
 
 
-async def test_after_the_last_attempt_a_machine_can_be_stepped_once_more() -> None:
+async def test_a_machine_can_be_stepped_again_after_its_retries_are_exhausted() -> None:
     app, clock = App(World(busy=4)), Timeline()
     machine = orders.begin()
     for _ in range(3):
@@ -132,7 +135,7 @@ async def test_after_the_last_attempt_a_machine_can_be_stepped_once_more() -> No
 
 
 def counting(retry: RetryPolicy, own: RetryPolicy | None = None) -> StateMachine[object, str, str]:
-    """A machine that asks for another attempt for ever."""
+    """A machine that always asks for another attempt."""
 
     def act(state: str) -> Effect[object, str, Moved[str] | Retry]:
         return pure(Retry("again"))
@@ -149,7 +152,7 @@ async def attempts_of(machine: StateMachine[object, str, str]) -> int:
     return error.attempts
 
 
-async def test_a_transition_may_have_a_policy_of_its_own() -> None:
+async def test_a_transition_may_have_its_own_retry_policy() -> None:
     many, few = (RetryPolicy.constant(1).with_max_retries(n) for n in (7, 2))
 
     assert await attempts_of(counting(many)) == 8
@@ -158,7 +161,7 @@ async def test_a_transition_may_have_a_policy_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 7])
-async def test_jitter_keeps_to_its_bounds(seed: int | None) -> None:
+async def test_jittered_delays_are_within_their_bounds(seed: int | None) -> None:
     plain = RetryPolicy.constant(1).with_max_retries(40)
     seeded = plain if seed is None else plain.with_seed(seed)
     for policy in (seeded.with_jitter(0.5), seeded.with_full_jitter()):
@@ -170,7 +173,7 @@ async def test_jitter_keeps_to_its_bounds(seed: int | None) -> None:
         assert len(set(clock.slept)) > 20
 
 
-async def test_an_abort_is_a_move_that_is_kept_with_its_reason() -> None:
+async def test_the_history_keeps_the_reason_of_an_abort() -> None:
     result = await orders.run_until_final().run(App(World(has_truck=False)))
 
     machine = result.unwrap()
@@ -181,7 +184,7 @@ async def test_an_abort_is_a_move_that_is_kept_with_its_reason() -> None:
     ]
 
 
-async def test_a_machine_may_go_on_from_where_an_action_aborted() -> None:
+async def test_a_machine_may_continue_after_an_abort() -> None:
     def build(state: str) -> Effect[object, str, Moved[str] | Abort[str]]:
         return pure(Abort("no plan", "lost"))
 
@@ -208,7 +211,7 @@ async def test_a_final_state_ends_the_machine() -> None:
     assert await orders.run_until_final(ended).run(App()) == Success(ended)
 
 
-async def test_no_transition_names_the_state_and_the_guards_that_said_no() -> None:
+async def test_no_transition_names_the_state_and_the_guards() -> None:
     def is_dry(_: str) -> bool:
         return False
 
@@ -228,7 +231,7 @@ async def test_no_transition_names_the_state_and_the_guards_that_said_no() -> No
     assert isinstance(error, NoTransition)
     assert (error.state, error.refused) == ("wet", ("fold", "iron"))
     assert str(error) == (
-        "no transition leads on from state wet: the guards of 'fold', 'iron' said no"
+        "no transition can be taken from state wet: the guards of 'fold', 'iron' returned False"
     )
 
 
@@ -246,14 +249,14 @@ async def test_a_guard_that_raises_is_a_defect_that_names_the_transition() -> No
     assert caught.value.__notes__ == ["in the guard of transition 'divide'"]
 
 
-async def test_the_failure_of_an_action_is_that_of_the_step() -> None:
+async def test_a_step_fails_with_the_error_of_its_action() -> None:
     result = await orders.step(orders.begin()).run(App(World(is_declined=True)))
 
     assert isinstance(result.failure(), Declined)
 
 
 def moving_to(state: object, *, outcome: str = "Moved") -> StateMachine[object, str, str]:
-    """A machine whose action goes to a state that may not be declared."""
+    """A machine whose action moves to this state, declared or not."""
 
     def act(_: str) -> Effect[object, str, Moved[str] | Abort[str]]:
         given: Moved[str] | Abort[str]
@@ -271,13 +274,13 @@ def moving_to(state: object, *, outcome: str = "Moved") -> StateMachine[object, 
 @pytest.mark.parametrize(
     ("outcome", "declared"), [("Moved", "end or finish"), ("Abort", "end or finish or ruin")]
 )
-async def test_a_state_that_is_not_declared_is_refused(outcome: str, declared: str) -> None:
+async def test_an_undeclared_state_is_a_defect(outcome: str, declared: str) -> None:
     with pytest.raises(UndeclaredState) as caught:
         await moving_to("elsewhere", outcome=outcome).run_until_final().run(None)
 
     assert str(caught.value) == (
-        f"the action of transition 'go' gave {outcome} to elsewhere, "
-        f"and the transition declares {declared}"
+        f"the action of transition 'go' yielded {outcome} with state elsewhere, "
+        f"but the transition declares {declared}"
     )
     assert caught.value.actual == "elsewhere"
 
@@ -295,7 +298,7 @@ async def test_equal_states_of_different_classes_are_different() -> None:
 
 
 @pytest.mark.parametrize("given", [None, "end", Retry(3), Abort(None, "end")])  # type: ignore[arg-type]
-async def test_an_action_that_gives_no_outcome_is_told_what_it_must_give(given: object) -> None:
+async def test_an_action_must_yield_an_outcome(given: object) -> None:
     def act(_: str) -> Effect[object, str, Moved[str]]:
         return pure(given)  # type: ignore[return-value]
 
@@ -303,11 +306,11 @@ async def test_an_action_that_gives_no_outcome_is_told_what_it_must_give(given: 
         "odd", initial="start", transitions=[Transition("go", "start", "end", act)], final={"end"}
     )
 
-    with pytest.raises(TypeError, match="transition 'go' gave"):
+    with pytest.raises(TypeError, match="transition 'go' must yield Moved"):
         await machine.run_until_final().run(None)
 
 
-async def test_nothing_happens_until_a_step_is_run_and_it_may_be_run_again() -> None:
+async def test_a_step_is_lazy_and_may_be_run_again() -> None:
     app = App()
     step = orders.step(orders.begin())
     assert app.world.done == []
@@ -355,7 +358,7 @@ articles = StateMachine(
 )
 
 
-async def test_states_may_be_data_classes_that_are_told_apart_by_class() -> None:
+async def test_dataclass_states_are_distinguished_by_class() -> None:
     ended = (await articles.run_until_final().run(None)).unwrap()
 
     assert ended.current == Public("news!!")
@@ -366,7 +369,7 @@ async def test_a_machine_may_begin_in_another_state() -> None:
     ended = (await articles.run_until_final(articles.begin(Review("old", 3))).run(None)).unwrap()
 
     assert (ended.initial, ended.current) == (Review("old", 3), Public("old"))
-    with pytest.raises(ValueError, match="CANCELLED is no state of 'articles'"):
+    with pytest.raises(ValueError, match="CANCELLED is not a state of 'articles'"):
         articles.begin(Order.CANCELLED)  # type: ignore[arg-type]
 
 
@@ -385,12 +388,12 @@ async def test_any_hashable_value_may_be_a_state(begin: Hashable, end: Hashable)
     assert machine.from_binary(ended.to_binary()) == ended
 
 
-async def test_transition_info_is_known_only_in_an_action() -> None:
+async def test_transition_info_works_only_in_an_action() -> None:
     with pytest.raises(LookupError):
         await transition_info().run(None)
 
 
-async def test_an_action_is_a_step_outside_a_run_as_well() -> None:
+async def test_an_action_is_a_step_outside_a_run_too() -> None:
     seen: list[str] = []
 
     def act(_: str) -> Effect[object, str, Moved[str]]:
@@ -430,12 +433,14 @@ async def test_a_machine_of_ten_thousand_steps_keeps_its_history() -> None:
         (lambda _: Awaited(), "an awaitable"),
     ],
 )
-async def test_a_guard_that_does_not_answer_at_once_is_a_defect(answer: Any, kind: str) -> None:
+async def test_a_guard_that_returns_an_effect_or_awaitable_is_a_defect(
+    answer: Any, kind: str
+) -> None:
     machine = StateMachine(
         "asking", initial="a", transitions=[Transition("go", "a", "b", guard=answer)], final={"b"}
     )
 
-    with pytest.raises(TypeError, match=f"^the guard of transition 'go' gave {kind}"):
+    with pytest.raises(TypeError, match=f"^the guard of transition 'go' returned {kind}"):
         await machine.run_until_final().run(None)
 
 

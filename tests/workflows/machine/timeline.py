@@ -1,4 +1,4 @@
-"""A clock that goes on when it is asked, and by the whole delay when told to sleep."""
+"""A clock that advances with each reading, and by the whole delay of a sleep."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import anyio
 
 
 class Timeline:
-    """The clock. `slept` has the delays that were asked for, in seconds.
+    """The clock. `slept` has the delays of all sleeps, in seconds.
 
     Parameters:
-        at: what it says at first.
-        tick: by how many milliseconds it goes on when it is asked. With 0 it says the same to a machine
-            that is stepped by hand and to a run, whose journal asks as well.
+        at: the time at the beginning.
+        tick: the milliseconds by which each reading advances it. With 0, stepping a machine and running
+            it, which reads the clock more often, have the same times.
     """
 
     def __init__(self, at: datetime = datetime(2026, 1, 1, tzinfo=UTC), *, tick: int = 1) -> None:

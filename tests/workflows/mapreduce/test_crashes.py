@@ -1,4 +1,4 @@
-"""A job that is stopped dead at any entry of its journal ends as one that was never stopped."""
+"""A job that crashes at any entry of its journal ends like an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from effectflow import (
 )
 from effectflow.checkpoint import CheckpointPolicy, CheckpointStore
 from effectflow.testing import crash_everywhere
+from tests.apps import both_backends
 from tests.workflows.mapreduce.world import App, World, app_around, spelling
 
 pytestmark = pytest.mark.anyio
 
 
 def with_broken_items(*items: int, **options: Any) -> Any:
-    """The environment of each life: the same items are broken in all of them."""
+    """Makes the environment of each life, in which the same items fail."""
 
     def make(store: CheckpointStore) -> App:
         world = World()
@@ -40,7 +41,8 @@ def with_broken_items(*items: int, **options: Any) -> Any:
     return make
 
 
-async def test_several_rounds_and_dead_letters() -> None:
+@both_backends
+async def test_a_crash_changes_nothing_about_rounds_and_dead_letters() -> None:
     job = spelling(on_item_failure="dead_letter", fan_in=2)
 
     points = await crash_everywhere(job, 9, with_broken_items(2, 7))
@@ -48,18 +50,18 @@ async def test_several_rounds_and_dead_letters() -> None:
     assert len(points) > 40
 
 
-async def test_dead_letters_after_retries() -> None:
+async def test_a_crash_changes_nothing_about_dead_letters_after_retries() -> None:
     policy = RetryPolicy.constant(0).with_max_retries(2)
     job = spelling(on_item_failure="dead_letter", retry=policy)
 
     assert await crash_everywhere(job, 7, with_broken_items(0, 6))
 
 
-async def test_a_job_that_fails() -> None:
+async def test_a_crash_changes_nothing_about_a_job_that_fails() -> None:
     assert await crash_everywhere(spelling(max_parallel=1), 7, with_broken_items(5))
 
 
-async def test_seldom_durable() -> None:
+async def test_a_crash_changes_nothing_with_rare_commits() -> None:
     job = spelling(on_item_failure="dead_letter")
     policy = CheckpointPolicy(every_steps=5, on_error=False)
 
@@ -67,7 +69,7 @@ async def test_seldom_durable() -> None:
 
 
 class Retried(MapReduce[App, Any, Any, Any]):
-    """A job whose every start is followed by a retry of its dead letters."""
+    """A job that retries its dead letters after each start."""
 
     def start(
         self, input: Any, *, run_id: str | None = None, context: Mapping[str, object] | None = None
@@ -78,7 +80,7 @@ class Retried(MapReduce[App, Any, Any, Any]):
 
 
 def spell_at_second_go(number: int) -> Effect[App, str, str]:
-    """Items 3 and 4 fail at first, in whichever life that is, and not when they are retried."""
+    """Items 3 and 4 fail in their first attempts, and succeed when they are retried."""
 
     def spell(info: StepInfo) -> Effect[object, str, str]:
         is_first = not info.step.endswith("#2")
@@ -87,7 +89,7 @@ def spell_at_second_go(number: int) -> Effect[App, str, str]:
     return step_info().and_then(spell)
 
 
-async def test_a_retry_of_dead_letters() -> None:
+async def test_a_crash_changes_nothing_about_a_retry_of_dead_letters() -> None:
     job = spelling(kind=Retried, map=spell_at_second_go, on_item_failure="dead_letter", fan_in=2)
 
     points = await crash_everywhere(job, 8, app_around)
@@ -95,7 +97,7 @@ async def test_a_retry_of_dead_letters() -> None:
     assert len(points) > 50
 
 
-async def test_a_job_within_a_step_of_another_workflow() -> None:
+async def test_a_crash_changes_nothing_about_a_nested_job() -> None:
     inner = spelling(on_item_failure="dead_letter", max_parallel=2)
 
     @step
@@ -121,7 +123,7 @@ async def test_a_job_within_a_step_of_another_workflow() -> None:
     broken=st.sets(st.integers(0, 11), max_size=3),
 )
 @settings(max_examples=8)
-def test_whatever_the_job_looks_like(
+def test_a_crash_changes_nothing_about_any_job(
     count: int, fan_in: int, max_parallel: int, every_steps: int, broken: set[int]
 ) -> None:
     job = spelling(on_item_failure="dead_letter", fan_in=fan_in, max_parallel=max_parallel)

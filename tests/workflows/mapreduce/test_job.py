@@ -1,4 +1,4 @@
-"""What a map-reduce job does, what it leaves behind, and what a resume makes of it."""
+"""Map-reduce jobs: their results, their journals and their resumes."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver, TestClock
+from tests.apps import both_backends
 from tests.workflows.mapreduce.world import (
     App,
     Broken,
@@ -54,16 +55,15 @@ from tests.workflows.mapreduce.world import (
 pytestmark = pytest.mark.anyio
 
 
+@both_backends
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 9, 10, 28])
-async def test_the_value_is_made_of_all_items_in_their_order(
-    store: MemoryStore, count: int
-) -> None:
+async def test_the_value_combines_all_items_in_order(store: MemoryStore, count: int) -> None:
     result = await spelling().start(count).run(app_around(store))
 
     assert result == Success(JobResult(spelled(count), count))
 
 
-async def test_each_item_and_each_round_of_the_tree_is_a_durable_step(store: MemoryStore) -> None:
+async def test_each_item_and_each_group_is_a_durable_step(store: MemoryStore) -> None:
     await spelling().start(5, run_id="r").run(app_around(store))
 
     checkpoint = await read_checkpoint(store, "r")
@@ -78,7 +78,7 @@ async def test_each_item_and_each_round_of_the_tree_is_a_durable_step(store: Mem
     }
 
 
-async def test_an_item_that_fails_stops_the_job_and_is_named(store: MemoryStore) -> None:
+async def test_a_failed_item_stops_the_job_and_is_named(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(4)
 
@@ -92,12 +92,12 @@ async def test_an_item_that_fails_stops_the_job_and_is_named(store: MemoryStore)
     assert (await read_checkpoint(store, "r")).status is RunStatus.FAILED
 
 
-async def test_a_resume_runs_what_was_not_done_and_nothing_else(store: MemoryStore) -> None:
+async def test_a_resume_runs_only_the_rest(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(7)
     await spelling().start(12, run_id="r").run(app)
     done = {step.step for step in (await read_checkpoint(store, "r")).completed_steps}
-    app.world.mend()
+    app.world.repair()
     app.world.forget()
 
     assert await spelling().resume("r").run(app) == Success(JobResult(spelled(12), 12))
@@ -106,7 +106,7 @@ async def test_a_resume_runs_what_was_not_done_and_nothing_else(store: MemorySto
     assert ["0", "1", "2"] not in app.world.reduced
 
 
-async def test_an_item_is_tried_again_as_its_policy_says(store: MemoryStore) -> None:
+async def test_an_item_is_retried_by_its_policy(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(1, times=2)
     clock = TestClock()
@@ -119,7 +119,7 @@ async def test_an_item_is_tried_again_as_its_policy_says(store: MemoryStore) -> 
     assert [item.outcome for item in checkpoint.history].count("failed") == 0
 
 
-async def test_an_item_that_fails_for_good_says_how_often_it_was_tried(store: MemoryStore) -> None:
+async def test_the_failure_of_an_item_has_the_number_of_attempts(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(1)
     job = spelling(retry=RetryPolicy.constant(0).with_max_retries(2))
@@ -133,7 +133,7 @@ async def test_an_item_that_fails_for_good_says_how_often_it_was_tried(store: Me
     assert await job.resume("r").run(app) == Success(JobResult("0 1 2", 3))
 
 
-async def test_a_defect_is_no_failure_and_parks_the_run(store: MemoryStore) -> None:
+async def test_a_defect_of_an_item_parks_the_run(store: MemoryStore) -> None:
     is_broken = True
 
     def buggy(number: int) -> Effect[App, str, str]:
@@ -148,7 +148,7 @@ async def test_a_defect_is_no_failure_and_parks_the_run(store: MemoryStore) -> N
     assert await job.resume("r").run(app_around(store)) == Success(JobResult("1 1 1", 3))
 
 
-async def test_two_items_with_one_key_are_refused_by_name(store: MemoryStore) -> None:
+async def test_a_duplicate_key_is_refused_by_name(store: MemoryStore) -> None:
     job = spelling(key=lambda number: number % 4)
 
     with pytest.raises(
@@ -160,7 +160,7 @@ async def test_two_items_with_one_key_are_refused_by_name(store: MemoryStore) ->
 
 
 async def test_keys_may_be_any_text(store: MemoryStore) -> None:
-    """Names of files may hold bytes that are no text, and brackets, slashes, line ends."""
+    """File names may contain undecodable bytes, brackets, slashes and line breaks."""
     keys = ["\udcff", "ünï 🎈", "a/b", "[1]", "line\nend", "%5D", "", " "]
     app = app_around(store)
     app.world.break_items(0, 3)
@@ -168,7 +168,7 @@ async def test_keys_may_be_any_text(store: MemoryStore) -> None:
 
     result = (await job.start(len(keys), run_id="r").run(app)).unwrap()
     assert [letter.key for letter in result.dead_letters] == ["\\udcff", "[1]"]
-    app.world.mend()
+    app.world.repair()
     assert await job.retry_dead_letters("r").run(app) == Success(JobResult(spelled(8), 8))
 
 
@@ -195,16 +195,14 @@ async def test_items_come_from_any_source(store: MemoryStore, items: Callable[[i
     assert await spelling(items=items).start(10).run(app) == Success(JobResult(spelled(10), 10))
 
 
-async def test_a_source_that_fails_is_a_failure_of_the_job(store: MemoryStore) -> None:
+async def test_a_job_fails_with_the_error_of_its_source(store: MemoryStore) -> None:
     job = spelling(items=lambda _: fail("no such folder"))
 
     assert await job.start(1).run(app_around(store)) == Failure("no such folder")
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_source_that_breaks_is_read_again_by_a_resume(
-    store: MemoryStore, is_async: bool
-) -> None:
+async def test_a_resume_reads_a_broken_source_again(store: MemoryStore, is_async: bool) -> None:
     is_broken = True
 
     def breaking(count: int) -> Iterator[int]:
@@ -229,6 +227,7 @@ async def test_a_source_that_breaks_is_read_again_by_a_resume(
     assert len(app.world.mapped) <= 8 + 3
 
 
+@both_backends
 async def test_a_generator_of_items_is_closed_when_the_job_ends_early(store: MemoryStore) -> None:
     log: list[str] = []
     kept: list[Iterator[int]] = []
@@ -265,7 +264,7 @@ async def test_a_listing_that_is_a_step_is_recorded(store: MemoryStore) -> None:
 
     job = spelling(items=listing)
     await job.start(None, run_id="r").run(app)
-    app.world.mend()
+    app.world.repair()
     listed.insert(0, 9)
 
     assert await job.resume("r").run(app) == Success(JobResult("3 1 2", 3))
@@ -280,7 +279,7 @@ async def test_a_listing_that_is_a_step_is_recorded(store: MemoryStore) -> None:
     ],
     ids=["another order", "one is gone", "a new one"],
 )
-async def test_a_source_that_changed_is_refused_where_it_matters(
+async def test_a_changed_item_in_a_reduced_group_is_refused(
     store: MemoryStore, after: list[int], shown: str
 ) -> None:
     source = [0, 1, 2, 3, 4]
@@ -296,7 +295,7 @@ async def test_a_source_that_changed_is_refused_where_it_matters(
     assert (error.recorded, error.current) == ("(3 items, '0' to '2')", shown)
 
 
-async def test_a_source_that_grew_is_refused_once_its_length_was_used(store: MemoryStore) -> None:
+async def test_a_source_that_grew_after_the_map_phase_is_refused(store: MemoryStore) -> None:
     source = [0, 1, 2]
     is_broken = True
 
@@ -310,10 +309,10 @@ async def test_a_source_that_grew_is_refused_once_its_length_was_used(store: Mem
     error = (await job.resume("r").run(app_around(store))).failure()
 
     assert isinstance(error, StepInputChanged)
-    assert (error.recorded, error.current) == ("(3 items)", "(4 items)")
+    assert (error.recorded, error.current) == ("(3 items)", "(a new item '3')")
 
 
-async def test_a_step_refuses_another_item_under_the_same_key(store: MemoryStore) -> None:
+async def test_a_step_refuses_another_item_with_the_same_key(store: MemoryStore) -> None:
     source = [("a", 1), ("b", 2), ("c", 3)]
     is_broken = True
 
@@ -336,7 +335,7 @@ async def test_a_step_refuses_another_item_under_the_same_key(store: MemoryStore
     assert "the items of a source" in str(error)
 
 
-async def test_groups_of_another_size_are_another_definition(store: MemoryStore) -> None:
+async def test_another_fan_in_is_a_changed_definition(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(4)
     await spelling(fan_in=2).start(5, run_id="r").run(app)
@@ -347,7 +346,8 @@ async def test_groups_of_another_size_are_another_definition(store: MemoryStore)
     assert "'fan_in=3' was added; 'fan_in=2' was removed" in str(error)
 
 
-async def test_an_interrupted_job_goes_on_where_it_stood(store: MemoryStore) -> None:
+@both_backends
+async def test_an_interrupted_job_continues_where_it_stopped(store: MemoryStore) -> None:
     app = app_around(store)
     stuck = anyio.Event()
 
@@ -368,7 +368,8 @@ async def test_an_interrupted_job_goes_on_where_it_stood(store: MemoryStore) -> 
     assert sorted(app.world.mapped) == [6, 7, 8]
 
 
-async def test_many_items_at_once_share_their_commits() -> None:
+@both_backends
+async def test_concurrent_items_share_their_commits() -> None:
     class CountingStore(MemoryStore):
         appends = 0
 
@@ -393,11 +394,11 @@ async def test_many_items_at_once_share_their_commits() -> None:
     assert store.appends < 3000 / 20
 
 
-async def test_the_users_own_function_and_the_item_travel_and_nothing_else(
+async def test_an_executor_receives_only_the_function_and_the_item(
     store: MemoryStore,
 ) -> None:
     class Elsewhere:
-        """An executor that sends what it is given through bytes, as another process would have it."""
+        """An executor that pickles its arguments, as another process would get them."""
 
         def apply(self, function: Callable[[Any], Any], item: Any) -> Any:
             sent.append((function, item))
@@ -410,11 +411,11 @@ async def test_the_users_own_function_and_the_item_travel_and_nothing_else(
     job = spelling(executor=Elsewhere(), retry=RetryPolicy.constant(0).with_max_retries(1))
 
     assert await job.start(3).run(app) == Success(JobResult("0 1 2", 3))
-    # Retries are made here, and are sent again.
+    # Retries happen here, and send the item again.
     assert sorted(sent, key=str) == [(spell, 0), (spell, 1), (spell, 1), (spell, 2)]
 
 
-async def test_a_step_gives_its_name_and_its_promises(store: MemoryStore) -> None:
+async def test_a_step_keeps_its_name_and_options(store: MemoryStore) -> None:
     @step(name="spell it", at_most_once=True)
     def spell_once(number: int) -> Effect[App, Broken, str]:
         return from_fn(lambda _: cut_off.set()).and_then(lambda _: spell(number))
@@ -437,10 +438,8 @@ async def test_a_step_gives_its_name_and_its_promises(store: MemoryStore) -> Non
 
 
 @pytest.mark.parametrize("count", [3, 5])
-async def test_a_group_that_failed_is_reduced_again_by_a_resume(
-    store: MemoryStore, count: int
-) -> None:
-    """Whether it failed while items were under way, or as the last one."""
+async def test_a_resume_reduces_a_failed_group_again(store: MemoryStore, count: int) -> None:
+    """The failed group is complete, or the last and incomplete one."""
     is_broken = True
 
     def reduced(words: list[str]) -> Effect[App, str, str]:
@@ -457,7 +456,7 @@ async def test_a_group_that_failed_is_reduced_again_by_a_resume(
 
 
 @pytest.mark.parametrize("policy", [None, RetryPolicy.constant(0).with_max_retries(1)])
-async def test_a_step_says_itself_which_failures_a_resume_tries_again(
+async def test_a_step_decides_which_failures_a_resume_retries(
     store: MemoryStore, policy: RetryPolicy | None
 ) -> None:
     @step(retryable=lambda error: error.args != ("item 1",))
@@ -469,13 +468,13 @@ async def test_a_step_says_itself_which_failures_a_resume_tries_again(
         app.world.break_items(item)
         job = spelling(map=picky, retry=policy)
         first = (await job.start(item + 1, run_id=f"r{item}").run(app)).failure()
-        app.world.mend()
+        app.world.repair()
         again = await job.resume(f"r{item}").run(app)
         assert isinstance(first, ItemFailed)
         assert (str(again.failure()) == str(first)) if is_final else again.unwrap().value == "0"
 
 
-async def test_the_failure_of_an_item_says_whether_a_resume_tries_it_again(
+async def test_the_failure_of_an_item_says_whether_a_resume_retries_it(
     store: MemoryStore,
 ) -> None:
     final = step(retryable=False)(spell)
@@ -485,9 +484,9 @@ async def test_the_failure_of_an_item_says_whether_a_resume_tries_it_again(
     tried_again = (await spelling().start(2).run(app)).failure()
     stands = (await spelling(map=final).start(2, run_id="r").run(app)).failure()
 
-    assert "A resume tries it again and goes on" in str(tried_again)
-    assert "a resume does not try it again, and fails as well" in str(stands)
-    app.world.mend()
+    assert "A resume retries the item" in str(tried_again)
+    assert "a resume fails again without running it" in str(stands)
+    app.world.repair()
     assert str((await spelling(map=final).resume("r").run(app)).failure()) == str(stands)
     assert "resumed with force=True" in str(stands)
     aside = spelling(map=final, on_item_failure="dead_letter")
@@ -496,7 +495,7 @@ async def test_the_failure_of_an_item_says_whether_a_resume_tries_it_again(
 
 
 @pytest.mark.parametrize("where", ["item", "first group", "last group"])
-async def test_a_workflow_that_handled_a_failure_of_a_job_handles_the_same_again(
+async def test_a_resume_replays_the_handled_failure_of_a_job(
     store: MemoryStore, where: str
 ) -> None:
     def mapped(number: int) -> Effect[App, str, str]:
@@ -522,7 +521,7 @@ async def test_a_workflow_that_handled_a_failure_of_a_job_handles_the_same_again
     if where == "item":
         app.world.break_items(4)
     assert await outer.start(11, run_id="r").run(app) == Failure("later")
-    app.world.mend()
+    app.world.repair()
     app.world.forget()
     broken = False
 
@@ -531,7 +530,9 @@ async def test_a_workflow_that_handled_a_failure_of_a_job_handles_the_same_again
     assert app.world.mapped == []
 
 
-async def test_a_handled_failure_that_was_no_step_and_is_gone_is_told(store: MemoryStore) -> None:
+async def test_a_handled_failure_outside_a_step_that_does_not_recur_is_reported(
+    store: MemoryStore,
+) -> None:
     app = app_around(store)
     app.world.break_items(1)
 
@@ -542,9 +543,9 @@ async def test_a_handled_failure_that_was_no_step_and_is_gone_is_told(store: Mem
         return isinstance(ended, Success)
 
     await outer.start(3, run_id="r").run(app)
-    app.world.mend()
+    app.world.repair()
 
-    with pytest.raises(RuntimeError, match="items 1 to 1 led to a failure"):
+    with pytest.raises(RuntimeError, match="led to a failure, which was handled"):
         await outer.resume("r").run(app)
 
 
@@ -558,12 +559,12 @@ async def test_a_job_without_a_run_is_a_plain_effect(store: MemoryStore) -> None
     assert isinstance((await spelling().body(3).run(app)).failure(), ItemFailed)
 
 
-async def test_observers_hear_of_items_that_were_done_before(store: MemoryStore) -> None:
+async def test_observers_see_skipped_items(store: MemoryStore) -> None:
     observer = RecordingObserver()
     app = app_around(store)
     app.world.break_items(3)
     await spelling(max_parallel=1).start(4, run_id="r").run(app)
-    app.world.mend()
+    app.world.repair()
 
     again = App(Checkpoints(store, observers=(observer,)), World())
     await spelling(max_parallel=1).resume("r").run(again)
@@ -586,12 +587,12 @@ async def test_observers_hear_of_items_that_were_done_before(store: MemoryStore)
     ],
     ids=str,
 )
-def test_a_job_that_means_nothing_is_refused_when_it_is_made(nonsense: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must be|needs a bound"):
+def test_an_invalid_option_is_refused(nonsense: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be|is unbounded"):
         spelling(**nonsense)
 
 
-def test_all_that_is_wrong_with_a_job_is_told_at_once() -> None:
+def test_all_problems_of_a_job_are_reported_at_once() -> None:
     def generator(_: object) -> Iterator[object]:
         yield
 
@@ -601,17 +602,23 @@ def test_all_that_is_wrong_with_a_job_is_told_at_once() -> None:
 
     assert str(caught.value).splitlines() == [
         "job '' cannot be built:",
-        "- it needs a name, and is given ''",
-        "- `items` is given 5: it takes a function from the job's input to its items",
-        "- `map` is given a generator function: put @do above it",
-        "- `reduce` is given a generator function: put @do above it",
-        "- `key` is given None: it takes a function from an item to its name",
-        "- max_parallel must be 1 or more, as an int, not 0",
-        "- fan_in must be 2 or more, as an int, not 1",
+        "- its name must be text that is not empty, not ''",
+        "- `items` takes a function from the job's input to its items, not 5",
+        (
+            "- `map` takes a function from an item to an effect, not a generator function: "
+            "decorate it with @do"
+        ),
+        (
+            "- `reduce` takes a function from a list to an effect, not a generator function: "
+            "decorate it with @do"
+        ),
+        "- `key` takes a function from an item to its key, not None",
+        "- max_parallel must be an int >= 1, not 0",
+        "- fan_in must be an int >= 2, not 1",
     ]
 
 
-async def test_what_is_wrong_with_a_source_names_the_job(store: MemoryStore) -> None:
+async def test_a_problem_of_a_source_names_the_job(store: MemoryStore) -> None:
     def failing(_: object) -> Iterator[int]:
         yield 1
         raise OSError("went away")
@@ -627,14 +634,14 @@ async def test_what_is_wrong_with_a_source_names_the_job(store: MemoryStore) -> 
         assert "in job 'spelling'" in caught.value.__notes__
 
 
-def test_functions_without_a_name_are_called_by_what_they_do() -> None:
+def test_unnamed_functions_are_named_by_their_role() -> None:
     job = spelling(map=lambda number: pure(str(number)), reduce=lambda words: pure(""))
 
     assert job.definition.steps == ("map", "reduce")
     assert job.kind == "mapreduce"
 
 
-def test_the_input_is_that_of_the_source() -> None:
+def test_the_input_has_the_type_of_the_source() -> None:
     assert spelling(items=up_to).structure_input(3) == 3
     with pytest.raises(ValueError, match="does not fit <class 'int'>"):
         spelling(items=up_to).structure_input("3")

@@ -1,4 +1,4 @@
-"""What the tests of map-reduce jobs share: an environment in which items can be broken, and a job."""
+"""An environment in which items can fail, and a job, for the tests of map-reduce."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from effectflow.checkpoint import CheckpointStore
 
 
 class Broken(Exception):
-    """What an item fails with. `times` shows that attributes come back as well."""
+    """The error of an item. `times` shows that attributes are restored as well."""
 
     def __init__(self, item: int, *, times: int) -> None:
         self.times = times
@@ -22,7 +22,7 @@ class Broken(Exception):
 
 @dataclass
 class World:
-    """What was done, and which items fail how often: for ever if nothing else is said."""
+    """What was done, and how often each item still fails."""
 
     mapped: list[int] = field(default_factory=list[int])
     reduced: list[list[str]] = field(default_factory=list[list[str]])
@@ -32,7 +32,7 @@ class World:
         for item in items:
             self.failures_left[item] = times
 
-    def mend(self, *items: int) -> None:
+    def repair(self, *items: int) -> None:
         for item in items or list(self.failures_left):
             del self.failures_left[item]
 
@@ -79,7 +79,7 @@ def up_to(count: int) -> range:
 def spelling(
     *, kind: type[MapReduce[App, Any, Any, Any]] = MapReduce, **options: Any
 ) -> MapReduce[App, Any, Any, Any]:
-    """A job whose value shows all items in their order: it spells the numbers below its input."""
+    """A job whose value lists the numbers below its input, in order."""
     given: dict[str, Any] = {
         "items": up_to,
         "map": spell,

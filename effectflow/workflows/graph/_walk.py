@@ -1,0 +1,199 @@
+"""Run a graph: one durable step per visit of a node, and what observers are told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from returns.result import Result, Success
+
+from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.observers import CycleDetected, EdgeEvaluated, NodeEnded, NodeStarted
+from effectflow.checkpoint.run import Run
+from effectflow.checkpoint.step import arguments_of, durable
+from effectflow.effects import Effect, Exit, Interruption, par_traverse
+from effectflow.effects.nodes import FromFn, OnExit, Suspend
+from effectflow.effects.scope import Scope
+from effectflow.workflows.durable_scope import durable_scope
+from effectflow.workflows.engine import Done, Next, Stuck, advance
+from effectflow.workflows.graph._structure import Call, Edge, Nested, Node, Parallel, Structure
+
+AnyEffect = Effect[Any, Any, Any]
+
+
+class GraphError(Exception):
+    """A run of a graph cannot continue. The steps that are done stay done.
+
+    ::
+
+        GraphError
+        ├── NoEdge                   no condition of a node's edges holds
+        └── MaxIterationsExceeded    the run made `max_iterations` visits without reaching an exit
+
+    Attributes:
+        graph: the graph's name.
+        node: where the run stopped.
+    """
+
+    graph: str
+    node: str
+
+
+class NoEdge(GraphError):
+    """A node is complete, and no condition of its edges holds. `edges` describes those edges."""
+
+    def __init__(self, graph: str, node: str, edges: Sequence[str]) -> None:
+        self.graph = graph
+        self.node = node
+        self.edges = tuple(edges)
+        super().__init__(
+            f"graph {graph!r} is stuck after node {node!r}: no condition holds of its edges "
+            f"{', '.join(self.edges)}. Add a last edge without a condition, or correct the conditions."
+        )
+
+
+class MaxIterationsExceeded(GraphError):
+    """A run has made `max_iterations` visits without reaching an exit.
+
+    `node` is the node that it would have visited next; `visits` counts the visits of each node.
+    """
+
+    def __init__(
+        self, graph: str, node: str, max_iterations: int, visits: Mapping[str, int]
+    ) -> None:
+        self.graph = graph
+        self.node = node
+        self.max_iterations = max_iterations
+        self.visits = dict(visits)
+        counts = ", ".join(f"{name} {count}" for name, count in visits.items())
+        super().__init__(
+            f"graph {graph!r} made {max_iterations} visits (its max_iterations) without reaching an "
+            f"exit; the next node was {node!r}. Visits: {counts}. If the loop may take this long, raise "
+            "max_iterations and resume the run: it continues from here."
+        )
+
+
+class Reached(NamedTuple):
+    """A state, the node that returned it (None at the beginning), and the visits so far."""
+
+    state: Any
+    node: Node | None = None
+    visits: Mapping[str, int] = MappingProxyType({})
+
+
+def walk(structure: Structure, state: Any) -> AnyEffect:
+    """Return the effect that takes a state from the entry of a graph to an exit, and yields it there."""
+    shown = ("walk", structure.name)
+
+    def begin(scope: Scope) -> AnyEffect:
+        watch = Watch.of(structure.name, scope)
+        return advance(partial(pick, structure, watch), Reached(state), shown)
+
+    return Suspend(begin, shown)
+
+
+def pick(
+    structure: Structure, watch: Watch | None, reached: Reached
+) -> Next[Reached] | Done | Stuck:
+    """Choose the node to visit next: the target of the first edge that holds.
+
+    The watch reports each edge that is tried; without one, this is pure.
+    """
+    name, node, visits = structure.entry, reached.node, reached.visits
+    if node is not None:
+        if node.is_exit:
+            return Done(reached.state)
+        edge = node.next_edge(reached.state, watch.report() if watch else None)
+        if edge is None:
+            return Stuck(NoEdge(structure.name, node.name, [str(edge) for edge in node.edges]))
+        name = edge.target
+    limit = structure.max_iterations
+    if sum(visits.values()) == limit:
+        return Stuck(MaxIterationsExceeded(structure.name, name, limit, visits))
+    chosen, counted = structure.nodes[name], {**visits, name: visits.get(name, 0) + 1}
+    return Next(
+        _visit(chosen, reached.state, counted[name], watch),
+        lambda state: Reached(state, chosen, counted),
+    )
+
+
+def _visit(node: Node, state: Any, visit: int, watch: Watch | None) -> AnyEffect:
+    """Return one visit of a node, as a durable step."""
+    # Suspended, so that a resume that skips the step does not even call the node's function.
+    work = Suspend(lambda _: _work(node, state, visit, watch))
+    effect = work if watch is None else watch.over(node, visit, work)
+    return durable(node.definition, effect, lambda: arguments_of(node.name, {"state": state}))
+
+
+def _work(node: Node, state: Any, visit: int, watch: Watch | None) -> AnyEffect:
+    match node.work:
+        case Call(function):
+            return function(state)
+        case Nested(body):
+            return body(state)
+        case Parallel(branches, merge):
+
+            def join(results: list[Any]) -> Any:
+                names = (branch.name for branch in branches)
+                return merge(state, dict(zip(names, results, strict=True)))
+
+            together = par_traverse(
+                branches,
+                lambda branch: _visit(branch, state, visit, watch),
+                key=lambda branch: branch.name,
+            )
+            return durable_scope(together.map(join), ("parallel", node.name))
+
+
+class Watch:
+    """Tells the observers of a run about one walk through a graph, without the steps that are skipped."""
+
+    def __init__(self, graph: str, run: Run) -> None:
+        self._graph = graph
+        self._run = run
+        self._has_run_a_node = False
+
+    @staticmethod
+    def of(graph: str, scope: Scope) -> Watch | None:
+        """Return the watch over a graph that runs in this scope; None without observers."""
+        flow = scope.flow
+        if isinstance(flow, DurableFlow) and flow.run.records and flow.run.checkpoints.observers:
+            return Watch(graph, flow.run)
+        return None
+
+    def over(self, node: Node, visit: int, work: AnyEffect) -> AnyEffect:
+        """Return the work of one visit, with notifications of its beginning and its end."""
+
+        def begin(scope: Scope) -> AnyEffect:
+            self._has_run_a_node = True
+            place = (self._run.run_id, self._graph, node.name, visit, scope.path)
+            if visit > 1:
+                self._run.notify(CycleDetected(*place))
+            self._run.notify(NodeStarted(*place))
+
+            def end(ended: Exit[Any, Any]) -> AnyEffect:
+                return FromFn(lambda _: self._run.notify(NodeEnded(*place, _outcome(ended))))
+
+            return OnExit(work, end)
+
+        return Suspend(begin)
+
+    def report(self) -> Callable[[Edge, bool], None] | None:
+        """Return what to call for each edge that is tried; None after a visit that was skipped."""
+        if not self._has_run_a_node:
+            return None
+        self._has_run_a_node = False
+        return self._evaluated
+
+    def _evaluated(self, edge: Edge, is_taken: bool) -> None:
+        self._run.notify(
+            EdgeEvaluated(self._run.run_id, self._graph, edge.source, edge.target, is_taken)
+        )
+
+
+def _outcome(ended: Exit[Any, Any]) -> Literal["completed", "failed", "interrupted"]:
+    if isinstance(ended, Result):
+        return "completed" if isinstance(ended, Success) else "failed"
+    return "interrupted" if isinstance(ended, Interruption) else "failed"

@@ -1,0 +1,284 @@
+"""Write machines as JSON and as binary data, read them back, and read states from plain data."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from types import NoneType
+from typing import Any, TypeAlias, cast
+
+import orjson
+
+from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged, UnsupportedVersion
+from effectflow.checkpoint.values import (
+    KnownTypes,
+    MalformedValue,
+    Tree,
+    decode_compact,
+    decode_json,
+    encode_compact,
+    encode_json,
+    from_tree,
+    to_tree,
+)
+from effectflow.workflows.machine._machine import (
+    History,
+    HistoryEntry,
+    Machine,
+    MachineMetadata,
+    PendingRetry,
+)
+from effectflow.workflows.machine._reachability import Chart
+from effectflow.workflows.machine._states import State, StateSet, name_of
+from effectflow.workflows.migrations import Migration, migrated
+from effectflow.workflows.structuring import structure_as
+
+MACHINE_FORMAT = 1
+"""The version of the format of saved machines."""
+
+_DICTIONARY = (
+    b"dfrom\x81e$enum\x82bto\xa1e$enum\x82batx 2026-01-01T00:00:00.000000+00:00gattempt\x01"
+    b"labort_reason\xf6\xa6jtransitionjcreated_at\xf6jupdated_at\xf6ntotal_attempts\xa0gpending\xf6"
+    b"\xa8gversion\x01hworkflowpworkflow_versiona1minitial_state\xa1e$enum\x82mcurrent_state\xa1e$enum"
+    b"\x82ghistory\x80hmetadata\xa4jcreated_at\xf6jupdated_at\xf6ntotal_attempts\xa0gpending\xf6fdigestx@"
+)
+"""The preset compression dictionary of the binary form: the CBOR that all machines share. It is part of
+the format and must not change."""
+
+AnyMachine: TypeAlias = Machine[Any]
+Data: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedForm:
+    """Writes and reads the machines of one definition.
+
+    Attributes:
+        name, version: those of the definition.
+        states: the states that it declares.
+        types: the classes that the states are made of.
+        migrations: for each earlier version, from what it saved to what the next version saves.
+    """
+
+    name: str
+    version: str
+    states: StateSet
+    types: KnownTypes
+    migrations: Mapping[int, Migration] = field(default_factory=dict[int, Migration])
+
+    def write_json(self, machine: AnyMachine) -> str:
+        return orjson.dumps(self._sealed(machine), option=orjson.OPT_INDENT_2).decode()
+
+    def write_binary(self, machine: AnyMachine) -> bytes:
+        return encode_compact(self._sealed(machine), dictionary=_DICTIONARY)
+
+    def read_json(self, text: str, *, force: bool = False) -> AnyMachine:
+        return self._opened(decode_json, text.encode("utf-8", "surrogatepass"), force)
+
+    def read_binary(self, data: bytes, *, force: bool = False) -> AnyMachine:
+        return self._opened(partial(decode_compact, dictionary=_DICTIONARY), data, force)
+
+    def write(self, machine: AnyMachine) -> Data:
+        """Return a machine as plain data, except its states."""
+        return {
+            "version": MACHINE_FORMAT,
+            "workflow": self.name,
+            "workflow_version": self.version,
+            "initial_state": machine.initial,
+            "current_state": machine.current,
+            "history": [_write(entry, _ENTRY) for entry in machine.history],
+            "metadata": _write_metadata(machine.metadata),
+        }
+
+    def read(self, data: object) -> AnyMachine:
+        """Read what `write` returned. Raise TypeError or ValueError for any other data."""
+        *_, initial, current, history, metadata = _read(data, _MACHINE)
+        if current not in self.states:
+            raise ValueError(f"{name_of(current)} is not a state of {self.name!r}")
+        entries = History(HistoryEntry(*_read(entry, _ENTRY)) for entry in history)
+        return Machine(initial, current, entries, _read_metadata(metadata), self)
+
+    def _sealed(self, machine: AnyMachine) -> dict[str, Tree]:
+        tree = cast("dict[str, Tree]", to_tree(self.write(machine), types=self.types))
+        return {**tree, "digest": _digest(tree)}
+
+    def _opened(self, decode: Callable[[bytes], Tree], data: bytes, force: bool) -> AnyMachine:
+        try:
+            tree = _unsealed(decode(data), self.name)
+        except (MalformedValue, TypeError, ValueError) as error:
+            raise _corrupt(error) from error
+        was = tree["workflow_version"]
+        if was != self.version:
+            tree, version = migrated(tree, was, self.migrations, "the saved machine")
+            if version != self.version and not force:
+                detail = f"its version was {was!r} and is {self.version!r}"
+                raise DefinitionChanged("", self.name, detail=detail, what="the saved machine")
+        try:
+            return self.read(from_tree(tree, types=self.types))
+        except (MalformedValue, TypeError, ValueError) as error:
+            raise _corrupt(error) from error
+
+
+def _unsealed(tree: Tree, name: str) -> Data:
+    """Return the content of sealed data. Raise ValueError unless it is an intact machine of this name."""
+    version = tree.get("version") if isinstance(tree, dict) else None
+    if not isinstance(tree, dict) or not isinstance(version, int):
+        raise ValueError("it is not a saved machine")
+    if version > MACHINE_FORMAT:
+        raise UnsupportedVersion("the saved machine", version, MACHINE_FORMAT)
+    content: Data = {**tree}
+    if content.pop("digest", None) != _digest(content):
+        raise ValueError("its digest does not match its content")
+    _read(content, _MACHINE)
+    if content["workflow"] != name:
+        raise ValueError(f"it is a machine of {content['workflow']!r}, not of {name!r}")
+    return content
+
+
+def _corrupt(error: Exception) -> CorruptCheckpoint:
+    return CorruptCheckpoint("", str(error), what="the saved machine")
+
+
+def _digest(tree: dict[str, Tree]) -> str:
+    return hashlib.sha256(encode_json(tree)).hexdigest()
+
+
+_Fields: TypeAlias = Mapping[str, tuple[type[Any], ...]]
+"""The fields of a part of a saved machine, in the order of its attributes, and their types."""
+
+_MACHINE: _Fields = {
+    "version": (int,),
+    "workflow": (str,),
+    "workflow_version": (str,),
+    "initial_state": (object,),
+    "current_state": (object,),
+    "history": (list,),
+    "metadata": (dict,),
+}
+_ENTRY: _Fields = {
+    "transition": (str,),
+    "from": (object,),
+    "to": (object,),
+    "at": (datetime,),
+    "attempt": (int,),
+    "abort_reason": (str, NoneType),
+}
+_METADATA: _Fields = {
+    "created_at": (datetime, NoneType),
+    "updated_at": (datetime, NoneType),
+    "total_attempts": (dict,),
+    "pending": (dict, NoneType),
+}
+_PENDING: _Fields = {
+    "transition": (str,),
+    "attempts": (int,),
+    "feedback": (str,),
+    "since": (datetime,),
+    "retry_at": (datetime,),
+}
+
+
+def _write_metadata(metadata: MachineMetadata) -> Data:
+    pending = metadata.pending and _write(metadata.pending, _PENDING)
+    return {**_write(metadata, _METADATA), "pending": pending}
+
+
+def _read_metadata(data: object) -> MachineMetadata:
+    created_at, updated_at, attempts, pending = _read(data, _METADATA)
+    _read(attempts, dict.fromkeys(attempts, (int,)))
+    pending = None if pending is None else PendingRetry(*_read(pending, _PENDING))
+    return MachineMetadata(created_at, updated_at, attempts, pending)
+
+
+def _write(part: Iterable[Any], fields: _Fields) -> Data:
+    """Return a part as plain data, except its states."""
+    return {
+        name: value.isoformat() if datetime in kinds and value is not None else value
+        for (name, kinds), value in zip(fields.items(), part, strict=True)
+    }
+
+
+def _read(data: object, fields: _Fields) -> list[Any]:
+    """Return the values of a map with exactly these fields. Raise an error for any other data."""
+    values = cast("Data", data if isinstance(data, dict) else {})
+    if values.keys() != fields.keys():
+        raise ValueError(f"it must have exactly the parts {', '.join(fields)}")
+    return [_read_value(name, values[name], kinds) for name, kinds in fields.items()]
+
+
+def _read_value(name: str, value: Any, kinds: tuple[type[Any], ...]) -> Any:
+    found = datetime.fromisoformat(value) if datetime in kinds and type(value) is str else value
+    if not isinstance(found, kinds) or (int in kinds and isinstance(found, bool)):
+        raise TypeError(f"its {name} is {name_of(value)}")
+    if datetime in kinds and found is not None and found.tzinfo is None:
+        raise ValueError(f"the time {value!r} has no time zone")
+    return found
+
+
+def over_states(migration: Migration) -> Migration:
+    """Apply a migration of states to all that machines save: records, whole machines, single states."""
+
+    def migrate(saved: Any) -> Any:
+        match saved:
+            case {"outcome": _, "state": state}:
+                return {**saved, "state": migration(state)}
+            case {"outcome": "retry"}:
+                return saved
+            case {"initial_state": initial, "current_state": current, "history": list()}:
+                return {
+                    **saved,
+                    "initial_state": migration(initial),
+                    "current_state": migration(current),
+                    "history": [
+                        {**entry, "from": migration(entry["from"]), "to": migration(entry["to"])}
+                        for entry in saved["history"]
+                    ],
+                }
+            case _:
+                return migration(saved)
+
+    return migrate
+
+
+def _is_tagged(data: object) -> bool:
+    """Return whether data has the saved form of a value that is not plain."""
+    keys = list(cast("dict[str, object]", data)) if isinstance(data, dict) else []
+    return len(keys) == 1 and keys[0].startswith("$")
+
+
+def structure_state(machine: str, chart: Chart, types: KnownTypes, data: object) -> Any:
+    """Return the state that plain data, such as parsed JSON, describes.
+
+    States of different classes may look the same as plain data. The first class that fits is used: that
+    of the initial state, then those that transitions leave. Data in the saved form, such as
+    `{"$object": ["Draft", {...}]}`, names its class.
+
+    Raises ValueError with the reasons for which no class fits.
+    """
+
+    def checked(state: object) -> object:
+        # As the input of a run, a dict is a whole machine, so it cannot be a state.
+        if isinstance(state, dict) or state not in chart.declared:
+            raise ValueError(f"{name_of(cast(object, state))} is not a state of {machine!r}")
+        return state
+
+    if data is None:
+        return None
+    if _is_tagged(data):
+        try:
+            return checked(from_tree(cast(Any, data), types=types))
+        except MalformedValue as error:
+            raise ValueError(f"the input does not fit a state of {machine!r}: {error}") from error
+    sources = [atom for transition in chart.transitions for atom in transition.source.atoms]
+    atoms: list[State | type[Any]] = [chart.initial, *sources]
+    kinds = [atom.kind if isinstance(atom, State) else atom for atom in atoms]
+    reasons: list[str] = []
+    for kind in dict.fromkeys(kinds):
+        try:
+            return checked(structure_as(kind, data))
+        except ValueError as error:
+            reasons.append(str(error))
+    raise ValueError("; ".join(dict.fromkeys(reasons)))

@@ -1,0 +1,282 @@
+"""`StateMachine`: states, transitions and final states, as a workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, TypeAlias, TypeVar, cast
+
+from effectflow.checkpoint.checkpoint import Checkpoint
+from effectflow.checkpoint.checkpoints import HasCheckpoints
+from effectflow.checkpoint.definition import Definition
+from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
+from effectflow.effects import Effect, RetryPolicy
+from effectflow.effects.nodes import AnyEffect
+from effectflow.workflows.blueprint import Blueprint
+from effectflow.workflows.checks import workflow_name_problems
+from effectflow.workflows.diagrams import to_dot, to_mermaid
+from effectflow.workflows.engine import Done, Next, Stuck, advance, advance_once
+from effectflow.workflows.machine._attempt import Attempt, TransitionExhausted
+from effectflow.workflows.machine._machine import History, Machine, MachineMetadata
+from effectflow.workflows.machine._problems import InvalidMachine, problems_of
+from effectflow.workflows.machine._reachability import chart_of, diagram_of
+from effectflow.workflows.machine._replay import decode, machine_after, replay
+from effectflow.workflows.machine._serialization import SavedForm, over_states, structure_state
+from effectflow.workflows.machine._states import name_of
+from effectflow.workflows.machine._transition import Transition
+from effectflow.workflows.machine._transition_table import (
+    NoTransition,
+    TransitionTable,
+    saved_types,
+)
+from effectflow.workflows.migrations import Migration, check_migrations, is_of_outermost_flow
+from effectflow.workflows.workflow import Workflow
+
+Env = TypeVar("Env", contravariant=True)
+E = TypeVar("E", covariant=True)
+S = TypeVar("S")
+
+Env2 = TypeVar("Env2", bound=HasCheckpoints)
+E2 = TypeVar("E2")
+S2 = TypeVar("S2")
+
+AnyMachine: TypeAlias = Machine[Any]
+
+DEFAULT_RETRY = RetryPolicy.exponential(0.1).with_max_retries(5)
+"""The default delays between attempts after `Retry`: 0.1, 0.2, 0.4, 0.8 and 1.6 seconds."""
+
+
+class StateMachine(
+    Workflow[Env, E | NoTransition | TransitionExhausted, S | Machine[S] | None, Machine[S]],
+    Generic[Env, E, S],
+):
+    """A workflow that moves from state to state until it reaches a final one.
+
+    The state alone decides the next transition: of those that leave it, the first whose guard allows it.
+    Its action ends in `Moved`, `Retry` or `Abort`. In a run, each attempt is a durable step with the
+    transition's name. A machine can also be stepped without a run, and saved and restored as a `Machine`.
+
+    Parameters:
+        name: the machine's name.
+        initial: the state in which it begins.
+        transitions: tried in this order.
+        final: the states, or their classes, that end it; None for a machine that never ends.
+        retry: the number and the delays of attempts after `Retry`, unless the transition has a policy.
+        version: change it when a code change matters to machines in progress.
+        migrations: for each earlier version, a pure function from a state that it saved, as plain data,
+            to that of the next version. Runs and saved machines of those versions are then upgraded.
+
+    Raises InvalidMachine with all problems of the definition.
+
+    Example:
+        >>> from effectflow import StateMachine, Transition
+        >>> turnstile = StateMachine(
+        ...     "turnstile",
+        ...     initial="locked",
+        ...     transitions=[
+        ...         Transition("coin", "locked", "unlocked"),
+        ...         Transition("push", "unlocked", "passed"),
+        ...     ],
+        ...     final={"passed"},
+        ... )
+        >>> machine = turnstile.run_until_final().run_sync(None).unwrap()
+        >>> [entry.transition for entry in machine.history]
+        ['coin', 'push']
+
+    The idea, and the outcomes of actions, come from Mindset, a Rust library.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        initial: S,
+        transitions: Sequence[Transition[Env, E, S]],
+        final: Collection[S] | Collection[type[S]] | Collection[S | type[S]] | None,
+        retry: RetryPolicy = DEFAULT_RETRY,
+        version: str = "1",
+        migrations: Mapping[int, Migration] | None = None,
+    ) -> None:
+        chart, problems = chart_of(initial, transitions, final)
+        problems += [
+            *workflow_name_problems(name),
+            *problems_of(chart, retry, is_endless=final is None),
+        ]
+        if problems:
+            raise InvalidMachine(name, problems)
+        check_migrations(name, version, migrations or {})
+        upgrades = {was: over_states(part) for was, part in (migrations or {}).items()}
+        types = saved_types(chart)
+        self.initial = initial
+        self._chart = chart
+        self._table = TransitionTable(chart, types, retry)
+        self._form = SavedForm(name, version, chart.declared, types.states, upgrades)
+        steps = tuple(transition.name for transition in chart.transitions)
+        definition = Definition(name, version, "machine", steps, chart.structure)
+        super().__init__(
+            Blueprint(
+                define=lambda: definition,
+                body=lambda input: self.run_until_final(self._machine(input)).map(self._form.write),
+                # Plain data may fit several classes of states: see `structure_input`.
+                input_type=None,
+                input_types=types.states,
+                output_types=types.outcomes,
+                migrations=upgrades,
+                gives_state=is_of_outermost_flow,
+            )
+        )
+
+    def begin(self, state: S | None = None) -> Machine[S]:
+        """Return a new machine in a state; None means the initial state, also as the input of a run.
+
+        Raises ValueError for a state that the definition does not name.
+        """
+        chosen: Any = self.initial if state is None else state
+        if chosen not in self._form.states:
+            raise ValueError(f"{name_of(chosen)} is not a state of {self.name!r}")
+        return Machine(chosen, chosen, History(), MachineMetadata(None, None, {}, None), self._form)
+
+    def is_final(self, machine: Machine[S]) -> bool:
+        """Return whether the machine is in a final state."""
+        return self._table.is_final(machine.current)
+
+    def step(
+        self, machine: Machine[S]
+    ) -> Effect[Env, E | NoTransition | TransitionExhausted, Machine[S]]:
+        """Attempt one transition, once, and yield the machine after it.
+
+        `machine` itself is unchanged. If the last attempt ended in `Retry`, this one waits until it is
+        due. A machine in a final state is yielded unchanged. In a durable run the attempt is a step;
+        elsewhere it needs no store.
+
+        Fails with the errors of the action; with NoTransition if no transition can be taken; with
+        TransitionExhausted if `Retry` comes more often than the policy allows. An action that yields a
+        state that its transition does not declare ends in the defect UndeclaredState.
+        """
+        return advance_once(self._pick, machine, ("step", machine.current))
+
+    def run_until_final(
+        self, machine: Machine[S] | None = None
+    ) -> Effect[Env, E | NoTransition | TransitionExhausted, Machine[S]]:
+        """Step a machine, or a new one, until it reaches a final state. Fails as `step` does."""
+        begun = self.begin() if machine is None else machine
+        return advance(self._pick, begun, ("run_until_final", begun.current))
+
+    def from_json(self, text: str, *, force: bool = False) -> Machine[S]:
+        """Return the machine that `Machine.to_json` wrote; it continues as if it had never been saved.
+
+        Parameters:
+            text: the JSON.
+            force: read it although another version of this definition saved it.
+
+        Raises CorruptCheckpoint for any other text, and for a machine of another definition;
+        UnsupportedVersion for the format of a newer effectflow; DefinitionChanged for another version.
+        """
+        return self._form.read_json(text, force=force)
+
+    def from_binary(self, data: bytes, *, force: bool = False) -> Machine[S]:
+        """Return the machine that `Machine.to_binary` wrote; see `from_json`."""
+        return self._form.read_binary(data, force=force)
+
+    def machine_of(self, checkpoint: Checkpoint) -> Machine[S]:
+        """Return the machine with which a resume of a run continues, whatever the run's status. Pure.
+
+        It has made every attempt that the checkpoint has as completed; `to_mermaid` shows it. For a run
+        that needs migrations, pass the fold of the entries that `blueprint.upgraded` returns.
+
+        Raises ValueError for the checkpoint of another workflow, and CorruptCheckpoint for states that
+        this definition does not know.
+        """
+        if checkpoint.workflow != self.name:
+            raise ValueError(
+                f"run {checkpoint.run_id!r} is of workflow {checkpoint.workflow!r}, not of {self.name!r}"
+            )
+        return replay(self._begun(checkpoint), checkpoint, self._form.types)
+
+    def to_mermaid(self, machine: Machine[S] | None = None) -> str:
+        """Return a Mermaid flowchart; with a machine, it marks the visited states and the current one."""
+        return to_mermaid(diagram_of(self.name, self._chart, machine))
+
+    def to_dot(self, machine: Machine[S] | None = None) -> str:
+        """Return the same diagram in DOT, the language of Graphviz; see `to_mermaid`."""
+        return to_dot(diagram_of(self.name, self._chart, machine))
+
+    def body(
+        self, input: S | Machine[S] | None = None
+    ) -> Effect[Env, E | NoTransition | TransitionExhausted, Machine[S]]:
+        """Return the machine's work as an effect; see `Workflow.body`. The input is that of `start`."""
+        return super().body(self._saved(input)).map(self._form.read)
+
+    def start(
+        self: StateMachine[Env2, E2, S2],
+        input: S2 | Machine[S2] | None = None,
+        *,
+        run_id: str | None = None,
+        context: Mapping[str, object] | None = None,
+    ) -> Effect[Env2, E2 | NoTransition | TransitionExhausted | CheckpointError, Machine[S2]]:
+        """Run a machine durably until it reaches a final state; see `Workflow.start`.
+
+        Parameters:
+            input: the state to begin in, or a machine to continue; the initial state by default.
+            run_id: the run's id; generated by default.
+            context: plain data to keep with the run.
+
+        Fails as `step` does, and with the CheckpointErrors. Raises ValueError for a state that the
+        definition does not name.
+        """
+        # Type checkers cannot infer `super()` where `self` is annotated.
+        workflow = cast(Any, super())
+        started: AnyEffect = workflow.start(self._saved(input), run_id=run_id, context=context)
+        return started.map(self._form.read)
+
+    def resume(
+        self: StateMachine[Env2, E2, S2], run_id: str, *, force: bool = False
+    ) -> Effect[Env2, E2 | NoTransition | TransitionExhausted | CheckpointError, Machine[S2]]:
+        """Continue a run where it stopped; see `Workflow.resume`.
+
+        It yields the machine that an uninterrupted run would have yielded, with the same history, times
+        and attempts.
+        """
+        resumed: AnyEffect = cast(Any, super()).resume(run_id, force=force)
+        return resumed.map(self._form.read)
+
+    def structure_input(self, data: object) -> Any:
+        """Return the state that plain data, such as parsed JSON, describes; None for the initial one.
+
+        It is of the first class that fits: that of the initial state, then those that transitions leave.
+        Data in the saved form, such as `{"$object": ["Draft", {...}]}`, names its class.
+
+        Raises ValueError if the data does not describe a state of this machine.
+        """
+        return structure_state(self.name, self._chart, self._form.types, data)
+
+    def _pick(self, machine: AnyMachine) -> Next[AnyMachine] | Done | Stuck:
+        match self._table.choose(machine.current):
+            case None:
+                return Done(machine)
+            case NoTransition() as error:
+                return Stuck(error)
+            case bound:
+                attempt = Attempt(bound, machine)
+                return Next(attempt.run(), partial(machine_after, machine, bound.transition.name))
+
+    def _saved(self, input: Any) -> Any:
+        """Return an input in its saved form: a state to begin in, or a machine as plain data."""
+        if isinstance(input, Machine):
+            return self._form.write(cast(AnyMachine, input))
+        return self.begin(input).initial
+
+    def _machine(self, saved: Any) -> Machine[S]:
+        """Return the machine of a saved input. A dict is not hashable, so it cannot be a state."""
+        if isinstance(saved, dict):
+            return self._form.read(cast(object, saved))
+        return self.begin(saved)
+
+    def _begun(self, checkpoint: Checkpoint) -> Machine[S]:
+        """Return the machine with which a run began."""
+        input = decode(checkpoint, checkpoint.initial_state, self._form.types, "its input")
+        try:
+            return self._machine(input)
+        except (TypeError, ValueError) as error:
+            reason = f"its input is unreadable: {error}"
+            raise CorruptCheckpoint(checkpoint.run_id, reason) from error

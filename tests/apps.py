@@ -1,0 +1,87 @@
+"""The environment of tests: an app with checkpoints, and a world that notes actions and can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from effectflow import Checkpoints, effect
+from effectflow.checkpoint import CheckpointStore
+from effectflow.stores import MemoryStore
+
+both_backends = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+"""For tests that depend on the backend, in folders whose tests otherwise use one."""
+
+
+class Broken(Exception):
+    """A typed failure of the tests. Its argument is the action that failed, such as `write#2`."""
+
+
+class Crash(Exception):
+    """A defect of the tests: an exception that nothing declares."""
+
+
+@dataclass
+class World:
+    """The outside world: what was done in it, and which actions go wrong.
+
+    An action is named as it was noted, which means every time, or with its count, such as `write#2`.
+
+    Attributes:
+        done: the actions, in order.
+        failing: the actions that fail with Broken.
+        crashing: the actions that raise Crash.
+    """
+
+    done: list[str] = field(default_factory=list[str])
+    failing: set[str] = field(default_factory=set[str])
+    crashing: set[str] = field(default_factory=set[str])
+
+    def note(self, action: str) -> int:
+        """Note an action and return how often it was done. Raise what the world was told to raise."""
+        self.done.append(action)
+        count = self.done.count(action)
+        names = {action, f"{action}#{count}"}
+        if names & self.crashing:
+            raise Crash(f"{action}#{count}")
+        if names & self.failing:
+            raise Broken(f"{action}#{count}")
+        return count
+
+    def recover(self) -> None:
+        """Let nothing fail from now on."""
+        self.failing.clear()
+        self.crashing.clear()
+
+
+@dataclass(frozen=True)
+class App:
+    """An environment with checkpoints in memory, and a world."""
+
+    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(MemoryStore()))
+    world: World = field(default_factory=World)
+
+
+def app_on(store: CheckpointStore, *, failing: Iterable[str] = (), **options: Any) -> App:
+    """Return an app on a store. `options` are those of Checkpoints."""
+    return App(Checkpoints(store, **options), World(failing=set(failing)))
+
+
+@effect(errors=Broken)
+def note(app: App, action: str) -> int:
+    """Note an action in the world of the app, and yield how often it was done. Fails with Broken."""
+    return app.world.note(action)
+
+
+async def first_entries(store: MemoryStore, count: int, run_id: str = "r") -> MemoryStore:
+    """Return a store with only the first entries of a run."""
+    cut = MemoryStore()
+    info = await store.info(run_id)
+    assert info is not None
+    lease = await cut.claim(run_id, owner="test", seconds=60)
+    bodies = [record.body for record in (await store.read(run_id))[:count]]
+    await cut.append(lease, bodies, after=0, summary=info.summary, release=True)
+    return cut
