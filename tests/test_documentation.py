@@ -11,12 +11,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
 
 import effectflow
+from effectflow.checkpoint import Entry
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -100,6 +103,18 @@ def test_type_checkers_accept_the_examples(checker: list[str], pages_as_modules:
 
     if check.returncode != 0:
         pytest.fail(check.stdout + check.stderr, pytrace=False)
+
+
+def test_format_page_lists_every_field_of_every_entry() -> None:
+    page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (`.*`) \| ", page, re.MULTILINE)
+    documented = {name: re.findall(r"`(\w+)\??`", names) for name, names in rows}
+
+    entries = {
+        re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower(): [one.name for one in fields(kind)]
+        for kind in get_args(Entry)
+    }
+    assert documented == entries
 
 
 MODULES = sorted(
