@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from effectflow.checkpoint.encryption import Encryption
-from effectflow.checkpoint.entry_format import Format
-from effectflow.checkpoint.observers import Observer
-from effectflow.checkpoint.integrity import Seal
-from effectflow.checkpoint.store import CheckpointStore
+if TYPE_CHECKING:
+    # What only drives and reads runs is imported when a program makes its first Checkpoints.
+    from effectflow.checkpoint.encryption import Encryption
+    from effectflow.checkpoint.entry_format import Format
+    from effectflow.checkpoint.integrity import Seal
+    from effectflow.checkpoint.observers import Observer
+    from effectflow.checkpoint.store import CheckpointStore
 
 __all__ = ["CheckpointPolicy", "Checkpoints", "HasCheckpoints"]
 
@@ -106,9 +109,11 @@ class Checkpoints:
         # Checks the key, here rather than in the middle of a run.
         _ = self.seal
 
-    @property
+    @cached_property
     def seal(self) -> Seal:
         """How entries are written and checked."""
+        from effectflow.checkpoint.integrity import Seal
+
         return Seal(self.format, self.key, self.encryption)
 
 

@@ -101,6 +101,9 @@ class DurableFlow:
     def stop(self) -> None:
         self.run.stop()
 
+    def record_decisions(self) -> None:
+        self.is_recording = True
+
     # The three operations.
 
     async def execute(self, step: Step, env: Any, scope: Scope) -> Any:

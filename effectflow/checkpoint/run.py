@@ -565,7 +565,7 @@ class Run:
 
     def _arguments_of(self, step: Step) -> Arguments | None:
         try:
-            return None if step.arguments is None else step.arguments()
+            return None if step.arguments is None else Arguments(*step.arguments())
         except NotSerializable as error:
             raise self.writer.halt(error) from error
 

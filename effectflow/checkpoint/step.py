@@ -10,7 +10,6 @@ from datetime import timedelta
 from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
-from effectflow.checkpoint.entries import Arguments
 from effectflow.checkpoint.run_info import CurrentStep
 from effectflow.checkpoint.values import KnownTypes, encode_arguments
 from effectflow.effects import Effect, RetryExhausted, RetryPolicy, TimedOut, do, suspend
@@ -140,7 +139,7 @@ Effect.make_durable = staticmethod(with_checkpointing)
 def durable(
     definition: StepDefinition,
     effect: AnyEffect,
-    arguments: Callable[[], Arguments] | None = None,
+    arguments: Callable[[], tuple[str, str]] | None = None,
     make_info: Callable[[str, str, int], Any] | None = None,
 ) -> AnyEffect:
     """Return an effect as the step of this definition, called with these arguments."""
@@ -190,7 +189,7 @@ class Step(Generic[P, Env, E, A]):
         effect = suspend(lambda: self.function(*args, **kwargs))
         return nodes.Step(self.definition, effect, partial(self._arguments, args, kwargs))
 
-    def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, str]:
         if kwargs:
             bound = inspect.signature(self.function).bind(*args, **kwargs).arguments
             return arguments_of(self.name, bound)
@@ -202,12 +201,12 @@ class Step(Generic[P, Env, E, A]):
         return arguments_of(self.name, {**named, gathering: args[position:]})
 
 
-def arguments_of(step: str, bound: Mapping[str, Any]) -> Arguments:
-    """Return what a step was called with, as its entry keeps it.
+def arguments_of(step: str, bound: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what a step was called with, as its entry keeps it: a digest, and a preview.
 
     Raises NotSerializable for what is neither plain data nor a data class.
     """
-    return Arguments(*encode_arguments(bound, path=step))
+    return encode_arguments(bound, path=step)
 
 
 @overload

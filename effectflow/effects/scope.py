@@ -173,6 +173,10 @@ class Flow(Protocol):
         """Run all that happens in this flow, which is a branch."""
         ...
 
+    def record_decisions(self) -> None:
+        """Let operators record what they decide, also inside a step."""
+        ...
+
     def stop(self) -> None:
         """Note that the run is being stopped from outside: no operator has cancelled this flow."""
         ...
@@ -231,6 +235,9 @@ class _PlainFlow:
 
     async def run_branch(self, scope: Scope, work: Callable[[], Awaitable[A]]) -> A:
         return await work()
+
+    def record_decisions(self) -> None:
+        pass
 
     def stop(self) -> None:
         pass

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
-from effectflow.workflows.migrations import Migration, upgrade
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.entries import Entry
+    from effectflow.workflows.migrations import Migration
 
 __all__ = ["Blueprint"]
 
@@ -37,7 +39,7 @@ class Blueprint:
     input_type: object
     input_types: KnownTypes
     output_types: KnownTypes
-    migrations: Mapping[int, Migration] = field(default_factory=dict[int, Migration])
+    migrations: Mapping[int, Migration] = field(default_factory=dict[int, Any])
     gives_state: Callable[[str], bool] | None = None
 
     @cached_property
@@ -49,4 +51,6 @@ class Blueprint:
         """A journal as the workflow would have written it as it is now."""
         if not self.migrations:
             return entries
+        from effectflow.workflows.migrations import upgrade
+
         return upgrade(entries, self.definition, self.migrations, self.gives_state)

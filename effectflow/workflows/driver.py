@@ -18,12 +18,14 @@ from effectflow.checkpoint.delayed_saves import save_request
 from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started
 from effectflow.checkpoint.entry_format import FORMAT
 from effectflow.checkpoint.errors import (
+    CheckpointError,
     CorruptCheckpoint,
     LeaseLost,
     RunCancelled,
     RunConflict,
 )
 from effectflow.checkpoint.failures import write_error
+from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.interruption import interruption_reason
 from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.journal_reader import (
@@ -80,6 +82,16 @@ class Place:
     env: Any
     scope: Scope
     around: Around | None = None
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether it is within the body of another run."""
+        return isinstance(self.scope.flow, DurableFlow)
+
+    def halt_around(self, error: CheckpointError) -> Halt:
+        """Halt the run around, since trouble of checkpoints is nothing that its body can handle."""
+        assert isinstance(self.scope.flow, DurableFlow)
+        return self.scope.flow.run.writer.halt(error)
 
 
 def new_run_id(workflow: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from effectflow.checkpoint.flow import DurableFlow
 from effectflow.effects import Effect
 from effectflow.effects.nodes import InScope, Suspend
 from effectflow.effects.scope import Scope
@@ -32,8 +31,7 @@ def durable_scope(effect: Effect[Env, E, A], shown: tuple[object, ...]) -> Effec
             return effect
         inside = scope.copy()
         inside.step = None
-        if isinstance(scope.flow, DurableFlow):
-            scope.flow.is_recording = True
+        scope.flow.record_decisions()
         return InScope(effect, inside)
 
     return Suspend(reach, shown)

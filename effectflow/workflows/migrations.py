@@ -9,12 +9,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.entries import BeforeStep, Completed, Entry, Finished, Resumed, Started
 from effectflow.checkpoint.values import Tree, decode_json, encode_json
 from effectflow.effects.paths import flow_of
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.entries import Entry
 
 Migration: TypeAlias = Callable[[Any], Any]
 """A pure function from a state that one version saved, as plain data, to that of the next version.
@@ -57,6 +59,9 @@ def upgrade(
     Entries of a version without a migration are unchanged. `gives_state` tells by its path whether a step
     returns a state, to migrate; if it is None, all outputs are migrated.
     """
+    # Imported with the first run that is read, and not with every workflow.
+    from effectflow.checkpoint.entries import BeforeStep, Completed, Finished, Resumed, Started
+
     chain: tuple[Migration, ...] = ()
     upgraded: list[Entry] = []
     for entry in entries:
@@ -82,8 +87,8 @@ def upgrade(
                         structure=definition.structure,
                     )
             case BeforeStep() if chain:
-                # Its digest is that of the arguments before the migration.
-                entry = replace(entry, arguments=None)
+                # Its digests are those of the arguments, and of the item, before the migration.
+                entry = replace(entry, arguments=None, item=None)
             case Completed(step, output) if gives_state is None or gives_state(step):
                 entry = replace(entry, output=_migrate(output, chain, f"the output of {step!r}"))
             case Finished(output=output):

@@ -23,7 +23,6 @@ _NAME = str.maketrans({character: "_" for character in "/[]#"})
 
 
 async def run_nested(
-    flow: DurableFlow,
     place: Place,
     *,
     run_id: str | None,
@@ -39,7 +38,10 @@ async def run_nested(
         input_digest: tells whether the body comes to the same child again.
         drive: drives the child.
     """
-    run, scope = flow.run, place.scope
+    scope = place.scope
+    flow = scope.flow
+    assert isinstance(flow, DurableFlow)
+    run = flow.run
     run.writer.check()
     blueprint = place.blueprint
     path = flow.next_path(blueprint.definition.name.translate(_NAME))

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.flow import DurableFlow
-from effectflow.checkpoint.plan import ResumePlan
 from effectflow.checkpoint.values import KnownTypes, digest_of, to_tree
 from effectflow.effects import Effect
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
 from effectflow.workflows.blueprint import Blueprint
-from effectflow.workflows.driver import (
-    Place,
-    Reopen,
-    new_run_id,
-    plan_run,
-    resume_run,
-    start_run,
-)
 from effectflow.workflows.durable_scope import durable_scope
 from effectflow.workflows.linear import chain, input_type, step_of
 from effectflow.workflows.migrations import Migration, check_migrations, is_of_outermost_flow
-from effectflow.workflows.nested import run_nested
 from effectflow.workflows.structuring import structure_as
+
+if TYPE_CHECKING:
+    # What drives runs is imported with the first one.
+    from effectflow.checkpoint.plan import ResumePlan
+    from effectflow.workflows.driver import Place, Reopen
 
 __all__ = ["Workflow"]
 
@@ -163,6 +157,9 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
 
         async def perform(place: Place) -> Any:
+            from effectflow.workflows.driver import new_run_id, start_run
+            from effectflow.workflows.nested import run_nested
+
             async def drive(place: Place, run_id: str) -> Any:
                 return await start_run(
                     place,
@@ -172,13 +169,10 @@ class Workflow(Generic[Env, E, Input, Out]):
                     context=place.scope.context if context is None else context,
                 )
 
-            flow = place.scope.flow
-            if isinstance(flow, DurableFlow):
+            if place.is_nested:
                 is_new = False
                 digest = self._input_digest(input)
-                return await run_nested(
-                    flow, place, run_id=run_id, input_digest=digest, drive=drive
-                )
+                return await run_nested(place, run_id=run_id, input_digest=digest, drive=drive)
             # Made up anew each time: one effect, run twice, starts two runs.
             is_new = run_id is None
             return await drive(place, new_run_id(self.name) if run_id is None else run_id)
@@ -202,7 +196,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
 
         async def perform(place: Place) -> Any:
-            if not isinstance(place.scope.flow, DurableFlow):
+            if not place.is_nested:
                 raise TypeError(
                     f"call() runs {self.name!r} within a durable run, and there is none around: use start()"
                 )
@@ -232,14 +226,14 @@ class Workflow(Generic[Env, E, Input, Out]):
         self, run_id: str, *, force: bool, reopen: Reopen | None = None
     ) -> Effect[Any, Any, Any]:
         async def perform(place: Place) -> Any:
+            from effectflow.workflows.driver import resume_run
+            from effectflow.workflows.nested import run_nested
+
             async def drive(place: Place, run_id: str) -> Any:
                 return await resume_run(place, run_id=run_id, force=force, reopen=reopen)
 
-            flow = place.scope.flow
-            if isinstance(flow, DurableFlow):
-                return await run_nested(
-                    flow, place, run_id=run_id, input_digest="", drive=drive
-                )
+            if place.is_nested:
+                return await run_nested(place, run_id=run_id, input_digest="", drive=drive)
             return await drive(place, run_id)
 
         return self._durably(perform, ("resume", run_id))
@@ -261,6 +255,8 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
 
         async def perform(place: Place) -> ResumePlan:
+            from effectflow.workflows.driver import plan_run
+
             return await plan_run(place, run_id, effects=effects)
 
         return self._durably(perform, ("plan", run_id))
@@ -274,6 +270,8 @@ class Workflow(Generic[Env, E, Input, Out]):
         """Return an effect that does this with the checkpoints of its environment."""
 
         async def run(env: Any, scope: Scope) -> Any:
+            from effectflow.workflows.driver import Place
+
             checkpoints = getattr(env, "checkpoints", None)
             if not isinstance(checkpoints, Checkpoints):
                 raise TypeError(
@@ -286,8 +284,8 @@ class Workflow(Generic[Env, E, Input, Out]):
                 async with checkpoints.store:
                     return await perform(place)
             except CheckpointError as error:
-                if isinstance(scope.flow, DurableFlow):
-                    raise scope.flow.run.writer.halt(error) from error
+                if place.is_nested:
+                    raise place.halt_around(error) from error
                 return Failed(error)
 
         return Perform(run, (f"{self.name}.{shown[0]}", *shown[1:]))
