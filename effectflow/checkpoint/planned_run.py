@@ -99,6 +99,10 @@ class PlannedRun(Run):
             self.writer.halted,
         )
 
+    def has_replayed(self, error: object) -> bool:
+        """Return whether this error is a recorded one."""
+        return any(known is error for _, known in self._failures)
+
     def forbidden(self, *, effects: bool) -> frozenset[type]:
         """Return the kinds of effects that the plan does not run."""
         return frozenset() if effects else frozenset({FromAsync})

@@ -22,13 +22,13 @@ __all__ = [
 E = TypeVar("E")
 
 
-class EffectError(Exception, Generic[E]):
-    """A typed failure that is no exception itself, as `run_or_raise` raises it.
+class EffectError(Exception):
+    """Wraps a failure that is not an exception, where it must be raised: `error` is the failure.
 
-    `error` is the failure.
+    `run_or_raise` raises it, and `@do` bodies receive it at the `yield from` of the failed effect.
     """
 
-    def __init__(self, error: E) -> None:
+    def __init__(self, error: object) -> None:
         self.error = error
         super().__init__(error)
 

@@ -195,6 +195,7 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
     inside.forbidden = run.forbidden(effects=effects)
     input = _decode(known.initial_state, blueprint.input_types, run_id, "input")
     outcome: Any = None
+    defect: Exception | None = None
     async with run.tasks:
         try:
             outcome = await interpret(blueprint.body(input), place.env, inside)
@@ -204,6 +205,13 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         except Halt as halt:
             if halt.reason is not run.writer.halted:
                 raise
+        except Exception as raised:
+            # Kept from the task group, which would wrap it.
+            defect = raised
+    if defect is not None:
+        if not run.has_replayed(defect):
+            raise defect
+        outcome = Failed(defect)
     return run.plan(outcome)
 
 
