@@ -177,6 +177,7 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
     inside.forbidden = run.forbidden(effects=effects)
     input = _decode(known.initial_state, blueprint.input_types, run_id, "input")
     outcome: Any = None
+    defect: Exception | None = None
     async with run.tasks:
         try:
             outcome = await interpret(blueprint.body(input), place.env, inside)
@@ -186,8 +187,11 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         except Halt as halt:
             if halt.reason is not run.writer.halted:
                 raise
+        except Exception as raised:
+            # Kept from the task group, which would wrap it.
+            defect = raised
         run.tasks.cancel_scope.cancel()
-    return run.plan(outcome)
+    return run.plan(outcome, defect)
 
 
 @dataclass(frozen=True)
