@@ -208,11 +208,7 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         except Exception as raised:
             # Kept from the task group, which would wrap it.
             defect = raised
-    if defect is not None:
-        if not run.has_replayed(defect):
-            raise defect
-        outcome = Failed(defect)
-    return run.plan(outcome)
+    return run.plan(outcome, defect)
 
 
 @dataclass(frozen=True)
