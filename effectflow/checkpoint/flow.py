@@ -147,7 +147,7 @@ class DurableFlow:
         path = self.next_path("sleep")
         is_durable = self.is_recording and not scope.is_shielded
         if not is_durable or not seconds > 0:
-            await scope.clock.sleep(seconds)
+            await run.sleep(path, seconds, scope)
             return
         run.writer.check()
         until: float
@@ -575,4 +575,10 @@ class DurableFinalization:
         if known is not None and known[0] is error:
             return SourceEnd(path, kind, known[1])
         record = write_error(error, run.types, is_defect=not is_failure)
+        if is_failure:
+            try:
+                read_error(record, path, run.types)
+            except NotSerializable as unreadable:
+                # Nothing is released before a resume could have the failure again.
+                raise run.writer.halt(unreadable) from unreadable
         return SourceEnd(path, kind, None, record)
