@@ -535,6 +535,7 @@ class DurableFinalization:
             error = read_error(recorded.error, self.path, run.types)
         except NotSerializable as unreadable:
             raise run.writer.halt(unreadable) from unreadable
+        run.replayed_failure(self.path, error)
         if recorded.kind == "defect":
             raise error
         return Failed(error)
