@@ -271,7 +271,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A value was computed once, or an operator decided: who won, that a timeout expired, who failed first.
+    """A value was computed once, or an operator decided: a winner, an expired timeout, a first failure.
 
     Attributes:
         failed: whether it means a failure. Such a decision stands once it is settled.
@@ -288,7 +288,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class BranchesEnded:
-    """All branches that an operator has cancelled have ended, and their finalizers have executed steps."""
+    """All branches that an operator cancelled have ended, and their finalizers have executed steps."""
 
     path: str
     at: float

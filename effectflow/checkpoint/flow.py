@@ -1,19 +1,20 @@
 """The flows of a durable run: where each one stands in what earlier lives recorded.
 
-A flow replays what is recorded of it, in order, until it comes to its *frontier*: the first operation that
-is not recorded. While it replays, it cannot be cancelled, so that everything which was acquired is there
-to be released. The rules are in `docs/durability.md`.
+A flow replays what is recorded of it, in order, until it comes to its *frontier*: the first operation
+that is not recorded. While it replays, it cannot be cancelled, so that everything which was acquired is
+there to be released. The rules are in `docs/durability.md`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from effectflow.checkpoint.entries import BranchesEnded, Decided, Ranges, SourceEnd, Waiting
+from effectflow.checkpoint.entries import BranchesEnded, Decided, SourceEnd, Waiting
 from effectflow.checkpoint.errors import DefinitionChanged, NotSerializable, StepInputChanged
 from effectflow.checkpoint.failures import read_error, write_error
 from effectflow.checkpoint.replay import RecordedDecision, RecordedFlow
@@ -452,11 +453,9 @@ class DurableBranches:
             is_ordered=outer.is_ordered,
         )
         if not is_keyed and item is not None and outer.is_recording:
-            try:
+            # An effect, say, has no identity but its position.
+            with suppress(NotSerializable):
                 flow.set_item(digest_of(item))
-            except NotSerializable:
-                # Such as an effect: it has no identity but its position.
-                pass
         return flow
 
     def has_records(self, key: object) -> bool:
@@ -512,11 +511,12 @@ class DurableBranches:
         outer, run = self.outer, self.outer.run
         outer.unsettled += [*self._failed, *self._unsettled]
         outer.last_failure = self._last_failure or outer.last_failure
-        is_decided = self.sequence is not None and not (self.decision and self.decision.has_ended)
-        if is_decided and run.records and not run.is_stopping and not run.writer.halted:
-            # Without entries there is nothing that a resume would have to come to before it is cancelled.
-            if self.has_entries:
-                run.writer.add(BranchesEnded(self.path, run.now()))
+        if self.sequence is None or (self.decision is not None and self.decision.has_ended):
+            return
+        # Without entries a resume has nothing to come to before it cancels the branches.
+        can_record = run.records and not run.is_stopping and not run.writer.halted
+        if self.has_entries and can_record:
+            run.writer.add(BranchesEnded(self.path, run.now()))
 
 
 class DurableFinalization:

@@ -1,7 +1,7 @@
 """What a journal records, by place: for a run that comes by again.
 
-`read_recording` is a pure pass over the entries. It applies the rules of settling: a failure stands once an
-entry that followed it in its flow settles it, and any other is retried.
+`read_recording` is a pure pass over the entries. It applies the rules of settling: a failure stands once
+an entry that followed it in its flow settles it, and any other is retried.
 """
 
 from __future__ import annotations

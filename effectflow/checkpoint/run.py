@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
@@ -57,6 +58,8 @@ from effectflow.effects.operators import Operator
 from effectflow.effects.scope import Scope, running_step
 
 __all__ = ["Around", "Run"]
+
+logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
@@ -136,6 +139,7 @@ class Run:
         self._tells_around = False
         self._gates: set[anyio.CancelScope] = set()
         self._watched = 0
+        self._is_watching = False
         self._watch_scope: anyio.CancelScope | None = None
 
     @property
@@ -329,17 +333,16 @@ class Run:
         """Record a failure. Return when the step's own policy retries it, in seconds since the epoch."""
         # An at-most-once step that timed out may have happened.
         retryable = not (definition.at_most_once and isinstance(error, TimedOut))
-        problem: Exception | None = None
+        is_known = True
         try:
             retryable = retryable and definition.is_retryable(error)
-        except Exception as raised:
-            # A broken predicate must not keep the failure out of the journal.
-            problem = raised
-        delay = next_delay() if next_delay and retryable and problem is None else None
+        except Exception:
+            # A broken predicate neither hides the failure nor keeps it out of the journal.
+            logger.exception("the retryable predicate of step %r raised", path)
+            is_known = False
+        delay = next_delay() if next_delay and retryable and is_known else None
         retry_at = None if delay is None else self.now() + delay
         await self._record_error(flow, definition, path, error, retryable, retry_at=retry_at)
-        if problem is not None:
-            raise problem
         return retry_at
 
     async def _record_bad_end(
@@ -490,7 +493,8 @@ class Run:
         if self.around is not None:
             self.around.run.begin_watch()
         self._watched += 1
-        if self._watched == 1:
+        if not self._is_watching:
+            self._is_watching = True
             self.tasks.start_soon(self._watch)
 
     def end_watch(self) -> None:
@@ -502,18 +506,18 @@ class Run:
 
     async def _watch(self) -> None:
         """Notice a cancellation of the run, while a shield keeps it from the flows."""
-        if self._watched == 0:
-            return
-        with anyio.CancelScope() as scope:
-            self._watch_scope = scope
-            try:
-                await anyio.sleep_forever()
-            finally:
-                self._watch_scope = None
-                outer = self.outer_operators
-                is_decided = any(each.is_decided or each.has_expired() for each in outer)
-                if not scope.cancel_called and not is_decided:
-                    self.stop()
+        try:
+            while self._watched:
+                with anyio.CancelScope() as self._watch_scope:
+                    await anyio.sleep_forever()
+        except BaseException:
+            outer = self.outer_operators
+            if not any(each.is_decided or each.has_expired() for each in outer):
+                self.stop()
+            raise
+        finally:
+            self._watch_scope = None
+            self._is_watching = False
 
     def interruption(self, reason: str) -> Interrupted | None:
         """Return what to record last of an interruption; None if a step has recorded it already.
@@ -574,9 +578,7 @@ class Run:
     ) -> None:
         if recorded is None or current is None or recorded.digest == current.digest:
             return
-        raise self.writer.halt(
-            StepInputChanged(self.run_id, path, recorded.shown, current.shown)
-        )
+        raise self.writer.halt(StepInputChanged(self.run_id, path, recorded.shown, current.shown))
 
     def notify(self, event: CheckpointEvent) -> None:
         """Tell the observers."""
@@ -598,4 +600,6 @@ def _unreadable(error: object, record: Any, definition: Any, path: str) -> NotSe
         return unreadable
     if is_exact(error, record, again, definition.types):
         return None
-    return NotSerializable(path, f"its failure {safe_repr(error)} would come back as {safe_repr(again)}")
+    return NotSerializable(
+        path, f"its failure {safe_repr(error)} would come back as {safe_repr(again)}"
+    )

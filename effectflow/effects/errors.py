@@ -30,7 +30,10 @@ class EffectError(Exception):
 
     def __init__(self, error: object) -> None:
         self.error = error
-        super().__init__(f"the effect failed with {error!r}")
+        super().__init__(error)
+
+    def __str__(self) -> str:
+        return f"the effect failed with {self.error!r}"
 
 
 class TimedOut(Exception):
@@ -54,9 +57,10 @@ class RetryExhausted(Exception, Generic[E]):
         self.error = error
         self.attempts = attempts
         self.elapsed = elapsed
-        super().__init__(
-            f"it failed {attempts} times within {elapsed:.1f} s, at last with {error!r}"
-        )
+        super().__init__(error, attempts, elapsed)
+
+    def __str__(self) -> str:
+        return f"it failed {self.attempts} times within {self.elapsed:.1f} s, at last with {self.error!r}"
 
 
 class EmptyRace(Exception):

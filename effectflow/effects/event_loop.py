@@ -92,7 +92,7 @@ def spawn_background(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
 async def shielded(
     work: Coroutine[Any, Any, A], on_cancellation: Callable[[], object] | None = None
 ) -> A:
-    """Return the result of `work`, which no cancellation cuts off: one that comes meanwhile is raised later.
+    """Return the result of `work`, shielded from cancellation: one that comes meanwhile is raised later.
 
     `on_cancellation` is as in `run_to_the_end`.
     """

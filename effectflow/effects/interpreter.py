@@ -7,6 +7,9 @@ What waits on the stack is the effect that goes on once its source has ended (`A
 the generator of a `@do` body, a finalizer, or a `_Restore` that brings back an outer environment.
 """
 
+# Values, environments and errors of any type pass through this loop; pyright loses track of `Any` in it.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import logging
@@ -344,9 +347,7 @@ def _left(thrown: _Thrown, left: Exception) -> Failed:
     raise left
 
 
-def _restore(
-    raised: BaseException, traceback: Any, context: BaseException | None
-) -> None:
+def _restore(raised: BaseException, traceback: Any, context: BaseException | None) -> None:
     try:
         raised.__traceback__ = traceback
         raised.__context__ = context
@@ -443,7 +444,7 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
         outcome = await _run_finalizer(frame, _exit_of(value), value, None, env, scope)
     except LeftToResume:
         # The run is being stopped: the cancellation that does it is raised here.
-        await anyio.sleep_forever()
+        return await anyio.sleep_forever()
     except Exception as defect:
         if value.__class__ is not Failed:
             raise

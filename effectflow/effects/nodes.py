@@ -206,7 +206,7 @@ class Step(Effect[Any, Any, Any]):
         definition: its name and how it behaves.
         source: what it does.
         arguments: describes what it was called with, for a resume to compare; None if nothing does.
-        make_info: makes what the step may know of itself, of run id, path and attempt; None for `StepInfo`.
+        make_info: makes the step's info from the run id, the path and the attempt; `StepInfo` if None.
     """
 
     __slots__ = ("__weakref__", "arguments", "definition", "make_info", "source")

@@ -7,6 +7,7 @@ where two flows wake up in the same turn of the event loop.
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -66,7 +67,7 @@ class Operator:
         return self.inside if flow is PLAIN else self.inside.in_flow(flow)
 
     def deciding_branch(self, key: object, item: object = None, *, is_keyed: bool = True) -> Scope:
-        """Return the scope of a branch that led to the decision of an earlier life: it is not cancelled."""
+        """Return the scope of a branch that led to the recorded decision: it is not cancelled."""
         scope = self.branch(key, item, is_keyed=is_keyed).copy()
         scope.operators = self.outer.operators
         return scope
@@ -89,9 +90,12 @@ class Operator:
 
     def decide(self, value: object, *, failed: bool) -> None:
         """Decide, unless that was done. Call it before anything is cancelled."""
-        if not self.is_decided:
-            self.is_decided = True
-            self.branches.decide(value, failed=failed)
+        if self.is_decided:
+            return
+        if anyio.current_effective_deadline() == -math.inf:
+            # A branch has ended in spite of a cancellation: say first what that comes from.
+            self.outer.cause()
+        self._decide(value, failed=failed)
 
     def has_expired(self) -> bool:
         """Return whether the deadline has passed and cancels the branches."""
@@ -99,7 +103,12 @@ class Operator:
 
     def expire(self) -> None:
         """Decide that the deadline has passed, unless something was decided."""
-        self.decide(True, failed=True)
+        if not self.is_decided:
+            self._decide(True, failed=True)
+
+    def _decide(self, value: object, *, failed: bool) -> None:
+        self.is_decided = True
+        self.branches.decide(value, failed=failed)
 
     def end(self) -> None:
         """Say that all branches have ended, finalizers included."""

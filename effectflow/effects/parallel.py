@@ -8,6 +8,7 @@ from typing import Any, Never, TypeVar, overload
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.operators import Operator
+from effectflow.effects.paths import escaped
 from effectflow.effects.scope import Scope
 from effectflow.effects.traversal import Source, Traversal, check_limit
 
@@ -218,7 +219,15 @@ def _until_failure(
     async def perform(env: Any, scope: Scope) -> Any:
         operator = Operator.begin(scope, name)
         traversal = Traversal(
-            f"one {name}", operator, source.items(), f, env, scope, key=key, decided=_failed_in(operator)
+            f"one {name}",
+            operator,
+            source.items(),
+            f,
+            env,
+            scope,
+            key=key,
+            decided=_failed_in(operator),
+            decision_of=lambda _, key: _recorded(key),
         )
         await _run(traversal, limit)
         if traversal.first_failure is not None:
@@ -233,7 +242,12 @@ def _until_failure(
 def _failed_in(operator: Operator) -> Callable[[int, int | str], bool] | None:
     """Return what tells the branch that failed in an earlier life; None if none did."""
     decision = operator.decision
-    return None if decision is None else lambda _, key: key == decision.value
+    return None if decision is None else lambda _, key: _recorded(key) == decision.value
+
+
+def _recorded(key: object) -> object:
+    """Return the key of a branch as a decision keeps it."""
+    return escaped(key) if isinstance(key, str) else key
 
 
 async def _run(traversal: Traversal, limit: int | None) -> None:
@@ -247,10 +261,16 @@ async def _run(traversal: Traversal, limit: int | None) -> None:
         operator.end()
 
 
-def nothing_fails(operator: str, value: object) -> str:
+def nothing_fails(operator: str, branch: str | int | range) -> str:
     """Return the message for a failure that was handled, and does not come again."""
+    match branch:
+        case str():
+            what = repr(f"{operator}[{branch}]")
+        case int():
+            what = f"item {branch} of {operator!r}"
+        case _:
+            what = f"a part of items {branch.start} to {branch.stop - 1} of {operator!r}"
     return (
-        f"{value!r} of {operator} led to a failure, which was handled or is final, and now it does not "
-        "fail, or is not among the items: let what may fail be a step, and give a resume the items of "
-        "the first time"
+        f"{what} led to a failure, which was handled, and now it does not fail, or is not among the "
+        "items: let what may fail be a step, and give a resume the items of the first time"
     )

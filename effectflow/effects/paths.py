@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from urllib.parse import unquote
 
-__all__ = ["StepPath", "child_path", "flow_of", "step_path"]
+__all__ = ["StepPath", "child_path", "escaped", "flow_of", "step_path"]
 
 _ESCAPES = str.maketrans(
     {"%": "%25", "[": "%5B", "]": "%5D", "\n": "%0A"}
@@ -42,7 +42,12 @@ def child_path(operator: str, key: object) -> str:
         >>> child_path("par_traverse", "cap"), child_path("par_traverse", "a[0]")
         ('par_traverse[cap]', 'par_traverse[a%5B0%5D]')
     """
-    return f"{operator}[{str(key).translate(_ESCAPES)}]"
+    return f"{operator}[{escaped(key)}]"
+
+
+def escaped(key: object) -> str:
+    """Return a key as it stands in a path: text that every encoding can hold."""
+    return str(key).translate(_ESCAPES)
 
 
 def flow_of(path: str) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from effectflow.effects import nodes
-from effectflow.effects.effect import Effect
 from effectflow.effects.children import Children
+from effectflow.effects.effect import Effect
 from effectflow.effects.errors import EmptyRace, Halt
 from effectflow.effects.operators import Operator
 from effectflow.effects.scope import Scope
@@ -84,12 +84,13 @@ async def _rerun(operator: Operator, runners: Sequence[Effect[Any, Any, Any]], e
     """Return the outcome of the winner of an earlier life, once the losers' finalizers are complete."""
     decision = operator.decision
     assert decision is not None
+    won: int = decision.value
     if not decision.has_ended:
         for position, runner in enumerate(runners):
-            if position != decision.value and operator.branches.has_records(position):
+            if position != won and operator.branches.has_records(position):
                 await operator.run_cancelled(runner, env, operator.branch(position))
-    winner = operator.deciding_branch(decision.value)
-    return await operator.run_branch(runners[decision.value], env, winner)
+    winner = operator.deciding_branch(won)
+    return await operator.run_branch(runners[won], env, winner)
 
 
 class _Race:

@@ -1,8 +1,9 @@
 """Where in a run an effect stands, and what it may ask of a durable run around it.
 
-A `Flow` is one sequential line of a run: the body, a branch of an operator, the body of a step. It has the
-three durable operations: *execute a step*, *decide once*, and *wait*. Outside durable runs the one flow is
-`PLAIN`, which executes, computes and sleeps, and records nothing. So no operator asks whether it is durable.
+A `Flow` is one sequential line of a run: the body, a branch of an operator, the body of a step. It has
+the three durable operations: *execute a step*, *decide once*, and *wait*. Outside durable runs the one
+flow is `PLAIN`, which executes, computes and sleeps, and records nothing. So no operator asks whether it
+is durable.
 
 A `Scope` is the place of one effect: its flow, the operators that may cancel it, the clock, who listens.
 """
@@ -71,7 +72,8 @@ class Branches(Protocol):
         decision: what it decided in an earlier life, if that stands.
     """
 
-    decision: Decision | None
+    @property
+    def decision(self) -> Decision | None: ...
 
     def deadline(self, seconds: float) -> float | None:
         """Return the seconds left until the deadline that the operator set in its first life.

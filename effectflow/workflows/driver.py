@@ -53,7 +53,7 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
-from effectflow.effects.event_loop import is_cancellation
+from effectflow.effects.event_loop import is_cancellation, mark_as_cancelled
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
@@ -108,7 +108,7 @@ async def start_run(
     context: Mapping[str, object],
 ) -> Any:
     """Return the output or `Failed` of a new run, or of the run that has this id and input already."""
-    blueprint, checkpoints = place.blueprint, place.checkpoints
+    blueprint = place.blueprint
     input_tree = to_tree(input, path="input: $", types=blueprint.input_types)
     context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES)
     found = None if is_new else await _find(place, run_id)
@@ -208,11 +208,7 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         except Exception as raised:
             # Kept from the task group, which would wrap it.
             defect = raised
-    if defect is not None:
-        if not run.has_replayed(defect):
-            raise defect
-        outcome = Failed(defect)
-    return run.plan(outcome)
+    return run.plan(outcome, defect)
 
 
 @dataclass(frozen=True)
@@ -451,6 +447,8 @@ async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
                 except BaseException as raised:
                     if is_cancellation(raised):
                         interrupted = raised
+                        # The task group uncancels the task, and then the cancellation would look stray.
+                        mark_as_cancelled(raised)
                         raise
                     # Kept from the task group, which would wrap it.
                     ended = raised
