@@ -103,11 +103,11 @@ def end_of(tree: Tree) -> End | None:
             return second if first == "fail" else first
         case "tap_err", [first, second]:
             return first if first != "fail" or second == "ok" else second
-        case ("on_exit" | "bracket"), [_, "hang"]:
+        case (("on_exit" | "bracket"), [_, "hang"]):
             return None
-        case ("on_exit" | "bracket"), [first, second]:
+        case (("on_exit" | "bracket"), [first, second]):
             return first if first != "ok" else second
-        case ("par" | "traverse"), [first, second]:
+        case (("par" | "traverse"), [first, second]):
             bad = [end for end in ends if end in ("fail", "die")]
             if len(bad) > 1:
                 return None
@@ -131,13 +131,21 @@ def trees(leaves: int = 8) -> st.SearchStrategy[Tree]:
     leaf = st.builds(Tree, st.sampled_from(sorted(_LEAVES)), st.just(()), name)
 
     def larger(part: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
-        one = st.builds(
-            Tree, st.sampled_from(["result", "timeout"]), st.tuples(part), name
-        )
+        one = st.builds(Tree, st.sampled_from(["result", "timeout"]), st.tuples(part), name)
         two = st.builds(
             Tree,
             st.sampled_from(
-                ["seq", "seq", "recover", "tap_err", "on_exit", "bracket", "par", "traverse", "race"]
+                [
+                    "seq",
+                    "seq",
+                    "recover",
+                    "tap_err",
+                    "on_exit",
+                    "bracket",
+                    "par",
+                    "traverse",
+                    "race",
+                ]
             ),
             st.tuples(part, part),
             name,
