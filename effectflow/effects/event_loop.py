@@ -1,7 +1,7 @@
 """What anyio does not offer about the running event loop, asyncio's or trio's.
 
-For calls from other threads, `anyio.from_thread` with an `anyio.Event` would work, but costs three times as
-much, and makes the other thread wait.
+For calls from other threads, `anyio.from_thread` with an `anyio.Event` would work, but costs three times
+as much, and makes the other thread wait.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def is_cancellation(raised: BaseException) -> bool:
 _MARK = "_effectflow_is_cancelled"
 
 _OF_SCOPES = "Cancelled via cancel scope"
-"""How anyio begins the message of the cancellations that its scopes request."""
+"""The beginning of the message with which anyio's scopes cancel."""
 
 
 def mark_as_cancelled(raised: BaseException) -> None:
