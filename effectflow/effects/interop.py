@@ -1,7 +1,7 @@
 """Convert to and from the containers of `returns`: Maybe, FutureResult, RequiresContextFutureResult.
 
-`Result` needs no conversion: `from_result` takes one, and `effect.run` returns one. Import these functions
-from here, `effectflow.effects.interop`; `import effectflow` does not load them.
+`Result` needs no conversion: `from_result` takes one, and `effect.run` returns one. Import these
+functions from here, `effectflow.effects.interop`; `import effectflow` does not load them.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ async def to_maybe(effect: Effect[Env, object, A], env: Env) -> Maybe[A]:
 def from_future_result(f: Callable[[Env], FutureResult[A, E]]) -> Effect[Env, E, A]:
     """Await `f(env)`. A `RequiresContextFutureResult` is such a function itself.
 
-    A FutureResult can be awaited only once, but an effect may run many times. So this takes a function that
-    creates one.
+    A FutureResult can be awaited only once, but an effect may run many times. So this takes a function
+    that creates one.
 
     Example:
         >>> from returns.future import FutureResult
