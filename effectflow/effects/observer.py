@@ -12,8 +12,8 @@ __all__ = ["EffectObserver"]
 class EffectObserver(Protocol):
     """Receives the beginning and end of named effects and steps: `effect.run(env, observer=...)`.
 
-    Both methods are called in the task that runs the effect, with its context variables. They must be fast
-    and must not raise.
+    Both methods are called in the task that runs the effect, with its context variables. They must be
+    fast and must not raise.
     """
 
     def began(self, name: str) -> None:
