@@ -1,8 +1,8 @@
 """The common part of operators that cancel flows: timeouts, races, parallel operators.
 
 An operator decides once, before the decision takes effect. A flow that is about to begin a step checks
-whether an operator around it has decided, and does not begin the step then. A cancellation alone would come
-too late if two flows wake up in the same turn of the event loop.
+whether an operator around it has decided, and does not begin the step then. A cancellation alone would
+come too late if two flows wake up in the same turn of the event loop.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Operator:
     async def run_cancelled(self, effect: Effect[Any, Any, Any], env: Any, scope: Scope) -> None:
         """Complete the finalizers of a branch that an earlier life cancelled.
 
-        The branch replays the entries before the decision and is cancelled then. In a plan, it ends where it
-        would complete a finalizer.
+        The branch replays the entries before the decision and is cancelled then. In a plan, it ends where
+        it would complete a finalizer.
         """
         with anyio.CancelScope() as cancelled, suppress(Parked):
             cancelled.cancel()
@@ -93,7 +93,7 @@ class Operator:
         if self.is_decided:
             return
         if anyio.current_effective_deadline() == -math.inf:
-            # A branch has ended in spite of a cancellation: say first what that comes from.
+            # A branch ended in spite of a cancellation: record the cause of that first.
             self.outer.cause()
         self._decide(value, failed=failed)
 
