@@ -49,10 +49,11 @@ class RecordedDefect(Exception):
 
 def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRecord:
     """The record of an error. One that has no exact form keeps its name and message alone."""
+    is_exception = isinstance(error, Exception)
     return ErrorRecord(
         type=name_of_error(type(error)),
         message=_without_surrogates(text_of(error)),
-        value=_write_value(error, types),
+        value=_write_value(error, types) if is_exception or not is_defect else None,
         traceback=_traceback_of(error) if is_defect else None,
     )
 

@@ -163,7 +163,7 @@ class DurableFlow:
             until = run.recording.waits[path].until
         else:
             await self.check(scope, path)
-            until = run.now() + seconds
+            until = run.time_after(seconds)
             if run.records and not run.is_stopping:
                 settles = () if scope.is_observing else run.settle(self)
                 run.writer.add(Waiting(path, until, run.now(), self.take_item(), settles))

@@ -138,7 +138,7 @@ def par_all(
 
     Parameters:
         effects: a sync or async iterable. It is read lazily, never further ahead than `limit`.
-        limit: the number of effects that run at the same time, at least 1, each in one task. None for all.
+        limit: the number of effects that run at the same time, at least 1. None for all.
 
     Example:
         >>> from effectflow import fail, par_all, pure
