@@ -35,16 +35,16 @@ class RecordedDefect(Exception):
     """Stands for a defect of an earlier life whose class is neither declared nor built in.
 
     Attributes:
-        type: the name of its class.
+        name: the name of its class.
         message: its text.
         traceback: where it was raised.
     """
 
-    def __init__(self, type: str, message: str, traceback: str) -> None:
-        self.type = type
+    def __init__(self, name: str, message: str, traceback: str) -> None:
+        self.name = name
         self.message = message
         self.traceback = traceback
-        super().__init__(f"{type}: {message}")
+        super().__init__(f"{name}: {message}")
 
 
 def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRecord:

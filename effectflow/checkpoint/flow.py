@@ -99,6 +99,10 @@ class DurableFlow:
     def is_stopping(self) -> bool:
         return self.run.is_stopping
 
+    @property
+    def started_version(self) -> str | None:
+        return self.run.started_version
+
     def stop(self) -> None:
         self.run.stop()
 
@@ -186,9 +190,7 @@ class DurableFlow:
 
     def skip_to(self, reached: tuple[str, ...]) -> None:
         """Continue behind the segments that an earlier life had used, without coming to them."""
-        self._occurrences = {
-            segment.name: segment.occurrence for segment in map(StepPath, reached)
-        }
+        self._occurrences = {segment.name: segment.occurrence for segment in map(StepPath, reached)}
 
     def path_to_come(self, name: str) -> str:
         """Return the path that the next occurrence of a name will have."""

@@ -31,10 +31,10 @@ def do(
 ) -> Callable[P, Effect[Env, E, A]]:
     """Turn a generator function that yields effects into a function that returns an effect.
 
-    `value = yield from effect` runs the effect and returns its value. A failure is raised there: the error
-    itself if it is an exception, otherwise an `EffectError` around it. So `try`, `except`, `else` and
-    `finally` work, and `finally` may yield effects. An exception that the body raises is a failure if the
-    annotation declares its class, otherwise a defect.
+    `value = yield from effect` runs the effect and returns its value. A failure is raised there: the
+    error itself if it is an exception, otherwise an `EffectError` around it. So `try`, `except`, `else`
+    and `finally` work, and `finally` may yield effects. An exception that the body raises is a failure
+    if the annotation declares its class, otherwise a defect.
 
     A cancellation closes the body. If an operator such as `timeout` cancelled it, a `finally` block that
     yields an effect then is a defect: use `on_exit` or `bracket`, which also run after a cancellation.
