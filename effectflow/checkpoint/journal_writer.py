@@ -148,6 +148,7 @@ class JournalWriter:
 
     async def save_late(self) -> None:
         """Save what no step has made durable in time; end the run if that is impossible."""
+        self.due = None
         try:
             await self.save()
             # Only a save that failed with a warning leaves anything: it is tried again.
