@@ -186,6 +186,8 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         current = current.source
                         continue
                 elif kind is Bracket:
+                    # An acquisition is shielded: what was cancelled before must not begin it.
+                    await anyio.lowlevel.checkpoint_if_cancelled()
                     value, cancelled = await _acquire(current, env, scope)
                     if value.__class__ is not Failed:
                         # From here on the resource is released in any case.
