@@ -18,7 +18,7 @@ from effectflow.checkpoint.errors import DefinitionChanged, NotSerializable, Ste
 from effectflow.checkpoint.failures import read_error, write_error
 from effectflow.checkpoint.replay import RecordedDecision, RecordedFlow
 from effectflow.checkpoint.values import KnownTypes, digest_of, from_tree, to_tree
-from effectflow.effects.errors import LeftToResume, Parked
+from effectflow.effects.errors import LeftToResume, NotAcquired, Parked
 from effectflow.effects.nodes import Failed, FromFn, Step
 from effectflow.effects.operators import Operator
 from effectflow.effects.paths import StepPath, child_path, step_path
@@ -311,6 +311,8 @@ class DurableFlow:
         for operator in scope.operators:
             if operator.is_decided or operator.has_expired():
                 await anyio.sleep_forever()
+        if scope.acquisition is not None and not scope.acquisition.may_continue():
+            raise NotAcquired
         if self.run.is_stopping:
             if scope.is_shielded:
                 raise LeftToResume(repr(what))

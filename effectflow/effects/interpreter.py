@@ -17,7 +17,13 @@ from typing import Any
 import anyio
 from returns.result import Failure, Success
 
-from effectflow.effects.errors import EffectError, LeftToResume, Parked, TracedError
+from effectflow.effects.errors import (
+    EffectError,
+    LeftToResume,
+    NotAcquired,
+    Parked,
+    TracedError,
+)
 from effectflow.effects.event_loop import (
     is_cancellation,
     run_to_the_end,
@@ -54,7 +60,7 @@ from effectflow.effects.nodes import (
     Traced,
 )
 from effectflow.effects.notes import add_note, forget_notes, show_trail
-from effectflow.effects.scope import Finalization, Scope
+from effectflow.effects.scope import Acquisition, Finalization, Scope
 from effectflow.effects.signatures import declares
 
 __all__ = ["interpret"]
@@ -283,11 +289,17 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
 async def _acquire(bracket: Bracket, env: Any, scope: Scope) -> tuple[Any, BaseException | None]:
     """Return the resource, or a `Failed`, and the cancellation that came meanwhile."""
     inside = scope.shielded()
+    inside.acquisition = Acquisition(scope.operators)
     if scope.forbidden:
         inside.forbidden = scope.forbidden | {FromFn}
-    return await run_to_the_end(
-        interpret(bracket.source, env, inside), on_cancellation=scope.flow.stop
-    )
+    try:
+        return await run_to_the_end(
+            interpret(bracket.source, env, inside), on_cancellation=scope.flow.stop
+        )
+    except NotAcquired:
+        # The cancellation is raised here.
+        await anyio.sleep_forever()
+        raise
 
 
 def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> OnExit:
@@ -469,6 +481,8 @@ async def _finalize_after(
     try:
         ended = _exit_of_raised(raised)
         outcome = await _run_finalizer(frame, ended, raised, cause, env, scope)
+    except Parked as parked:
+        return parked
     except Exception as defect:
         logger.exception("a finalizer failed while %r was passing", raised)
         add_note(raised, f"and a finalizer failed: {defect!r}")

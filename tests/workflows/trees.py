@@ -19,6 +19,7 @@ from effectflow import (
     never,
     now,
     par,
+    par_all,
     par_traverse,
     pure,
     race,
@@ -209,6 +210,8 @@ class _Building:
                 return bracket(acquire, lambda _: release, lambda _: use)
             case "par":
                 return par(part(0), part(1))
+            case "par_all":
+                return par_all([part(0), part(1)])
             case "traverse":
                 both = [part(0), part(1)]
                 return par_traverse([0, 1], lambda n: both[n], key=lambda n: f"k{n}")
