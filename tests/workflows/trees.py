@@ -108,6 +108,10 @@ def end_of(tree: Tree) -> End | None:
             return None
         case (("on_exit" | "bracket"), [first, second]):
             return first if first != "ok" else second
+        case "par_all", _:
+            if "die" in ends:
+                return "die" if ends.count("die") == 1 else None
+            return "hang" if "hang" in ends else "fail" if "fail" in ends else "ok"
         case (("par" | "traverse"), [first, second]):
             bad = [end for end in ends if end in ("fail", "die")]
             if len(bad) > 1:
@@ -120,8 +124,6 @@ def end_of(tree: Tree) -> End | None:
             return finite[0] if finite else "hang"
         case "timeout", [only]:
             return "fail" if only == "hang" else only
-        case "step", [only]:
-            return only
         case _:
             raise AssertionError(tree)
 
