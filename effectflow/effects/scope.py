@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PLAIN",
     "PLAIN_BRANCHES",
+    "Acquisition",
     "Branches",
     "Decision",
     "Finalization",
@@ -187,6 +188,25 @@ class Flow(Protocol):
         ...
 
 
+class Acquisition:
+    """An acquisition, which is shielded from the operators that may cancel it.
+
+    It does not begin, however, once one of them has decided.
+    """
+
+    __slots__ = ("_has_begun", "_operators")
+
+    def __init__(self, operators: tuple[Operator, ...]) -> None:
+        self._operators = operators
+        self._has_begun = False
+
+    def may_continue(self) -> bool:
+        """Return whether its next operation may begin."""
+        if not self._has_begun:
+            self._has_begun = not any(one.is_decided or one.has_expired() for one in self._operators)
+        return self._has_begun
+
+
 class _PlainBranches:
     decision: Decision | None = None
 
@@ -260,6 +280,7 @@ class Scope:
         flow: the sequential flow that it is part of.
         operators: those that may cancel it, outermost first. A shield ends the list.
         is_shielded: whether it is part of an acquisition or a finalizer.
+        acquisition: the acquisition that it is part of, or None.
         is_observing: whether it only reacts to a failure that goes on, as the handler of `tap_err` does.
         limit: the place in the journal after which nothing recorded counts here: what an operator decided
             there has cancelled this flow.
@@ -273,6 +294,7 @@ class Scope:
     """
 
     __slots__ = (
+        "acquisition",
         "clock",
         "context",
         "finalizer_deadline",
@@ -315,6 +337,7 @@ class Scope:
         self.finalizer_deadline = finalizer_deadline
         self.context = context
         self.forbidden = forbidden
+        self.acquisition: Acquisition | None = None
 
     @property
     def path(self) -> str:
@@ -351,6 +374,7 @@ class Scope:
         scope.operators = ()
         scope.limit = math.inf
         scope.is_shielded = True
+        scope.acquisition = None
         return scope
 
     def observing(self) -> Scope:
@@ -388,6 +412,7 @@ class Scope:
         scope.finalizer_deadline = self.finalizer_deadline
         scope.context = self.context
         scope.forbidden = self.forbidden
+        scope.acquisition = self.acquisition
         return scope
 
 
