@@ -1,7 +1,7 @@
 """Finds steps that change their arguments.
 
-A resume that finds a step completed does not run it, so what it changed in an argument is seen only by the
-life that ran it. A test with one life does not notice.
+A resume that finds a step completed does not run it, so what it changed in an argument is seen only by
+the life that ran it. A test with one life does not notice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class ChangedArguments(Watch):
             try:
                 return await attempt(run, flow, step, path, number, *args)
             finally:
-                self._compare(step, before, f"step {path!r} of run {run.run_id!r}, attempt {number},")
+                self._compare(
+                    step, before, f"step {path!r} of run {run.run_id!r}, attempt {number},"
+                )
 
         return attempting
 

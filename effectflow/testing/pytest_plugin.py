@@ -23,6 +23,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Iterable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -144,9 +145,20 @@ def _warn(never_run: Iterable[CreatedEffect]) -> list[str]:
             # Python ignores this kind by default, and a filter may make an error of it.
             warnings.simplefilter("always", ResourceWarning)
             warnings.warn_explicit(
-                f"{created.name} was created and never run", ResourceWarning, created.file, created.line
+                f"{created.name} was created and never run",
+                ResourceWarning,
+                created.file,
+                created.line,
             )
-    return [f"{created}, was never run" for created in never_run]
+    here = Path.cwd()
+    return [
+        f"{each.name}, created at {_relative(each.file, here)}:{each.line}, was never run"
+        for each in never_run
+    ]
+
+
+def _relative(file: str, here: Path) -> str:
+    return str(Path(file).relative_to(here)) if Path(file).is_relative_to(here) else file
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -266,7 +278,8 @@ def _crashed(
     calls = len(store.calls)
     begun = {call.run_id for call in store.calls if call.operation == "append"}
     result = yield
-    forgotten = begun - {call.run_id for call in store.calls[calls:]}
+    # A run that has resumed does not look at its complete nested runs again.
+    forgotten = begun - store.completed - {call.run_id for call in store.calls[calls:]}
     if forgotten:
         pytest.fail(
             f"crash_everywhere: crashed {point}, and run {forgotten.pop()!r} was not taken up again. "

@@ -7,8 +7,8 @@ An effect is used once it is run, or is part of one that is run. To avoid false 
 counts as used once
 
 - a function of another effect refers to it (`a.fallback_to(b)`, `a.and_then(lambda _: b)`);
-- a failure, a defect or a cancellation passes, or an operator decides, while it exists: that may be why it
-  is not run.
+- a failure, a defect or a cancellation passes, or an operator decides, while it exists: that may be why
+  it is not run.
 """
 
 from __future__ import annotations
@@ -49,9 +49,6 @@ class CreatedEffect:
     name: str
     file: str
     line: int
-
-    def __str__(self) -> str:
-        return f"{self.name}, created at {self.file}:{self.line}"
 
 
 class _Performing:
@@ -110,13 +107,13 @@ class UnusedEffects(Watch):
 
         self.around(nodes.Perform, "__init__", self._creating_perform)
         for node in _WITH_FUNCTIONS:
-            self.before(node, "__init__", lambda *parts, **more: self._use(parts[2:], more))
+            self.before(node, "__init__", self._use_all_but_source)
         for node in _WITHOUT_SOURCE:
-            self.before(node, "__init__", lambda *parts, **more: self._use(parts[1:], more))
+            self.before(node, "__init__", self._use_all)
         for flow in (type(PLAIN), DurableFlow):
-            self.before(flow, "execute", lambda _, step, *__: self._use(step))
+            self.before(flow, "execute", self._use_step)
         for name in ("run", "__iter__"):
-            self.before(Effect, name, lambda effect, *_, **__: self._use(effect))
+            self.before(Effect, name, self._use_effect)
         self.around(Effect, "run_or_raise", self._running)
         for name in ("_unwind", "_throw_failure", "declares"):
             self.before(interpreter, name, self._forget)
@@ -172,8 +169,20 @@ class UnusedEffects(Watch):
     def _forget(self, *_: Any, **__: Any) -> None:
         self._pending.clear()
 
-    def _use(self, *parts: Any) -> None:
-        self.mark_used(self._parts_of(parts))
+    def _use(self, whole: object) -> None:
+        self.mark_used(self._parts_of(whole))
+
+    def _use_effect(self, effect: object, *_: Any, **__: Any) -> None:
+        self._use(effect)
+
+    def _use_step(self, _flow: object, step: object, *_: Any, **__: Any) -> None:
+        self._use(step)
+
+    def _use_all(self, _effect: object, *parts: Any, **more: Any) -> None:
+        self._use((parts, more))
+
+    def _use_all_but_source(self, _effect: object, _source: object, *functions: Any) -> None:
+        self._use(functions)
 
     def _parts_of(self, whole: object) -> list[CreatedEffect]:
         """Return the effects that are not used yet and are part of something."""
@@ -198,9 +207,7 @@ class UnusedEffects(Watch):
             elif isinstance(part, _Performing):
                 left.append(part.f)
                 found += part.parts
-            elif isinstance(part, _SEARCHED) or (
-                is_dataclass(part) and not isinstance(part, type)
-            ):
+            elif isinstance(part, _SEARCHED) or (is_dataclass(part) and not isinstance(part, type)):
                 left += gc.get_referents(part)
         return found
 
