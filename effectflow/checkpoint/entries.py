@@ -155,13 +155,15 @@ class SourceEnd:
         finalizer: the path of the finalizer.
         kind: "success"; "failure" or "defect" of a step that has an entry, or of none; "cancelled".
         sequence: the entry of the failure, or of the decision that cancelled the source.
-        error: a failure or defect that has no entry of its own.
+        error: a failure or defect that has no entry of its own. A resume does not run the source then.
+        reached: with such an error, the last segment of each name that the flow has used so far.
     """
 
     finalizer: str
     kind: str
     sequence: int | None = None
     error: ErrorRecord | None = None
+    reached: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +273,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A value was computed once, or an operator decided: who won, that a timeout expired, who failed first.
+    """A value was computed once, or an operator decided: a winner, an expired timeout, a first failure.
 
     Attributes:
         failed: whether it means a failure. Such a decision stands once it is settled.
@@ -288,7 +290,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class BranchesEnded:
-    """All branches that an operator has cancelled have ended, and their finalizers have executed steps."""
+    """All branches that an operator cancelled have ended, and their finalizers have executed steps."""
 
     path: str
     at: float

@@ -1,19 +1,20 @@
 """The flows of a durable run: where each one stands in what earlier lives recorded.
 
-A flow replays what is recorded of it, in order, until it comes to its *frontier*: the first operation that
-is not recorded. While it replays, it cannot be cancelled, so that everything which was acquired is there
-to be released. The rules are in `docs/durability.md`.
+A flow replays what is recorded of it, in order, until it comes to its *frontier*: the first operation
+that is not recorded. While it replays, it cannot be cancelled, so that everything which was acquired is
+there to be released. The rules are in `docs/durability.md`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from effectflow.checkpoint.entries import BranchesEnded, Decided, Ranges, SourceEnd, Waiting
+from effectflow.checkpoint.entries import BranchesEnded, Decided, SourceEnd, Waiting
 from effectflow.checkpoint.errors import DefinitionChanged, NotSerializable, StepInputChanged
 from effectflow.checkpoint.failures import read_error, write_error
 from effectflow.checkpoint.replay import RecordedDecision, RecordedFlow
@@ -21,7 +22,7 @@ from effectflow.checkpoint.values import KnownTypes, digest_of, from_tree, to_tr
 from effectflow.effects.errors import LeftToResume, Parked
 from effectflow.effects.nodes import Failed, FromFn, Step
 from effectflow.effects.operators import Operator
-from effectflow.effects.paths import child_path, step_path
+from effectflow.effects.paths import StepPath, child_path, step_path
 from effectflow.effects.scope import Branches, Finalization, Scope
 
 if TYPE_CHECKING:
@@ -98,6 +99,10 @@ class DurableFlow:
     def is_stopping(self) -> bool:
         return self.run.is_stopping
 
+    @property
+    def started_version(self) -> str | None:
+        return self.run.started_version
+
     def stop(self) -> None:
         self.run.stop()
 
@@ -150,7 +155,7 @@ class DurableFlow:
         path = self.next_path("sleep")
         is_durable = self.is_recording and not scope.is_shielded
         if not is_durable or not seconds > 0:
-            await scope.clock.sleep(seconds)
+            await run.sleep(path, seconds, scope)
             return
         run.writer.check()
         until: float
@@ -178,6 +183,14 @@ class DurableFlow:
         count = self._occurrences.get(name, 0) + 1
         self._occurrences[name] = count
         return step_path(self.path, name, count)
+
+    def reached(self) -> tuple[str, ...]:
+        """Return the last segment of each name that the flow has used."""
+        return tuple(step_path("", name, count) for name, count in self._occurrences.items())
+
+    def skip_to(self, reached: tuple[str, ...]) -> None:
+        """Continue behind the segments that an earlier life had used, without coming to them."""
+        self._occurrences = {segment.name: segment.occurrence for segment in map(StepPath, reached)}
 
     def path_to_come(self, name: str) -> str:
         """Return the path that the next occurrence of a name will have."""
@@ -452,11 +465,9 @@ class DurableBranches:
             is_ordered=outer.is_ordered,
         )
         if not is_keyed and item is not None and outer.is_recording:
-            try:
+            # An effect, say, has no identity but its position.
+            with suppress(NotSerializable):
                 flow.set_item(digest_of(item))
-            except NotSerializable:
-                # Such as an effect: it has no identity but its position.
-                pass
         return flow
 
     def has_records(self, key: object) -> bool:
@@ -512,11 +523,12 @@ class DurableBranches:
         outer, run = self.outer, self.outer.run
         outer.unsettled += [*self._failed, *self._unsettled]
         outer.last_failure = self._last_failure or outer.last_failure
-        is_decided = self.sequence is not None and not (self.decision and self.decision.has_ended)
-        if is_decided and run.records and not run.is_stopping and not run.writer.halted:
-            # Without entries there is nothing that a resume would have to come to before it is cancelled.
-            if self.has_entries:
-                run.writer.add(BranchesEnded(self.path, run.now()))
+        if self.sequence is None or (self.decision is not None and self.decision.has_ended):
+            return
+        # Without entries a resume has nothing to come to before it cancels the branches.
+        can_record = run.records and not run.is_stopping and not run.writer.halted
+        if self.has_entries and can_record:
+            run.writer.add(BranchesEnded(self.path, run.now()))
 
 
 class DurableFinalization:
@@ -538,6 +550,8 @@ class DurableFinalization:
             error = read_error(recorded.error, self.path, run.types)
         except NotSerializable as unreadable:
             raise run.writer.halt(unreadable) from unreadable
+        self.outer.skip_to(recorded.reached)
+        run.replayed_failure(self.path, error)
         if recorded.kind == "defect":
             raise error
         return Failed(error)
@@ -578,4 +592,10 @@ class DurableFinalization:
         if known is not None and known[0] is error:
             return SourceEnd(path, kind, known[1])
         record = write_error(error, run.types, is_defect=not is_failure)
-        return SourceEnd(path, kind, None, record)
+        if is_failure:
+            try:
+                read_error(record, path, run.types)
+            except NotSerializable as unreadable:
+                # Nothing is released before a resume could have the failure again.
+                raise run.writer.halt(unreadable) from unreadable
+        return SourceEnd(path, kind, None, record, self.outer.reached())

@@ -18,8 +18,8 @@ from effectflow.checkpoint.entries import (
     Resumed,
     Started,
 )
-from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.entry_format import FORMAT
+from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.values import Tree
 from effectflow.effects.paths import flow_of
 

@@ -14,8 +14,8 @@ from effectflow.checkpoint.errors import (
     RunNotFound,
     UnsupportedVersion,
 )
-from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.integrity import Seal, first_digest
+from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.store import (
     CheckpointStore,
     FallsBack,

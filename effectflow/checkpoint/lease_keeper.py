@@ -122,7 +122,7 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-class keep_lease:
+class keep_lease:  # noqa: N801, used like a function in `with`
     """Renews the lease of a run while the `with` block runs in the event loop."""
 
     __slots__ = ("_keeper", "_writer")

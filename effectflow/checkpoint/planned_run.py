@@ -83,9 +83,16 @@ class PlannedRun(Run):
         self._waiting: list[str] = []
         self._unverified: list[Unverified] = []
 
-    def plan(self, outcome: Any) -> ResumePlan:
-        """Return the plan, once the body has ended with this outcome, or was parked (None)."""
+    def plan(self, outcome: Any, defect: Exception | None = None) -> ResumePlan:
+        """Return the plan, once the body has ended with this outcome, or was parked (None).
+
+        Raises the defect that the body ended in, unless it is the recorded defect of a step.
+        """
         recurs: list[str] = []
+        if defect is not None and self.writer.halted is None:
+            recurs = [path for path, error in self._failures if error is defect]
+            if not recurs:
+                raise defect
         if outcome.__class__ is Failed:
             recurs = [path for path, error in self._failures if error is outcome.error]
             recurs = recurs or [path for path, _ in self._failures[-1:]]

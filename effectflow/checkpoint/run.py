@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
@@ -57,6 +58,8 @@ from effectflow.effects.operators import Operator
 from effectflow.effects.scope import Scope, running_step
 
 __all__ = ["Around", "Run"]
+
+logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
@@ -330,17 +333,16 @@ class Run:
         """Record a failure. Return when the step's own policy retries it, in seconds since the epoch."""
         # An at-most-once step that timed out may have happened.
         retryable = not (definition.at_most_once and isinstance(error, TimedOut))
-        problem: Exception | None = None
+        is_known = True
         try:
             retryable = retryable and definition.is_retryable(error)
-        except Exception as raised:
-            # A broken predicate must not keep the failure out of the journal.
-            problem = raised
-        delay = next_delay() if next_delay and retryable and problem is None else None
+        except Exception:
+            # A broken predicate neither hides the failure nor keeps it out of the journal.
+            logger.exception("the retryable predicate of step %r raised", path)
+            is_known = False
+        delay = next_delay() if next_delay and retryable and is_known else None
         retry_at = None if delay is None else self.now() + delay
         await self._record_error(flow, definition, path, error, retryable, retry_at=retry_at)
-        if problem is not None:
-            raise problem
         return retry_at
 
     async def _record_bad_end(
@@ -388,7 +390,8 @@ class Run:
         self.add_unsettled(sequence)
         flow.unsettled.append(sequence)
         flow.last_failure = (error, sequence)
-        unreadable = _unreadable(error, record, definition, path)
+        # A defect comes back as a RecordedDefect if it has no exact form.
+        unreadable = None if is_defect else _unreadable(error, record, definition, path)
         if unreadable is not None and retry_at is None:
             self._unreadable[sequence] = unreadable
         if self.checkpoints.policy.on_error:
@@ -576,9 +579,7 @@ class Run:
     ) -> None:
         if recorded is None or current is None or recorded.digest == current.digest:
             return
-        raise self.writer.halt(
-            StepInputChanged(self.run_id, path, recorded.shown, current.shown)
-        )
+        raise self.writer.halt(StepInputChanged(self.run_id, path, recorded.shown, current.shown))
 
     def notify(self, event: CheckpointEvent) -> None:
         """Tell the observers."""
@@ -600,4 +601,6 @@ def _unreadable(error: object, record: Any, definition: Any, path: str) -> NotSe
         return unreadable
     if is_exact(error, record, again, definition.types):
         return None
-    return NotSerializable(path, f"its failure {safe_repr(error)} would come back as {safe_repr(again)}")
+    return NotSerializable(
+        path, f"its failure {safe_repr(error)} would come back as {safe_repr(again)}"
+    )

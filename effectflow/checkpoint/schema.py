@@ -10,7 +10,6 @@ import dataclasses
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from functools import cache
 from types import UnionType
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 
@@ -49,10 +48,19 @@ class Schema(Generic[T]):
         return self._kind(**parts)
 
 
-@cache
 def schema_of(kind: type[T]) -> Schema[T]:
     """Return the schema of a dataclass."""
-    return Schema(kind)
+    schema = _schemas.get(kind)
+    if schema is None:
+        schema = _schemas[kind] = Schema(kind)
+    return schema
+
+
+_schemas: dict[type, Schema[Any]] = {}
+
+
+def _schema_of_any(kind: Any) -> Schema[Any]:
+    return schema_of(kind)
 
 
 def _write_function(
@@ -93,9 +101,9 @@ def _writer(hint: Any) -> _Convert | None:
     if isinstance(hint, UnionType) or get_origin(hint) is Union:
         write = next((found for part in parts if (found := _writer(part))), None)
         return None if write is None else lambda value: None if value is None else write(value)
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
+    if _is_enum(hint):
         return str
-    return schema_of(hint).write if dataclasses.is_dataclass(hint) else None
+    return _schema_of_any(hint).write if dataclasses.is_dataclass(hint) else None
 
 
 def _reader(hint: Any) -> _Convert:
@@ -108,10 +116,10 @@ def _reader(hint: Any) -> _Convert:
     if isinstance(hint, UnionType) or get_origin(hint) is Union:
         [read] = [_reader(part) for part in parts if part is not type(None)]
         return lambda tree: None if tree is None else read(tree)
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
+    if _is_enum(hint):
         return hint
     if dataclasses.is_dataclass(hint):
-        schema = schema_of(typing.cast("type[Any]", hint))
+        schema = _schema_of_any(hint)
         return lambda tree: schema.read(_expect(tree, (dict,)))
     kinds = _NUMBERS if hint is float else (get_origin(hint) or hint,)
     return lambda tree: _expect(tree, kinds)
@@ -120,6 +128,10 @@ def _reader(hint: Any) -> _Convert:
 def _is_tree(hint: Any) -> bool:
     # Resolved hints do not equal the alias: the forward references in it are resolved as well.
     return {bool, float, str} <= set(get_args(hint))
+
+
+def _is_enum(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, StrEnum)
 
 
 def _tuple_reader(parts: tuple[Any, ...]) -> _Convert:

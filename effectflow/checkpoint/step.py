@@ -12,8 +12,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from effectflow.checkpoint.run_info import CurrentStep
 from effectflow.checkpoint.values import KnownTypes, encode_arguments
-from effectflow.effects import Effect, RetryExhausted, RetryPolicy, TimedOut, do, suspend
-from effectflow.effects import nodes
+from effectflow.effects import Effect, RetryExhausted, RetryPolicy, TimedOut, do, nodes, suspend
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.retry import check_bounded
 from effectflow.effects.scope import PLAIN, Scope, running_step
@@ -194,7 +193,7 @@ class Step(Generic[P, Env, E, A]):
             bound = inspect.signature(self.function).bind(*args, **kwargs).arguments
             return arguments_of(self.name, bound)
         gathering = self.gathering
-        if gathering is None:
+        if gathering is None or len(args) <= self.parameters.index(gathering):
             return arguments_of(self.name, dict(zip(self.parameters, args, strict=False)))
         position = self.parameters.index(gathering)
         named = dict(zip(self.parameters[:position], args, strict=False))
@@ -314,7 +313,7 @@ class StepDecorator:
 
 
 class TimedStepDecorator(Protocol):
-    """What `@step(timeout=...)` is, before it is given the function: its step may fail with `TimedOut`."""
+    """What `@step(timeout=...)` is, before it is given the function. Its step may fail with TimedOut."""
 
     @overload
     def __call__(

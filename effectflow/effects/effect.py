@@ -101,7 +101,7 @@ class Effect(Generic[Env, E, A]):
         show_trail(outcome.error, outcome.trail)
         if isinstance(outcome.error, Exception):
             raise outcome.error
-        raised: EffectError[object] = EffectError(outcome.error)
+        raised = EffectError(outcome.error)
         for message in outcome.trail:
             raised.add_note(message)
         raise raised

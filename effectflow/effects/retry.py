@@ -17,8 +17,8 @@ from typing import Any, Generic, Literal, TypeVar
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import RetryExhausted
-from effectflow.effects.interpreter import interpret
 from effectflow.effects.events import run_listener
+from effectflow.effects.interpreter import interpret
 from effectflow.effects.scope import Scope
 
 __all__ = ["FailedAttempt", "RetryPolicy", "check_bounded", "retry"]
@@ -225,7 +225,9 @@ def retry(
                 return outcome
             if when is not None and not when(outcome.error):
                 return outcome
-            decide = partial(_decide, policy, scope, scope.clock.monotonic() - began, next(delays, None))
+            decide = partial(
+                _decide, policy, scope, scope.clock.monotonic() - began, next(delays, None)
+            )
             elapsed, delay, until = await scope.flow.decide(
                 scope, "retry", decide, has_failed=_has_given_up
             )

@@ -1,8 +1,9 @@
 """Where in a run an effect stands, and what it may ask of a durable run around it.
 
-A `Flow` is one sequential line of a run: the body, a branch of an operator, the body of a step. It has the
-three durable operations: *execute a step*, *decide once*, and *wait*. Outside durable runs the one flow is
-`PLAIN`, which executes, computes and sleeps, and records nothing. So no operator asks whether it is durable.
+A `Flow` is one sequential line of a run: the body, a branch of an operator, the body of a step. It has
+the three durable operations: *execute a step*, *decide once*, and *wait*. Outside durable runs the one
+flow is `PLAIN`, which executes, computes and sleeps, and records nothing. So no operator asks whether it
+is durable.
 
 A `Scope` is the place of one effect: its flow, the operators that may cancel it, the clock, who listens.
 """
@@ -71,7 +72,8 @@ class Branches(Protocol):
         decision: what it decided in an earlier life, if that stands.
     """
 
-    decision: Decision | None
+    @property
+    def decision(self) -> Decision | None: ...
 
     def deadline(self, seconds: float) -> float | None:
         """Return the seconds left until the deadline that the operator set in its first life.
@@ -132,12 +134,15 @@ class Flow(Protocol):
     Attributes:
         path: its path; empty for the body of a run, and outside runs.
         is_stopping: whether the run is being stopped from outside.
+        started_version: the version of the workflow that the run was started with; None outside runs.
     """
 
     @property
     def path(self) -> str: ...
     @property
     def is_stopping(self) -> bool: ...
+    @property
+    def started_version(self) -> str | None: ...
 
     async def execute(self, step: Step, env: Any, scope: Scope) -> Any:
         """Execute a step, or return what is recorded of it: its value, or a `Failed`."""
@@ -210,6 +215,7 @@ PLAIN_BRANCHES = _PlainBranches()
 class _PlainFlow:
     path = ""
     is_stopping = False
+    started_version: str | None = None
 
     async def execute(self, step: Step, env: Any, scope: Scope) -> Any:
         return await step.definition.execute_plainly(step, env, scope)

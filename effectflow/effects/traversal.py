@@ -71,8 +71,8 @@ class Traversal:
         f: makes the effect of one item.
         key: names an item's branch in a durable run; its position does if None.
         stop_early: whether the first failure ends the rest. A defect always does.
-        decided: in a run that has handled a failure of this operator, the keys of the branches that led to
-            it: they are run again; the others complete their finalizers. None otherwise.
+        decided: in a run that has handled a failure of this operator, whether a branch led to it: those
+            are run again; the others complete their finalizers. None otherwise.
         take: is given the position and value of each item, instead of keeping them.
         decision_of: makes what is recorded of a failure, of the positions and the key that led to it.
     """
@@ -257,7 +257,11 @@ class Traversal:
             scope = operator.deciding_branch(key, item, is_keyed=is_keyed)
         else:
             decision = operator.decision
-            if decision is not None and not decision.has_ended and operator.branches.has_records(key):
+            if (
+                decision is not None
+                and not decision.has_ended
+                and operator.branches.has_records(key)
+            ):
                 scope = operator.branch(key, item, is_keyed=is_keyed)
                 await operator.run_cancelled(self.f(item), self.env, scope)
             return None

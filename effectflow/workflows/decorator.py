@@ -8,9 +8,9 @@ from typing import Any, TypeVar, overload
 
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.effects.signatures import effect_types
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, do
+from effectflow.effects.signatures import effect_types
 from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.linear import input_type
 from effectflow.workflows.migrations import Migration, check_migrations

@@ -53,7 +53,7 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
-from effectflow.effects.event_loop import is_cancellation
+from effectflow.effects.event_loop import is_cancellation, mark_as_cancelled
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
@@ -108,7 +108,7 @@ async def start_run(
     context: Mapping[str, object],
 ) -> Any:
     """Return the output or `Failed` of a new run, or of the run that has this id and input already."""
-    blueprint, checkpoints = place.blueprint, place.checkpoints
+    blueprint = place.blueprint
     input_tree = to_tree(input, path="input: $", types=blueprint.input_types)
     context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES)
     found = None if is_new else await _find(place, run_id)
@@ -144,6 +144,7 @@ async def start_run(
             Recording(),
             started=started,
             version=definition.version,
+            started_version=definition.version,
             opening=started,
         )
         return await _drive(run, place, input, is_new=True)
@@ -185,16 +186,17 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         run_id,
         known.workflow,
         place.checkpoints,
-        recording=read_recording(found.journal.entries),
+        recording=_recording(found, blueprint),
         types=blueprint.output_types,
         clock=scope.clock,
         context=_context(started),
-        started_version=_started_version(found.journal),
+        started_version=_started_version(found.written),
     )
     inside = _scope_of_body(run, scope)
     inside.forbidden = run.forbidden(effects=effects)
     input = _decode(known.initial_state, blueprint.input_types, run_id, "input")
     outcome: Any = None
+    defect: Exception | None = None
     async with run.tasks:
         try:
             outcome = await interpret(blueprint.body(input), place.env, inside)
@@ -204,7 +206,10 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         except Halt as halt:
             if halt.reason is not run.writer.halted:
                 raise
-    return run.plan(outcome)
+        except Exception as raised:
+            # Kept from the task group, which would wrap it.
+            defect = raised
+    return run.plan(outcome, defect)
 
 
 @dataclass(frozen=True)
@@ -318,6 +323,7 @@ class _Claim:
         *,
         started: Started,
         version: str,
+        started_version: str,
         opening: Entry,
         force: bool = False,
     ) -> Run:
@@ -326,6 +332,7 @@ class _Claim:
         Parameters:
             started: the first entry of the run, as the workflow would write it now.
             version: the version of the workflow that the run had last.
+            started_version: the one that it had at first, before any migration.
             opening: comes before whatever this life adds.
         """
         checkpoints, place = self._checkpoints, self._place
@@ -357,7 +364,7 @@ class _Claim:
             types=place.blueprint.output_types,
             clock=place.scope.clock,
             context=_context(started),
-            started_version=_started_version(journal) or started.version,
+            started_version=started_version,
             force=force,
             around=place.around,
             outer_operators=place.scope.operators,
@@ -399,7 +406,7 @@ async def _continue(
             structure=definition.structure,
         )
     # The recording is as the journal will be: the entry comes before whatever this life adds.
-    recording = read_recording((*found.journal.entries, resumed))
+    recording = _recording(found, blueprint, resumed)
     started = found.journal.entries[0]
     assert isinstance(started, Started)
     run = claim.run(
@@ -407,6 +414,7 @@ async def _continue(
         recording,
         started=started,
         version=known.definition.version,
+        started_version=_started_version(found.written),
         opening=resumed,
         force=force,
     )
@@ -414,6 +422,13 @@ async def _continue(
         start = plan_resume(known).start
         run.notify(RunResumed(known.run_id, start[0] if start else None))
     return await _drive(run, place, input, is_new=False)
+
+
+def _recording(found: _Found, blueprint: Blueprint, *more: Entry) -> Recording:
+    """Return what the journal records, without the steps that migrations remove."""
+    recording = read_recording((*found.journal.entries, *more))
+    recording.leave_behind((number, number) for number in blueprint.removed(found.written.entries))
+    return recording
 
 
 async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
@@ -443,6 +458,8 @@ async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
                 except BaseException as raised:
                     if is_cancellation(raised):
                         interrupted = raised
+                        # The task group uncancels the task, and then the cancellation would look stray.
+                        mark_as_cancelled(raised)
                         raise
                     # Kept from the task group, which would wrap it.
                     ended = raised
@@ -545,8 +562,9 @@ def _output(completion: Finished, blueprint: Blueprint, run_id: str) -> Any:
 
 
 def _started_version(journal: Journal) -> str:
-    first = journal.entries[0] if journal.entries else None
-    return first.version if isinstance(first, Started) else ""
+    first = journal.entries[0]
+    assert isinstance(first, Started)
+    return first.version
 
 
 def _context(started: Started) -> Mapping[str, object]:

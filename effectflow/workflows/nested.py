@@ -19,7 +19,7 @@ from effectflow.workflows.driver import Place
 
 __all__ = ["run_nested"]
 
-_NAME = str.maketrans({character: "_" for character in "/[]#"})
+_NAME = str.maketrans(dict.fromkeys("/[]#", "_"))
 
 
 async def run_nested(
@@ -113,9 +113,7 @@ class _Child:
     def fail(self, error: object, *, is_defect: bool) -> None:
         run, flow = self.run, self.flow
         record = write_error(error, self.place.blueprint.output_types, is_defect=is_defect)
-        sequence = run.writer.add(
-            ChildEnded(self.path, RunStatus.FAILED, run.now(), None, record)
-        )
+        sequence = run.writer.add(ChildEnded(self.path, RunStatus.FAILED, run.now(), None, record))
         run.add_unsettled(sequence)
         flow.unsettled.append(sequence)
         flow.last_failure = (error, sequence)

@@ -198,7 +198,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         async def perform(place: Place) -> Any:
             if not place.is_nested:
                 raise TypeError(
-                    f"call() runs {self.name!r} within a durable run, and there is none around: use start()"
+                    f"call() runs {self.name!r} within a durable run, and none is around: use start()"
                 )
             return await interpret(self.start(input, run_id=run_id), place.env, place.scope)
 

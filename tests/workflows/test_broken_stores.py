@@ -136,4 +136,4 @@ async def test_a_changed_workflow_is_refused_also_by_a_store_that_releases_nothi
         changed = await acting_otherwise.resume("r").run(app)
 
     assert isinstance(changed.failure(), DefinitionChanged)
-    assert "run 'r' was not given free: OSError('the socket is gone')" in caplog.text
+    assert "run 'r' was not released: OSError('the socket is gone')" in caplog.text

@@ -131,7 +131,7 @@ async def test_a_step_that_ends_while_the_run_is_stopped_does_not_hide_which_was
     assert isinstance(completed, Completed)
     assert isinstance(interrupted, Interrupted)
     plan = (await made.plan("r").run(app)).unwrap()
-    assert (plan.start, plan.retry_current) == ("par[1]/waiting", True)
+    assert (plan.start, plan.retry) == (("par[1]/waiting",), ("par[1]/waiting",))
 
 
 async def test_a_step_that_timed_out_before_the_run_was_stopped_is_not_said_to_be_cut_off(

@@ -88,7 +88,7 @@ async def test_a_predicate_that_raises_does_not_keep_the_failure_out_of_the_jour
     [failed] = [entry for entry in await read_entries(store, "r") if isinstance(entry, Failed)]
     assert (failed.error.message, failed.retryable) == ("bad", True)
     assert "ZeroDivisionError" in caplog.text
-    assert (await failing.plan("r").run(app)).unwrap().retry_current
+    assert (await failing.plan("r").run(app)).unwrap().retry == ("act",)
 
 
 @dataclass

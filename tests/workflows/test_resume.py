@@ -42,6 +42,7 @@ from effectflow.checkpoint import (
     CheckpointStore,
     Completed,
     CorruptCheckpoint,
+    Decided,
     DefinitionChanged,
     Failed,
     Interrupted,
@@ -49,7 +50,6 @@ from effectflow.checkpoint import (
     NotSerializable,
     OutcomeUnknown,
     Owner,
-    Recorded,
     RunBusy,
     RunConflict,
     RunNotFound,
@@ -147,7 +147,7 @@ async def test_a_failed_step_is_run_again_and_those_before_it_are_not(store: Mem
     assert isinstance(checkpoint.state, Failed)
     assert checkpoint.status is RunStatus.FAILED
     plan = (await three_acts.plan("r").run(app)).unwrap()
-    assert (plan.start, plan.retry_current, plan.skip) == ("act#2", True, ("act",))
+    assert (plan.start, plan.retry, plan.skip) == (("act#2",), ("act#2",), ("act",))
 
     app.world.broken.clear()
     assert await three_acts.resume("r").run(app) == Success(ALL)
@@ -492,9 +492,9 @@ async def test_time_and_chance_between_steps_are_recorded(store: MemoryStore) ->
     result = (await chancy.resume("r").run(app)).unwrap()
 
     recorded = {
-        entry.step: entry.value
+        entry.path: entry.value
         for entry in await read_entries(store, "r")
-        if isinstance(entry, Recorded)
+        if isinstance(entry, Decided)
     }
     assert recorded["now"] == {"$datetime": result[0].isoformat()}
     assert recorded["random"] == result[1]

@@ -53,6 +53,9 @@ class TransitionExhausted(RetryExhausted[str]):
         )
         self.args = (message,)
 
+    def __str__(self) -> str:
+        return str(self.args[0])
+
 
 class UndeclaredState(Exception):
     """An action yielded a state that its transition does not declare: a defect of the code.

@@ -1,0 +1,174 @@
+"""Journals as short text, and runs that continue from the first entries of a journal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import anyio.lowlevel
+from returns.result import Result
+
+from effectflow import Effect, Workflow, from_async, never, sleep, with_checkpointing
+from effectflow.checkpoint import (
+    BeforeStep,
+    BranchesEnded,
+    CancelRequested,
+    ChildEnded,
+    ChildStarted,
+    Completed,
+    Decided,
+    Entry,
+    Failed,
+    Finished,
+    Interrupted,
+    Resumed,
+    RunStatus,
+    Started,
+    Waiting,
+    read_entries,
+)
+from effectflow.stores import MemoryStore
+from effectflow.testing import TestClock
+from tests.apps import App, Broken, app_on, note
+
+AnyEffect = Effect[Any, Any, Any]
+AnyWorkflow = Workflow[Any, Any, Any, Any]
+
+
+# Steps that tests name.
+
+
+def act(name: str, seconds: float = 0) -> AnyEffect:
+    """Return a step that notes its name, takes this time, and yields its name."""
+    work = note(name).map_err(lambda _: Broken(name)).and_then(lambda _: sleep(seconds))
+    return with_checkpointing(name, work.map(lambda _: name), error=Broken)
+
+
+def late(name: str, seconds: float) -> AnyEffect:
+    """Return a step that takes this time before it notes its name, and yields it."""
+    work = sleep(seconds).and_then(lambda _: note(name).map_err(lambda _: Broken(name)))
+    return with_checkpointing(name, work.map(lambda _: name), error=Broken)
+
+
+def hang(name: str) -> AnyEffect:
+    """Return a step that notes its name and never ends."""
+    return with_checkpointing(name, note(name).and_then(lambda _: never()))
+
+
+def after_others(effect: AnyEffect) -> AnyEffect:
+    """Let the flows beside this one come to rest before it begins."""
+
+    async def rest(_: object) -> None:
+        for _ in range(30):
+            await anyio.lowlevel.checkpoint()
+
+    return from_async(rest).and_then(lambda _: effect)
+
+
+# Lives of a run.
+
+
+def clock_at(seconds: float = 0) -> TestClock:
+    """Return a clock that stands this many seconds after the beginning of all tests."""
+    return TestClock(datetime(2000, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds))
+
+
+async def start(
+    made: AnyWorkflow, app: App, *, at: float = 0, input: object = None
+) -> Result[Any, Any]:
+    """Start the run "r"."""
+    return await clock_at(at).run(made.start(input, run_id="r"), app)
+
+
+async def resume(
+    made: AnyWorkflow, app: App, *, at: float = 0, force: bool = False
+) -> Result[Any, Any]:
+    """Resume the run "r"."""
+    return await clock_at(at).run(made.resume("r", force=force), app)
+
+
+def next_life(app: App, *, failing: tuple[str, ...] = (), store: MemoryStore | None = None) -> App:
+    """Return an app with a new world, on the same store or another one."""
+    found = app.checkpoints.store if store is None else store
+    return app_on(found, failing=failing)
+
+
+# Journals.
+
+
+async def cut(store: Any, count: int, run_id: str = "r") -> MemoryStore:
+    """Return a store that has the first entries of a run, as a crash after them leaves it."""
+    shorter = MemoryStore()
+    records = (await store.read(run_id))[:count]
+    info = await store.info(run_id)
+    last = (await read_entries(store, run_id))[len(records) - 1]
+    status = last.status if isinstance(last, Finished) else RunStatus.RUNNING
+    lease = await shorter.claim(run_id, owner="test", seconds=60)
+    summary = replace(info.summary, status=status)
+    bodies = [record.body for record in records]
+    await shorter.append(lease, bodies, after=0, summary=summary, release=True)
+    return shorter
+
+
+async def journal(store: Any, run_id: str = "r") -> list[str]:
+    """Return the entries of a run, each as a line of text."""
+    entries = await read_entries(store, run_id)
+    return [line(entry, entries) for entry in entries]
+
+
+def line(entry: Entry, entries: list[Entry]) -> str:
+    """Return an entry as text, with the entries that it settles and its causes."""
+    text = _name(entry)
+    if isinstance(entry, Decided) and entry.failed:
+        text += " failed"
+    because = getattr(entry, "because", ())
+    if because:
+        text += f" because {_names(because, entries)}"
+    for end in getattr(entry, "source_ends", ()):
+        cause = "" if end.sequence is None else f" by {_name(entries[end.sequence - 1])}"
+        text += f" ({end.kind}{cause})"
+    settles = getattr(entry, "settles", ())
+    if settles:
+        text += f" <- {_names(settles, entries)}"
+    return text
+
+
+def _names(ranges: Any, entries: list[Entry]) -> str:
+    failures = (Failed, ChildEnded, Decided)
+    return ", ".join(
+        _name(entries[number - 1])
+        for first, last in ranges
+        for number in range(first, last + 1)
+        if isinstance(entries[number - 1], failures)
+    )
+
+
+def _name(entry: Entry) -> str:
+    match entry:
+        case Started():
+            return "started"
+        case Resumed():
+            return "resumed"
+        case BeforeStep(step=path, attempt=attempt):
+            return f"B {path}" if attempt == 1 else f"B{attempt} {path}"
+        case Completed(step=path):
+            return f"C {path}"
+        case Failed(step=path):
+            return f"F {path}"
+        case Interrupted(step=path):
+            return f"I {path}" if entry.in_progress else "I"
+        case Decided(path=path):
+            return f"D {path}"
+        case BranchesEnded(path=path):
+            return f"E {path}"
+        case Waiting(path=path):
+            return f"W {path}"
+        case ChildStarted(path=path):
+            return f"child {path}"
+        case ChildEnded(path=path, status=status):
+            return f"child {path} {status}"
+        case CancelRequested():
+            return "cancel"
+        case Finished(status=status):
+            return str(status)

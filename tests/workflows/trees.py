@@ -1,0 +1,260 @@
+"""Programs made of every operator, as trees that Hypothesis draws, and what their runs do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import anyio
+from hypothesis import strategies as st
+
+from effectflow import (
+    Checkpoints,
+    Effect,
+    bracket,
+    die,
+    fail,
+    from_async,
+    never,
+    now,
+    par,
+    par_traverse,
+    pure,
+    race,
+    sleep,
+    suspend,
+    with_checkpointing,
+    workflow,
+)
+from effectflow.checkpoint import current_step
+from tests.apps import Broken, Crash
+
+AnyEffect = Effect[Any, Any, Any]
+
+End: TypeAlias = Literal["ok", "fail", "die", "hang"]
+"""How a program ends, in every life: it succeeds, fails, ends in a defect, or never."""
+
+
+@dataclass
+class TreeWorld:
+    """What the steps of a tree did.
+
+    Attributes:
+        begun: the paths of steps, in order.
+        uses: for the path of a step, the resources that it uses.
+        releases: for the path of a step, the resource that it releases.
+        thaw: where it is given, no step ends before it, and then each ends in a defect.
+    """
+
+    begun: list[str] = field(default_factory=list[str])
+    uses: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    releases: dict[str, int] = field(default_factory=dict[str, int])
+    thaw: anyio.Event | None = None
+
+
+@dataclass(frozen=True)
+class TreeApp:
+    checkpoints: Checkpoints
+    world: TreeWorld = field(default_factory=TreeWorld)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A program: an operator, and the programs that it is made of."""
+
+    kind: str
+    parts: tuple[Tree, ...] = ()
+    name: str = "a"
+
+    def __repr__(self) -> str:
+        inside = ", ".join(map(repr, self.parts))
+        name = f":{self.name}" if self.kind in STEPS else ""
+        return f"{self.kind}{name}({inside})" if inside else f"{self.kind}{name}"
+
+
+STEPS = {"ok", "bad", "crash", "hang"}
+_LEAVES: dict[str, End] = {
+    "ok": "ok",
+    "bad": "fail",
+    "crash": "die",
+    "hang": "hang",
+    "plain fail": "fail",
+    "plain die": "die",
+    "now": "ok",
+    "sleep": "ok",
+    "pure": "ok",
+}
+
+
+def end_of(tree: Tree) -> End | None:
+    """Return how a tree ends; None if that depends on the scheduling."""
+    ends = [end_of(part) for part in tree.parts]
+    if None in ends:
+        return None
+    match tree.kind, ends:
+        case _, []:
+            return _LEAVES[tree.kind]
+        case "seq", [first, second]:
+            return first if first != "ok" else second
+        case "result", [only]:
+            return "ok" if only == "fail" else only
+        case "recover", [first, second]:
+            return second if first == "fail" else first
+        case "tap_err", [first, second]:
+            return first if first != "fail" or second == "ok" else second
+        case (("on_exit" | "bracket"), [_, "hang"]):
+            return None
+        case (("on_exit" | "bracket"), [first, second]):
+            return first if first != "ok" else second
+        case (("par" | "traverse"), [first, second]):
+            bad = [end for end in ends if end in ("fail", "die")]
+            if len(bad) > 1:
+                return None
+            return bad[0] if bad else "hang" if "hang" in ends else "ok"
+        case "race", [first, second]:
+            finite = [end for end in ends if end != "hang"]
+            if len(finite) > 1:
+                return None
+            return finite[0] if finite else "hang"
+        case "timeout", [only]:
+            return "fail" if only == "hang" else only
+        case "step", [only]:
+            return only
+        case _:
+            raise AssertionError(tree)
+
+
+def trees(leaves: int = 8) -> st.SearchStrategy[Tree]:
+    """Return trees that end in a way that does not depend on the scheduling."""
+    name = st.sampled_from("ab")
+    leaf = st.builds(Tree, st.sampled_from(sorted(_LEAVES)), st.just(()), name)
+
+    def larger(part: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
+        one = st.builds(Tree, st.sampled_from(["result", "timeout"]), st.tuples(part), name)
+        two = st.builds(
+            Tree,
+            st.sampled_from(
+                [
+                    "seq",
+                    "seq",
+                    "recover",
+                    "tap_err",
+                    "on_exit",
+                    "bracket",
+                    "par",
+                    "traverse",
+                    "race",
+                ]
+            ),
+            st.tuples(part, part),
+            name,
+        )
+        return st.one_of(one, two, two)
+
+    found = st.recursive(leaf, larger, max_leaves=leaves)
+    return found.filter(lambda tree: end_of(tree) not in (None, "hang"))
+
+
+def effect_of(tree: Tree) -> AnyEffect:
+    """Return the program of a tree."""
+    return _Building().build(tree, (), None)
+
+
+class _Building:
+    def __init__(self) -> None:
+        self.resources = 0
+
+    def build(self, tree: Tree, uses: tuple[int, ...], releases: int | None) -> AnyEffect:
+        """Return the program of a tree, within the use or the release of resources."""
+        parts = tree.parts
+
+        def part(number: int) -> AnyEffect:
+            return self.build(parts[number], uses, releases)
+
+        match tree.kind:
+            case "ok" | "bad" | "crash" | "hang":
+                return self.step(tree, uses, releases)
+            case "plain fail":
+                return fail(Broken("plain"))
+            case "plain die":
+                return suspend(lambda: die(Crash("plain")))
+            case "now":
+                return now().map(lambda _: "now")
+            case "sleep":
+                return sleep(1).map(lambda _: "slept")
+            case "pure":
+                return pure("pure")
+            case "seq":
+                first, second = part(0), part(1)
+                return first.and_then(lambda _: second)
+            case "result":
+                return part(0).result().map(repr)
+            case "timeout":
+                return part(0).timeout(10 if end_of(parts[0]) == "hang" else 1000)
+            case "recover":
+                first, second = part(0), part(1)
+                return first.or_else(lambda _: second)
+            case "tap_err":
+                first, second = part(0), part(1)
+                return first.tap_err(lambda _: second)
+            case "on_exit":
+                return part(0).on_exit(part(1))
+            case "bracket":
+                self.resources += 1
+                resource = self.resources
+                acquire = self.step(Tree("ok"), uses, releases)
+                use = self.build(parts[0], (*uses, resource), releases)
+                release = self.build(parts[1], uses, resource)
+                return bracket(acquire, lambda _: release, lambda _: use)
+            case "par":
+                return par(part(0), part(1))
+            case "traverse":
+                both = [part(0), part(1)]
+                return par_traverse([0, 1], lambda n: both[n], key=lambda n: f"k{n}")
+            case "race":
+                return race([part(0), part(1)])
+            case _:
+                raise AssertionError(tree)
+
+    def step(self, tree: Tree, uses: tuple[int, ...], releases: int | None) -> AnyEffect:
+        async def begin(app: TreeApp) -> None:
+            path = current_step().step
+            app.world.begun.append(path)
+            app.world.uses[path] = uses
+            if releases is not None:
+                app.world.releases[path] = releases
+            if app.world.thaw is not None:
+                await app.world.thaw.wait()
+                raise Crash("frozen")
+
+        def body(app: TreeApp) -> AnyEffect:
+            match tree.kind:
+                case "ok":
+                    return pure(tree.name)
+                case "bad":
+                    return fail(Broken(tree.name))
+                case "crash":
+                    return die(Crash(tree.name))
+                case _:
+                    return never()
+
+        async def both(app: TreeApp) -> TreeApp:
+            await begin(app)
+            return app
+
+        work = from_async(both).and_then(body)
+        return with_checkpointing(tree.name, work, error=Broken)
+
+
+def workflow_of(tree: Tree) -> Any:
+    """Return a workflow whose body is a tree."""
+
+    @workflow(name="tree")
+    def made(_: object) -> Effect[Any, Broken, Any]:
+        return effect_of(tree)
+
+    return made
+
+
+Predicate = Callable[[Tree], bool]
