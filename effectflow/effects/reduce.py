@@ -37,7 +37,7 @@ def par_reduce(
     fan_in: int = FAN_IN,
     key: Callable[[A], object] | None = None,
 ) -> Effect[Env, E | E2, B]:
-    """Run `f(item)` for every item in parallel, and yield the one value that `reduce` makes of the values.
+    """Run `f(item)` for every item in parallel, and yield one value that `reduce` makes of the values.
 
     Values are combined in groups of `fan_in`, in the order of the items. The values of these groups are
     combined in groups again, until one is left. The groups depend only on the order of the items. A group
