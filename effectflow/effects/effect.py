@@ -185,9 +185,9 @@ class Effect(Generic[Env, E, A]):
     ) -> Effect[Env2, E | E2, A | B]:
         """Continue with the effect `handler(error)` after an error of this class. Others pass.
 
-        Python's type system cannot remove one class from a union of type variables, so the type keeps all
-        of `E`. To narrow it, use `result()`, or `or_else` with a function that distinguishes the errors
-        by `match` or `isinstance`.
+        Python's type system cannot remove one class from a union of type variables, so the type keeps
+        all of `E`. To narrow it, use `result()`, or `or_else` with a function that distinguishes the
+        errors by `match` or `isinstance`.
 
         Example:
             >>> from effectflow import fail, pure
@@ -237,8 +237,8 @@ class Effect(Generic[Env, E, A]):
         """Cancel this effect after this many seconds of the run's clock, and fail with TimedOut.
 
         Its finalizers have run by then. In a durable run the absolute deadline is recorded, so a resume
-        waits only for the remaining time. An expired timeout that the workflow went on from stands. If it
-        ended the run, a resume sets a new deadline.
+        waits only for the remaining time. An expired timeout that the workflow went on from stands. If
+        it ended the run, a resume sets a new deadline.
         """
         return timeout(self, seconds)
 
@@ -267,16 +267,16 @@ class Effect(Generic[Env, E, A]):
     ) -> Effect[Any, Any, Any]:
         """Run this effect again while it fails, according to the policy.
 
-        Defects and interruptions are not retried. In a durable run each decision is recorded with the end
-        of its delay, so a resume waits only for the remaining time. If giving up ended the run, a resume
-        repeats the last attempt. Every attempt of a step in this effect is a separate step with its own
-        idempotency key; `@step(retry=policy)` uses one key for all attempts.
+        Defects and interruptions are not retried. In a durable run each decision is recorded with the
+        end of its delay, so a resume waits only for the remaining time. If giving up ended the run, a
+        resume repeats the last attempt. Every attempt of a step in this effect is a separate step with
+        its own idempotency key; `@step(retry=policy)` uses one key for all attempts.
 
         Parameters:
             policy: the number of attempts and their delays.
             when: whether an error is worth another attempt. Other errors are failures immediately.
-            on_retry: receives each failed attempt, including the last one. It may return an effect, which
-                is run and must not fail; a failure is a defect, raised as TypeError.
+            on_retry: receives each failed attempt, including the last one. It may return an effect,
+                which is run and must not fail; a failure is a defect, raised as TypeError.
 
         Fails with RetryExhausted when the policy allows no more attempts. Raises ValueError for a policy
         without a bound.
@@ -303,8 +303,9 @@ class Effect(Generic[Env, E, A]):
     ) -> Effect[Env2, E2, A2]:
         """Pass each event to `f` immediately. The emitter continues when `f` has taken the event.
 
-        Nothing is buffered. `f` may be a plain function, an async function, or one that returns an effect.
-        A failure of that effect is a defect, raised as TypeError. `f` may emit to the next outer listener.
+        Nothing is buffered. `f` may be a plain function, an async function, or one that returns an
+        effect. A failure of that effect is a defect, raised as TypeError. `f` may emit to the next
+        outer listener.
 
         Example:
             >>> from effectflow import emit
@@ -332,8 +333,8 @@ class Effect(Generic[Env, E, A]):
     ) -> Effect[Any, E2 | ExecutorError, A2]:
         """Run this effect where the executor runs work, in the environment of the worker.
 
-        The whole effect is sent. `executor.apply(function, item)` is cheaper for many items: it sends only
-        the item, and the worker creates the effect.
+        The whole effect is sent. `executor.apply(function, item)` is cheaper for many items: it sends
+        only the item, and the worker creates the effect.
         """
         return executor.apply(nodes.itself, self)
 
@@ -345,10 +346,10 @@ class Effect(Generic[Env, E, A]):
         """Run `finalizer` exactly once when this effect has ended, however it ended.
 
         `finalizer` is an effect, or a function that receives the `Exit` and returns one. It is shielded
-        from cancellation. If the effect ended in a defect or an interruption, a defect of the finalizer is
-        added as a note; otherwise it is raised. In a durable run, the steps of a finalizer settle a failure,
-        like those of `tap_err`. If the run is stopped from outside, the finalizer ends before its next
-        step, and the resume executes that step.
+        from cancellation. If the effect ended in a defect or an interruption, a defect of the finalizer
+        is added as a note; otherwise it is raised. In a durable run, the steps of a finalizer settle a
+        failure, like those of `tap_err`. If the run is stopped from outside, the finalizer ends before
+        its next step, and the resume executes that step.
         """
         if not isinstance(finalizer, Effect):
             return nodes.OnExit(self, finalizer)
