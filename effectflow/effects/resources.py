@@ -1,7 +1,7 @@
 """Resources that are acquired, used, and always released.
 
-The idea comes from Haskell's `bracket`. Here, a cancellation never cuts off an acquisition. So at no moment
-does a resource exist that nothing will release.
+The idea comes from Haskell's `bracket`. Here, a cancellation never cuts off an acquisition. So at no
+moment does a resource exist that nothing will release.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def bracket(
 ) -> Effect[Env, E | E2 | E3, A]:
     """Acquire a resource, use it, and release it exactly once, however the use ends.
 
-    Acquire and release are shielded from cancellation, which takes effect in between. If both the use and
-    the release fail, the error of the use stands, and the other one is in its trail and notes. If only the
-    release fails, its error is the failure of the whole.
+    Acquire and release are shielded from cancellation, which takes effect in between. If both the use
+    and the release fail, the error of the use stands, and the other one is in its trail and notes. If
+    only the release fails, its error is the failure of the whole.
 
     In a durable run, a release that is a step settles a failure of the use: the resource is gone, so a
-    resume fails with the same failure. If the run is stopped from outside, such a release is not run, because
-    the resume continues to use the resource. If the run itself cancels the use, as a `timeout` does, the
-    release runs. Do not put into a step what each process must acquire again.
+    resume fails with the same failure. If the run is stopped from outside, such a release is not run,
+    because the resume continues to use the resource. If the run itself cancels the use, as a `timeout`
+    does, the release runs. Do not put into a step what each process must acquire again.
 
-    On asyncio, acquire and release run in separate tasks. What must be exited by the task that entered it,
-    such as a task group, belongs into one `from_async` with `async with`.
+    On asyncio, acquire and release run in separate tasks. What must be exited by the task that entered
+    it, such as a task group, belongs into one `from_async` with `async with`.
 
     Parameters:
         acquire: yields the resource. If it fails, nothing is released.
@@ -97,8 +97,8 @@ class Acquisition(Generic[Env, E, *Rs]):
     def use(self, f: Callable[[Unpack[Rs]], Effect[Env, E2, A]]) -> Effect[Env, E | E2, A]:
         """Run `f(*resources)` with all resources acquired.
 
-        If one cannot be acquired, the ones before it are released. Every release runs, even if another one
-        fails.
+        If one cannot be acquired, the ones before it are released. Every release runs, even if another
+        one fails.
         """
 
         def nested(held: tuple[Any, ...]) -> AnyEffect:

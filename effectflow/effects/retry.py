@@ -32,8 +32,8 @@ _LONGEST = 365 * 24 * 3600.0
 class RetryPolicy:
     """The number of retries and their delays. Immutable; each method returns a new policy.
 
-    Create one with `constant`, `linear`, `exponential` or `fibonacci`. It needs a bound before it is used:
-    `with_max_retries`, `with_max_elapsed`, or explicitly `without_bound`.
+    Create one with `constant`, `linear`, `exponential` or `fibonacci`. It needs a bound before it is
+    used: `with_max_retries`, `with_max_elapsed`, or explicitly `without_bound`.
 
     Example:
         >>> policy = RetryPolicy.exponential(0.1).with_max_retries(4).with_max_delay(0.5)

@@ -257,8 +257,8 @@ class Scope:
         operators: those that may cancel it, outermost first. A shield ends the list.
         is_shielded: whether it is part of an acquisition or a finalizer.
         is_observing: whether it only reacts to a failure that goes on, as the handler of `tap_err` does.
-        limit: the place in the journal after which nothing recorded counts here: what an operator decided
-            there has cancelled this flow.
+        limit: the place in the journal after which nothing recorded counts here: what an operator
+            decided there has cancelled this flow.
         clock: tells the time.
         step: what is known of the step whose body this is part of, or None between steps.
         sink: takes the events that are emitted; None if there is no listener.
