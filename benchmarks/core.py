@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import floor
@@ -71,7 +72,7 @@ async def repeat(start: Callable[[], Awaitable[object]], times: int) -> None:
         await start()
 
 
-async def at_once(starts: list[Callable[[], Awaitable[object]]]) -> None:
+async def at_once(starts: Sequence[Callable[[], Awaitable[object]]]) -> None:
     async with asyncio.TaskGroup() as group:
         for start in starts:
             group.create_task(_run(start))
@@ -109,35 +110,44 @@ GOALS = {
 MEMORY, ONE, MANY, ALONE, RATE = GOALS
 
 
+async def measure_in_memory(table: Table) -> None:
+    app = App(Checkpoints(MemoryStore()))
+    ours = await multiples(lambda: count.start(1000).run_or_raise(app), 1000)
+    theirs = await multiples(lambda: floor.drive(floor.count(1000), floor.MemoryRun()), 1000)
+    table.add(MEMORY, ours, theirs)
+    start = count.start(1)
+    table.add(ONE, await multiples(lambda: repeat(lambda: start.run_or_raise(app), 200), 200))
+
+
+async def measure_many(table: Table, app: App, writer: floor.Writer, name: str) -> None:
+    began = time.perf_counter()
+    ours = await multiples(
+        lambda: at_once([partial(count.start(20).run_or_raise, app)] * 200), 4000
+    )
+    rate = 4000 / (time.perf_counter() - began)
+    runs = [floor.SqliteRun(writer, f"{name}-{number}") for number in range(200)]
+    began = time.perf_counter()
+    drives = [partial(floor.drive, floor.count(20), run) for run in runs]
+    theirs = await multiples(lambda: at_once(drives), 4000)
+    table.add(MANY, ours, theirs)
+    table.add(RATE, rate, 4000 / (time.perf_counter() - began))
+
+
+async def measure_alone(table: Table, app: App, writer: floor.Writer, name: str) -> None:
+    ours = await multiples(lambda: count.start(300).run_or_raise(app), 300)
+    run = floor.SqliteRun(writer, f"{name}-alone")
+    theirs = await multiples(lambda: floor.drive(floor.count(300), run), 300)
+    table.add(ALONE, ours, theirs)
+
+
 async def measure(folder: str, table: Table) -> None:
     writer = floor.Writer(f"{folder}/floor.db")
     for number in range(ROUNDS):
-        app = App(Checkpoints(MemoryStore()))
-        ours = await multiples(lambda app=app: count.start(1000).run_or_raise(app), 1000)
-        theirs = await multiples(lambda: floor.drive(floor.count(1000), floor.MemoryRun()), 1000)
-        table.add(MEMORY, ours, theirs)
-        start = count.start(1)
-        table.add(ONE, await multiples(lambda: repeat(lambda: start.run_or_raise(app), 200), 200))
+        await measure_in_memory(table)
         async with SqliteStore(f"{folder}/{number}.db") as store:
             app = App(Checkpoints(store))
-            began = time.perf_counter()
-            mine = [lambda: count.start(20).run_or_raise(app)] * 200
-            ours = await multiples(lambda: at_once(mine), 4000)
-            rate = 4000 / (time.perf_counter() - began)
-            began = time.perf_counter()
-            others = [
-                lambda run=f"{number}-{one}": floor.drive(
-                    floor.count(20), floor.SqliteRun(writer, run)
-                )
-                for one in range(200)
-            ]
-            theirs = await multiples(lambda: at_once(others), 4000)
-            table.add(MANY, ours, theirs)
-            table.add(RATE, rate, 4000 / (time.perf_counter() - began))
-            ours = await multiples(lambda: count.start(300).run_or_raise(app), 300)
-            run = floor.SqliteRun(writer, f"alone-{number}")
-            theirs = await multiples(lambda: floor.drive(floor.count(300), run), 300)
-            table.add(ALONE, ours, theirs)
+            await measure_many(table, app, writer, str(number))
+            await measure_alone(table, app, writer, str(number))
 
 
 def import_time(what: str) -> float:

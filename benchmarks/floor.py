@@ -1,9 +1,9 @@
 """The least code that does the essential work of a durable step, as a floor for what one costs.
 
-Each step encodes BeforeStep and Completed as JSON, digests its arguments, chains the entries by SHA-256,
-and waits until they are durable before it runs: in memory, or on SQLite through one writer thread with
-group commit (WAL, synchronous=FULL; fence and sequence checked in the same transaction). It has no errors,
-cancellation, scopes, observers or types. `core.py` measures it beside effectflow.
+Each step encodes BeforeStep and Completed as JSON, digests its arguments, chains the entries by
+SHA-256, and waits until they are durable before it runs: in memory, or on SQLite through one writer
+thread with group commit (WAL, synchronous=FULL; fence and sequence checked in the same transaction). It
+has no errors, cancellation, scopes, observers or types. `core.py` measures it beside effectflow.
 """
 
 from __future__ import annotations
@@ -87,8 +87,10 @@ class Writer:
             "PRAGMA journal_mode = WAL",
             "PRAGMA synchronous = FULL",
             "CREATE TABLE runs (run TEXT PRIMARY KEY, fence INT, length INT) WITHOUT ROWID",
-            "CREATE TABLE entries (run TEXT, sequence INT, at REAL, body BLOB,"
-            " PRIMARY KEY (run, sequence)) WITHOUT ROWID",
+            (
+                "CREATE TABLE entries (run TEXT, sequence INT, at REAL, body BLOB,"
+                " PRIMARY KEY (run, sequence)) WITHOUT ROWID"
+            ),
         ):
             database.execute(statement)
         while True:

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 
 from effectflow.checkpoint.checkpoints import CheckpointPolicy, Checkpoints, HasCheckpoints
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.run_info import StepInfo, current_step, run_context, step_info
+from effectflow.checkpoint.run_info import (
+    StepInfo,
+    current_step,
+    run_context,
+    started_version,
+    step_info,
+)
 from effectflow.checkpoint.step import Step, step, with_checkpointing
 
 if TYPE_CHECKING:
@@ -169,6 +175,7 @@ __all__ = [
     "read_entries",
     "read_exported",
     "run_context",
+    "started_version",
     "step",
     "step_info",
     "verify_run",

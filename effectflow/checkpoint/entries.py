@@ -155,13 +155,15 @@ class SourceEnd:
         finalizer: the path of the finalizer.
         kind: "success"; "failure" or "defect" of a step that has an entry, or of none; "cancelled".
         sequence: the entry of the failure, or of the decision that cancelled the source.
-        error: a failure or defect that has no entry of its own.
+        error: a failure or defect that has no entry of its own. A resume does not run the source then.
+        reached: with such an error, the last segment of each name that the flow has used so far.
     """
 
     finalizer: str
     kind: str
     sequence: int | None = None
     error: ErrorRecord | None = None
+    reached: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

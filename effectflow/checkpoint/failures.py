@@ -31,6 +31,22 @@ from effectflow.checkpoint.values.exceptions import (
 __all__ = ["is_exact", "read_error", "write_error"]
 
 
+class RecordedDefect(Exception):
+    """Stands for a defect of an earlier life whose class is neither declared nor built in.
+
+    Attributes:
+        name: the name of its class.
+        message: its text.
+        traceback: where it was raised.
+    """
+
+    def __init__(self, name: str, message: str, traceback: str) -> None:
+        self.name = name
+        self.message = message
+        self.traceback = traceback
+        super().__init__(f"{name}: {message}")
+
+
 def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRecord:
     """The record of an error. One that has no exact form keeps its name and message alone."""
     return ErrorRecord(
@@ -51,7 +67,8 @@ def _traceback_of(error: object) -> str:
 def read_error(record: ErrorRecord, step: str, types: KnownTypes) -> Any:
     """The error that a record was made of.
 
-    Fails (raises) with NotSerializable if it has no exact form or its class was not declared.
+    Fails (raises) with NotSerializable if it has no exact form or its class was not declared. A defect
+    is not declared, by definition: a RecordedDefect stands for it then.
     """
     value = record.value
     try:
@@ -64,6 +81,8 @@ def read_error(record: ErrorRecord, step: str, types: KnownTypes) -> Any:
             return put_together(found, args, state)
     except (MalformedValue, LookupError, TypeError, ValueError, AttributeError):
         pass
+    if record.traceback is not None:
+        return RecordedDefect(record.type, record.message, record.traceback)
     raise NotSerializable(
         step,
         f"it failed with {record.type}: {record.message}; the workflow handled that and went on, so a "

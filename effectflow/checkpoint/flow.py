@@ -22,7 +22,7 @@ from effectflow.checkpoint.values import KnownTypes, digest_of, from_tree, to_tr
 from effectflow.effects.errors import LeftToResume, Parked
 from effectflow.effects.nodes import Failed, FromFn, Step
 from effectflow.effects.operators import Operator
-from effectflow.effects.paths import child_path, step_path
+from effectflow.effects.paths import StepPath, child_path, step_path
 from effectflow.effects.scope import Branches, Finalization, Scope
 
 if TYPE_CHECKING:
@@ -99,6 +99,10 @@ class DurableFlow:
     def is_stopping(self) -> bool:
         return self.run.is_stopping
 
+    @property
+    def started_version(self) -> str | None:
+        return self.run.started_version
+
     def stop(self) -> None:
         self.run.stop()
 
@@ -151,7 +155,7 @@ class DurableFlow:
         path = self.next_path("sleep")
         is_durable = self.is_recording and not scope.is_shielded
         if not is_durable or not seconds > 0:
-            await scope.clock.sleep(seconds)
+            await run.sleep(path, seconds, scope)
             return
         run.writer.check()
         until: float
@@ -179,6 +183,14 @@ class DurableFlow:
         count = self._occurrences.get(name, 0) + 1
         self._occurrences[name] = count
         return step_path(self.path, name, count)
+
+    def reached(self) -> tuple[str, ...]:
+        """Return the last segment of each name that the flow has used."""
+        return tuple(step_path("", name, count) for name, count in self._occurrences.items())
+
+    def skip_to(self, reached: tuple[str, ...]) -> None:
+        """Continue behind the segments that an earlier life had used, without coming to them."""
+        self._occurrences = {segment.name: segment.occurrence for segment in map(StepPath, reached)}
 
     def path_to_come(self, name: str) -> str:
         """Return the path that the next occurrence of a name will have."""
@@ -538,6 +550,7 @@ class DurableFinalization:
             error = read_error(recorded.error, self.path, run.types)
         except NotSerializable as unreadable:
             raise run.writer.halt(unreadable) from unreadable
+        self.outer.skip_to(recorded.reached)
         run.replayed_failure(self.path, error)
         if recorded.kind == "defect":
             raise error
@@ -579,4 +592,10 @@ class DurableFinalization:
         if known is not None and known[0] is error:
             return SourceEnd(path, kind, known[1])
         record = write_error(error, run.types, is_defect=not is_failure)
-        return SourceEnd(path, kind, None, record)
+        if is_failure:
+            try:
+                read_error(record, path, run.types)
+            except NotSerializable as unreadable:
+                # Nothing is released before a resume could have the failure again.
+                raise run.writer.halt(unreadable) from unreadable
+        return SourceEnd(path, kind, None, record, self.outer.reached())

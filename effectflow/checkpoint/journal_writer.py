@@ -58,6 +58,7 @@ class JournalWriter:
         self.length = length
         self.completed_since_save = 0
         self.is_released = False
+        self._is_ending = False
         self.due: float | None = None
         self.is_watched = False
         self.on_halt: Callable[[], object] | None = None
@@ -116,6 +117,8 @@ class JournalWriter:
         while self._is_saving:
             await self._next_save()
         self.check()
+        # From here on the lease may be released before this process knows it.
+        self._is_ending = True
         try:
             await self._save_batch(status, release=True)
         except Halt:
@@ -136,7 +139,7 @@ class JournalWriter:
         """Release the lease, if it is still ours. Never fails: the lease would expire by itself."""
         if self.is_released:
             return
-        self.is_released = True
+        self.is_released = self._is_ending = True
         try:
             with anyio.move_on_after(5, shield=True):
                 await self.checkpoints.store.release(self.lease)
@@ -156,6 +159,8 @@ class JournalWriter:
 
     def lose_lease(self, error: LeaseLost) -> None:
         """End the run, since another process holds its lease."""
+        if self._is_ending or self.is_released:
+            return
         self.halt(error)
         if self.on_halt is not None:
             self.on_halt()

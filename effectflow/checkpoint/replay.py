@@ -158,6 +158,15 @@ class Recording:
     left_behind: set[str] = field(default_factory=set[str])
     reopenings: int = 0
 
+    def leave_behind(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Let flows pass over what they came to in these ranges of entries."""
+        for first, last in ranges:
+            for flow in self.flows.values():
+                gone = [item for item in flow.items if first <= item.sequence <= last]
+                if gone:
+                    self.left_behind.update(item.path for item in gone)
+                    flow.items = [item for item in flow.items if item not in gone]
+
 
 def read_recording(entries: Iterable[Entry]) -> Recording:
     """Return what a journal records for a resume of the run. Pure."""
@@ -263,11 +272,7 @@ class _Reader:
 
     def _leave_behind(self, entry: Resumed) -> None:
         recording = self.recording
-        for first, last in entry.abandoned:
-            for flow in recording.flows.values():
-                gone = [item for item in flow.items if first <= item.sequence <= last]
-                recording.left_behind.update(item.path for item in gone)
-                flow.items = [item for item in flow.items if item not in gone]
+        recording.leave_behind(entry.abandoned)
         if entry.reopened:
             recording.reopenings += 1
         for path in entry.reopened:

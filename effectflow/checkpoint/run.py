@@ -390,7 +390,8 @@ class Run:
         self.add_unsettled(sequence)
         flow.unsettled.append(sequence)
         flow.last_failure = (error, sequence)
-        unreadable = _unreadable(error, record, definition, path)
+        # A defect comes back as a RecordedDefect if it has no exact form.
+        unreadable = None if is_defect else _unreadable(error, record, definition, path)
         if unreadable is not None and retry_at is None:
             self._unreadable[sequence] = unreadable
         if self.checkpoints.policy.on_error:

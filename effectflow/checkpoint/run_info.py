@@ -18,6 +18,7 @@ __all__ = [
     "current_step",
     "info_of",
     "run_context",
+    "started_version",
     "step_info",
 ]
 
@@ -133,3 +134,21 @@ def run_context() -> Effect[object, Never, Mapping[str, object]]:
 
 
 _RUN_CONTEXT: Any = Suspend(lambda scope: Pure(scope.context), ("run_context",))
+
+
+def started_version() -> Effect[object, Never, str | None]:
+    """Yield the version of the workflow that the run around was started with; None outside runs.
+
+    Code that inserts a step keeps runs of the earlier version going by a branch on it.
+
+    Example:
+        >>> from effectflow import started_version
+        >>> started_version().run_sync(None)
+        <Success: None>
+    """
+    return _STARTED_VERSION
+
+
+_STARTED_VERSION: Any = Suspend(
+    lambda scope: Pure(scope.flow.started_version), ("started_version",)
+)

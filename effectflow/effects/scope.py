@@ -134,12 +134,15 @@ class Flow(Protocol):
     Attributes:
         path: its path; empty for the body of a run, and outside runs.
         is_stopping: whether the run is being stopped from outside.
+        started_version: the version of the workflow that the run was started with; None outside runs.
     """
 
     @property
     def path(self) -> str: ...
     @property
     def is_stopping(self) -> bool: ...
+    @property
+    def started_version(self) -> str | None: ...
 
     async def execute(self, step: Step, env: Any, scope: Scope) -> Any:
         """Execute a step, or return what is recorded of it: its value, or a `Failed`."""
@@ -212,6 +215,7 @@ PLAIN_BRANCHES = _PlainBranches()
 class _PlainFlow:
     path = ""
     is_stopping = False
+    started_version: str | None = None
 
     async def execute(self, step: Step, env: Any, scope: Scope) -> Any:
         return await step.definition.execute_plainly(step, env, scope)

@@ -47,6 +47,14 @@ class Blueprint:
         """The workflow's definition."""
         return self.define()
 
+    def removed(self, entries: tuple[Entry, ...]) -> tuple[int, ...]:
+        """Return the sequence numbers of entries of steps that migrations remove."""
+        if not self.migrations:
+            return ()
+        from effectflow.workflows.migrations import removed_entries
+
+        return tuple(removed_entries(entries, self.migrations))
+
     def upgraded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """A journal as the workflow would have written it as it is now."""
         if not self.migrations:

@@ -144,6 +144,7 @@ async def start_run(
             Recording(),
             started=started,
             version=definition.version,
+            started_version=definition.version,
             opening=started,
         )
         return await _drive(run, place, input, is_new=True)
@@ -185,11 +186,11 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         run_id,
         known.workflow,
         place.checkpoints,
-        recording=read_recording(found.journal.entries),
+        recording=_recording(found, blueprint),
         types=blueprint.output_types,
         clock=scope.clock,
         context=_context(started),
-        started_version=_started_version(found.journal),
+        started_version=_started_version(found.written),
     )
     inside = _scope_of_body(run, scope)
     inside.forbidden = run.forbidden(effects=effects)
@@ -322,6 +323,7 @@ class _Claim:
         *,
         started: Started,
         version: str,
+        started_version: str,
         opening: Entry,
         force: bool = False,
     ) -> Run:
@@ -330,6 +332,7 @@ class _Claim:
         Parameters:
             started: the first entry of the run, as the workflow would write it now.
             version: the version of the workflow that the run had last.
+            started_version: the one that it had at first, before any migration.
             opening: comes before whatever this life adds.
         """
         checkpoints, place = self._checkpoints, self._place
@@ -361,7 +364,7 @@ class _Claim:
             types=place.blueprint.output_types,
             clock=place.scope.clock,
             context=_context(started),
-            started_version=_started_version(journal) or started.version,
+            started_version=started_version,
             force=force,
             around=place.around,
             outer_operators=place.scope.operators,
@@ -403,7 +406,7 @@ async def _continue(
             structure=definition.structure,
         )
     # The recording is as the journal will be: the entry comes before whatever this life adds.
-    recording = read_recording((*found.journal.entries, resumed))
+    recording = _recording(found, blueprint, resumed)
     started = found.journal.entries[0]
     assert isinstance(started, Started)
     run = claim.run(
@@ -411,6 +414,7 @@ async def _continue(
         recording,
         started=started,
         version=known.definition.version,
+        started_version=_started_version(found.written),
         opening=resumed,
         force=force,
     )
@@ -418,6 +422,13 @@ async def _continue(
         start = plan_resume(known).start
         run.notify(RunResumed(known.run_id, start[0] if start else None))
     return await _drive(run, place, input, is_new=False)
+
+
+def _recording(found: _Found, blueprint: Blueprint, *more: Entry) -> Recording:
+    """Return what the journal records, without the steps that migrations remove."""
+    recording = read_recording((*found.journal.entries, *more))
+    recording.leave_behind((number, number) for number in blueprint.removed(found.written.entries))
+    return recording
 
 
 async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
@@ -551,8 +562,9 @@ def _output(completion: Finished, blueprint: Blueprint, run_id: str) -> Any:
 
 
 def _started_version(journal: Journal) -> str:
-    first = journal.entries[0] if journal.entries else None
-    return first.version if isinstance(first, Started) else ""
+    first = journal.entries[0]
+    assert isinstance(first, Started)
+    return first.version
 
 
 def _context(started: Started) -> Mapping[str, object]:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from effectflow.checkpoint.past import read_past
 
 from effectflow.checkpoint import BeforeStep, Completed, Entry, ErrorRecord, Failed, Recorded
-from effectflow.checkpoint.past import read_past
 
 ERROR = ErrorRecord("str", "broken")
 

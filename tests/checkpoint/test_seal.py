@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import anyio
 import pytest
+from effectflow.checkpoint.seal import first_digest
 from hypothesis import given
 from hypothesis import strategies as st
 from returns.result import Success
@@ -31,7 +32,6 @@ from effectflow.checkpoint import (
     read_entries,
     verify_run,
 )
-from effectflow.checkpoint.seal import first_digest
 from effectflow.stores import MemoryStore
 
 KEY = bytes(range(32))

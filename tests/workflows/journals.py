@@ -41,14 +41,14 @@ AnyWorkflow = Workflow[Any, Any, Any, Any]
 
 def act(name: str, seconds: float = 0) -> AnyEffect:
     """Return a step that notes its name, takes this time, and yields its name."""
-    work = note(name).and_then(lambda _: sleep(seconds)).map(lambda _: name)
-    return with_checkpointing(name, work, error=Broken)
+    work = note(name).map_err(lambda _: Broken(name)).and_then(lambda _: sleep(seconds))
+    return with_checkpointing(name, work.map(lambda _: name), error=Broken)
 
 
 def late(name: str, seconds: float) -> AnyEffect:
     """Return a step that takes this time before it notes its name, and yields it."""
-    work = sleep(seconds).and_then(lambda _: note(name)).map(lambda _: name)
-    return with_checkpointing(name, work, error=Broken)
+    work = sleep(seconds).and_then(lambda _: note(name).map_err(lambda _: Broken(name)))
+    return with_checkpointing(name, work.map(lambda _: name), error=Broken)
 
 
 def hang(name: str) -> AnyEffect:
@@ -120,13 +120,14 @@ async def journal(store: Any, run_id: str = "r") -> list[str]:
 def line(entry: Entry, entries: list[Entry]) -> str:
     """Return an entry as text, with the entries that it settles and its causes."""
     text = _name(entry)
+    if isinstance(entry, Decided) and entry.failed:
+        text += " failed"
     because = getattr(entry, "because", ())
     if because:
         text += f" because {_names(because, entries)}"
     for end in getattr(entry, "source_ends", ()):
-        text += f" exit={end.kind}"
-        if end.sequence is not None:
-            text += f" of {_name(entries[end.sequence - 1])}"
+        cause = "" if end.sequence is None else f" by {_name(entries[end.sequence - 1])}"
+        text += f" ({end.kind}{cause})"
     settles = getattr(entry, "settles", ())
     if settles:
         text += f" <- {_names(settles, entries)}"
@@ -157,8 +158,8 @@ def _name(entry: Entry) -> str:
             return f"F {path}"
         case Interrupted(step=path):
             return f"I {path}" if entry.in_progress else "I"
-        case Decided(path=path, failed=failed):
-            return f"D {path} failed" if failed else f"D {path}"
+        case Decided(path=path):
+            return f"D {path}"
         case BranchesEnded(path=path):
             return f"E {path}"
         case Waiting(path=path):

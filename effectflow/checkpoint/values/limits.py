@@ -106,9 +106,12 @@ def is_plain(value: Any) -> bool:
     # Nearly all values are one of these two: flat, or the few arguments of a step.
     if _is_flat(value):
         return True
-    if value.__class__ is dict and len(value) <= _FEW:
-        if all(part.__class__ in SCALARS or _is_flat(part) for part in value.values()):
-            return True
+    if (
+        value.__class__ is dict
+        and len(value) <= _FEW
+        and all(part.__class__ in SCALARS or _is_flat(part) for part in value.values())
+    ):
+        return True
     # What is referenced twice counts twice: a few lists that contain each other make an endless tree.
     items, level = 0, [value]
     for _ in range(MAX_DEPTH):

@@ -1,0 +1,464 @@
+"""What a run records, and what a resume does after each entry: the table at the end of the replay rules.
+
+Each row has the journal of a whole run. Beside each entry stands what a resume does if the process died
+just after that entry was durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from effectflow import (
+    Do,
+    RetryPolicy,
+    TimedOut,
+    bracket,
+    never,
+    par,
+    par_traverse,
+    race,
+    sleep,
+    workflow,
+)
+from effectflow.stores import MemoryStore
+from effectflow.testing import crash_everywhere
+from tests.apps import Broken, app_on
+from tests.workflows.journals import (
+    AnyEffect,
+    AnyWorkflow,
+    act,
+    after_others,
+    cut,
+    hang,
+    journal,
+    late,
+    next_life,
+    resume,
+    start,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+def held(suffix: str = "", *, release: float = 0) -> AnyEffect:
+    """Return the use of a resource, which never ends."""
+    return bracket(
+        act(f"acquire{suffix}"),
+        lambda _: act(f"release{suffix}", release),
+        lambda _: hang(f"use{suffix}"),
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One interleaving.
+
+    Attributes:
+        made: the workflow.
+        journal: each entry of a whole run, and the actions of a resume after that entry.
+        failing: the actions that fail.
+        at: when the resume happens, in seconds after the start.
+    """
+
+    made: AnyWorkflow
+    journal: list[tuple[str, str]]
+    failing: tuple[str, ...] = ()
+    at: float = 20
+
+
+ROWS: list[Row] = []
+
+
+def row(
+    table: str, failing: tuple[str, ...] = (), at: float = 20
+) -> Callable[[Callable[[object], Any]], AnyWorkflow]:
+    """Add the row of a workflow body. In each line of `table`, the actions of the resume follow a "|"."""
+    lines = table.replace("\n        <-", " <-").strip().splitlines()
+    pairs = [line.partition("|") for line in lines]
+    journal = [(entry.strip(), done.strip()) for entry, _, done in pairs]
+
+    def add(body: Callable[[object], Any]) -> AnyWorkflow:
+        made: AnyWorkflow = workflow(body)
+        ROWS.append(Row(made, journal, failing, at))
+        return made
+
+    return add
+
+
+@row(
+    """
+    started | acquire use release handle
+    D timeout/deadline | acquire use release handle
+    B timeout/acquire | acquire use release handle
+    C timeout/acquire | use release handle
+    B timeout/use | use release handle
+    D timeout failed | use release handle
+    I timeout/use | use release handle
+    B timeout/bracket/release (cancelled by D timeout) <- D timeout | release handle
+    C timeout/bracket/release | handle
+    E timeout | handle
+    B handle | handle
+    C handle |
+    completed |
+    """
+)
+def timeout_around_bracket(_: object) -> Do[Any, Any, Any]:
+    return (yield from held().timeout(10).recover(TimedOut, lambda _: act("handle")))
+
+
+@row(
+    """
+    started | acquire-a use-a acquire-b use-b release-b release-a
+    B race[0]/acquire-a | acquire-a use-a acquire-b use-b release-b release-a
+    C race[0]/acquire-a | use-a acquire-b use-b release-b release-a
+    B race[0]/use-a | use-a acquire-b use-b release-b release-a
+    B race[1]/acquire-b | use-a acquire-b use-b release-b release-a
+    C race[1]/acquire-b | use-a use-b release-b release-a
+    B race[1]/use-b | use-a use-b release-b release-a
+    C race[1]/use-b | use-a release-b release-a
+    B race[1]/bracket/release-b (success) | use-a release-b release-a
+    C race[1]/bracket/release-b | use-a release-a
+    D race | release-a
+    I race[0]/use-a | release-a
+    B race[0]/bracket/release-a (cancelled by D race) | release-a
+    C race[0]/bracket/release-a |
+    E race |
+    completed |
+    """
+)
+def race_that_b_wins(_: object) -> Do[Any, Any, Any]:
+    b = bracket(
+        after_others(late("acquire-b", 1)), lambda _: act("release-b"), lambda _: act("use-b")
+    )
+    return (yield from race([held("-a"), b]))
+
+
+@row(
+    """
+    started | acquire use b release
+    B par[0]/acquire | acquire use b release
+    C par[0]/acquire | use b release
+    B par[0]/use | use b release
+    B par[1]/b | use b release
+    F par[1]/b | use b release
+    D par failed because F par[1]/b | use b release
+    I par[0]/use | use b release
+    B par[0]/bracket/release (cancelled by D par) <- F par[1]/b, D par | release
+    C par[0]/bracket/release |
+    E par |
+    failed |
+    """,
+    failing=("b",),
+)
+def par_with_a_failure(_: object) -> Do[Any, Any, Any]:
+    return (yield from par(held(), after_others(late("b", 1))))
+
+
+@row(
+    """
+    started | acquire use b release
+    B par_traverse[a]/acquire | acquire use b release
+    C par_traverse[a]/acquire | use b release
+    B par_traverse[a]/use | use b release
+    B par_traverse[b]/b | use b release
+    F par_traverse[b]/b | use b release
+    D par_traverse failed because F par_traverse[b]/b | use b release
+    I par_traverse[a]/use | use b release
+    B par_traverse[a]/bracket/release (cancelled by D par_traverse)
+        <- F par_traverse[b]/b, D par_traverse | release
+    C par_traverse[a]/bracket/release |
+    E par_traverse |
+    failed |
+    """,
+    failing=("b",),
+)
+def par_traverse_with_a_failure(_: object) -> Do[Any, Any, Any]:
+    programs = {"a": held(), "b": after_others(late("b", 1))}
+    return (yield from par_traverse(["a", "b"], lambda item: programs[item], key=str))
+
+
+@row(
+    """
+    started | acquire use release b
+    D par[0]/timeout/deadline | acquire use release b
+    B par[0]/timeout/acquire | acquire use release b
+    C par[0]/timeout/acquire | use release b
+    B par[0]/timeout/use | use release b
+    B par[1]/b | use release b
+    D par[0]/timeout failed | use release b
+    I par[0]/timeout/use | use release b
+    B par[0]/timeout/bracket/release (cancelled by D par[0]/timeout) <- D par[0]/timeout | release b
+    F par[1]/b | release b
+    D par failed because F par[1]/b | release b
+    C par[0]/timeout/bracket/release | go-on b
+    E par[0]/timeout | go-on b
+    E par | go-on b
+    failed | go-on b
+    """,
+    failing=("b",),
+)
+def timeout_inside_par(_: object) -> Do[Any, Any, Any]:
+    a = held(release=10).timeout(1).recover(TimedOut, lambda _: act("go-on"))
+    return (yield from par(a, after_others(late("b", 5))))
+
+
+@row(
+    """
+    started | a b handle
+    B par[0]/a | a b handle
+    C par[0]/a | b handle
+    B par[1]/b | b handle
+    F par[1]/b | b handle
+    D par failed because F par[1]/b | b handle
+    E par | b handle
+    B handle <- F par[1]/b, D par | handle
+    C handle |
+    completed |
+    """,
+    failing=("b",),
+)
+def par_with_a_handler(_: object) -> Do[Any, Any, Any]:
+    both: AnyEffect = par(act("a"), after_others(late("b", 1)))
+    return (yield from both.recover(Broken, lambda _: act("handle")))
+
+
+@row(
+    """
+    started | a b handle-1 handle-2
+    B par[0]/a | a b handle-1 handle-2
+    C par[0]/a | b handle-1 handle-2
+    B par[1]/b | b handle-1 handle-2
+    F par[1]/b | b handle-1 handle-2
+    D par failed because F par[1]/b | b handle-1 handle-2
+    E par | b handle-1 handle-2
+    B par#2[0]/handle-1 <- F par[1]/b, D par | handle-1 handle-2
+    C par#2[0]/handle-1 | handle-2
+    B par#2[1]/handle-2 | handle-2
+    C par#2[1]/handle-2 |
+    completed |
+    """,
+    failing=("b",),
+)
+def par_with_a_parallel_handler(_: object) -> Do[Any, Any, Any]:
+    both: AnyEffect = par(act("a"), after_others(late("b", 1)))
+    handler = par(act("handle-1"), after_others(act("handle-2")))
+    return (yield from both.recover(Broken, lambda _: handler))
+
+
+@row(
+    """
+    started | charge refund
+    B charge | charge refund
+    F charge | charge refund
+    B refund <- F charge | refund
+    F refund | refund
+    failed | refund
+    """,
+    failing=("charge", "refund"),
+)
+def failure_with_a_failing_tap(_: object) -> Do[Any, Any, Any]:
+    return (yield from act("charge").tap_err(lambda _: act("refund")))
+
+
+@row(
+    """
+    started | charge refund
+    B charge | charge refund
+    F charge | charge refund
+    B refund <- F charge | refund
+    C refund |
+    failed |
+    """,
+    failing=("charge",),
+)
+def failure_with_a_tap(_: object) -> Do[Any, Any, Any]:
+    return (yield from act("charge").tap_err(lambda _: act("refund")))
+
+
+@row(
+    """
+    started | pay pay
+    B pay | pay pay
+    F pay | pay pay
+    D retry <- F pay | pay
+    B pay#2 | pay
+    F pay#2 | pay
+    D retry#2 failed because F pay#2 | pay
+    failed | pay
+    """,
+    failing=("pay",),
+)
+def retry_around_a_step(_: object) -> Do[Any, Any, Any]:
+    policy = RetryPolicy.constant(5).with_max_retries(1)
+    return (yield from act("pay").retry(policy).map_err(lambda _: "gave up"))
+
+
+@row(
+    """
+    started | charge after
+    B charge | charge after
+    F charge | charge after
+    W sleep <- F charge | after
+    B after | after
+    C after |
+    completed |
+    """,
+    failing=("charge",),
+)
+def wait_after_a_handled_failure(_: object) -> Do[Any, Any, Any]:
+    charged = yield from act("charge").result()
+    yield from sleep(60)
+    return [type(charged).__name__, (yield from act("after"))]
+
+
+@row(
+    """
+    started | acquire use release handle
+    D timeout/deadline | acquire use release handle
+    D timeout/timeout/deadline | acquire use release handle
+    B timeout/timeout/acquire | acquire use release handle
+    C timeout/timeout/acquire | use release handle
+    B timeout/timeout/use | use release handle
+    D timeout failed | use release handle
+    I timeout/timeout/use | use release handle
+    B timeout/timeout/bracket/release (cancelled by D timeout) <- D timeout | release handle
+    C timeout/timeout/bracket/release | handle
+    E timeout | handle
+    B handle | handle
+    C handle |
+    completed |
+    """
+)
+def timeout_inside_timeout(_: object) -> Do[Any, Any, Any]:
+    inner = held().timeout(100)
+    return (yield from inner.timeout(10).recover(TimedOut, lambda _: act("handle")))
+
+
+@row(
+    """
+    started | acquire use release handle
+    D timeout/deadline | acquire use release handle
+    B timeout/race[0]/acquire | acquire use release handle
+    C timeout/race[0]/acquire | use release handle
+    B timeout/race[0]/use | use release handle
+    D timeout failed | use release handle
+    I timeout/race[0]/use | use release handle
+    B timeout/race[0]/bracket/release (cancelled by D timeout) <- D timeout | release handle
+    C timeout/race[0]/bracket/release | handle
+    E timeout | handle
+    B handle | handle
+    C handle |
+    completed |
+    """
+)
+def timeout_around_race(_: object) -> Do[Any, Any, Any]:
+    both = race([held(), never()])
+    return (yield from both.timeout(10).recover(TimedOut, lambda _: act("handle")))
+
+
+@row(
+    """
+    started | acquire-1 acquire-2 use-2 release-2 release-1 handle
+    D timeout/deadline | acquire-1 acquire-2 use-2 release-2 release-1 handle
+    B timeout/acquire-1 | acquire-1 acquire-2 use-2 release-2 release-1 handle
+    C timeout/acquire-1 | acquire-2 use-2 release-2 release-1 handle
+    B timeout/acquire-2 | acquire-2 use-2 release-2 release-1 handle
+    C timeout/acquire-2 | use-2 release-2 release-1 handle
+    B timeout/use-2 | use-2 release-2 release-1 handle
+    D timeout failed | use-2 release-2 release-1 handle
+    I timeout/use-2 | use-2 release-2 release-1 handle
+    B timeout/bracket#2/release-2 (cancelled by D timeout) <- D timeout | release-2 release-1 handle
+    C timeout/bracket#2/release-2 | release-1 handle
+    B timeout/bracket/release-1 (cancelled by D timeout) | release-1 handle
+    C timeout/bracket/release-1 | handle
+    E timeout | handle
+    B handle | handle
+    C handle |
+    completed |
+    """
+)
+def timeout_around_two_resources(_: object) -> Do[Any, Any, Any]:
+    inner = bracket(act("acquire-1"), lambda _: act("release-1"), lambda _: held("-2"))
+    return (yield from inner.timeout(10).recover(TimedOut, lambda _: act("handle")))
+
+
+@row(
+    """
+    started | use a b
+    D timeout/deadline | use a b
+    B timeout/use | use a b
+    D timeout failed | use a b
+    I timeout/use | use a b
+    B timeout/on_exit/par[0]/a (cancelled by D timeout) <- D timeout | a b
+    C timeout/on_exit/par[0]/a | b
+    B timeout/on_exit/par[1]/b | b
+    F timeout/on_exit/par[1]/b | b
+    D timeout/on_exit/par failed because F timeout/on_exit/par[1]/b | b
+    E timeout/on_exit/par | b
+    E timeout |
+    completed |
+    """,
+    failing=("b",),
+)
+def failed_decision_in_a_finalizer(_: object) -> Do[Any, Any, Any]:
+    both: AnyEffect = par(act("a"), after_others(late("b", 1)))
+    return (yield from hang("use").on_exit(both.result()).timeout(10).result().map(str))
+
+
+@row(
+    """
+    started | use release-1 release-2
+    D timeout/deadline | use release-1 release-2
+    B timeout/use | use release-1 release-2
+    D timeout failed | use release-1 release-2
+    I timeout/use | use release-1 release-2
+    B timeout/on_exit/par[0]/release-1 (cancelled by D timeout) <- D timeout | release-1 release-2
+    C timeout/on_exit/par[0]/release-1 | release-2
+    B timeout/on_exit/par[1]/release-2 | release-2
+    C timeout/on_exit/par[1]/release-2 |
+    E timeout |
+    completed |
+    """
+)
+def finalizer_that_is_parallel(_: object) -> Do[Any, Any, Any]:
+    both = par(act("release-1"), after_others(act("release-2")))
+    return (yield from hang("use").on_exit(both).timeout(10).fallback("late"))
+
+
+every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.made.name)
+
+
+@every_row
+async def test_a_whole_run_writes_this_journal(row: Row, store: MemoryStore) -> None:
+    await start(row.made, app_on(store, failing=row.failing))
+    assert await journal(store) == [entry for entry, _ in row.journal]
+
+
+@every_row
+async def test_a_resume_after_each_entry_does_this(row: Row, store: MemoryStore) -> None:
+    expected = await start(row.made, app_on(store, failing=row.failing))
+    for count, (entry, done) in enumerate(row.journal, 1):
+        shorter = await cut(store, count)
+        app = app_on(shorter, failing=row.failing)
+        result = await resume(row.made, app, at=row.at)
+        assert (app.world.done, str(result)) == (done.split(), str(expected)), entry
+        # The journal that the resume leaves means the same to the next life.
+        again = next_life(app, failing=row.failing)
+        assert str(await resume(row.made, again, at=row.at)) == str(expected), entry
+
+
+@pytest.mark.parametrize(
+    # A crash while `timeout_inside_par` releases makes the decision of `par` void, so that more is done.
+    "row",
+    [row for row in ROWS if row.made.name != "timeout_inside_par"],
+    ids=lambda row: row.made.name,
+)
+async def test_a_crash_before_and_after_every_append_leads_to_the_same_end(row: Row) -> None:
+    def make_env(store: Any) -> Any:
+        return app_on(store, failing=row.failing)
+
+    assert await crash_everywhere(row.made, None, make_env)
