@@ -238,7 +238,7 @@ def retry(
                 exhausted = RetryExhausted(outcome.error, attempt, elapsed)
                 return nodes.Failed(exhausted, outcome.trail)
             await _sleep_until(scope, until, delay)
-            # What a resumed run recalls, and need not wait for, took time as well.
+            # Attempts that a resume replays without waiting took time as well.
             began = min(began, scope.clock.monotonic() - elapsed - delay)
             attempt += 1
 
@@ -248,7 +248,7 @@ def retry(
 def _decide(
     policy: RetryPolicy, scope: Scope, elapsed: float, drawn: float | None
 ) -> tuple[float, float | None, float]:
-    """Return the time that has passed, the delay to come, None if there is none, and when that ends.
+    """Return the elapsed time, the next delay (None if there is none), and the time when that ends.
 
     All is recorded, as a resumed run has spent another time up to here, and draws other delays.
     """
@@ -262,21 +262,21 @@ def _has_given_up(decision: tuple[float, float | None, float]) -> bool:
 
 async def _sleep_until(scope: Scope, until: float, delay: float) -> None:
     left = until - scope.clock.now().timestamp()
-    # The clock of another machine may have been ahead: never wait longer for that.
+    # The clock of another machine may have been ahead. Never wait longer because of that.
     await scope.clock.sleep(min(max(0.0, left), delay))
 
 
 def check_bounded(policy: RetryPolicy) -> None:
-    """Refuse a policy that would go on for ever without having been told to."""
+    """Raise ValueError for a policy without a bound, unless it says `without_bound`."""
     if not policy.is_bounded:
         raise ValueError(
             "a retry policy needs a bound: with_max_retries(n), with_max_elapsed(seconds), or "
-            "without_bound() to try for ever"
+            "without_bound() to retry forever"
         )
 
 
 def _in_time(policy: RetryPolicy, delay: float | None, elapsed: float) -> float | None:
-    """A delay, unless there is none or the attempt after it would begin too late."""
+    """Return a delay, or None if the attempt after it would begin too late."""
     if delay is None or policy.max_elapsed is None:
         return delay
     return delay if elapsed + delay <= policy.max_elapsed else None
