@@ -255,22 +255,22 @@ PLAIN: Flow = _PlainFlow()
 
 
 class Scope:
-    """The place of one effect.
+    """The position of one effect.
 
     Attributes:
         flow: the sequential flow that it is part of.
-        operators: those that may cancel it, outermost first. A shield ends the list.
+        operators: the operators that may cancel it, outermost first. A shield empties the list.
         is_shielded: whether it is part of an acquisition or a finalizer.
-        is_observing: whether it only reacts to a failure that goes on, as the handler of `tap_err` does.
-        limit: the place in the journal after which nothing recorded counts here: what an operator
-            decided there has cancelled this flow.
+        is_observing: whether it only reacts to a failure that continues, like the handler of `tap_err`.
+        limit: the position in the journal after which entries do not count here, because an operator's
+            decision at this position cancelled the flow.
         clock: tells the time.
-        step: what is known of the step whose body this is part of, or None between steps.
-        sink: takes the events that are emitted; None if there is no listener.
-        observer: is told of named effects, if there is one.
-        finalizer_deadline: seconds that each finalizer may take; None for no limit.
-        context: what the caller attached to the run around this flow; empty outside runs.
-        forbidden: the kinds of effects that may not run here, in a plan.
+        step: the step whose body this is part of, or None between steps.
+        sink: takes emitted events; None without a listener.
+        observer: receives the begin and end of named effects; None without an observer.
+        finalizer_deadline: the seconds that each finalizer may take; None for no limit.
+        context: the context of the run; empty outside runs.
+        forbidden: the kinds of effects that must not run here, in a plan.
     """
 
     __slots__ = (
