@@ -201,9 +201,9 @@ class Step(Generic[P, Env, E, A]):
 
 
 def arguments_of(step: str, bound: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what a step was called with, as its entry keeps it: a digest, and a preview.
+    """Return the arguments of a step in the form of its entry: a digest and a preview.
 
-    Raises NotSerializable for what is neither plain data nor a data class.
+    Raises NotSerializable for values that cannot be saved.
     """
     return encode_arguments(bound, path=step)
 
@@ -313,7 +313,7 @@ class StepDecorator:
 
 
 class TimedStepDecorator(Protocol):
-    """What `@step(timeout=...)` is, before it is given the function. Its step may fail with TimedOut."""
+    """The result of `@step(timeout=...)`. Its step may also fail with `TimedOut`."""
 
     @overload
     def __call__(
