@@ -39,7 +39,7 @@ S = TypeVar("S")
 
 
 class Workflow(Generic[Env, E, Input, Out]):
-    """Durable work, with one journal for each run. A run is started once and resumed until it is complete.
+    """Durable work, with one journal for each run. A run is started once, and resumed until complete.
 
     Create one with `@workflow` or `Workflow.of_steps`, or with the builders `StateMachine`,
     `StateGraph`, `MapReduce` and `Iterative`. Its methods return effects. Those that start, resume or
@@ -291,7 +291,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         return Perform(run, (f"{self.name}.{shown[0]}", *shown[1:]))
 
     def structure_input(self, data: object) -> Any:
-        """Return the input that plain data, such as parsed JSON, represents, in the type that the body declares.
+        """Return the input that plain data, such as parsed JSON, represents, as the type of the input.
 
         Raises ValueError if the data does not fit that type.
         """
