@@ -230,7 +230,7 @@ class _Found:
 
 
 async def _find(place: Place, run_id: str, known: _Found | None = None) -> _Found | None:
-    """Return a run of this workflow; None if there is no such run. `known` has the entries read before."""
+    """Return a run of this workflow; None if there is none. `known` has the entries read before."""
     blueprint, checkpoints = place.blueprint, place.checkpoints
     # Stores would change or reject an id that no encoding can represent.
     to_tree(run_id, path="run_id", types=_NO_TYPES)
