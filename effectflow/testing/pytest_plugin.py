@@ -1,4 +1,4 @@
-"""For pytest: fixtures, and a marker that crashes a test at every append to the store.
+"""Fixtures for pytest, and a marker that crashes a test at every append to the store.
 
 Active wherever effectflow is installed.
 
@@ -11,10 +11,10 @@ Active wherever effectflow is installed.
         receipt = await checkout.start(cart, run_id="cart-7").run_or_raise(app)
         assert receipt.total == 14
 
-The test is run whole, and then once for each append that it made to the store and for the moment just
-before: it is crashed there and run again, as a process that is started again, with its assertions
-holding. Fixtures are the world, which outlives the crash; each crash happens in a world of its own. What
-the test itself has made is gone with the process.
+The test runs once without a crash. Then it runs twice for each point just before and just after an
+append to the store: it is crashed there, and run again like a restarted process, with its assertions
+holding. Fixtures are the outside world, which survives the crash; each crash gets new ones. Objects
+that the test function creates are lost with the process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import NoReturn
 
 import pytest
 
-# What plugins that repeat tests build on; pytest gives it no public name.
+# Plugins that repeat tests use this. pytest has no public name for it.
 from _pytest.runner import runtestprotocol
 
 from effectflow.checkpoint import Checkpoints
@@ -41,7 +41,7 @@ _STORE = pytest.StashKey[FaultyStore]()
 
 @pytest.fixture
 def checkpoints(request: pytest.FixtureRequest) -> Checkpoints:
-    """`Checkpoints` over a MemoryStore that is empty at first.
+    """Return `Checkpoints` over an empty MemoryStore.
 
     For other options: `dataclasses.replace(checkpoints, format="cbor")`.
     """
@@ -51,7 +51,7 @@ def checkpoints(request: pytest.FixtureRequest) -> Checkpoints:
 
 @pytest.fixture
 def test_clock() -> TestClock:
-    """A `TestClock`: run an effect on it with `await test_clock.run(effect, env)`."""
+    """Return a `TestClock`: run an effect on it with `await test_clock.run(effect, env)`."""
     return TestClock()
 
 
@@ -60,13 +60,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         f"{_MARKER}: run the test once for each append to `checkpoints`, crashed before it or after "
-        "it, and then again as a process that is started again (effectflow)",
+        "it, and then again like a restarted process (effectflow)",
     )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test that has the marker as often as it takes, and report it as one test."""
+    """Run a test with the marker at all crash points, and report it as one test."""
     if item.get_closest_marker(_MARKER) is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -77,7 +77,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _crash_everywhere(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-    """The reports of the last time that the test was run: of the first one to fail, if one does."""
+    """Return the reports of the first failed run of the test, or of its last run."""
     test = _Repeated(item)
     whole = FaultyStore(MemoryStore())
     reports = test.run(whole)
@@ -96,7 +96,7 @@ def _is_well(report: pytest.TestReport) -> bool:
 
 
 class _Repeated:
-    """A test that is run several times, with new fixtures each time. `seconds` is what it took."""
+    """A test that runs several times, with new fixtures each time. `seconds` is the total time."""
 
     def __init__(self, item: pytest.Item) -> None:
         self.seconds = 0.0
@@ -105,18 +105,18 @@ class _Repeated:
         self._sections = 0
 
     def run(self, store: FaultyStore) -> list[pytest.TestReport]:
-        """Run it whole, from the setup of its fixtures to their teardown."""
+        """Run it completely, from the setup of its fixtures to their teardown."""
         self._item.stash[_STORE] = store
         reports = runtestprotocol(self._item, log=False, nextitem=self._next_here)
         self.seconds += sum(report.duration for report in reports)
         for report in reports:
-            # An item keeps the output of all its runs; that of those before is none of this one's.
+            # An item keeps the output of all of its runs. Drop that of earlier runs.
             del report.sections[: self._sections]
         self._sections += len(reports[-1].sections)
         return reports
 
     def end(self, nextitem: pytest.Item | None) -> pytest.TestReport:
-        """Tear down the fixtures of wider scope that the next test does not need."""
+        """Tear down the fixtures with a wider scope that the next test does not need."""
         del self._item.stash[_STORE]
 
         def tear_down() -> None:
@@ -128,7 +128,7 @@ class _Repeated:
 
 
 class _NextHere(pytest.Item):
-    """Stands for a test that comes next in the same place, so that only this one is torn down."""
+    """Represents a next test in the same place, so that only this one is torn down."""
 
     @classmethod
     def after(cls, item: pytest.Item) -> _NextHere:
@@ -142,7 +142,7 @@ class _NextHere(pytest.Item):
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Before the life that counts, live the one that is to crash."""
+    """Run the life that crashes before the life that counts."""
     store = item.stash.get(_STORE, None)
     if store is None:
         return (yield)
@@ -178,8 +178,8 @@ def _crashed(
     forgotten = begun - {call.run_id for call in store.calls[calls:]}
     if forgotten:
         pytest.fail(
-            f"crash_everywhere: crashed {point}, and run {forgotten.pop()!r} was not taken up again. "
-            "Give `start` a run_id that is the same each time",
+            f"crash_everywhere: crashed {point}, and run {forgotten.pop()!r} was not continued. "
+            "Pass a run_id to `start` that is the same each time",
             pytrace=False,
         )
     return result
