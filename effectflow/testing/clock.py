@@ -79,7 +79,7 @@ class TestClock:
             yield scope
 
     async def advance(self, seconds: float) -> None:
-        """Advance by this many seconds. Wake tasks in order of time, and let each one run until it waits."""
+        """Advance by this many seconds. Wake tasks in order of time; each one runs until it waits."""
         if seconds < 0:
             raise ValueError(f"time cannot go back: {seconds}")
         target = self._elapsed + seconds
