@@ -128,8 +128,8 @@ class TracedError(Generic[E]):
 class Halt(BaseException):
     """Ends a durable run after its finalizers, because nothing more can be recorded.
 
-    Like a cancellation, it is not an `Exception`, so a body cannot catch it by accident and continue from
-    an unrecorded state. `reason` is the error that `start` or `resume` reports.
+    Like a cancellation, it is not an `Exception`, so a body cannot catch it by accident and continue
+    from an unrecorded state. `reason` is the error that `start` or `resume` reports.
     """
 
     def __init__(self, reason: Exception) -> None:

@@ -1,14 +1,15 @@
 """The loop that runs effects.
 
-It keeps its own stack, so a chain of a million binds needs no recursion. It runs in the caller's task, so
-cancellation, context variables and tracebacks are those of plain async code.
+It keeps its own stack, so a chain of a million binds needs no recursion. It runs in the caller's task,
+so cancellation, context variables and tracebacks are those of plain async code.
 
 The stack has the nodes that continue once their source has ended (`AndThen`, `OrElse`, ...), the
 generators of `@do` bodies, finalizers, and `_Restore`, which brings back an outer environment.
 """
 
 # Values, environments and errors of any type pass through this loop; pyright loses track of `Any` in it.
-# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false,
+# reportUnknownArgumentType=false
 
 from __future__ import annotations
 

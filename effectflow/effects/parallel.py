@@ -185,7 +185,8 @@ def par_traverse(
         items: a sync or async iterable. It is read lazily, never further ahead than `limit`. If it can
             be read only once, the effect can be run only once. A generator is always closed at the end.
         f: creates the effect of one item.
-        limit: the number of items that run at the same time, at least 1, each in one task. None for all.
+        limit: the number of items that run at the same time, at least 1; as many tasks are started. None
+            for all.
         key: names an item within a durable run, so that a resume finds its steps even if the items are
             in another order. The position of the item by default.
 

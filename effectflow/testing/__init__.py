@@ -1,6 +1,6 @@
-"""For tests of code that uses effectflow: virtual time, recorded events, stores that fail, crashes.
+"""Tools for tests of code that uses effectflow: virtual time, recorded events, failing stores, crashes.
 
-With pytest there are fixtures and a marker besides, in `effectflow.testing.pytest_plugin`.
+`effectflow.testing.pytest_plugin` adds fixtures and a marker for pytest.
 """
 
 from importlib import import_module
