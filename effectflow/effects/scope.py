@@ -204,7 +204,9 @@ class Acquisition:
     def may_continue(self) -> bool:
         """Return whether its next operation may begin."""
         if not self._has_begun:
-            self._has_begun = not any(one.is_decided or one.has_expired() for one in self._operators)
+            self._has_begun = not any(
+                one.is_decided or one.has_expired() for one in self._operators
+            )
         return self._has_begun
 
 

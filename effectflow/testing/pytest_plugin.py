@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """For pytest: fixtures, a marker that crashes a test at every append to the store, and two checks.
-=======
-"""Fixtures for pytest, and a marker that crashes a test at every append to the store.
->>>>>>> wip-docs
 
 Active wherever effectflow is installed. The checks fail a test that creates an effect of a step or a
 workflow and never runs it, or whose steps change their arguments; ini options turn them off.
@@ -67,13 +63,9 @@ def checkpoints(request: pytest.FixtureRequest) -> Checkpoints:
 
 @pytest.fixture
 def test_clock() -> TestClock:
-<<<<<<< HEAD
-    """A `TestClock`: run an effect on it with `await test_clock.run(effect, env)`."""
+    """Return a `TestClock`: run an effect on it with `await test_clock.run(effect, env)`."""
     from effectflow.testing.clock import TestClock
 
-=======
-    """Return a `TestClock`: run an effect on it with `await test_clock.run(effect, env)`."""
->>>>>>> wip-docs
     return TestClock()
 
 
@@ -182,15 +174,11 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _crash_everywhere(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-<<<<<<< HEAD
-    """Return the reports of the last time that the test ran: of the first one to fail, if one does."""
+    """Return the reports of the first failed run of the test, or of its last run."""
     from effectflow.stores import MemoryStore
     from effectflow.testing.crash import crash_points
     from effectflow.testing.faulty_store import FaultyStore
 
-=======
-    """Return the reports of the first failed run of the test, or of its last run."""
->>>>>>> wip-docs
     test = _Repeated(item)
     whole = FaultyStore(MemoryStore())
     reports = test.run(whole)
