@@ -2,7 +2,7 @@
 
 Every entry ends in a digest over itself and the digest before it, so that an entry that was changed,
 taken away, moved, or brought from another run is found at its place. The chain is that of Haber and
-Stornetta's time-stamping; with a key it is an HMAC (RFC 2104), which nobody can forge without the key.
+Stornetta's time-stamping; with a key it is an HMAC (RFC 2104), which no one can forge without the key.
 
 ::
 
@@ -46,7 +46,7 @@ class Seal:
     """The way entries are written and checked.
 
     Attributes:
-        format: "json" or "cbor". Either is read, whatever this says.
+        format: "json" or "cbor". Used for writing only: both formats are read.
         key: the secret of the HMAC, at best 32 random bytes; None for a plain digest, which finds
             damage and mistakes but no forger. With a key, entries without an HMAC are refused.
         encryption: keeps what is in entries from being read; None to write them as they are. With it,

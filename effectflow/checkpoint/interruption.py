@@ -10,7 +10,7 @@ __all__ = ["StopRequest", "interruption_reason", "stop_request"]
 
 @dataclass(slots=True)
 class StopRequest:
-    """A stop that somebody may ask for while runs go on. `reason` is set by whoever asks."""
+    """A request to stop all runs. `reason` is None until the stop is requested."""
 
     reason: str = "cancelled"
 

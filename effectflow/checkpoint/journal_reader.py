@@ -59,7 +59,7 @@ class Journal:
 async def read_journal(
     store: CheckpointStore, run_id: str, seal: Seal, known: Journal | None = None
 ) -> Journal:
-    """The journal of a run; `known` is what was read of it before. Empty if there is no such run.
+    """Return the journal of a run, or an empty one for an unknown run. `known` was read before.
 
     Raises CorruptCheckpoint for an entry that is not what was written at its place.
     """
@@ -72,7 +72,7 @@ async def read_journal(
 
 
 async def read_entries(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED) -> list[Entry]:
-    """The entries of a run, oldest first; empty if there is no such run.
+    """Return the entries of a run, oldest first. Return an empty list for an unknown run.
 
     Raises CorruptCheckpoint for an entry that is not what was written at its place.
     """
