@@ -10,7 +10,7 @@ __all__ = ["StopRequest", "interruption_reason", "stop_request"]
 
 @dataclass(slots=True)
 class StopRequest:
-    """A request to stop all runs. `reason` is None until the stop is requested."""
+    """A request to stop runs. `reason` is "cancelled" or the name of a signal."""
 
     reason: str = "cancelled"
 
