@@ -25,6 +25,7 @@ from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, tell
 from effectflow.checkpoint.store import RunStatus, RunSummary
 from effectflow.effects.errors import Halt
+from effectflow.effects.event_loop import is_cancellation
 
 __all__ = ["JournalWriter"]
 
@@ -157,6 +158,11 @@ class JournalWriter:
         except Halt:
             if self.on_halt is not None:
                 self.on_halt()
+        except BaseException as raised:
+            if is_cancellation(raised) or isinstance(raised, KeyboardInterrupt | SystemExit):
+                raise
+            # A store that simulates the death of the process: the run meets it with its next append. A
+            # background task that raised it would end the whole event loop on trio.
 
     def lose_lease(self, error: LeaseLost) -> None:
         """End the run, since another process holds its lease."""

@@ -81,8 +81,8 @@ class Operator:
     async def run_cancelled(self, effect: Effect[Any, Any, Any], env: Any, scope: Scope) -> None:
         """Complete the finalizers of a branch that an earlier life cancelled.
 
-        The branch replays the entries before the decision and is cancelled then. In a plan, it ends where
-        it would complete a finalizer.
+        The branch replays the entries before the decision and is cancelled then. In a plan, it ends
+        where it would complete a finalizer.
         """
         with anyio.CancelScope() as cancelled, suppress(Parked):
             cancelled.cancel()
