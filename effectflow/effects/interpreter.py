@@ -8,8 +8,8 @@ generators of `@do` bodies, finalizers, and `_Restore`, which brings back an out
 """
 
 # Values, environments and errors of any type pass through this loop; pyright loses track of `Any` in it.
-# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false,
-# reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
