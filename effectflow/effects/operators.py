@@ -7,7 +7,6 @@ where two flows wake up in the same turn of the event loop.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -80,12 +79,16 @@ class Operator:
     async def run_cancelled(self, effect: Effect[Any, Any, Any], env: Any, scope: Scope) -> None:
         """Complete the finalizers of a branch that an earlier life has cancelled.
 
-        The branch replays what was recorded before the decision, and is cancelled then. In a plan it ends
-        where it would complete one.
+        The branch replays what was recorded before the decision, and is cancelled then. A plan stops at the
+        step of a finalizer that a resume begins.
         """
-        with anyio.CancelScope() as cancelled, suppress(Parked):
+        with anyio.CancelScope() as cancelled:
             cancelled.cancel()
-            await self.run_branch(effect, env, scope)
+            try:
+                await self.run_branch(effect, env, scope)
+            except Parked as parked:
+                if parked.reason is None:
+                    raise
 
     def decide(self, value: object, *, failed: bool) -> None:
         """Decide, unless that was done. Call it before anything is cancelled."""
