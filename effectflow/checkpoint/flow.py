@@ -524,14 +524,14 @@ class DurableBranches:
             detail = f"{self.path!r} had the branches {shown}, and their items did not come again"
             raise run.writer.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
 
-    def end(self) -> None:
+    def end(self, *, is_complete: bool) -> None:
         outer, run = self.outer, self.outer.run
         outer.unsettled += [*self._failed, *self._unsettled]
         outer.last_failure = self._last_failure or outer.last_failure
         is_decided = self.sequence is not None and not (self.decision and self.decision.has_ended)
         if is_decided and run.records and not run.is_stopping and not run.writer.halted:
             # Without entries there is nothing that a resume would have to come to before it is cancelled.
-            if self.has_entries:
+            if self.has_entries and is_complete:
                 run.writer.add(BranchesEnded(self.path, run.now()))
 
 

@@ -29,9 +29,10 @@ class Operator:
         outer: the scope around it.
         inside: the scope within it.
         limit: the cancel scope of a timeout, whose deadline decides without asking.
+        unfinished: the defect of a body that it has cancelled, and that had something left to do.
     """
 
-    __slots__ = ("branches", "inside", "is_decided", "limit", "outer")
+    __slots__ = ("branches", "inside", "is_decided", "limit", "outer", "unfinished")
 
     def __init__(
         self, outer: Scope, branches: Branches, *, limit: anyio.CancelScope | None = None
@@ -39,6 +40,7 @@ class Operator:
         self.branches = branches
         self.is_decided = branches.decision is not None
         self.limit = limit
+        self.unfinished: Exception | None = None
         self.outer = outer
         self.inside = outer.under(self)
         if branches.decision is not None:
@@ -106,4 +108,4 @@ class Operator:
 
     def end(self) -> None:
         """Say that all branches have ended, finalizers included."""
-        self.branches.end()
+        self.branches.end(is_complete=self.unfinished is None)

@@ -97,8 +97,11 @@ class Branches(Protocol):
         """Raise if a branch that an earlier life recorded did not come back."""
         ...
 
-    def end(self) -> None:
-        """Record that all branches have ended, if the decision has run finalizers."""
+    def end(self, *, is_complete: bool) -> None:
+        """Record that all branches have ended, if the decision has run finalizers.
+
+        If that is not complete, a resume cancels them again.
+        """
         ...
 
 
@@ -216,7 +219,7 @@ class _PlainBranches:
     def check_complete(self) -> None:
         pass
 
-    def end(self) -> None:
+    def end(self, *, is_complete: bool) -> None:
         pass
 
 
