@@ -528,7 +528,7 @@ class DurableBranches:
             detail = f"{self.path!r} had the branches {shown}, and their items did not reappear"
             raise run.writer.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
 
-    def end(self) -> None:
+    def end(self, *, is_complete: bool) -> None:
         outer, run = self.outer, self.outer.run
         outer.unsettled += [*self._failed, *self._unsettled]
         outer.last_failure = self._last_failure or outer.last_failure
@@ -536,7 +536,7 @@ class DurableBranches:
             return
         # Without entries a resume has nothing to come to before it cancels the branches.
         can_record = run.records and not run.is_stopping and not run.writer.halted
-        if self.has_entries and can_record:
+        if is_complete and self.has_entries and can_record:
             run.writer.add(BranchesEnded(self.path, run.now()))
 
 

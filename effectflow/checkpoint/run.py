@@ -226,6 +226,9 @@ class Run:
         if recorded is not None and recorded.retry_at is not None:
             await self._wait_for_retry(flow, path, recorded.retry_at, scope)
         began = self.clock.monotonic()
+        if recorded is not None and recorded.since is not None:
+            # Earlier lives, and the time between them, count as well.
+            began -= max(0.0, self.now() - recorded.since)
         while True:
             number += 1
             outcome = await self._attempt(flow, step, path, number, arguments, env, scope)
