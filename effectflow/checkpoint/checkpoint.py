@@ -184,14 +184,27 @@ def _read_with(decode: Callable[[bytes], Tree], data: bytes) -> Checkpoint:
         raise CorruptCheckpoint("", reason, what="the checkpoint") from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Scalars:
+    """The parts of a checkpoint that are single values."""
+
+    version: int
+    run_id: str
+    workflow: str
+    kind: str
+    created_at: float
+    updated_at: float
+
+
 def _read(tree: dict[str, Any]) -> Checkpoint:
+    scalars = schema_of(_Scalars).read(tree)
     definition = schema_of(Definition).read(tree["definition"])
     completed = [schema_of(CompletedStep).read(step) for step in tree["completed_steps"]]
     return Checkpoint(
-        version=tree["version"],
-        run_id=tree["run_id"],
-        workflow=tree["workflow"],
-        kind=tree["kind"],
+        version=scalars.version,
+        run_id=scalars.run_id,
+        workflow=scalars.workflow,
+        kind=scalars.kind,
         definition=definition,
         initial_state=tree["initial_state"],
         current_state=tree["current_state"],
@@ -200,8 +213,8 @@ def _read(tree: dict[str, Any]) -> Checkpoint:
         history=tuple(schema_of(HistoryItem).read(item) for item in tree["history"]),
         metadata=schema_of(Metadata).read(tree["metadata"]),
         context=tree["context"],
-        created_at=tree["created_at"],
-        updated_at=tree["updated_at"],
+        created_at=scalars.created_at,
+        updated_at=scalars.updated_at,
         finished=_read_entry_of(Finished, tree["finished"]),
     )
 

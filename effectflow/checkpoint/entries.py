@@ -107,6 +107,11 @@ class ErrorRecord:
     value: Tree = None
     traceback: str | None = None
 
+    def __post_init__(self) -> None:
+        # A resume raises a defect, so it has to be an exception.
+        if self.is_defect and isinstance(self.value, dict) and "value" in self.value:
+            raise ValueError(f"the defect {self.type} is no exception")
+
     @property
     def is_defect(self) -> bool:
         """Whether it was an undeclared exception."""

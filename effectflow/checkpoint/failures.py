@@ -48,10 +48,11 @@ class RecordedDefect(Exception):
 
 def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRecord:
     """Return the record of an error. An error that cannot be rebuilt keeps only its name and message."""
+    is_exception = isinstance(error, Exception)
     return ErrorRecord(
         type=name_of_error(type(error)),
         message=_without_surrogates(text_of(error)),
-        value=_write_value(error, types),
+        value=_write_value(error, types) if is_exception or not is_defect else None,
         traceback=_traceback_of(error) if is_defect else None,
     )
 

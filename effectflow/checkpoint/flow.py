@@ -19,7 +19,7 @@ from effectflow.checkpoint.errors import DefinitionChanged, NotSerializable, Ste
 from effectflow.checkpoint.failures import read_error, write_error
 from effectflow.checkpoint.replay import RecordedDecision, RecordedFlow
 from effectflow.checkpoint.values import KnownTypes, digest_of, from_tree, to_tree
-from effectflow.effects.errors import LeftToResume, Parked
+from effectflow.effects.errors import LeftToResume, NotAcquired, Parked
 from effectflow.effects.nodes import Failed, FromFn, Step
 from effectflow.effects.operators import Operator
 from effectflow.effects.paths import StepPath, child_path, step_path
@@ -55,6 +55,7 @@ class DurableFlow:
         "_codes",
         "_cursor",
         "_gate",
+        "_gate_limit",
         "_item",
         "_occurrences",
         "_recorded",
@@ -92,6 +93,7 @@ class DurableFlow:
         self._recorded: RecordedFlow | None = run.recording.flows.get(path)
         self._cursor = 0
         self._gate: anyio.CancelScope | None = None
+        self._gate_limit = math.inf
         self._occurrences: dict[str, int] = {}
         self._codes: dict[str, Any] = {}
 
@@ -163,7 +165,7 @@ class DurableFlow:
             until = run.recording.waits[path].until
         else:
             await self.check(scope, path)
-            until = run.now() + seconds
+            until = run.time_after(seconds)
             if run.records and not run.is_stopping:
                 settles = () if scope.is_observing else run.settle(self)
                 run.writer.add(Waiting(path, until, run.now(), self.take_item(), settles))
@@ -216,8 +218,7 @@ class DurableFlow:
             item = items[self._cursor]
             if item.path == path:
                 self._cursor += 1
-                if not self._has_ahead(scope.limit):
-                    self.open_gate()
+                self._open_gate_at_frontier()
                 return True
             if item.kind == "finalizer":
                 # A finalizer that is reached in another way this time, or not at all.
@@ -316,6 +317,8 @@ class DurableFlow:
         for operator in scope.operators:
             if operator.is_decided or operator.has_expired():
                 await anyio.sleep_forever()
+        if scope.acquisition is not None and not scope.acquisition.may_continue():
+            raise NotAcquired
         if self.run.is_stopping:
             if scope.is_shielded:
                 raise LeftToResume(repr(what))
@@ -324,6 +327,7 @@ class DurableFlow:
     async def run_branch(self, scope: Scope, work: Callable[[], Awaitable[A]]) -> A:
         try:
             if self._must_pass(scope.limit):
+                self._gate_limit = scope.limit
                 with self.run.gated() as self._gate:
                     outcome = await work()
             else:
@@ -337,6 +341,11 @@ class DurableFlow:
         finally:
             if self.branches_around is not None:
                 self.branches_around.take_failures(self)
+
+    def _open_gate_at_frontier(self) -> None:
+        # The limit of the branch: an acquisition within it has none, as it is shielded.
+        if self._gate is not None and not self._has_ahead(self._gate_limit):
+            self.open_gate()
 
     def open_gate(self) -> None:
         """Let cancellations through, because all recorded operations were reached."""
@@ -359,7 +368,7 @@ class DurableFlow:
         """Return the flow of the body of a step."""
         return DurableFlow(self.run, path, self, is_recording=False, is_ordered=False)
 
-    def come_to_finalizer(self, path: str, limit: float) -> None:
+    def come_to_finalizer(self, path: str) -> None:
         """Skip a recorded finalizer and the recorded operations before it."""
         recorded = self._recorded
         if recorded is None or not self.is_ordered:
@@ -367,8 +376,7 @@ class DurableFlow:
         paths = [item.path for item in recorded.items[self._cursor :]]
         if path in paths:
             self._cursor += paths.index(path) + 1
-            if not self._has_ahead(limit):
-                self.open_gate()
+            self._open_gate_at_frontier()
 
     def has_ahead(self, scope: Scope) -> bool:
         """Return whether this flow has recorded operations that it has not reached."""
@@ -443,7 +451,8 @@ class DurableBranches:
         path = f"{self.path}/deadline"
         known = run.recording.decisions.get(path)
         if known is None:
-            if run.records and not run.is_stopping:
+            is_cancelled = any(operator.is_decided for operator in self.scope.operators)
+            if run.records and not run.is_stopping and not is_cancelled:
                 outer.record_decision(self.scope, path, run.now() + seconds, failed=False)
             return seconds
         if outer.has_ahead(self.scope):
@@ -571,7 +580,7 @@ class DurableFinalization:
         if self.path not in run.recording.source_ends:
             flow.source_end = lambda: self._source_end(ended, cause)
         else:
-            self.outer.come_to_finalizer(self.path, outer.limit)
+            self.outer.come_to_finalizer(self.path)
         scope = outer.shielded()
         scope.flow = flow
         scope.is_observing = True

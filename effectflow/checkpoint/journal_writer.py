@@ -25,6 +25,7 @@ from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, tell
 from effectflow.checkpoint.store import RunStatus, RunSummary
 from effectflow.effects.errors import Halt
+from effectflow.effects.event_loop import is_cancellation
 
 __all__ = ["JournalWriter"]
 
@@ -148,6 +149,7 @@ class JournalWriter:
 
     async def save_late(self) -> None:
         """Save what no step has made durable in time; end the run if that is impossible."""
+        self.due = None
         try:
             await self.save()
             # Only a save that failed with a warning leaves anything: it is tried again.
@@ -156,6 +158,11 @@ class JournalWriter:
         except Halt:
             if self.on_halt is not None:
                 self.on_halt()
+        except BaseException as raised:
+            if is_cancellation(raised) or isinstance(raised, KeyboardInterrupt | SystemExit):
+                raise
+            # A store that simulates the death of the process: the run meets it with its next append. A
+            # background task that raised it would end the whole event loop on trio.
 
     def lose_lease(self, error: LeaseLost) -> None:
         """End the run, since another process holds its lease."""

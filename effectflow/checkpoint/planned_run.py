@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import anyio
+import anyio.lowlevel
 
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import Arguments, Entry
@@ -147,12 +148,15 @@ class PlannedRun(Run):
 
     async def sleep(self, path: str, seconds: float, scope: Scope) -> None:
         if seconds > 0:
+            # A flow that an earlier life has cancelled does not wait.
+            await anyio.lowlevel.checkpoint_if_cancelled()
             self._waiting.append(path)
             raise Parked
 
     async def finalizing(self, work: Coroutine[Any, Any, A]) -> A | None:
         try:
-            return await work
+            with anyio.CancelScope(shield=True):
+                return await work
         except Parked as parked:
             if parked.reason is None:
                 raise

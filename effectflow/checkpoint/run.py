@@ -37,6 +37,7 @@ from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
 from effectflow.checkpoint.replay import RecordedStep, Recording, compressed
 from effectflow.checkpoint.run_info import CurrentStep
+from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,
@@ -341,7 +342,7 @@ class Run:
             logger.exception("the retryable predicate of step %r raised", path)
             is_known = False
         delay = next_delay() if next_delay and retryable and is_known else None
-        retry_at = None if delay is None else self.now() + delay
+        retry_at = None if delay is None else self.time_after(delay)
         await self._record_error(flow, definition, path, error, retryable, retry_at=retry_at)
         return retry_at
 
@@ -543,6 +544,10 @@ class Run:
     def _now(self) -> float:
         """Return the time of the run's clock, in seconds since the epoch."""
         return self.clock.now().timestamp()
+
+    def time_after(self, seconds: float) -> float:
+        """Return the time when this many seconds have passed, or the last one that can be recorded."""
+        return min(self.now() + seconds, LATEST)
 
     async def sleep(self, path: str, seconds: float, scope: Scope) -> None:
         """Wait within a flow."""

@@ -1,7 +1,7 @@
 """Dataclasses as plain data, and back: the form on disk is derived from the annotations.
 
 A field with a default is left out where it has that value. Unknown fields are ignored when read. What is
-read has the annotated types, or it is refused.
+read has the annotated types, or it is refused. Every `float` is a time or a duration, in seconds.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 
 from effectflow.checkpoint.values import Tree
 
-__all__ = ["Schema", "schema_of"]
+__all__ = ["LATEST", "Schema", "schema_of"]
+
+LATEST = 253_402_300_799
+"""The last second of the year 9999, where calendars end, since the epoch."""
 
 T = TypeVar("T")
 
 _Convert = Callable[[Any], Any]
-
-_NUMBERS = (float, int)
 
 
 class Schema(Generic[T]):
@@ -121,8 +122,18 @@ def _reader(hint: Any) -> _Convert:
     if dataclasses.is_dataclass(hint):
         schema = _schema_of_any(hint)
         return lambda tree: schema.read(_expect(tree, (dict,)))
-    kinds = _NUMBERS if hint is float else (get_origin(hint) or hint,)
-    return lambda tree: _expect(tree, kinds)
+    if hint is float:
+        return _read_seconds
+    if get_origin(hint) is dict:
+        read_part = _reader(parts[1])
+        return lambda tree: {key: read_part(part) for key, part in _expect(tree, (dict,)).items()}
+    return lambda tree: _expect(tree, (hint,))
+
+
+def _read_seconds(tree: Any) -> Any:
+    if not 0 <= _expect(tree, (float, int)) <= LATEST:
+        raise ValueError(f"{tree!r} seconds are no time and no duration")
+    return tree
 
 
 def _is_tree(hint: Any) -> bool:

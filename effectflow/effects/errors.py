@@ -12,6 +12,7 @@ __all__ = [
     "ExecutorLost",
     "Halt",
     "LeftToResume",
+    "NotAcquired",
     "Parked",
     "RetryExhausted",
     "TimedOut",
@@ -141,6 +142,10 @@ class LeftToResume(Halt):
 
     def __init__(self, what: str) -> None:
         super().__init__(RuntimeError(f"the run is being stopped: a resume will do {what}"))
+
+
+class NotAcquired(BaseException):
+    """Ends an acquisition before its first operation, since an operator around it has decided."""
 
 
 class Parked(BaseException):

@@ -8,8 +8,8 @@ generators of `@do` bodies, finalizers, and `_Restore`, which brings back an out
 """
 
 # Values, environments and errors of any type pass through this loop; pyright loses track of `Any` in it.
-# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false,
-# reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from typing import Any
 import anyio
 from returns.result import Failure, Success
 
-from effectflow.effects.errors import EffectError, LeftToResume, Parked, TracedError
+from effectflow.effects.errors import (
+    EffectError,
+    LeftToResume,
+    NotAcquired,
+    Parked,
+    TracedError,
+)
 from effectflow.effects.event_loop import (
     is_cancellation,
     run_to_the_end,
@@ -58,7 +64,7 @@ from effectflow.effects.nodes import (
     Traced,
 )
 from effectflow.effects.notes import add_note, forget_notes, show_trail
-from effectflow.effects.scope import Finalization, Scope
+from effectflow.effects.scope import Acquisition, Finalization, Scope
 from effectflow.effects.signatures import declares
 
 __all__ = ["interpret"]
@@ -190,6 +196,8 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         current = current.source
                         continue
                 elif kind is Bracket:
+                    # An acquisition is shielded: what was cancelled before must not begin it.
+                    await anyio.lowlevel.checkpoint_if_cancelled()
                     value, cancelled = await _acquire(current, env, scope)
                     if value.__class__ is not Failed:
                         # From here on the resource is released in any case.
@@ -285,11 +293,17 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
 async def _acquire(bracket: Bracket, env: Any, scope: Scope) -> tuple[Any, BaseException | None]:
     """Return the resource or a `Failed`, and the cancellation that arrived meanwhile."""
     inside = scope.shielded()
+    inside.acquisition = Acquisition(scope.operators)
     if scope.forbidden:
         inside.forbidden = scope.forbidden | {FromFn}
-    return await run_to_the_end(
-        interpret(bracket.source, env, inside), on_cancellation=scope.flow.stop
-    )
+    try:
+        return await run_to_the_end(
+            interpret(bracket.source, env, inside), on_cancellation=scope.flow.stop
+        )
+    except NotAcquired:
+        # The cancellation is raised here.
+        await anyio.sleep_forever()
+        raise
 
 
 def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> OnExit:
@@ -469,6 +483,8 @@ async def _finalize_after(
     try:
         ended = _exit_of_raised(raised)
         outcome = await _run_finalizer(frame, ended, raised, cause, env, scope)
+    except Parked as parked:
+        return parked
     except Exception as defect:
         logger.exception("a finalizer failed while %r was passing", raised)
         add_note(raised, f"and a finalizer failed: {defect!r}")

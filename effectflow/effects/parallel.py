@@ -151,9 +151,18 @@ def par_all(
     async def perform(env: Any, scope: Scope) -> Any:
         operator = Operator.begin(scope, "par_all")
         traversal = Traversal(
-            "one par_all", operator, source.items(), nodes.itself, env, scope, stop_early=False
+            "one par_all",
+            operator,
+            source.items(),
+            nodes.itself,
+            env,
+            scope,
+            stop_early=False,
+            decided=_failed_in(operator),
         )
         await _run(traversal, limit)
+        if operator.decision is not None:
+            raise RuntimeError(nothing_fails("par_all", operator.decision.value))
         failures = traversal.failures_in_order()
         return nodes.joined(failures) if failures else traversal.values_in_order()
 

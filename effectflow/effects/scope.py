@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PLAIN",
     "PLAIN_BRANCHES",
+    "Acquisition",
     "Branches",
     "Decision",
     "Finalization",
@@ -188,6 +189,27 @@ class Flow(Protocol):
         ...
 
 
+class Acquisition:
+    """An acquisition, which is shielded from the operators that may cancel it.
+
+    It does not begin, however, once one of them has decided.
+    """
+
+    __slots__ = ("_has_begun", "_operators")
+
+    def __init__(self, operators: tuple[Operator, ...]) -> None:
+        self._operators = operators
+        self._has_begun = False
+
+    def may_continue(self) -> bool:
+        """Return whether its next operation may begin."""
+        if not self._has_begun:
+            self._has_begun = not any(
+                one.is_decided or one.has_expired() for one in self._operators
+            )
+        return self._has_begun
+
+
 class _PlainBranches:
     decision: Decision | None = None
 
@@ -261,6 +283,7 @@ class Scope:
         flow: the sequential flow that it is part of.
         operators: the operators that may cancel it, outermost first. A shield empties the list.
         is_shielded: whether it is part of an acquisition or a finalizer.
+        acquisition: the acquisition that it is part of, or None.
         is_observing: whether it only reacts to a failure that continues, like the handler of `tap_err`.
         limit: the position in the journal after which entries do not count here, because an operator's
             decision at this position cancelled the flow.
@@ -274,6 +297,7 @@ class Scope:
     """
 
     __slots__ = (
+        "acquisition",
         "clock",
         "context",
         "finalizer_deadline",
@@ -316,6 +340,7 @@ class Scope:
         self.finalizer_deadline = finalizer_deadline
         self.context = context
         self.forbidden = forbidden
+        self.acquisition: Acquisition | None = None
 
     @property
     def path(self) -> str:
@@ -352,6 +377,7 @@ class Scope:
         scope.operators = ()
         scope.limit = math.inf
         scope.is_shielded = True
+        scope.acquisition = None
         return scope
 
     def observing(self) -> Scope:
@@ -389,6 +415,7 @@ class Scope:
         scope.finalizer_deadline = self.finalizer_deadline
         scope.context = self.context
         scope.forbidden = self.forbidden
+        scope.acquisition = self.acquisition
         return scope
 
 

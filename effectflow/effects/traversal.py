@@ -134,7 +134,7 @@ class Traversal:
             try:
                 await start()
             except Exception as defect:
-                self._stop_for(defect, self.read)
+                self._stop_for_items(defect)
         if self.children.defects or not (self.failures and self.stop_early):
             await self.children.raise_bad_end()
 
@@ -183,12 +183,16 @@ class Traversal:
         is_plain = scope.flow is PLAIN and self.key is None
         child: Any
         outcome: Any
+        item: Any = None
         position = self.read
         try:
             while not (self.is_over and is_plain):
                 try:
                     position, item = next(numbered)
                 except StopIteration:
+                    return
+                except Exception as defect:
+                    self._stop_for_items(defect)
                     return
                 self.read = position + 1
                 if not is_plain:
@@ -211,7 +215,7 @@ class Traversal:
                     # Children that never wait must not block other tasks.
                     await checkpoint()
         except (Exception, Halt) as raised:
-            self._stop_for(raised, position)
+            self._stop_for(raised, position, item)
 
     async def _work_through_async(self, items: AsyncIterator[Any], turn: anyio.Lock) -> None:
         while not self.is_over:
@@ -223,7 +227,7 @@ class Traversal:
             except StopAsyncIteration:
                 return
             except Exception as defect:
-                self._stop_for(defect, self.read)
+                self._stop_for_items(defect)
                 return
             await self._run_child(position, item)
 
@@ -239,7 +243,7 @@ class Traversal:
             else:
                 await self.take(position, outcome)
         except (Exception, Halt) as raised:
-            self._stop_for(raised, position)
+            self._stop_for(raised, position, item)
 
     def _comes_too_late(self, position: int, item: Any) -> bool:
         """Return whether the operator decided before this child began, and it has nothing to finalize."""
@@ -285,9 +289,19 @@ class Traversal:
         key = position if self.key is None else str(self.key(item))
         self.fail(range(position, position + 1), failed, key)
 
-    def _stop_for(self, raised: BaseException, position: int) -> None:
+    def _stop_for(self, raised: BaseException, position: int, item: Any) -> None:
         self.children.defects.append(raised)
-        self._stop(range(position, position + 1), position)
+        try:
+            key = position if self.key is None else str(self.key(item))
+        except Exception:
+            # It is what has raised.
+            key = None
+        self._stop(range(position, position + 1), key)
+
+    def _stop_for_items(self, raised: BaseException) -> None:
+        """Stop since the items themselves raised: no child has led to that."""
+        self.children.defects.append(raised)
+        self._stop(range(self.read, self.read), None)
 
     def _stop(self, positions: range, key: object) -> None:
         self.is_over = True

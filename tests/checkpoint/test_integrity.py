@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import anyio
 import pytest
-from effectflow.checkpoint.seal import first_digest
 from hypothesis import given
 from hypothesis import strategies as st
 from returns.result import Success
@@ -32,6 +31,7 @@ from effectflow.checkpoint import (
     read_entries,
     verify_run,
 )
+from effectflow.checkpoint.integrity import first_digest
 from effectflow.stores import MemoryStore
 
 KEY = bytes(range(32))
@@ -332,7 +332,7 @@ def test_keys_that_are_none_are_refused_and_never_shown() -> None:
 
 
 def test_an_entry_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("effectflow.checkpoint.seal.MAX_ENTRY_BYTES", 1000)
+    monkeypatch.setattr("effectflow.checkpoint.integrity.MAX_ENTRY_BYTES", 1000)
 
     async def main() -> Any:
         async with MemoryStore() as store:
