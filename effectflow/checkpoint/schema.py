@@ -1,7 +1,7 @@
-"""Dataclasses as plain data, and back: the form on disk is derived from the annotations.
+"""Convert dataclasses to and from plain data. Their annotations define the form on disk.
 
-A field with a default is left out where it has that value. Unknown fields are ignored when read. What is
-read has the annotated types, or it is refused. Every `float` is a time or a duration, in seconds.
+A field with a default is omitted if it has that value. Unknown fields are ignored when read. Values
+that do not have the annotated type are rejected. Every `float` is a time or a duration, in seconds.
 """
 
 from __future__ import annotations
