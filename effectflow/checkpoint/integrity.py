@@ -68,7 +68,7 @@ class Seal:
         if len(payload) > MAX_ENTRY_BYTES:
             raise NotSerializable(
                 f"an entry of {len(payload):,} bytes",
-                f"is larger than {MAX_ENTRY_BYTES:,}: keep large data elsewhere, and save a reference to it",
+                f"is larger than {MAX_ENTRY_BYTES:,}: store large data elsewhere and save a reference",
             )
         if self.encryption is not None:
             payload = self.encryption.encrypt(payload, after=previous)
