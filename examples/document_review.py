@@ -167,7 +167,9 @@ async def main() -> None:
     parser.add_argument("document", type=Path)
     parser.add_argument("--folder", type=Path, default=Path("reviewed"), help="where it goes")
     parser.add_argument("--store", type=Path, default=Path("reviews.db"), help="the SQLite file")
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds for each round of corrections")
+    parser.add_argument(
+        "--pause", type=float, default=0.0, help="seconds for each round of corrections"
+    )
     arguments = parser.parse_args()
 
     document: Path = arguments.document.resolve()

@@ -172,9 +172,7 @@ async def process(number: str, order: Placed, folder: Path, seconds: float) -> N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Process an order, or continue a known one."
-    )
+    parser = argparse.ArgumentParser(description="Process an order, or continue a known one.")
     parser.add_argument("number")
     parser.add_argument("--item", default="cap")
     parser.add_argument("--amount", type=int, default=1)

@@ -154,9 +154,7 @@ def main() -> int:
     parser.add_argument("--executor", choices=EXECUTORS, default="local")
     parser.add_argument("--store", default="sqlite:///words.db")
     parser.add_argument("--run-id", default="words")
-    parser.add_argument(
-        "--retry", action="store_true", help="retry the dead letters of the run"
-    )
+    parser.add_argument("--retry", action="store_true", help="retry the dead letters of the run")
     try:
         return anyio.run(run, parser.parse_args())
     except StoppedBySignal as stop:
