@@ -474,7 +474,7 @@ class DurableBranches:
             is_ordered=outer.is_ordered,
         )
         if not is_keyed and item is not None and outer.is_recording:
-            # An effect, say, has no identity but its position.
+            # Some items, such as effects, have only their position as identity.
             with suppress(NotSerializable):
                 flow.set_item(digest_of(item))
         return flow
@@ -534,7 +534,7 @@ class DurableBranches:
         outer.last_failure = self._last_failure or outer.last_failure
         if self.sequence is None or (self.decision is not None and self.decision.has_ended):
             return
-        # Without entries a resume has nothing to come to before it cancels the branches.
+        # Without entries, a resume has nothing to replay before it cancels the branches.
         can_record = run.records and not run.is_stopping and not run.writer.halted
         if is_complete and self.has_entries and can_record:
             run.writer.add(BranchesEnded(self.path, run.now()))

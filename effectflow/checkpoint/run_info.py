@@ -81,7 +81,7 @@ class CurrentStep:
 def current_step() -> StepInfo:
     """Return the `StepInfo` of the step whose code is running. A plain function, for any code in a step.
 
-    It works in `@step @effect` functions, in whatever they call, and in worker threads that
+    It works in `@step @effect` functions, in the functions that they call, and in worker threads that
     `from_blocking` and anyio start. Raises LookupError outside steps.
 
     Example:

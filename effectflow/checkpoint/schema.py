@@ -1,7 +1,7 @@
-"""Dataclasses as plain data, and back: the form on disk is derived from the annotations.
+"""Convert dataclasses to and from plain data. Their annotations define the form on disk.
 
-A field with a default is left out where it has that value. Unknown fields are ignored when read. What is
-read has the annotated types, or it is refused. Every `float` is a time or a duration, in seconds.
+A field with a default is omitted if it has that value. Unknown fields are ignored when read. Values
+that do not have the annotated type are rejected. Every `float` is a time or a duration, in seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Convert = Callable[[Any], Any]
 
 
 class Schema(Generic[T]):
-    """How the instances of one dataclass are written and read."""
+    """Writes and reads the instances of one dataclass."""
 
     def __init__(self, kind: type[T], tag: str | None = None) -> None:
         fields = dataclasses.fields(typing.cast(Any, kind))
@@ -39,7 +39,7 @@ class Schema(Generic[T]):
         ]
 
     def read(self, tree: Mapping[str, Any]) -> T:
-        """Return the instance that plain data stands for. Raises KeyError, TypeError or ValueError."""
+        """Return the instance that plain data represents. Raise KeyError, TypeError or ValueError."""
         parts: dict[str, Any] = {}
         for name, read, is_required in self._readers:
             if name in tree:
@@ -67,9 +67,9 @@ def _schema_of_any(kind: Any) -> Schema[Any]:
 def _write_function(
     fields: Sequence[dataclasses.Field[Any]], hints: Mapping[str, Any], tag: str | None
 ) -> Callable[[Any], dict[str, Tree]]:
-    """Return the function that writes an instance; `tag` is the name of the entry.
+    """Return the function that writes an instance. `tag` is the name of the entry.
 
-    It is compiled, as dataclasses compile `__init__`: one is written for each entry of a journal, and a
+    It is compiled, as dataclasses compile `__init__`, because it runs for each entry of a journal, and a
     loop over the fields takes three times as long.
     """
     scope: dict[str, Any] = {}
@@ -92,7 +92,7 @@ def _write_function(
 
 
 def _writer(hint: Any) -> _Convert | None:
-    """Return what makes plain data of a value of this type; None if it is plain already."""
+    """Return the function that turns a value of this type into plain data; None if it is plain."""
     if _is_tree(hint):
         return None
     parts = get_args(hint)
@@ -108,7 +108,7 @@ def _writer(hint: Any) -> _Convert | None:
 
 
 def _reader(hint: Any) -> _Convert:
-    """Return what makes a value of this type of plain data."""
+    """Return the function that turns plain data into a value of this type."""
     if _is_tree(hint):
         return lambda tree: tree
     parts = get_args(hint)
@@ -137,7 +137,7 @@ def _read_seconds(tree: Any) -> Any:
 
 
 def _is_tree(hint: Any) -> bool:
-    # Resolved hints do not equal the alias: the forward references in it are resolved as well.
+    # Resolved hints do not equal the alias, because forward references in them are resolved too.
     return {bool, float, str} <= set(get_args(hint))
 
 

@@ -220,7 +220,7 @@ def test_a_run_that_goes_on_while_it_is_verified_is_good(length: int) -> None:
 @pytest.mark.parametrize(
     ("written_with", "read_with", "reason"),
     [
-        ("signed", Seal(), "give its key"),
+        ("signed", Seal(), "pass its key"),
         ("signed", Seal(key=b"another key, 16 bytes or more"), "another key"),
         ("json", Seal(key=KEY), "not signed"),
         ("encrypted", Seal(), "encrypted"),

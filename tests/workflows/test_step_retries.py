@@ -21,7 +21,6 @@ from effectflow import (
 )
 from effectflow.checkpoint import (
     BeforeStep,
-    Completed,
     OutcomeUnknown,
     read_entries,
 )
@@ -31,7 +30,6 @@ from effectflow.testing import crash_everywhere
 from tests.apps import App, Broken, app_on, note
 from tests.workflows.journals import (
     AnyEffect,
-    AnyWorkflow,
     clock_at,
     cut,
     journal,
