@@ -311,7 +311,7 @@ async def test_branches_retry_side_by_side(store: MemoryStore) -> None:
     from effectflow import par
 
     @workflow
-    def made(_: object) -> Do[App, Broken, Any]:
+    def made(_: object) -> Do[App, Broken | TimedOut, Any]:
         return (yield from par(pay(), fetch()))
 
     result = await start(made, app_on(store, failing=["pay#1", "pay#2"]))
