@@ -47,6 +47,7 @@ class DurableFlow:
         is_ordered: whether it comes to recorded operations in their order. The body of a step that did
             not complete need not.
         unsettled: the failures in it that nothing has settled, by sequence number.
+        replays_only: why it must begin nothing: its end is recorded, and cannot be rebuilt.
         last_failure: the error of the last failure that has an entry, and its sequence number.
     """
 
@@ -64,6 +65,7 @@ class DurableFlow:
         "is_recording",
         "last_failure",
         "path",
+        "replays_only",
         "run",
         "source_end",
         "unsettled",
@@ -88,6 +90,7 @@ class DurableFlow:
         self.unsettled: list[int] = []
         self.last_failure: tuple[object, int] | None = None
         self.source_end: Callable[[], SourceEnd] | None = None
+        self.replays_only: NotSerializable | None = None
         self._item: str | None = None
         self._recorded: RecordedFlow | None = run.recording.flows.get(path)
         self._cursor = 0
@@ -308,6 +311,11 @@ class DurableFlow:
 
     async def check(self, scope: Scope, what: str) -> None:
         """Before something new begins: raise the cancellation if an operator around has decided."""
+        flow: DurableFlow | None = self
+        while flow is not None:
+            if flow.replays_only is not None:
+                raise self.run.writer.halt(flow.replays_only)
+            flow = flow.around
         for operator in scope.operators:
             if operator.is_decided or operator.has_expired():
                 await anyio.sleep_forever()
@@ -548,12 +556,14 @@ class DurableFinalization:
         recorded = run.recording.source_ends.get(self.path)
         if recorded is None or recorded.error is None or not self.outer.is_ordered:
             return None
-        # The error has no entry of its own, so running the source could end in another way, after what it
-        # uses was released. Nothing of it is run.
+        # The error has no entry of its own, so the source could end in another way this time, though what it
+        # uses was released. It is not run.
         try:
             error = read_error(recorded.error, self.path, run.types)
         except NotSerializable as unreadable:
-            raise run.writer.halt(unreadable) from unreadable
+            # Its class is not declared. The source is run, but begins nothing, and must end with it again.
+            self.outer.replays_only = unreadable
+            return None
         self.outer.skip_to(recorded.reached)
         run.replayed_failure(self.path, error)
         if recorded.kind == "defect":
@@ -572,9 +582,12 @@ class DurableFinalization:
         flow = DurableFlow(run, self.path, self.outer, is_ordered=self.outer.is_ordered)
         flow.is_recording = self.outer.is_recording
         self._flow = flow
-        if self.path not in run.recording.source_ends:
+        recorded = run.recording.source_ends.get(self.path)
+        if recorded is None:
             flow.source_end = lambda: self._source_end(ended, cause)
         else:
+            if self.outer.replays_only is not None:
+                self._check_same_end(recorded, ended)
             self.outer.come_to_finalizer(self.path)
         scope = outer.shielded()
         scope.flow = flow
@@ -582,6 +595,16 @@ class DurableFinalization:
         if scope.forbidden:
             scope.forbidden = scope.forbidden | {FromFn}
         return scope
+
+    def _check_same_end(self, recorded: SourceEnd, ended: object) -> None:
+        """Halt the run unless the source has failed as it did in its first life."""
+        unreadable, self.outer.replays_only = self.outer.replays_only, None
+        if unreadable is None or recorded.error is None:
+            return
+        error = ended.error if isinstance(ended, Failed) else None
+        again = write_error(error, self.outer.run.types, is_defect=False)
+        if (again.type, again.message) != (recorded.error.type, recorded.error.message):
+            raise self.outer.run.writer.halt(unreadable)
 
     def _source_end(self, ended: object, cause: Operator | None) -> SourceEnd:
         run, path = self.outer.run, self.path
@@ -596,10 +619,4 @@ class DurableFinalization:
         if known is not None and known[0] is error:
             return SourceEnd(path, kind, known[1])
         record = write_error(error, run.types, is_defect=not is_failure)
-        if is_failure:
-            try:
-                read_error(record, path, run.types)
-            except NotSerializable as unreadable:
-                # Nothing is released before a resume could have the failure again.
-                raise run.writer.halt(unreadable) from unreadable
         return SourceEnd(path, kind, None, record, self.outer.reached())

@@ -298,11 +298,7 @@ class Run:
             flow.take_source_ends(),
         )
         self._ends_interrupted = False
-        if self._tells_around:
-            # The decision of the run around is final before what it cancelled here is finalized.
-            self._tells_around = False
-            assert self.around is not None
-            await self.around.begin()
+        await self._tell_around()
         writer.add(entry)
         policy = self.checkpoints.policy
         if definition.at_most_once or policy.is_due(writer.completed_since_save):
@@ -460,6 +456,23 @@ class Run:
                 CancelRequested(self.now(), f"{branches.path!r} of {branches.outer.run.run_id!r}")
             )
         return self.cancelled_at
+
+    async def cancel_if_decided(self) -> None:
+        """Record that a decision of a run around has cancelled this one, if one has."""
+        if self.is_stopping:
+            return
+        for operator in self.outer_operators:
+            if operator.is_decided and isinstance(operator.branches, DurableBranches):
+                self.cancel_with(operator.branches)
+                break
+        await self._tell_around()
+
+    async def _tell_around(self) -> None:
+        """Make the decision of the run around final, before anything follows from it here."""
+        if self._tells_around:
+            self._tells_around = False
+            assert self.around is not None
+            await self.around.begin()
 
     # How the run is stopped.
 

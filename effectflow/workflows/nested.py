@@ -88,6 +88,7 @@ class _Child:
     async def begin(self) -> None:
         """Record that it starts, or continues, durably."""
         flow, run = self.flow, self.run
+        await run.cancel_if_decided()
         run.writer.add(
             ChildStarted(
                 self.path,

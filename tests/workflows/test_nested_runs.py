@@ -8,7 +8,17 @@ import anyio
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Checkpoints, Do, TimedOut, bracket, do, par_traverse, race, with_checkpointing, workflow
+from effectflow import (
+    Checkpoints,
+    Do,
+    TimedOut,
+    bracket,
+    do,
+    par_traverse,
+    race,
+    with_checkpointing,
+    workflow,
+)
 from effectflow.checkpoint import (
     ChildEnded,
     OutcomeUnknown,
@@ -308,7 +318,44 @@ def timed_without_finalizers(_: object) -> Do[App, Any, Any]:
     return (yield from waiting.call(None).timeout(10).recover(TimedOut, lambda _: act("handle")))
 
 
-@pytest.mark.parametrize("made", [outer, timed, raced, timed_without_finalizers])
+@workflow
+def between(_: object) -> Do[App, Any, Any]:
+    return (yield from holding.call(None))
+
+
+@workflow
+def timed_at_two_levels(_: object) -> Do[App, Any, Any]:
+    return (yield from between.call(None).timeout(10).recover(TimedOut, lambda _: act("handle")))
+
+
+async def test_a_child_without_finalizers_is_cancelled(store: MemoryStore) -> None:
+    assert await start(timed_without_finalizers, app_on(store)) == Success("handle")
+    assert await status_of(store, "r/timeout/waiting") is RunStatus.CANCELLED
+
+
+async def test_a_timeout_that_cancelled_a_child_is_final(store: MemoryStore) -> None:
+    @workflow
+    def made(_: object) -> Do[App, Any, Any]:
+        return (yield from waiting.call(None).timeout(10))
+
+    app = app_on(store)
+    assert isinstance((await start(made, app)).failure(), TimedOut)
+    assert isinstance((await resume(made, app, at=100)).failure(), TimedOut)
+    assert app.world.done == ["use"]
+
+
+async def test_a_decision_cancels_the_children_of_children(store: MemoryStore) -> None:
+    app = app_on(store)
+    assert await start(timed_at_two_levels, app) == Success("handle")
+    assert app.world.done == ["acquire", "use", "release", "handle"]
+    child = "r/timeout/between"
+    assert await status_of(store, child) is RunStatus.CANCELLED
+    assert await status_of(store, f"{child}/holding") is RunStatus.CANCELLED
+
+
+@pytest.mark.parametrize(
+    "made", [outer, timed, raced, timed_without_finalizers, timed_at_two_levels]
+)
 async def test_a_crash_at_any_append_of_both_runs_leads_to_the_same_end(made: Any) -> None:
     assert await crash_everywhere(made, None, app_on)
 
