@@ -25,6 +25,7 @@ from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, tell
 from effectflow.checkpoint.store import RunStatus, RunSummary
 from effectflow.effects.errors import Halt
+from effectflow.effects.event_loop import is_cancellation
 
 __all__ = ["JournalWriter"]
 
@@ -154,6 +155,12 @@ class JournalWriter:
             if self.length > self._durable and self.due is None:
                 self._linger_from_now()
         except Halt:
+            if self.on_halt is not None:
+                self.on_halt()
+        except BaseException as raised:
+            if is_cancellation(raised) or isinstance(raised, KeyboardInterrupt | SystemExit):
+                raise
+            # Only the run ends, and not the event loop: its own last save meets the same.
             if self.on_halt is not None:
                 self.on_halt()
 

@@ -1,6 +1,6 @@
 """For tests of code that uses effectflow: virtual time, recorded events, stores that fail, crashes.
 
-With pytest there are fixtures and a marker besides, in `effectflow.testing.pytest_plugin`.
+With pytest there are also fixtures, markers and checks, in `effectflow.testing.pytest_plugin`.
 """
 
 from importlib import import_module
