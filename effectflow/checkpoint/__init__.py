@@ -1,4 +1,4 @@
-"""What is saved of a run and how it is read back; `with_checkpointing`, which makes an effect durable."""
+"""Durable steps, journals and checkpoints of runs, and the contract of stores."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -198,7 +198,7 @@ _HOMES = (
     "integrity",
     "transfer",
 )
-"""Where the other names are defined: most programs need few of them, and import the rest for nothing."""
+"""The modules of the other names. They are imported when used, because most programs need few of them."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Entries as bytes: JSON or CBOR, told apart by their first byte. The names on disk are in `_KINDS`."""
+"""Entries as bytes: JSON or CBOR, distinguished by the first byte. The names on disk are in `_KINDS`."""
 
 from __future__ import annotations
 
@@ -54,14 +54,16 @@ def encode_entry(entry: Entry, format: Format = "json") -> bytes:
 
 
 def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
-    """Return the entry in bytes that have this place in a run.
+    """Return the entry with this sequence number from bytes.
 
-    Fails with CorruptCheckpoint if there is none, and with UnsupportedVersion if a newer effectflow
+    Raises CorruptCheckpoint if the bytes are not an entry, and UnsupportedVersion if a newer effectflow
     wrote it.
     """
     try:
         tree: Any = decode_entry_tree(data)
         entry = read_entry(tree)
+        if isinstance(entry, Started) and entry.format < 1:
+            raise ValueError(f"unknown format {entry.format}")
     except MalformedValue as error:
         raise CorruptCheckpoint(run_id, str(error), sequence=sequence) from error
     except (KeyError, TypeError, ValueError) as error:
@@ -78,5 +80,5 @@ def write_entry(entry: Entry) -> dict[str, Tree]:
 
 
 def read_entry(tree: Mapping[str, Any]) -> Entry:
-    """Return the entry in plain data. Raises KeyError, TypeError or ValueError if there is none."""
+    """Return the entry in plain data. Raise KeyError, TypeError or ValueError for other data."""
     return cast(Entry, _SCHEMAS[tree["entry"]].read(tree))

@@ -1,8 +1,8 @@
-"""The flows of a durable run: where each one stands in what earlier lives recorded.
+"""The flows of a durable run, and their positions in what earlier lives recorded.
 
-A flow replays what is recorded of it, in order, until it comes to its *frontier*: the first operation
-that is not recorded. While it replays, it cannot be cancelled, so that everything which was acquired is
-there to be released. The rules are in `docs/durability.md`.
+A flow replays its recorded operations in order until it reaches its *frontier*: the first operation
+that is not recorded. While it replays, it cannot be cancelled, so that everything that was acquired
+exists before anything releases it. The rules are in `docs/durability.md`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from effectflow.checkpoint.errors import DefinitionChanged, NotSerializable, Ste
 from effectflow.checkpoint.failures import read_error, write_error
 from effectflow.checkpoint.replay import RecordedDecision, RecordedFlow
 from effectflow.checkpoint.values import KnownTypes, digest_of, from_tree, to_tree
-from effectflow.effects.errors import LeftToResume, Parked
+from effectflow.effects.errors import LeftToResume, NotAcquired, Parked
 from effectflow.effects.nodes import Failed, FromFn, Step
 from effectflow.effects.operators import Operator
 from effectflow.effects.paths import StepPath, child_path, step_path
@@ -42,19 +42,20 @@ class DurableFlow:
         run: the run.
         path: the flow's path.
         around: the flow around it; None for the body of the run.
-        branches: the operator whose branch it is, if it is one.
-        is_recording: whether its operators record what they decide. Those inside a step do not, since a
-            step is run again as a whole.
-        is_ordered: whether it comes to recorded operations in their order. The body of a step that did
-            not complete need not.
-        unsettled: the failures in it that nothing has settled, by sequence number.
-        last_failure: the error of the last failure that has an entry, and its sequence number.
+        branches: the operator whose branch it is, or None.
+        is_recording: whether its operators record their decisions. Those inside a step do not, because a
+            step runs again as a whole.
+        is_ordered: whether it must reach recorded operations in order. The body of a step that did not
+            complete need not.
+        unsettled: the sequence numbers of its failures that nothing has settled.
+        last_failure: the error of the last failure with an entry, and its sequence number.
     """
 
     __slots__ = (
         "_codes",
         "_cursor",
         "_gate",
+        "_gate_limit",
         "_item",
         "_occurrences",
         "_recorded",
@@ -92,6 +93,7 @@ class DurableFlow:
         self._recorded: RecordedFlow | None = run.recording.flows.get(path)
         self._cursor = 0
         self._gate: anyio.CancelScope | None = None
+        self._gate_limit = math.inf
         self._occurrences: dict[str, int] = {}
         self._codes: dict[str, Any] = {}
 
@@ -163,19 +165,19 @@ class DurableFlow:
             until = run.recording.waits[path].until
         else:
             await self.check(scope, path)
-            until = run.now() + seconds
+            until = run.time_after(seconds)
             if run.records and not run.is_stopping:
                 settles = () if scope.is_observing else run.settle(self)
                 run.writer.add(Waiting(path, until, run.now(), self.take_item(), settles))
-        # The clock of another machine may be ahead: never wait longer for that.
+        # The clock of another machine may be ahead. Never wait longer because of that.
         left = min(max(0.0, until - run.now()), seconds)
         await run.sleep(path, left, scope)
 
-    # What is recorded of the flow.
+    # The recorded operations of the flow.
 
     @property
     def has_entries(self) -> bool:
-        """Whether it has come to anything that is recorded."""
+        """Whether it has reached anything that has a path."""
         return bool(self._occurrences)
 
     def next_path(self, name: str) -> str:
@@ -189,7 +191,7 @@ class DurableFlow:
         return tuple(step_path("", name, count) for name, count in self._occurrences.items())
 
     def skip_to(self, reached: tuple[str, ...]) -> None:
-        """Continue behind the segments that an earlier life had used, without coming to them."""
+        """Continue after the segments that an earlier life used, without reaching them."""
         self._occurrences = {segment.name: segment.occurrence for segment in map(StepPath, reached)}
 
     def path_to_come(self, name: str) -> str:
@@ -197,7 +199,7 @@ class DurableFlow:
         return step_path(self.path, name, self._occurrences.get(name, 0) + 1)
 
     def reach(self, path: str, scope: Scope) -> bool:
-        """Come to an operation. Return whether it is recorded.
+        """Reach an operation. Return whether it is recorded.
 
         Halts the run with DefinitionChanged if something else is recorded here.
         """
@@ -216,11 +218,10 @@ class DurableFlow:
             item = items[self._cursor]
             if item.path == path:
                 self._cursor += 1
-                if not self._has_ahead(scope.limit):
-                    self.open_gate()
+                self._open_gate_at_frontier()
                 return True
             if item.kind == "finalizer":
-                # A finalizer that is reached differently this time, if at all.
+                # A finalizer that is reached in another way this time, or not at all.
                 self._cursor += 1
             elif scope.limit < math.inf:
                 # The flow was cancelled then, and is cancelled here.
@@ -250,12 +251,12 @@ class DurableFlow:
             self.open_gate()
 
     def paths_ahead(self) -> list[str]:
-        """Return what is recorded of the flow, and it has not come to."""
+        """Return the recorded steps that the flow has not reached."""
         items = self._recorded.items if self._recorded else []
         return [item.path for item in items[self._cursor :] if item.kind == "step"]
 
     def end(self) -> None:
-        """Halt the run if the flow has ended before it came to all that is recorded of it."""
+        """Halt the run if the flow ended before it reached all of its recorded operations."""
         if self._recorded is None or not self.is_ordered:
             return
         left = [item for item in self._recorded.items[self._cursor :] if item.kind != "finalizer"]
@@ -266,7 +267,7 @@ class DurableFlow:
             raise self.run.writer.halt(self._diverged(left[0].path, None))
 
     def _has_ahead(self, limit: float) -> bool:
-        """Return whether recorded operations are to come that count here."""
+        """Return whether the flow has recorded operations ahead that count here."""
         recorded = self._recorded
         return (
             recorded is not None
@@ -275,9 +276,9 @@ class DurableFlow:
         )
 
     def _must_pass(self, limit: float) -> bool:
-        """Return whether recorded operations are to come before the flow may be cancelled.
+        """Return whether the flow must reach recorded operations before it may be cancelled.
 
-        A finalizer that a cancellation has led to is none of them.
+        Finalizers that a cancellation caused do not count.
         """
         recorded = self._recorded
         if recorded is None or not self.is_ordered:
@@ -290,7 +291,7 @@ class DurableFlow:
         )
 
     def _leave_behind(self, path: str) -> None:
-        """Pass over what is recorded up to an operation, or all of it if that is not recorded."""
+        """Skip the recorded operations before this one, or all of them if this one is not recorded."""
         assert self._recorded is not None
         items = self._recorded.items
         paths = [item.path for item in items[self._cursor :]]
@@ -304,18 +305,20 @@ class DurableFlow:
             f"branch {self.path!r}" if self.path else "the body"
         )
         if found is None:
-            detail = f"{where} the run came to {recorded!r}, and now it ends before that"
+            detail = f"{where} the run reached {recorded!r}, and now it ends before that"
         else:
-            detail = f"{where} the run came to {recorded!r}, and now it comes to {found!r}"
+            detail = f"{where} the run reached {recorded!r}, and now it reaches {found!r}"
         return DefinitionChanged(run.run_id, run.workflow, detail=detail)
 
     # Cancellation and replay.
 
     async def check(self, scope: Scope, what: str) -> None:
-        """Before something new begins: raise the cancellation if an operator around has decided."""
+        """Raise the cancellation if an outer operator has decided. Call it before anything new begins."""
         for operator in scope.operators:
             if operator.is_decided or operator.has_expired():
                 await anyio.sleep_forever()
+        if scope.acquisition is not None and not scope.acquisition.may_continue():
+            raise NotAcquired
         if self.run.is_stopping:
             if scope.is_shielded:
                 raise LeftToResume(repr(what))
@@ -324,6 +327,7 @@ class DurableFlow:
     async def run_branch(self, scope: Scope, work: Callable[[], Awaitable[A]]) -> A:
         try:
             if self._must_pass(scope.limit):
+                self._gate_limit = scope.limit
                 with self.run.gated() as self._gate:
                     outcome = await work()
             else:
@@ -338,8 +342,13 @@ class DurableFlow:
             if self.branches_around is not None:
                 self.branches_around.take_failures(self)
 
+    def _open_gate_at_frontier(self) -> None:
+        # The limit of the branch: an acquisition within it has none, as it is shielded.
+        if self._gate is not None and not self._has_ahead(self._gate_limit):
+            self.open_gate()
+
     def open_gate(self) -> None:
-        """Let cancellations through: all that is recorded has been passed."""
+        """Let cancellations through, because all recorded operations were reached."""
         if self._gate is not None:
             self._gate.shield = False
             self._gate = None
@@ -359,23 +368,22 @@ class DurableFlow:
         """Return the flow of the body of a step."""
         return DurableFlow(self.run, path, self, is_recording=False, is_ordered=False)
 
-    def come_to_finalizer(self, path: str, limit: float) -> None:
-        """Pass a recorded finalizer, and all that is recorded before it."""
+    def come_to_finalizer(self, path: str) -> None:
+        """Skip a recorded finalizer and the recorded operations before it."""
         recorded = self._recorded
         if recorded is None or not self.is_ordered:
             return
         paths = [item.path for item in recorded.items[self._cursor :]]
         if path in paths:
             self._cursor += paths.index(path) + 1
-            if not self._has_ahead(limit):
-                self.open_gate()
+            self._open_gate_at_frontier()
 
     def has_ahead(self, scope: Scope) -> bool:
-        """Return whether more is recorded of this flow than it has come to."""
+        """Return whether this flow has recorded operations that it has not reached."""
         return self._has_ahead(scope.limit)
 
     def set_item(self, digest: str) -> None:
-        """Say what the flow works on, to be recorded with its first entry and compared by a resume."""
+        """Set the digest of the flow's item, which its first entry records and a resume compares."""
         recorded = self._recorded
         if recorded is None or recorded.item is None:
             self._item = digest
@@ -391,12 +399,12 @@ class DurableFlow:
             )
 
     def take_item(self) -> str | None:
-        """Return the digest to record with an entry; it is recorded once."""
+        """Return the digest to record with an entry. It is recorded once."""
         digest, self._item = self._item, None
         return digest
 
     def take_source_ends(self) -> tuple[SourceEnd, ...]:
-        """Return how the sources of the finalizers around ended that have not begun a step before."""
+        """Return the ends of the sources of the outer finalizers that have not begun a step before."""
         ends: list[SourceEnd] = []
         flow: DurableFlow | None = self
         while flow is not None:
@@ -443,7 +451,8 @@ class DurableBranches:
         path = f"{self.path}/deadline"
         known = run.recording.decisions.get(path)
         if known is None:
-            if run.records and not run.is_stopping:
+            is_cancelled = any(operator.is_decided for operator in self.scope.operators)
+            if run.records and not run.is_stopping and not is_cancelled:
                 outer.record_decision(self.scope, path, run.now() + seconds, failed=False)
             return seconds
         if outer.has_ahead(self.scope):
@@ -465,7 +474,7 @@ class DurableBranches:
             is_ordered=outer.is_ordered,
         )
         if not is_keyed and item is not None and outer.is_recording:
-            # An effect, say, has no identity but its position.
+            # Some items, such as effects, have only their position as identity.
             with suppress(NotSerializable):
                 flow.set_item(digest_of(item))
         return flow
@@ -478,7 +487,7 @@ class DurableBranches:
         if not outer.is_recording or not run.records or run.is_stopping:
             return
         if any(operator.is_decided for operator in scope.operators) or run.writer.halted:
-            # This flow is being cancelled itself: it decides nothing any more.
+            # This flow is being cancelled itself, so it makes no more decisions.
             return
         tree = to_tree(value, path=self.path, types=_NO_TYPES)
         if failed:
@@ -516,18 +525,18 @@ class DurableBranches:
         elif gone:
             names = [path if len(path) <= 80 else f"{path[:80]}..." for path in gone[:5]]
             shown = ", ".join(map(repr, names)) + (" and more" if len(gone) > 5 else "")
-            detail = f"{self.path!r} had the branches {shown}, and their items did not come again"
+            detail = f"{self.path!r} had the branches {shown}, and their items did not reappear"
             raise run.writer.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
 
-    def end(self) -> None:
+    def end(self, *, is_complete: bool) -> None:
         outer, run = self.outer, self.outer.run
         outer.unsettled += [*self._failed, *self._unsettled]
         outer.last_failure = self._last_failure or outer.last_failure
         if self.sequence is None or (self.decision is not None and self.decision.has_ended):
             return
-        # Without entries a resume has nothing to come to before it cancels the branches.
+        # Without entries, a resume has nothing to replay before it cancels the branches.
         can_record = run.records and not run.is_stopping and not run.writer.halted
-        if self.has_entries and can_record:
+        if is_complete and self.has_entries and can_record:
             run.writer.add(BranchesEnded(self.path, run.now()))
 
 
@@ -544,8 +553,8 @@ class DurableFinalization:
         recorded = run.recording.source_ends.get(self.path)
         if recorded is None or recorded.error is None or not self.outer.is_ordered:
             return None
-        # The error has no entry of its own, so running the source could end in another way, after what it
-        # uses was released. Nothing of it is run.
+        # The error has no entry of its own, so the source could end in another way if it ran again after
+        # its resource was released. So it does not run.
         try:
             error = read_error(recorded.error, self.path, run.types)
         except NotSerializable as unreadable:
@@ -571,7 +580,7 @@ class DurableFinalization:
         if self.path not in run.recording.source_ends:
             flow.source_end = lambda: self._source_end(ended, cause)
         else:
-            self.outer.come_to_finalizer(self.path, outer.limit)
+            self.outer.come_to_finalizer(self.path)
         scope = outer.shielded()
         scope.flow = flow
         scope.is_observing = True

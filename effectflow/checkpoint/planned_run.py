@@ -1,4 +1,4 @@
-"""A run that is replayed to see what a resume would do. Nothing is recorded, and no step is executed."""
+"""A replay that shows what a resume would do. It records nothing and executes no step."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import anyio
+import anyio.lowlevel
 
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import Arguments, Entry
@@ -27,7 +28,7 @@ A = TypeVar("A")
 
 
 class _NoJournal:
-    """Takes no entries. It keeps why a resume would be halted."""
+    """Accepts no entries. It keeps the error that would halt a resume."""
 
     def __init__(self) -> None:
         self.halted: CheckpointError | None = None
@@ -47,7 +48,7 @@ class _NoJournal:
 
 
 class PlannedRun(Run):
-    """Replays a run up to the frontier of every flow, and notes what a resume begins there."""
+    """Replays a run up to the frontier of every flow, and collects what a resume begins there."""
 
     records = False
 
@@ -133,13 +134,15 @@ class PlannedRun(Run):
         env: Any,
         scope: Scope,
     ) -> Any:
+        if recorded is not None and recorded.retry_at is not None:
+            await self.sleep(path, recorded.retry_at - self.now(), scope)
         self._start.append(path)
         if recorded is not None:
             self._retry.append(path)
         raise Parked
 
     def begin_child(self, path: str, *, is_begun: bool) -> None:
-        """Note that a resume starts a run within this one, or continues it."""
+        """Note that a resume starts or continues a nested run."""
         self._start.append(path)
         if is_begun:
             self._retry.append(path)
@@ -147,16 +150,19 @@ class PlannedRun(Run):
 
     async def sleep(self, path: str, seconds: float, scope: Scope) -> None:
         if seconds > 0:
+            # A flow that an earlier life has cancelled does not wait.
+            await anyio.lowlevel.checkpoint_if_cancelled()
             self._waiting.append(path)
             raise Parked
 
     async def finalizing(self, work: Coroutine[Any, Any, A]) -> A | None:
         try:
-            return await work
+            with anyio.CancelScope(shield=True):
+                return await work
         except Parked as parked:
             if parked.reason is None:
                 raise
-            # What a finalizer does outside steps is not known to a resume either.
+            # A resume does not check what a finalizer does outside steps either.
             return None
 
     @contextmanager

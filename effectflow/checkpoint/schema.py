@@ -1,7 +1,7 @@
-"""Dataclasses as plain data, and back: the form on disk is derived from the annotations.
+"""Convert dataclasses to and from plain data. Their annotations define the form on disk.
 
-A field with a default is left out where it has that value. Unknown fields are ignored when read. What is
-read has the annotated types, or it is refused.
+A field with a default is omitted if it has that value. Unknown fields are ignored when read. Values
+that do not have the annotated type are rejected. Every `float` is a time or a duration, in seconds.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 
 from effectflow.checkpoint.values import Tree
 
-__all__ = ["Schema", "schema_of"]
+__all__ = ["LATEST", "Schema", "schema_of"]
+
+LATEST = 253_402_300_799
+"""The last second of the year 9999, where calendars end, since the epoch."""
 
 T = TypeVar("T")
 
 _Convert = Callable[[Any], Any]
 
-_NUMBERS = (float, int)
-
 
 class Schema(Generic[T]):
-    """How the instances of one dataclass are written and read."""
+    """Writes and reads the instances of one dataclass."""
 
     def __init__(self, kind: type[T], tag: str | None = None) -> None:
         fields = dataclasses.fields(typing.cast(Any, kind))
@@ -38,7 +39,7 @@ class Schema(Generic[T]):
         ]
 
     def read(self, tree: Mapping[str, Any]) -> T:
-        """Return the instance that plain data stands for. Raises KeyError, TypeError or ValueError."""
+        """Return the instance that plain data represents. Raise KeyError, TypeError or ValueError."""
         parts: dict[str, Any] = {}
         for name, read, is_required in self._readers:
             if name in tree:
@@ -66,9 +67,9 @@ def _schema_of_any(kind: Any) -> Schema[Any]:
 def _write_function(
     fields: Sequence[dataclasses.Field[Any]], hints: Mapping[str, Any], tag: str | None
 ) -> Callable[[Any], dict[str, Tree]]:
-    """Return the function that writes an instance; `tag` is the name of the entry.
+    """Return the function that writes an instance. `tag` is the name of the entry.
 
-    It is compiled, as dataclasses compile `__init__`: one is written for each entry of a journal, and a
+    It is compiled, as dataclasses compile `__init__`, because it runs for each entry of a journal, and a
     loop over the fields takes three times as long.
     """
     scope: dict[str, Any] = {}
@@ -91,7 +92,7 @@ def _write_function(
 
 
 def _writer(hint: Any) -> _Convert | None:
-    """Return what makes plain data of a value of this type; None if it is plain already."""
+    """Return the function that turns a value of this type into plain data; None if it is plain."""
     if _is_tree(hint):
         return None
     parts = get_args(hint)
@@ -107,7 +108,7 @@ def _writer(hint: Any) -> _Convert | None:
 
 
 def _reader(hint: Any) -> _Convert:
-    """Return what makes a value of this type of plain data."""
+    """Return the function that turns plain data into a value of this type."""
     if _is_tree(hint):
         return lambda tree: tree
     parts = get_args(hint)
@@ -121,12 +122,22 @@ def _reader(hint: Any) -> _Convert:
     if dataclasses.is_dataclass(hint):
         schema = _schema_of_any(hint)
         return lambda tree: schema.read(_expect(tree, (dict,)))
-    kinds = _NUMBERS if hint is float else (get_origin(hint) or hint,)
-    return lambda tree: _expect(tree, kinds)
+    if hint is float:
+        return _read_seconds
+    if get_origin(hint) is dict:
+        read_part = _reader(parts[1])
+        return lambda tree: {key: read_part(part) for key, part in _expect(tree, (dict,)).items()}
+    return lambda tree: _expect(tree, (hint,))
+
+
+def _read_seconds(tree: Any) -> Any:
+    if not 0 <= _expect(tree, (float, int)) <= LATEST:
+        raise ValueError(f"{tree!r} seconds are no time and no duration")
+    return tree
 
 
 def _is_tree(hint: Any) -> bool:
-    # Resolved hints do not equal the alias: the forward references in it are resolved as well.
+    # Resolved hints do not equal the alias, because forward references in them are resolved too.
     return {bool, float, str} <= set(get_args(hint))
 
 

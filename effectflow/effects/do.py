@@ -1,7 +1,7 @@
 """Generator notation: write effects from top to bottom, with types that checkers follow.
 
-The notation comes from Haskell's `do`. The `stateless` library showed that `yield from` makes it typed in
-Python.
+The notation comes from Haskell's `do`. The `stateless` library showed that `yield from` makes it typed
+in Python.
 """
 
 from __future__ import annotations

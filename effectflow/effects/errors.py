@@ -12,6 +12,7 @@ __all__ = [
     "ExecutorLost",
     "Halt",
     "LeftToResume",
+    "NotAcquired",
     "Parked",
     "RetryExhausted",
     "TimedOut",
@@ -127,8 +128,8 @@ class TracedError(Generic[E]):
 class Halt(BaseException):
     """Ends a durable run after its finalizers, because nothing more can be recorded.
 
-    Like a cancellation, it is not an `Exception`, so a body cannot catch it by accident and continue from
-    an unrecorded state. `reason` is the error that `start` or `resume` reports.
+    Like a cancellation, it is not an `Exception`, so a body cannot catch it by accident and continue
+    from an unrecorded state. `reason` is the error that `start` or `resume` reports.
     """
 
     def __init__(self, reason: Exception) -> None:
@@ -141,6 +142,10 @@ class LeftToResume(Halt):
 
     def __init__(self, what: str) -> None:
         super().__init__(RuntimeError(f"the run is being stopped: a resume will do {what}"))
+
+
+class NotAcquired(BaseException):
+    """Ends an acquisition before its first operation, since an operator around it has decided."""
 
 
 class Parked(BaseException):

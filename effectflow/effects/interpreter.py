@@ -1,14 +1,15 @@
 """The loop that runs effects.
 
-It keeps its own stack, so a chain of a million binds needs no recursion. It runs in the caller's task, so
-cancellation, context variables and tracebacks are those of plain async code.
+It keeps its own stack, so a chain of a million binds needs no recursion. It runs in the caller's task,
+so cancellation, context variables and tracebacks are those of plain async code.
 
 The stack has the nodes that continue once their source has ended (`AndThen`, `OrElse`, ...), the
 generators of `@do` bodies, finalizers, and `_Restore`, which brings back an outer environment.
 """
 
 # Values, environments and errors of any type pass through this loop; pyright loses track of `Any` in it.
-# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -20,7 +21,13 @@ from typing import Any
 import anyio
 from returns.result import Failure, Success
 
-from effectflow.effects.errors import EffectError, LeftToResume, Parked, TracedError
+from effectflow.effects.errors import (
+    EffectError,
+    LeftToResume,
+    NotAcquired,
+    Parked,
+    TracedError,
+)
 from effectflow.effects.event_loop import (
     is_cancellation,
     run_to_the_end,
@@ -57,7 +64,7 @@ from effectflow.effects.nodes import (
     Traced,
 )
 from effectflow.effects.notes import add_note, forget_notes, show_trail
-from effectflow.effects.scope import Finalization, Scope
+from effectflow.effects.scope import Acquisition, Finalization, Scope
 from effectflow.effects.signatures import declares
 
 __all__ = ["interpret"]
@@ -189,6 +196,8 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         current = current.source
                         continue
                 elif kind is Bracket:
+                    # An acquisition is shielded: what was cancelled before must not begin it.
+                    await anyio.lowlevel.checkpoint_if_cancelled()
                     value, cancelled = await _acquire(current, env, scope)
                     if value.__class__ is not Failed:
                         # From here on the resource is released in any case.
@@ -284,11 +293,17 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
 async def _acquire(bracket: Bracket, env: Any, scope: Scope) -> tuple[Any, BaseException | None]:
     """Return the resource or a `Failed`, and the cancellation that arrived meanwhile."""
     inside = scope.shielded()
+    inside.acquisition = Acquisition(scope.operators)
     if scope.forbidden:
         inside.forbidden = scope.forbidden | {FromFn}
-    return await run_to_the_end(
-        interpret(bracket.source, env, inside), on_cancellation=scope.flow.stop
-    )
+    try:
+        return await run_to_the_end(
+            interpret(bracket.source, env, inside), on_cancellation=scope.flow.stop
+        )
+    except NotAcquired:
+        # The cancellation is raised here.
+        await anyio.sleep_forever()
+        raise
 
 
 def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> OnExit:
@@ -417,12 +432,14 @@ def _close(body: Any, raised: BaseException, scope: Scope) -> BaseException:
         # that must be visible. If the whole run is stopped, its resume reaches the effect.
         if str(refused) != "generator ignored GeneratorExit":
             return _noted(raised, refused)
-        if is_cancellation(raised) and scope.cause() is not None:
-            return RuntimeError(
+        cause = scope.cause() if is_cancellation(raised) else None
+        if cause is not None:
+            cause.unfinished = RuntimeError(
                 f"the body {body.__qualname__!r} yielded an effect in a `finally` block while it was "
                 "cancelled, and that effect was not run: use `.on_exit(...)` or `bracket(...)`, whose "
                 "finalizers run then, too"
             )
+            return cause.unfinished
     except Exception as defect:
         return _noted(raised, defect)
     return raised
@@ -468,6 +485,8 @@ async def _finalize_after(
     try:
         ended = _exit_of_raised(raised)
         outcome = await _run_finalizer(frame, ended, raised, cause, env, scope)
+    except Parked as parked:
+        return parked
     except Exception as defect:
         logger.exception("a finalizer failed while %r was passing", raised)
         add_note(raised, f"and a finalizer failed: {defect!r}")

@@ -138,7 +138,7 @@ def par_all(
 
     Parameters:
         effects: a sync or async iterable. It is read lazily, never further ahead than `limit`.
-        limit: the number of effects that run at the same time, at least 1, each in one task. None for all.
+        limit: the number of effects that run at the same time, at least 1. None for all.
 
     Example:
         >>> from effectflow import fail, par_all, pure
@@ -151,9 +151,18 @@ def par_all(
     async def perform(env: Any, scope: Scope) -> Any:
         operator = Operator.begin(scope, "par_all")
         traversal = Traversal(
-            "one par_all", operator, source.items(), nodes.itself, env, scope, stop_early=False
+            "one par_all",
+            operator,
+            source.items(),
+            nodes.itself,
+            env,
+            scope,
+            stop_early=False,
+            decided=_failed_in(operator),
         )
         await _run(traversal, limit)
+        if operator.decision is not None:
+            raise RuntimeError(nothing_fails("par_all", operator.decision.value))
         failures = traversal.failures_in_order()
         return nodes.joined(failures) if failures else traversal.values_in_order()
 
@@ -176,7 +185,8 @@ def par_traverse(
         items: a sync or async iterable. It is read lazily, never further ahead than `limit`. If it can
             be read only once, the effect can be run only once. A generator is always closed at the end.
         f: creates the effect of one item.
-        limit: the number of items that run at the same time, at least 1, each in one task. None for all.
+        limit: the number of items that run at the same time, at least 1; as many tasks are started. None
+            for all.
         key: names an item within a durable run, so that a resume finds its steps even if the items are
             in another order. The position of the item by default.
 

@@ -28,7 +28,8 @@ def race(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, E | EmptyRace, A]:
     The others are cancelled, and their finalizers have run before the race ends. In a durable run, the
     winner is recorded: a resume does not race again.
 
-    It fails with EmptyRace if there are no effects. A defect of the first one to end is raised unchanged.
+    It fails with EmptyRace if there are no effects. A defect of the first one to end is raised
+    unchanged.
 
     Example:
         >>> from effectflow import pure, race, sleep
@@ -48,8 +49,8 @@ def race(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, E | EmptyRace, A]:
 def first_success(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, list[E], A]:
     """Run the effects in parallel. The first one to succeed decides.
 
-    The others are cancelled as in `race`. If none succeeds, it fails with all errors, in the order of the
-    effects; without effects, with an empty list. A defect ends it immediately.
+    The others are cancelled as in `race`. If none succeeds, it fails with all errors, in the order of
+    the effects; without effects, with an empty list. A defect ends it immediately.
     """
     runners = list(effects)
 
@@ -115,6 +116,8 @@ class _Race:
         async with self.children:
             for position in range(len(self.runners)):
                 self.children.start(self._run_one, position)
+        if self.operator.unfinished is not None:
+            raise self.operator.unfinished
         if self.winner is not None:
             return self.outcomes[self.winner]
         await self.children.raise_bad_end()

@@ -37,12 +37,12 @@ def par_reduce(
     fan_in: int = FAN_IN,
     key: Callable[[A], object] | None = None,
 ) -> Effect[Env, E | E2, B]:
-    """Run `f(item)` for every item in parallel, and yield the one value that `reduce` makes of the values.
+    """Run `f(item)` for every item in parallel, and yield one value that `reduce` makes of the values.
 
     Values are combined in groups of `fan_in`, in the order of the items. The values of these groups are
-    combined in groups again, until one is left. The groups depend only on the order of the items. A group
-    is combined as soon as it is complete. So only the values that wait for their neighbours are kept:
-    about `limit` groups of each round, for any number of items.
+    combined in groups again, until one is left. The groups depend only on the order of the items. A
+    group is combined as soon as it is complete. So only the values that wait for their neighbours are
+    kept: about `limit` groups of each round, for any number of items.
 
     The first failure or defect cancels the others, as in `par_traverse`.
 
@@ -50,8 +50,8 @@ def par_reduce(
         items: a sync or async iterable. It is read lazily, never further ahead than `limit`.
         f: creates the effect of one item.
         reduce: creates the effect that combines values. The result must not depend on the grouping:
-            `reduce([reduce([a, b]), c])` is `reduce([a, b, c])`. Without items it receives an empty list.
-            A group of a later round with a single value is not combined.
+            `reduce([reduce([a, b]), c])` is `reduce([a, b, c])`. Without items it receives an empty
+            list. A group of a later round with a single value is not combined.
         limit: the number of effects of both kinds that run at the same time, at least 1.
         fan_in: the number of values in a group, at least 2.
         key: names an item within a durable run, as in `par_traverse`.

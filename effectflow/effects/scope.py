@@ -1,11 +1,12 @@
-"""Where in a run an effect stands, and what it may ask of a durable run around it.
+"""The position of an effect in a run, and the durability protocol that effects use.
 
 A `Flow` is one sequential line of a run: the body, a branch of an operator, the body of a step. It has
-the three durable operations: *execute a step*, *decide once*, and *wait*. Outside durable runs the one
+the three durable operations: *execute a step*, *decide once*, and *wait*. Outside durable runs, the only
 flow is `PLAIN`, which executes, computes and sleeps, and records nothing. So no operator asks whether it
 is durable.
 
-A `Scope` is the place of one effect: its flow, the operators that may cancel it, the clock, who listens.
+A `Scope` is the position of one effect: its flow, the operators that may cancel it, the clock, and the
+listeners.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PLAIN",
     "PLAIN_BRANCHES",
+    "Acquisition",
     "Branches",
     "Decision",
     "Finalization",
@@ -42,17 +44,17 @@ _NO_CONTEXT: Mapping[str, object] = MappingProxyType({})
 _NOTHING_FORBIDDEN: frozenset[type] = frozenset()
 
 running_step: ContextVar[object | None] = ContextVar("running_step", default=None)
-"""What is known of the step whose code runs in this context."""
+"""The step whose code runs in this context."""
 
 Sink: TypeAlias = Callable[[object], Awaitable[None]]
-"""Takes the events that effects emit, one at a time; the emitter waits for it."""
+"""Takes emitted events, one at a time. The emitter waits for it."""
 
 
 class Decision(Protocol):
-    """What an operator decided in an earlier life of the run.
+    """The decision of an operator in an earlier life of the run.
 
     Attributes:
-        sequence: the place of the decision in the journal.
+        sequence: the position of the decision in the journal.
         value: the winner of a race, the branch that failed first, and so on.
         has_ended: whether the branches that it cancelled have ended, finalizers included.
     """
@@ -66,10 +68,10 @@ class Decision(Protocol):
 
 
 class Branches(Protocol):
-    """The flows within one run of an operator, and what it decides about them.
+    """The flows within one run of an operator, and its decision about them.
 
     Attributes:
-        decision: what it decided in an earlier life, if that stands.
+        decision: the decision of an earlier life, if it stands.
     """
 
     @property
@@ -83,7 +85,7 @@ class Branches(Protocol):
         ...
 
     def branch(self, key: object, item: object, *, is_keyed: bool) -> Flow:
-        """Return the flow of a branch. Without a key of its own, `item` tells whether it is the same."""
+        """Return the flow of a branch. Without a key, `item` tells whether it is the same branch."""
         ...
 
     def has_records(self, key: object) -> bool:
@@ -95,11 +97,14 @@ class Branches(Protocol):
         ...
 
     def check_complete(self) -> None:
-        """Raise if a branch that an earlier life recorded did not come back."""
+        """Raise if a branch with recorded entries did not reappear."""
         ...
 
-    def end(self) -> None:
-        """Record that all branches have ended, if the decision has run finalizers."""
+    def end(self, *, is_complete: bool) -> None:
+        """Record that all branches have ended, if they recorded anything after the decision.
+
+        If their finalizers are not complete, record nothing: a resume cancels the branches again.
+        """
         ...
 
 
@@ -107,9 +112,9 @@ class Finalization(Protocol):
     """The place of one finalizer in a durable flow."""
 
     async def recorded_end(self, scope: Scope) -> Any:
-        """Return or raise how the source ended, if that is recorded and it did not succeed.
+        """Return or raise the recorded failure or defect of the source.
 
-        None if the source is to be run: its finalizer has not begun a step, or it succeeded.
+        Return None if the source must run: its finalizer has not begun a step, or the source succeeded.
         """
         ...
 
@@ -145,7 +150,7 @@ class Flow(Protocol):
     def started_version(self) -> str | None: ...
 
     async def execute(self, step: Step, env: Any, scope: Scope) -> Any:
-        """Execute a step, or return what is recorded of it: its value, or a `Failed`."""
+        """Execute a step, or return its recorded outcome: its value or a `Failed`."""
         ...
 
     async def decide(
@@ -156,35 +161,56 @@ class Flow(Protocol):
         *,
         has_failed: Callable[[A], bool] | None = None,
     ) -> A:
-        """Compute a value once. A resumed run gets the value of its first life.
+        """Compute a value once. A resume returns the recorded value.
 
-        `has_failed` tells a value that means failure: it stands only once the failure was handled.
+        `has_failed` tells whether a value means a failure. Such a value stands only once it is settled.
         """
         ...
 
     async def wait(self, scope: Scope, seconds: float) -> None:
-        """Wait. A resumed run waits until the time that its first life waited for."""
+        """Wait. A resume waits only for the remaining time."""
         ...
 
     def branches(self, scope: Scope, name: str) -> Branches:
-        """Return the flows of the operator that comes next here."""
+        """Return the flows of the next operator in this flow."""
         ...
 
     def finalization(self, name: str) -> Finalization | None:
-        """Return the place of the finalizer that comes next here; None where nothing is recorded."""
+        """Return the place of the next finalizer in this flow; None if nothing is recorded here."""
         ...
 
     async def run_branch(self, scope: Scope, work: Callable[[], Awaitable[A]]) -> A:
-        """Run all that happens in this flow, which is a branch."""
+        """Run everything that happens in this flow, which is a branch."""
         ...
 
     def record_decisions(self) -> None:
-        """Let operators record what they decide, also inside a step."""
+        """Let operators record their decisions, also inside a step."""
         ...
 
     def stop(self) -> None:
-        """Note that the run is being stopped from outside: no operator has cancelled this flow."""
+        """Record that the run is being stopped from outside, instead of cancelled by an operator."""
         ...
+
+
+class Acquisition:
+    """An acquisition, which is shielded from the operators that may cancel it.
+
+    It does not begin, however, once one of them has decided.
+    """
+
+    __slots__ = ("_has_begun", "_operators")
+
+    def __init__(self, operators: tuple[Operator, ...]) -> None:
+        self._operators = operators
+        self._has_begun = False
+
+    def may_continue(self) -> bool:
+        """Return whether its next operation may begin."""
+        if not self._has_begun:
+            self._has_begun = not any(
+                one.is_decided or one.has_expired() for one in self._operators
+            )
+        return self._has_begun
 
 
 class _PlainBranches:
@@ -205,7 +231,7 @@ class _PlainBranches:
     def check_complete(self) -> None:
         pass
 
-    def end(self) -> None:
+    def end(self, *, is_complete: bool) -> None:
         pass
 
 
@@ -254,25 +280,27 @@ PLAIN: Flow = _PlainFlow()
 
 
 class Scope:
-    """The place of one effect.
+    """The position of one effect.
 
     Attributes:
         flow: the sequential flow that it is part of.
-        operators: those that may cancel it, outermost first. A shield ends the list.
+        operators: the operators that may cancel it, outermost first. A shield empties the list.
         is_shielded: whether it is part of an acquisition or a finalizer.
-        is_observing: whether it only reacts to a failure that goes on, as the handler of `tap_err` does.
-        limit: the place in the journal after which nothing recorded counts here: what an operator decided
-            there has cancelled this flow.
+        acquisition: the acquisition that it is part of, or None.
+        is_observing: whether it only reacts to a failure that continues, like the handler of `tap_err`.
+        limit: the position in the journal after which entries do not count here, because an operator's
+            decision at this position cancelled the flow.
         clock: tells the time.
-        step: what is known of the step whose body this is part of, or None between steps.
-        sink: takes the events that are emitted; None if there is no listener.
-        observer: is told of named effects, if there is one.
-        finalizer_deadline: seconds that each finalizer may take; None for no limit.
-        context: what the caller attached to the run around this flow; empty outside runs.
-        forbidden: the kinds of effects that may not run here, in a plan.
+        step: the step whose body this is part of, or None between steps.
+        sink: takes emitted events; None without a listener.
+        observer: receives the begin and end of named effects; None without an observer.
+        finalizer_deadline: the seconds that each finalizer may take; None for no limit.
+        context: the context of the run; empty outside runs.
+        forbidden: the kinds of effects that must not run here, in a plan.
     """
 
     __slots__ = (
+        "acquisition",
         "clock",
         "context",
         "finalizer_deadline",
@@ -315,6 +343,7 @@ class Scope:
         self.finalizer_deadline = finalizer_deadline
         self.context = context
         self.forbidden = forbidden
+        self.acquisition: Acquisition | None = None
 
     @property
     def path(self) -> str:
@@ -322,9 +351,9 @@ class Scope:
         return self.flow.path
 
     def cause(self) -> Operator | None:
-        """Return the operator that has cancelled this place; None if the cancellation is from outside.
+        """Return the operator that cancelled this position; None if the cancellation is from outside.
 
-        An expired timeout decides here, as soon as something asks.
+        An expired timeout decides here, when something asks for the first time.
         """
         for operator in self.operators:
             if operator.is_decided or (operator.has_expired() and not self.flow.is_stopping):
@@ -340,21 +369,22 @@ class Scope:
         return scope
 
     def in_flow(self, flow: Flow) -> Scope:
-        """Return the same place in another flow."""
+        """Return the same position in another flow."""
         scope = self.copy()
         scope.flow = flow
         return scope
 
     def shielded(self) -> Scope:
-        """Return the same place, where no operator around can cancel it."""
+        """Return the same position, which no outer operator can cancel."""
         scope = self.copy()
         scope.operators = ()
         scope.limit = math.inf
         scope.is_shielded = True
+        scope.acquisition = None
         return scope
 
     def observing(self) -> Scope:
-        """Return the same place, of something that only reacts to a failure."""
+        """Return the same position for an effect that only reacts to a failure."""
         scope = self.copy()
         scope.is_observing = True
         return scope
@@ -367,7 +397,7 @@ class Scope:
         return scope
 
     def with_sink(self, sink: Sink | None) -> Scope:
-        """Return the same place with another listener."""
+        """Return the same position with another listener."""
         scope = self.copy()
         scope.sink = sink
         return scope
@@ -388,6 +418,7 @@ class Scope:
         scope.finalizer_deadline = self.finalizer_deadline
         scope.context = self.context
         scope.forbidden = self.forbidden
+        scope.acquisition = self.acquisition
         return scope
 
 

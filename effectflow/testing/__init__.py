@@ -1,6 +1,6 @@
-"""For tests of code that uses effectflow: virtual time, recorded events, stores that fail, crashes.
+"""Tools for tests of code that uses effectflow: virtual time, recorded events, failing stores, crashes.
 
-With pytest there are also fixtures, markers and checks, in `effectflow.testing.pytest_plugin`.
+`effectflow.testing.pytest_plugin` adds fixtures, markers and checks for pytest.
 """
 
 from importlib import import_module

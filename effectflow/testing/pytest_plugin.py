@@ -12,10 +12,10 @@ workflow and never runs it, or whose steps change their arguments; ini options t
         receipt = await checkout.start(cart, run_id="cart-7").run_or_raise(app)
         assert receipt.total == 14
 
-The test is run whole, and then once for each append that it made to the store and for the moment just
-before: it is crashed there and run again, as a process that is started again, with its assertions
-holding. Fixtures are the world, which outlives the crash; each crash happens in a world of its own. What
-the test itself has made is gone with the process.
+The test runs once without a crash. Then it runs twice for each point just before and just after an
+append to the store: it is crashed there, and run again like a restarted process, with its assertions
+holding. Fixtures are the outside world, which survives the crash; each crash gets new ones. Objects
+that the test function creates are lost with the process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-# What plugins that repeat tests build on; pytest gives it no public name.
+# Plugins that repeat tests use this. pytest has no public name for it.
 from _pytest.runner import runtestprotocol
 
 # Every test session loads this module, so it imports the rest where it is used.
@@ -50,7 +50,7 @@ _ALLOW_UNUSED = "allow_unused_effects"
 
 @pytest.fixture
 def checkpoints(request: pytest.FixtureRequest) -> Checkpoints:
-    """`Checkpoints` over a MemoryStore that is empty at first.
+    """Return `Checkpoints` over an empty MemoryStore.
 
     For other options: `dataclasses.replace(checkpoints, format="cbor")`.
     """
@@ -63,7 +63,7 @@ def checkpoints(request: pytest.FixtureRequest) -> Checkpoints:
 
 @pytest.fixture
 def test_clock() -> TestClock:
-    """A `TestClock`: run an effect on it with `await test_clock.run(effect, env)`."""
+    """Return a `TestClock`: run an effect on it with `await test_clock.run(effect, env)`."""
     from effectflow.testing.clock import TestClock
 
     return TestClock()
@@ -90,7 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         f"{_MARKER}: run the test once for each append to `checkpoints`, crashed before it or after "
-        "it, and then again as a process that is started again (effectflow)",
+        "it, and then again like a restarted process (effectflow)",
     )
     config.addinivalue_line(
         "markers",
@@ -163,7 +163,7 @@ def _relative(file: str, here: Path) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test that has the marker as often as it takes, and report it as one test."""
+    """Run a test with the marker at all crash points, and report it as one test."""
     if item.get_closest_marker(_MARKER) is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -174,7 +174,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _crash_everywhere(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-    """Return the reports of the last time that the test ran: of the first one to fail, if one does."""
+    """Return the reports of the first failed run of the test, or of its last run."""
     from effectflow.stores import MemoryStore
     from effectflow.testing.crash import crash_points
     from effectflow.testing.faulty_store import FaultyStore
@@ -197,7 +197,7 @@ def _is_well(report: pytest.TestReport) -> bool:
 
 
 class _Repeated:
-    """A test that is run several times, with new fixtures each time. `seconds` is what it took."""
+    """A test that runs several times, with new fixtures each time. `seconds` is the total time."""
 
     def __init__(self, item: pytest.Item) -> None:
         self.seconds = 0.0
@@ -206,18 +206,18 @@ class _Repeated:
         self._sections = 0
 
     def run(self, store: FaultyStore) -> list[pytest.TestReport]:
-        """Run it whole, from the setup of its fixtures to their teardown."""
+        """Run it completely, from the setup of its fixtures to their teardown."""
         self._item.stash[_STORE] = store
         reports = runtestprotocol(self._item, log=False, nextitem=self._next_here)
         self.seconds += sum(report.duration for report in reports)
         for report in reports:
-            # An item keeps the output of all its runs; that of those before is none of this one's.
+            # An item keeps the output of all of its runs. Drop that of earlier runs.
             del report.sections[: self._sections]
         self._sections += len(reports[-1].sections)
         return reports
 
     def end(self, nextitem: pytest.Item | None) -> pytest.TestReport:
-        """Tear down the fixtures of wider scope that the next test does not need."""
+        """Tear down the fixtures with a wider scope that the next test does not need."""
         del self._item.stash[_STORE]
 
         def tear_down() -> None:
@@ -229,7 +229,7 @@ class _Repeated:
 
 
 class _NextHere(pytest.Item):
-    """Stands for a test that comes next in the same place, so that only this one is torn down."""
+    """Represents a next test in the same place, so that only this one is torn down."""
 
     @classmethod
     def after(cls, item: pytest.Item) -> _NextHere:
@@ -243,7 +243,7 @@ class _NextHere(pytest.Item):
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Before the life that counts, live the one that is to crash."""
+    """Run the life that crashes before the life that counts."""
     store = item.stash.get(_STORE, None)
     if store is None:
         return (yield)
@@ -282,8 +282,8 @@ def _crashed(
     forgotten = begun - store.completed - {call.run_id for call in store.calls[calls:]}
     if forgotten:
         pytest.fail(
-            f"crash_everywhere: crashed {point}, and run {forgotten.pop()!r} was not taken up again. "
-            "Give `start` a run_id that is the same each time",
+            f"crash_everywhere: crashed {point}, and run {forgotten.pop()!r} was not continued. "
+            "Pass a run_id to `start` that is the same each time",
             pytrace=False,
         )
     return result

@@ -1,4 +1,4 @@
-"""All that is needed to run a workflow, whichever way it was composed."""
+"""`Blueprint`: everything that is needed to run a workflow, common to all builders."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ __all__ = ["Blueprint"]
 
 @dataclass(frozen=True)
 class Blueprint:
-    """All that is needed to run a workflow.
+    """Everything that is needed to run a workflow.
 
     Attributes:
-        define: makes the definition, which a resume compares. It is asked for when it is first
-            needed, since a function's code may name steps that are defined after it.
-        body: from an input to the effect to run.
-        input_type: the annotation of its input, or None.
-        input_types: the classes that inputs may be made of.
-        output_types: those that outputs may be made of, and what it may fail with.
-        migrations: from what each earlier version saved to what the next one saves.
-        gives_state: whether what the step at a path gives is a state, which migrations are of; None for
-            code, whose steps give anything, so that migrations are of all of them.
+        define: returns the definition, which a resume compares. It is called when first needed.
+        body: returns the effect to run for an input.
+        input_type: the annotation of the input, or None.
+        input_types: the classes that may occur in inputs.
+        output_types: the classes that may occur in outputs and errors.
+        migrations: for each earlier version, the migration to the next one.
+        gives_state: tells by its path whether a step returns a state, to migrate; None for code, of
+            which all outputs are migrated.
     """
 
     define: Callable[[], Definition]
@@ -56,7 +55,7 @@ class Blueprint:
         return tuple(removed_entries(entries, self.migrations))
 
     def upgraded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        """A journal as the workflow would have written it as it is now."""
+        """Return a journal as the current version of the workflow would have written it."""
         if not self.migrations:
             return entries
         from effectflow.workflows.migrations import upgrade

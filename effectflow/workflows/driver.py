@@ -1,4 +1,4 @@
-"""Drive one run of a workflow: claim it, run its body over its journal, and record the end."""
+"""Drive one run of a workflow: claim it, replay and run its body, and record the end."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ __all__ = ["Place", "Reopen", "new_run_id", "plan_run", "resume_run", "start_run
 logger = logging.getLogger(__name__)
 
 Reopen: TypeAlias = Callable[[Any], tuple[str, ...]]
-"""The paths of the operators of a complete run that are run again, given its output; none to leave it."""
+"""Returns the paths of the operators of a complete run that run again, given the output of the run."""
 
 _NO_TYPES = KnownTypes.of()
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run is driven: with which workflow, environment and store, and within which run.
+    """The workflow, environment and store of a run, and the run around it.
 
     Attributes:
-        around: the run around this one, if there is one.
+        around: the outer run of a nested run, or None.
     """
 
     blueprint: Blueprint
@@ -85,17 +85,17 @@ class Place:
 
     @property
     def is_nested(self) -> bool:
-        """Whether it is within the body of another run."""
+        """Whether it is in the body of another run."""
         return isinstance(self.scope.flow, DurableFlow)
 
     def halt_around(self, error: CheckpointError) -> Halt:
-        """Halt the run around, since trouble of checkpoints is nothing that its body can handle."""
+        """Halt the outer run, because its body cannot handle a CheckpointError."""
         assert isinstance(self.scope.flow, DurableFlow)
         return self.scope.flow.run.writer.halt(error)
 
 
 def new_run_id(workflow: str) -> str:
-    """Return an id for a run that is given none."""
+    """Return a random id for a run."""
     return f"{workflow}-{urandom(6).hex()}"
 
 
@@ -107,7 +107,7 @@ async def start_run(
     is_new: bool,
     context: Mapping[str, object],
 ) -> Any:
-    """Return the output or `Failed` of a new run, or of the run that has this id and input already."""
+    """Return the output or `Failed` of a new run, or of an existing run with this id and input."""
     blueprint = place.blueprint
     input_tree = to_tree(input, path="input: $", types=blueprint.input_types)
     context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES)
@@ -153,7 +153,7 @@ async def start_run(
 async def resume_run(
     place: Place, *, run_id: str, force: bool, reopen: Reopen | None = None
 ) -> Any:
-    """Return the output or `Failed` of a run continued where it stood."""
+    """Return the output or `Failed` of a resumed run."""
     found = await _find(place, run_id)
     if found is None:
         raise await run_not_found(place.checkpoints.store, run_id)
@@ -214,13 +214,13 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
 
 @dataclass(frozen=True)
 class _Found:
-    """A run that a store has.
+    """A run in a store.
 
     Attributes:
         written: its journal as it is in the store.
-        journal: the same as the workflow would have written it as it is now.
-        was: the definition that the run had when it was last driven.
-        checkpoint: what the journal says.
+        journal: its journal as the current version of the workflow would have written it.
+        was: the definition of the workflow when the run was last driven.
+        checkpoint: the fold of the journal.
     """
 
     written: Journal
@@ -230,9 +230,9 @@ class _Found:
 
 
 async def _find(place: Place, run_id: str, known: _Found | None = None) -> _Found | None:
-    """Return a run of this workflow, read on from what is known of it; None if there is no such run."""
+    """Return a run of this workflow; None if there is none. `known` has the entries read before."""
     blueprint, checkpoints = place.blueprint, place.checkpoints
-    # An id that no encoding can hold would be another one in each store, or none.
+    # Stores would change or reject an id that no encoding can represent.
     to_tree(run_id, path="run_id", types=_NO_TYPES)
     before = None if known is None else known.written
     written = await read_journal(checkpoints.store, run_id, checkpoints.seal, before)
@@ -256,8 +256,8 @@ async def _find(place: Place, run_id: str, known: _Found | None = None) -> _Foun
 class _Claim:
     """Holds the lease of a run, and releases it however the run ends.
 
-    A complete run that is not to be preserved is deleted then, if it is outermost: one within another
-    run is asked for its output again whenever that one is resumed.
+    With `preserve=False`, it then deletes a complete run, unless that is nested: a resume of the outer
+    run needs the output of a nested run again.
     """
 
     def __init__(self, place: Place, run_id: str) -> None:
@@ -274,7 +274,7 @@ class _Claim:
         except Exception:
             raise
         except BaseException:
-            # Cut off by a cancellation, it may hold all the same: claim it once more to release it.
+            # The claim was cut off by a cancellation and may hold: claim the run again to release it.
             with anyio.move_on_after(5, shield=True), suppress(Exception):
                 await self._checkpoints.store.release(await self._claim(owner))
             raise
@@ -298,7 +298,7 @@ class _Claim:
 
     @contextmanager
     def _only_logged(self, what: str) -> Generator[None]:
-        """Log what a store raises here: it does not change how the run has ended."""
+        """Log exceptions of the store here, because they do not change how the run ended."""
         try:
             yield
         except Exception as error:
@@ -312,7 +312,7 @@ class _Claim:
 
     @property
     def lease(self) -> Lease:
-        """The lease, inside the claim."""
+        """The lease, while the claim is held."""
         assert self._lease is not None
         return self._lease
 
@@ -327,16 +327,16 @@ class _Claim:
         opening: Entry,
         force: bool = False,
     ) -> Run:
-        """Return the run that continues after the entries that the store has.
+        """Return the run that continues after the entries in the store.
 
         Parameters:
             started: the first entry of the run, as the workflow would write it now.
-            version: the version of the workflow that the run had last.
-            started_version: the one that it had at first, before any migration.
-            opening: comes before whatever this life adds.
+            version: the latest version of the workflow that drove the run.
+            started_version: the first one, before any migration.
+            opening: the first entry that this life adds.
         """
         checkpoints, place = self._checkpoints, self._place
-        # Asked of the attribute: a check of the protocol takes longer than the rest of this.
+        # A check of the attribute, because a check of the protocol takes longer than the rest.
         if hasattr(checkpoints.store, "keep_history"):
             cast("KeepsHistory", checkpoints.store).keep_history(self._run_id, checkpoints.history)
         summary = RunSummary(
@@ -380,7 +380,7 @@ async def _continue(
     force: bool,
     reopen: Reopen | None = None,
 ) -> Any:
-    """Drive a run on from the end of its journal."""
+    """Continue a run at the end of its journal."""
     blueprint, known = place.blueprint, found.checkpoint
     await claim.check_is_whole(known)
     if known.status is RunStatus.CANCELLED:
@@ -405,7 +405,7 @@ async def _continue(
             steps=definition.steps,
             structure=definition.structure,
         )
-    # The recording is as the journal will be: the entry comes before whatever this life adds.
+    # The recording includes the entry that precedes everything that this life adds.
     recording = _recording(found, blueprint, resumed)
     started = found.journal.entries[0]
     assert isinstance(started, Started)
@@ -425,14 +425,14 @@ async def _continue(
 
 
 def _recording(found: _Found, blueprint: Blueprint, *more: Entry) -> Recording:
-    """Return what the journal records, without the steps that migrations remove."""
+    """Return the recording of the journal, without the steps that migrations remove."""
     recording = read_recording((*found.journal.entries, *more))
     recording.leave_behind((number, number) for number in blueprint.removed(found.written.entries))
     return recording
 
 
 async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
-    """Run the body, and make its end durable before it is returned."""
+    """Run the body, and make its end durable before returning."""
     writer, scope = run.writer, place.scope
     request = save_request.get()
     if request is not None:
@@ -453,7 +453,7 @@ async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
                     outcome = await interpret(body, place.env, _scope_of_body(run, scope))
                     run.root.end()
                 except LeftToResume:
-                    # The cancellation that stops the run is raised here.
+                    # The run is being stopped. This wait raises its cancellation.
                     await anyio.sleep_forever()
                 except BaseException as raised:
                     if is_cancellation(raised):
@@ -461,13 +461,13 @@ async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
                         # The task group uncancels the task, and then the cancellation would look stray.
                         mark_as_cancelled(raised)
                         raise
-                    # Kept from the task group, which would wrap it.
+                    # Not raised here, because the task group would wrap it.
                     ended = raised
     except BaseException:
         await _record_interruption(run)
         raise
     if interrupted is not None and writer.halted is None:
-        # asyncio itself has cancelled the run, and the task group took that for its own cancellation.
+        # asyncio itself cancelled the run, and the task group mistook that for its own cancellation.
         await _record_interruption(run)
         raise interrupted
     if isinstance(ended, Halt) and ended.reason is writer.halted:
@@ -489,7 +489,7 @@ async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
 
 
 def _scope_of_body(run: Run, scope: Scope) -> Scope:
-    """Return the scope of the body of a run. What cancels the flow around it cancels it as well."""
+    """Return the scope of the body of a run. The operators around it may cancel it as well."""
     inside = scope.copy()
     inside.flow = run.root
     inside.step = None
@@ -515,7 +515,7 @@ async def _record_end(
 
 
 async def _record_interruption(run: Run) -> None:
-    """Leave `Interrupted`, or that the run was cancelled, at the end of the journal."""
+    """Append `Interrupted`, or that the run was cancelled, as the last entry."""
     if run.writer.halted is not None:
         return
     status: RunStatus = RunStatus.INTERRUPTED
@@ -549,7 +549,7 @@ def _completion(known: Checkpoint) -> Finished | None:
 def _last_completion(found: _Found) -> Finished | None:
     """Return how the run ended when it was last complete; None if it never was.
 
-    That output stands while the run is made to go on, and until that has succeeded.
+    That output is valid while a complete run is continued, until that succeeds.
     """
     for entry in reversed(found.journal.entries):
         if isinstance(entry, Finished) and entry.status is RunStatus.COMPLETED:

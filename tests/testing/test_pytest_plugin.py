@@ -199,7 +199,7 @@ def test_pay(checkpoints, bank):
     )
 
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["*crashed before append 1, and run 'pay-*' was not taken up again*"])
+    ran.stdout.fnmatch_lines(["*crashed before append 1, and run 'pay-*' was not continued*"])
 
 
 def test_a_complete_nested_run_need_not_be_taken_up(pytester: pytest.Pytester) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Never
 
 import anyio
@@ -14,13 +13,9 @@ from effectflow import Checkpoints, Do, Effect, fail, from_async, pure, step, wo
 from effectflow.checkpoint import DefinitionChanged, Lease, RunStatus, SaveFailed
 from effectflow.stores import MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
+from tests.apps import App
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
 
 
 class NoRenewing(ForwardingStore):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 import pytest
 
 from effectflow import (
@@ -32,6 +33,7 @@ from tests.workflows.journals import (
     AnyWorkflow,
     act,
     after_others,
+    clock_at,
     cut,
     hang,
     journal,
@@ -462,3 +464,40 @@ async def test_a_crash_before_and_after_every_append_leads_to_the_same_end(row: 
         return app_on(store, failing=row.failing)
 
     assert await crash_everywhere(row.made, None, make_env)
+
+
+# A run that is stopped from outside.
+
+
+async def test_a_stop_during_a_release_leaves_the_next_release_to_the_resume(
+    store: MemoryStore,
+) -> None:
+    """The first row, with two release steps, and a stop after the first one began."""
+    releasing = act("release-1", 5).and_then(lambda _: act("release-2"))
+    used = hang("use").on_exit(releasing).timeout(10)
+
+    @workflow
+    def made(_: object) -> Do[Any, Any, Any]:
+        return (yield from used.recover(TimedOut, lambda _: act("handle")))
+
+    app, clock = app_on(store), clock_at()
+    async with anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            await made.start(None, run_id="r").run(app, clock=clock)
+
+        tasks.start_soon(run)
+        await clock.advance(12)
+        assert app.world.done == ["use", "release-1"]
+        tasks.cancel_scope.cancel()
+        # The finalizer in progress is shielded.
+        with anyio.CancelScope(shield=True):
+            await clock.advance(10)
+    assert (await journal(store))[-3:] == [
+        "B timeout/on_exit/release-1 (cancelled by D timeout) <- D timeout",
+        "C timeout/on_exit/release-1",
+        "I",
+    ]
+    again = next_life(app)
+    assert str(await resume(made, again, at=30)) == "<Success: handle>"
+    assert again.world.done == ["release-2", "handle"]

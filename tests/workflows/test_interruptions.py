@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -31,13 +30,9 @@ from effectflow.checkpoint import (
     verify_run,
 )
 from effectflow.stores import MemoryStore
+from tests.apps import App
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
 
 
 async def turns(count: int) -> None:

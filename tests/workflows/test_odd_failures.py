@@ -11,13 +11,9 @@ from returns.result import Failure
 from effectflow import Checkpoints, Do, Effect, fail, step, with_checkpointing, workflow
 from effectflow.checkpoint import BeforeStep, Failed, Finished, RunStatus, Started, read_entries
 from effectflow.stores import MemoryStore
+from tests.apps import App
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
 
 
 class NoText:

@@ -65,6 +65,7 @@ async def test_entries_tell_the_time_of_the_clock_of_the_run(store: MemoryStore)
         ("BeforeStep", 120.0),
         ("Decided", 180.0),
         ("Interrupted", 180.0),
+        ("BranchesEnded", 180.0),
         ("BeforeStep", 180.0),
         ("Failed", 240.0),
         ("Finished", 240.0),

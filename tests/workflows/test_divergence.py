@@ -1,0 +1,474 @@
+"""A resume whose code comes to other steps than were recorded is refused, before its first new step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from returns.result import Failure, Success
+
+from effectflow import (
+    Do,
+    Effect,
+    bracket,
+    now,
+    par,
+    par_traverse,
+    random,
+    sleep,
+    step,
+    with_checkpointing,
+    workflow,
+)
+from effectflow.checkpoint import DefinitionChanged, Resumed, StepInputChanged, read_entries
+from effectflow.stores import MemoryStore
+from tests.apps import App, Crash, app_on, note
+from tests.workflows.journals import AnyEffect, AnyWorkflow, act, journal, resume, start
+
+pytestmark = pytest.mark.anyio
+
+
+def of_steps(*names: str, last: str = "last") -> AnyWorkflow:
+    """Return a workflow of steps with these names, and a last one."""
+
+    @workflow(name="made")
+    def made(_: object) -> Do[App, Any, list[str]]:
+        done: list[str] = []
+        for name in (*names, last):
+            done += [(yield from act(name))]
+        return done
+
+    return made
+
+
+async def is_refused(made: AnyWorkflow, store: MemoryStore) -> str:
+    """Return the message of a resume that is refused, after a check that it changed nothing."""
+    before = await store.read("r"), await store.info("r")
+    app = app_on(store)
+    error = (await resume(made, app)).failure()
+    assert isinstance(error, DefinitionChanged), error
+    assert app.world.done == []
+    records, info = await store.read("r"), await store.info("r")
+    assert info is not None
+    assert before[1] is not None
+    assert (records, info.summary) == (before[0], before[1].summary)
+    assert info.lease is None
+    return str(error)
+
+
+async def failed_at_last(made: AnyWorkflow, store: MemoryStore) -> None:
+    """Run a workflow whose step `last` fails."""
+    result = await start(made, app_on(store, failing=["last"]))
+    assert isinstance(result, Failure)
+
+
+async def test_a_step_that_was_renamed(store: MemoryStore) -> None:
+    await failed_at_last(of_steps("charge"), store)
+    message = await is_refused(of_steps("bill"), store)
+    assert "operation 1 of the body" in message
+    assert "'charge'" in message
+    assert "'bill'" in message
+
+
+async def test_another_branch_on_resume(store: MemoryStore) -> None:
+    """Nothing was charged, so nothing must be refunded, but the code now takes that branch."""
+    takes_refund = False
+
+    @workflow
+    def made(_: object) -> Do[App, Any, str]:
+        yield from act("refund" if takes_refund else "charge")
+        return (yield from act("last"))
+
+    await failed_at_last(made, store)
+    takes_refund = True
+    await is_refused(made, store)
+
+
+async def test_a_step_that_was_renamed_in_a_helper(store: MemoryStore) -> None:
+    name = "charge"
+
+    def helper() -> AnyEffect:
+        return act(name)
+
+    @workflow
+    def made(_: object) -> Do[App, Any, str]:
+        yield from helper()
+        return (yield from act("last"))
+
+    await failed_at_last(made, store)
+    name = "bill"
+    await is_refused(made, store)
+
+
+class Payments:
+    """Stands for a module whose attribute is a step."""
+
+    @step
+    @staticmethod
+    def charge() -> Effect[App, Any, int]:
+        return note("charge")
+
+    pay = charge
+
+
+async def test_an_attribute_of_a_module_that_became_another_step(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @workflow
+    def made(_: object) -> Do[App, Any, str]:
+        yield from Payments.pay()
+        return (yield from act("last"))
+
+    @step
+    def bill() -> Effect[App, Any, int]:
+        return note("bill")
+
+    await failed_at_last(made, store)
+    monkeypatch.setattr(Payments, "pay", bill)
+    await is_refused(made, store)
+
+
+async def test_a_step_that_moved_into_a_helper_is_the_same(store: MemoryStore) -> None:
+    def helper() -> Do[App, Any, str]:
+        return (yield from act("charge"))
+
+    @workflow(name="made")
+    def moved(_: object) -> Do[App, Any, list[str]]:
+        charged = yield from helper()
+        return [charged, (yield from act("last"))]
+
+    await failed_at_last(of_steps("charge"), store)
+    app = app_on(store)
+    assert await resume(moved, app) == Success(["charge", "last"])
+    assert app.world.done == ["last"]
+
+
+async def test_a_function_with_another_qualified_name_is_the_same(store: MemoryStore) -> None:
+    def one() -> AnyWorkflow:
+        @step
+        def charge() -> Effect[App, Any, int]:
+            return note("charge")
+
+        @workflow(name="made")
+        def made(_: object) -> Do[App, Any, str]:
+            yield from charge()
+            return (yield from act("last"))
+
+        return made
+
+    def other() -> AnyWorkflow:
+        @step(name="charge")
+        def charge_the_card() -> Effect[App, Any, int]:
+            return note("charge")
+
+        @workflow(name="made")
+        def made(_: object) -> Do[App, Any, str]:
+            yield from charge_the_card()
+            return (yield from act("last"))
+
+        return made
+
+    await failed_at_last(one(), store)
+    assert await resume(other(), app_on(store)) == Success("last")
+
+
+async def test_a_step_that_was_removed(store: MemoryStore) -> None:
+    await failed_at_last(of_steps("reserve", "charge"), store)
+    message = await is_refused(of_steps("charge"), store)
+    assert "'reserve'" in message
+
+
+async def test_a_step_that_was_inserted_before_the_frontier(store: MemoryStore) -> None:
+    await failed_at_last(of_steps("reserve", "charge"), store)
+    message = await is_refused(of_steps("reserve", "check", "charge"), store)
+    assert "operation 2 of the body" in message
+    assert "'check'" in message
+
+
+async def test_a_step_that_was_inserted_behind_the_frontier(store: MemoryStore) -> None:
+    await failed_at_last(of_steps("charge"), store)
+
+    @workflow(name="made")
+    def longer(_: object) -> Do[App, Any, str]:
+        yield from act("charge")
+        yield from act("last")
+        return (yield from act("thank"))
+
+    assert await resume(longer, app_on(store)) == Success("thank")
+
+
+async def test_steps_that_changed_places(store: MemoryStore) -> None:
+    await failed_at_last(of_steps("reserve", "charge"), store)
+    await is_refused(of_steps("charge", "reserve"), store)
+
+
+async def test_a_flow_that_ends_early(store: MemoryStore) -> None:
+    @workflow(name="made")
+    def shorter(_: object) -> Do[App, Any, str]:
+        return (yield from act("reserve"))
+
+    await failed_at_last(of_steps("reserve", "charge"), store)
+    message = await is_refused(shorter, store)
+    assert "'charge', and now it ends before that" in message
+
+
+async def test_a_wait_that_was_removed(store: MemoryStore) -> None:
+    @workflow(name="made")
+    def waiting(_: object) -> Do[App, Any, str]:
+        yield from sleep(1)
+        return (yield from act("last"))
+
+    await failed_at_last(waiting, store)
+    message = await is_refused(of_steps(), store)
+    assert "'sleep'" in message
+
+
+async def test_decisions_may_come_and_go(store: MemoryStore) -> None:
+    @workflow(name="made")
+    def deciding(_: object) -> Do[App, Any, list[str]]:
+        yield from now()
+        yield from random()
+        yield from act("charge")
+        return [(yield from act("last"))]
+
+    await failed_at_last(deciding, store)
+    assert await resume(of_steps("charge"), app_on(store)) == Success(["charge", "last"])
+
+
+def parallel(*items: str, key: Any = None) -> AnyWorkflow:
+    @workflow(name="made")
+    def made(_: object) -> Do[App, Any, list[str]]:
+        done = yield from par_traverse(items, act, key=key)
+        return [*done, (yield from act("last"))]
+
+    return made
+
+
+@pytest.mark.parametrize("key", [None, str], ids=["positions", "keys"])
+async def test_a_parallel_operator_with_fewer_items(store: MemoryStore, key: Any) -> None:
+    await failed_at_last(parallel("a", "b", key=key), store)
+    message = await is_refused(parallel("a", key=key), store)
+    assert "par_traverse" in message
+
+
+async def test_par_with_fewer_effects(store: MemoryStore) -> None:
+    def made_of(*names: str) -> AnyWorkflow:
+        @workflow(name="made")
+        def made(_: object) -> Do[App, Any, str]:
+            yield from par(*map(act, names))
+            return (yield from act("last"))
+
+        return made
+
+    await failed_at_last(made_of("a", "b"), store)
+    assert "'par[1]'" in await is_refused(made_of("a"), store)
+
+
+async def test_items_with_keys_may_change_their_order(store: MemoryStore) -> None:
+    await failed_at_last(parallel("a", "b", key=str), store)
+    app = app_on(store)
+    assert await resume(parallel("b", "a", key=str), app) == Success(["b", "a", "last"])
+    assert app.world.done == ["last"]
+
+
+async def test_items_without_keys_must_not_change_their_order(store: MemoryStore) -> None:
+    @step
+    def part() -> Effect[App, Any, int]:
+        return note("part")
+
+    def made_of(*items: str) -> AnyWorkflow:
+        @workflow(name="made")
+        def made(_: object) -> Do[App, Any, str]:
+            yield from par_traverse(items, lambda _: part())
+            return (yield from act("last"))
+
+        return made
+
+    await failed_at_last(made_of("a", "b"), store)
+    app = app_on(store)
+    error = (await resume(made_of("b", "a"), app)).failure()
+    assert isinstance(error, StepInputChanged)
+    assert app.world.done == []
+
+
+async def test_the_arguments_of_a_step_that_was_begun_are_compared(store: MemoryStore) -> None:
+    """Its next attempt has the same idempotency key."""
+
+    @step(name="last")
+    def pay(amount: int) -> Effect[App, Any, int]:
+        return note("last").map(lambda _: amount)
+
+    amount = 5
+
+    @workflow
+    def made(_: object) -> Do[App, Any, int]:
+        return (yield from pay(amount))
+
+    await failed_at_last(made, store)
+    amount = 6
+    app = app_on(store)
+    assert isinstance((await resume(made, app)).failure(), StepInputChanged)
+    assert app.world.done == []
+
+
+async def test_a_branch_that_diverges_is_refused_before_its_first_new_step(
+    store: MemoryStore,
+) -> None:
+    def made_of(name: str) -> AnyWorkflow:
+        @workflow(name="made")
+        def made(_: object) -> Do[App, Any, Any]:
+            a = act("a1").and_then(lambda _: act("last"))
+            b = act(name).and_then(lambda _: act("b2"))
+            return (yield from par(a, b))
+
+        return made
+
+    await failed_at_last(made_of("b1"), store)
+    app = app_on(store)
+    error = (await resume(made_of("other"), app)).failure()
+    assert isinstance(error, DefinitionChanged)
+    assert "branch 'par[1]'" in str(error)
+    assert "b2" not in app.world.done
+    assert "other" not in app.world.done
+
+
+async def test_force_continues_without_the_recorded_steps(store: MemoryStore) -> None:
+    await failed_at_last(of_steps("reserve", "charge"), store)
+    app = app_on(store, failing=["last"])
+    changed = of_steps("reserve", "bill")
+    assert isinstance(await resume(changed, app, force=True), Failure)
+    assert app.world.done == ["bill", "last"]
+    entries = await read_entries(store, "r")
+    assert any(isinstance(entry, Resumed) and entry.abandoned for entry in entries)
+    # Later resumes need no force, and later changes are refused again.
+    app = app_on(store, failing=["last"])
+    assert isinstance(await resume(changed, app), Failure)
+    assert app.world.done == ["last"]
+    await is_refused(of_steps("reserve", "invoice"), store)
+    assert await resume(changed, app_on(store)) == Success(["reserve", "bill", "last"])
+
+
+async def test_force_continues_after_a_flow_that_ends_early(store: MemoryStore) -> None:
+    @workflow(name="made")
+    def shorter(_: object) -> Do[App, Any, str]:
+        return (yield from act("reserve"))
+
+    await failed_at_last(of_steps("reserve", "charge"), store)
+    assert await resume(shorter, app_on(store), force=True) == Success("reserve")
+
+
+async def test_force_continues_with_fewer_items(store: MemoryStore) -> None:
+    await failed_at_last(parallel("a", "b"), store)
+    app = app_on(store, failing=["last"])
+    await resume(parallel("a"), app, force=True)
+    assert app.world.done == ["last"]
+    app = app_on(store)
+    assert await resume(parallel("a"), app) == Success(["a", "last"])
+
+
+async def test_a_defect_is_reported_as_itself(store: MemoryStore) -> None:
+    is_broken = False
+
+    @workflow
+    def made(_: object) -> Do[App, Any, str]:
+        yield from act("charge")
+        if is_broken:
+            raise Crash("not here")
+        return (yield from act("last"))
+
+    await failed_at_last(made, store)
+    is_broken = True
+    with pytest.raises(Crash, match="not here"):
+        await resume(made, app_on(store))
+    is_broken = False
+    assert await resume(made, app_on(store)) == Success("last")
+
+
+async def test_finalizers_that_are_not_reached_are_exempt(store: MemoryStore) -> None:
+    """The use failed in the first life, so that its finalizer ran a step. Now it has none."""
+
+    def made_of(*, tapped: bool) -> AnyWorkflow:
+        @workflow(name="made")
+        def made(_: object) -> Do[App, Any, str]:
+            used = act("use")
+            yield from (used.on_exit(act("note")) if tapped else used)
+            return (yield from act("last"))
+
+        return made
+
+    await failed_at_last(made_of(tapped=True), store)
+    assert await resume(made_of(tapped=False), app_on(store)) == Success("last")
+
+
+async def test_the_body_of_a_step_that_did_not_complete_may_change(store: MemoryStore) -> None:
+    def made_of(*names: str) -> AnyWorkflow:
+        def body(_: object) -> Do[App, Any, str]:
+            for name in names:
+                yield from act(name)
+            return (yield from act("last"))
+
+        from effectflow import do
+
+        inside = do(body)
+
+        @workflow(name="made")
+        def made(_: object) -> Do[App, Any, str]:
+            return (yield from with_checkpointing("outer", inside(None)))
+
+        return made
+
+    await failed_at_last(made_of("a", "b"), store)
+    app = app_on(store)
+    assert await resume(made_of("c", "a"), app) == Success("last")
+    assert app.world.done == ["c", "last"]
+
+
+async def test_two_functions_with_one_name_in_one_flow_are_an_error(store: MemoryStore) -> None:
+    @step
+    def charge() -> Effect[App, Any, int]:
+        return note("one")
+
+    @step(name="charge")
+    def other() -> Effect[App, Any, int]:
+        return note("other")
+
+    @workflow
+    def made(_: object) -> Do[App, Any, int]:
+        yield from charge()
+        return (yield from other())
+
+    with pytest.raises(TypeError, match="'charge'"):
+        await start(made, app_on(store))
+
+
+async def test_closures_of_one_function_are_one_step(store: MemoryStore) -> None:
+    def charging(name: str) -> Any:
+        @step
+        def charge() -> Effect[App, Any, int]:
+            return note(name)
+
+        return charge
+
+    @workflow
+    def made(_: object) -> Do[App, Any, int]:
+        yield from charging("a")()
+        return (yield from charging("b")())
+
+    app = app_on(store)
+    assert await start(made, app) == Success(1)
+    assert app.world.done == ["a", "b"]
+
+
+async def test_steps_in_the_use_of_a_resource_are_compared(store: MemoryStore) -> None:
+    def made_of(name: str) -> AnyWorkflow:
+        @workflow(name="made")
+        def made(_: object) -> Do[App, Any, str]:
+            held = bracket(act("open"), lambda _: act("close"), lambda _: act(name))
+            yield from held
+            return (yield from act("last"))
+
+        return made
+
+    await failed_at_last(made_of("use"), store)
+    assert "'use'" in await is_refused(made_of("misuse"), store)
+    assert (await journal(store))[-1] == "failed"
