@@ -341,7 +341,7 @@ def test_an_entry_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
     error = anyio.run(main).failure()
     assert isinstance(error, NotSerializable)
-    assert "keep large data elsewhere" in str(error)
+    assert "store large data elsewhere" in str(error)
 
 
 @workflow
