@@ -195,7 +195,8 @@ async def test_a_checkpoint_error_of_a_child_halts_and_cannot_be_handled(
         return (yield from act("after"))
 
     # The appends of the child and the run around it, in order: the second one of the child fails.
-    for append in range(2, 7):
+    append = 2
+    while append < 7:
         faulty = FaultyStore(MemoryStore(), [SaveFails(append)])
         app = App(Checkpoints(faulty))
         result = await start(made, app)
@@ -207,6 +208,7 @@ async def test_a_checkpoint_error_of_a_child_halts_and_cannot_be_handled(
         # The resume continues both.
         assert await resume(made, app) == Success("after")
         reached.clear()
+        append += 1
     assert append > 3
 
 
@@ -301,7 +303,7 @@ async def test_a_decision_cancels_the_child_whose_finalizers_run_steps(
     [child] = [run.run_id for run in await store.find() if run.run_id != "r"]
     assert await status_of(store, child) is RunStatus.CANCELLED
     lines = await journal(store, child)
-    assert lines[-4:] == ["cancel", "B bracket/release (cancelled by cancel)"] + lines[-2:]
+    assert lines[-4:] == ["cancel", "B bracket/release (cancelled by cancel)", *lines[-2:]]
     assert lines[-1] == "cancelled"
     again = next_life(app)
     assert await resume(made, again) == result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -87,9 +88,14 @@ class CountingStore(ForwardingStore):
         self.entered += 1
         return await super().__aenter__()
 
-    async def __aexit__(self, *raised: Any) -> None:
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.left += 1
-        await super().__aexit__(*raised)
+        await super().__aexit__(exc_type, exc, traceback)
 
 
 @pytest.mark.anyio
