@@ -36,8 +36,7 @@ from effectflow.checkpoint import (
     fold,
     read_checkpoint,
 )
-from effectflow.checkpoint.format_versions import format_version
-from effectflow.checkpoint.seal import first_digest
+from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.store import Record
 from effectflow.checkpoint.values import KnownTypes, from_tree, to_tree
 from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
@@ -76,7 +75,7 @@ def values() -> None:
 
     def entry_there_and_back() -> None:
         seal.close(entry, first)
-        seal.open(record, "r", first, format_version())
+        seal.open(record, "r", first)
 
     def value_there_and_back() -> None:
         from_tree(to_tree(value, types=NO_TYPES), types=NO_TYPES)
@@ -93,9 +92,7 @@ def values() -> None:
 
 
 def long_run(steps: int) -> list[Entry]:
-    entries: list[Entry] = [
-        Started("r", "w", "standard", "1", "f", (), {"n": 1}, {}, format=1, at=1.0)
-    ]
+    entries: list[Entry] = [Started("r", "w", "standard", "1", "f", {"n": 1}, {}, format=1, at=1.0)]
     for number in range(steps):
         entries.append(BeforeStep(f"step#{number}", 1, at=number + 0.25))
         entries.append(Completed(f"step#{number}", {"total": number * 17}, 0.25, number + 0.5))

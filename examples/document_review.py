@@ -1,9 +1,9 @@
-"""A document is reviewed and mended until nobody objects: a graph with a loop, to be killed and resumed.
+"""A document is reviewed and corrected until no reviewer objects: a graph with a loop.
 
     python examples/document_review.py README.md --pause 1
 
-Press Ctrl-C, or `kill -9` it, and give the same command again: it goes on where it stood, and writes the
-same document as if it had never been stopped. Beside that lies a drawing of the way that was taken.
+Press Ctrl-C or `kill -9` it, and run the same command again. It continues where it stopped, and writes
+the same document as an uninterrupted run, with a diagram of the path through the graph.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REPEATED_WORD = re.compile(r"\b(\w+) \1\b")
 
 @dataclass(frozen=True)
 class Remark:
-    """What a reviewer objects to in a line; lines are counted from 0."""
+    """An objection of a reviewer to a line, counted from 0."""
 
     line: int
     fault: str
@@ -40,7 +40,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class Draft:
-    """The state of the graph: a document on its way."""
+    """The state of the graph: a document and the objections to it."""
 
     source: str
     lines: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Desk:
-    """The environment: where the document goes, and how long its editor takes."""
+    """The environment: the folder for the result, and the time that the editor takes."""
 
     checkpoints: Checkpoints
     folder: Path
@@ -89,9 +89,9 @@ def gather(draft: Draft, found: Mapping[str, tuple[Remark, ...]]) -> Draft:
 
 
 class Verdict(Enum):
-    FINE = "nobody objects"
+    FINE = "no objections"
     ENOUGH = "too many rounds"
-    AGAIN = "to be mended"
+    AGAIN = "to be corrected"
 
 
 def verdict(draft: Draft) -> Verdict:
@@ -102,12 +102,12 @@ def verdict(draft: Draft) -> Verdict:
 
 @do
 def mend(draft: Draft) -> Do[Desk, Never, Draft]:
-    """An editor with little patience mends a few faults, and leaves the rest for the next round."""
+    """Correct a few faults, and leave the others for the next round."""
     desk = yield from ask(Desk)
     yield from sleep(desk.seconds_for_a_round)
     lines = list(draft.lines)
     chosen = draft.remarks[:MENDED_IN_A_ROUND]
-    # From the end, as a line that is broken moves those after it; and one fault in a line at a time.
+    # From the end, because a wrapped line moves the lines after it. One fault per line at a time.
     for number in sorted({remark.line for remark in chosen}, reverse=True):
         fault = next(remark.fault for remark in chosen if remark.line == number)
         lines[number : number + 1] = mended(lines[number], fault)
@@ -152,7 +152,7 @@ review = (
 
 
 class ShowNodes:
-    """An observer that prints each node as it is begun."""
+    """An observer that prints each node when it begins."""
 
     def notify(self, event: CheckpointEvent) -> None:
         match event:
@@ -163,18 +163,20 @@ class ShowNodes:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description="Review and mend a document, durably.")
+    parser = argparse.ArgumentParser(description="Review and correct a document durably.")
     parser.add_argument("document", type=Path)
     parser.add_argument("--folder", type=Path, default=Path("reviewed"), help="where it goes")
     parser.add_argument("--store", type=Path, default=Path("reviews.db"), help="the SQLite file")
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds for a round of mending")
+    parser.add_argument(
+        "--pause", type=float, default=0.0, help="seconds for each round of corrections"
+    )
     arguments = parser.parse_args()
 
     document: Path = arguments.document.resolve()
     async with SqliteStore(arguments.store) as store:
         checkpoints = Checkpoints(store, observers=[ShowNodes()])
         desk = Desk(checkpoints, arguments.folder, arguments.pause)
-        # With the id of a run that exists, that run goes on.
+        # With the id of an existing run, that run continues.
         run_id = f"review-{document.name}"
         draft = await review.start(Draft(str(document)), run_id=run_id).run_or_raise(desk)
         drawing = review.to_mermaid(await read_checkpoint(store, run_id))

@@ -2,10 +2,10 @@
 
     python examples/order_processing.py 17 --item cap --amount 2
 
-Kill it at any moment and type the same again: it goes on from the state that it stood in, and ends in
-the same history. The warehouse, the bank and the carrier are files in the folder of the run. Like good
-services, they give the same answer to a request that they have seen before; the machine tells them by the
-idempotency key of its step.
+Kill it at any moment and run the same command again: it continues from its last state and ends with the
+same history. The warehouse, the bank and the carrier are files in the folder of the run. Like good
+services, they return the same answer to a repeated request, which they recognize by the idempotency key
+of the step.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from effectflow import (
     Do,
     Machine,
     Moved,
+    Outcome,
     Retry,
     RetryPolicy,
     StateMachine,
@@ -73,13 +74,13 @@ Order: TypeAlias = Placed | Reserved | Paid | Shipped | Cancelled
 
 @dataclass(frozen=True)
 class Service:
-    """A service outside, kept in a file. Asked twice with one key, it answers the same."""
+    """An external service, simulated with a file. It returns the same answer to a repeated key."""
 
     path: Path
     seconds: float
 
     def ask(self, key: str, answers: list[str]) -> str:
-        """The answer to a new request: the next of these, or else the last one."""
+        """Return the answer to a request: for a new key the next of `answers`, or the last one."""
         given: dict[str, str] = json.loads(self.path.read_text()) if self.path.exists() else {}
         if key not in given:
             given[key] = answers[min(len(given), len(answers) - 1)]
@@ -92,7 +93,7 @@ class Service:
 
 @dataclass(frozen=True)
 class Shop:
-    """What the actions need."""
+    """The environment of the actions."""
 
     checkpoints: Checkpoints
     folder: Path
@@ -104,15 +105,19 @@ class Shop:
 
 @do
 def request(service: str, *answers: str) -> Do[Shop, Never, str]:
-    """What a service answers to this step of this run."""
+    """Return the answer of a service to this step of this run."""
     shop = yield from ask(Shop)
     step = yield from step_info()
     key = step.idempotency_key
-    return (yield from from_blocking(lambda _: shop.service(service).ask(key, list(answers))))
+
+    def answer(_: object) -> str:
+        return shop.service(service).ask(key, list(answers))
+
+    return (yield from from_blocking(answer))
 
 
 @do
-def reserve(order: Placed) -> Do[Shop, Never, Moved[Reserved] | Abort[Cancelled]]:
+def reserve(order: Placed) -> Do[Shop, Never, Outcome[Reserved | Cancelled]]:
     shelf = yield from request("warehouse", "nowhere" if order.item == "hat" else "shelf 7")
     if shelf == "nowhere":
         return Abort(f"no {order.item} left", Cancelled("out of stock"))
@@ -135,22 +140,23 @@ def is_too_many(order: Placed) -> bool:
     return order.amount > 100
 
 
-orders = StateMachine(
+# Each has a name, so that mypy infers its states from its own arguments.
+refusing = Transition("refuse", Placed, Cancelled("too many"), guard=is_too_many)
+reserving = Transition("reserve", Placed, Reserved, reserve, abort_to=Cancelled)
+charging = Transition("charge", Reserved, Paid, charge)
+shipping = Transition("ship", Paid, Shipped, ship)
+
+orders: StateMachine[Shop, Never, Order] = StateMachine(
     "order",
     initial=Placed("cap", 1),
-    transitions=[
-        Transition("refuse", Placed, Cancelled("too many"), guard=is_too_many),
-        Transition("reserve", Placed, Reserved, reserve, abort_to=Cancelled),
-        Transition("charge", Reserved, Paid, charge),
-        Transition("ship", Paid, Shipped, ship),
-    ],
+    transitions=[refusing, reserving, charging, shipping],
     final=[Shipped, Cancelled],
     retry=RetryPolicy.exponential(0.05).with_max_retries(4),
 )
 
 
 def report(machine: Machine[Order]) -> str:
-    """The history of an order, without the times."""
+    """Return the history of an order, without times."""
     lines = [str(machine.initial)]
     for entry in machine.history:
         reason = f", aborted: {entry.abort_reason}" if entry.abort_reason else ""
@@ -166,9 +172,7 @@ async def process(number: str, order: Placed, folder: Path, seconds: float) -> N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Process an order; goes on with one that is known."
-    )
+    parser = argparse.ArgumentParser(description="Process an order, or continue a known one.")
     parser.add_argument("number")
     parser.add_argument("--item", default="cap")
     parser.add_argument("--amount", type=int, default=1)

@@ -1,13 +1,13 @@
-"""Word statistics of a folder of text files: a map-reduce job that goes on after `kill -9`.
+"""Word statistics of a folder of text files: a map-reduce job that continues after `kill -9`.
 
     python examples/word_statistics.py [FOLDER] [--executor local|processes|dask] [--store URL]
 
 Without a folder it reads the sources of Python's standard library. Each file is a durable step, and so
-is each group of files whose statistics become one. Kill it at any moment and start it again: files
-that were counted are not read again, and the report is that of a run that was never killed.
+is each group of files whose statistics are combined. Kill it at any moment and start it again: counted
+files are not read again, and the report equals that of an uninterrupted run.
 
-A file that is no text goes to the dead letters, which the report names; with `--retry` they alone are
-tried again.
+A file that is not text goes to the dead letters, which the report names. `--retry` tries only these
+again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class App:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What is known of some files: how many, and how often each word is in them."""
+    """The number of some files, and how often each word occurs in them."""
 
     files: int
     counts: dict[str, int]
@@ -55,19 +55,19 @@ Job: TypeAlias = MapReduce[App, Never, str, JobResult[Statistics, Unreadable]]
 
 
 def text_files(folder: str) -> list[str]:
-    """The files in a folder, in an order that does not change from one life to the next."""
+    """Return the files in a folder, in the same order in each life of the run."""
     return sorted(str(path) for path in Path(folder).glob("*.*") if path.is_file())
 
 
 @effect(errors=(OSError, UnicodeDecodeError))
 def count_words(_: object, path: str) -> Statistics:
-    """The words of one file. All that it needs is its argument, so it may run anywhere."""
+    """Count the words of one file. It needs only its argument, so it may run anywhere."""
     words = re.findall(r"[^\W\d_]+", Path(path).read_text(encoding="utf-8").lower())
     return Statistics(1, dict(Counter(words)))
 
 
 def add_up(parts: list[Statistics]) -> Effect[App, Never, Statistics]:
-    """The statistics of all these files together."""
+    """Combine the statistics of several files."""
     counts = Counter[str]()
     for part in parts:
         counts.update(part.counts)
@@ -89,7 +89,7 @@ def word_statistics(executor: Executor) -> Job:
 
 @asynccontextmanager
 async def executor_named(name: str) -> AsyncGenerator[Executor]:
-    """Where the files are counted: the one place that knows which executors there are."""
+    """Open the executor with this name. Only this function knows which executors exist."""
     match name:
         case "processes":
             async with ProcessExecutor() as processes:
@@ -104,11 +104,11 @@ async def executor_named(name: str) -> AsyncGenerator[Executor]:
 
 @contextmanager
 def local_cluster() -> Generator[str]:
-    """The address of a Dask cluster on this machine. A real one has been there all the time."""
+    """Start a Dask cluster on this machine and yield its address. A real one would run already."""
     from distributed import LocalCluster
 
     start: Any = LocalCluster  # its types are in part unknown to the checkers
-    # Its processes inherit this: Ctrl-C is for the one that has the run, which then ends them.
+    # Its processes inherit this. Ctrl-C is for the process that drives the run, which then ends them.
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     cluster = start(n_workers=2, threads_per_worker=1, dashboard_address=None)
     signal.signal(signal.SIGINT, handler)
@@ -118,7 +118,7 @@ def local_cluster() -> Generator[str]:
 
 def report(result: JobResult[Statistics, Unreadable]) -> str:
     counts = result.value.counts
-    # Words that are equally frequent in the order of the alphabet: dicts come in any.
+    # Equally frequent words in alphabetical order, because the order of dicts varies.
     frequent = sorted(counts, key=lambda word: (-counts[word], word))[:20]
     return "\n".join(
         [
@@ -154,13 +154,11 @@ def main() -> int:
     parser.add_argument("--executor", choices=EXECUTORS, default="local")
     parser.add_argument("--store", default="sqlite:///words.db")
     parser.add_argument("--run-id", default="words")
-    parser.add_argument(
-        "--retry", action="store_true", help="try the dead letters of the run again"
-    )
+    parser.add_argument("--retry", action="store_true", help="retry the dead letters of the run")
     try:
         return anyio.run(run, parser.parse_args())
     except StoppedBySignal as stop:
-        print(f"{stop}; start it again to go on", file=sys.stderr)
+        print(f"{stop}; start it again to continue", file=sys.stderr)
         return 3
 
 

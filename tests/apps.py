@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from effectflow import Checkpoints, effect
+from effectflow import Checkpoints, Effect, ask, effect, fail, pure, step
 from effectflow.checkpoint import CheckpointStore
 from effectflow.stores import MemoryStore
 
@@ -51,6 +51,11 @@ class World:
             raise Broken(f"{action}#{count}")
         return count
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether anything is to go wrong."""
+        return bool(self.failing or self.crashing)
+
     def recover(self) -> None:
         """Let nothing fail from now on."""
         self.failing.clear()
@@ -74,6 +79,16 @@ def app_on(store: CheckpointStore, *, failing: Iterable[str] = (), **options: An
 def note(app: App, action: str) -> int:
     """Note an action in the world of the app, and yield how often it was done. Fails with Broken."""
     return app.world.note(action)
+
+
+@step
+def last() -> Effect[App, str, None]:
+    """Fail while the world is broken: the last step of runs that fail in their first life."""
+
+    def look(app: App) -> Effect[object, str, None]:
+        return fail("crash here") if app.world.is_broken else pure(None)
+
+    return ask(App).and_then(look)
 
 
 async def first_entries(store: MemoryStore, count: int, run_id: str = "r") -> MemoryStore:

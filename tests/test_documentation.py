@@ -1,19 +1,25 @@
-"""Every example of README.md, of docs/ and of docstrings runs as it stands."""
+"""Every example in README.md, docs/ and docstrings runs; pyright and mypy accept those of pages."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import json
+import os
 import pkgutil
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
 
 import effectflow
+from effectflow.checkpoint import Entry
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -25,9 +31,9 @@ PYTHON_BLOCK = re.compile(
 
 
 def examples(page: Path) -> Iterator[str]:
-    """The python blocks of a page, each moved down to the lines where the page has it.
+    """Return the python blocks of a page, each moved down to its lines in the page.
 
-    So a traceback, and `inspect.getsource`, lead to the page itself.
+    So a traceback and `inspect.getsource` point to the page itself.
     """
     text = page.read_text(encoding="utf-8")
     for block in PYTHON_BLOCK.finditer(text):
@@ -51,6 +57,64 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     for example in examples(page):
         exec(compile(example, str(page), "exec", dont_inherit=True), main.__dict__)
+
+
+@pytest.fixture(scope="module")
+def pages_as_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one module for each page: its blocks, at the line numbers that they have there."""
+    folder = tmp_path_factory.mktemp("pages")
+    for page in PAGES:
+        module: list[str] = []
+        for example in examples(page):
+            lines = example.split("\n")
+            module += lines[len(module) :]
+        if module:
+            name = "_".join(page.relative_to(ROOT).with_suffix("").parts).replace("-", "_").lower()
+            (folder / f"{name}.py").write_text("\n".join(module))
+    config = {
+        "typeCheckingMode": "strict",
+        "pythonVersion": "3.11",
+        "extraPaths": [str(ROOT)],
+        "enableTypeIgnoreComments": False,
+        "reportUnnecessaryTypeIgnoreComment": "error",
+    }
+    (folder / "pyrightconfig.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "checker",
+    [
+        ["pyright", "--pythonpath", sys.executable, "--project", "PAGES"],
+        ["mypy", "--strict", "PAGES", "examples"],
+    ],
+    ids=["pyright", "mypy"],
+)
+def test_type_checkers_accept_the_examples(checker: list[str], pages_as_modules: Path) -> None:
+    command = [str(pages_as_modules) if part == "PAGES" else part for part in checker]
+    check = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=ROOT,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    if check.returncode != 0:
+        pytest.fail(check.stdout + check.stderr, pytrace=False)
+
+
+def test_format_page_lists_every_field_of_every_entry() -> None:
+    page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (`.*`) \| ", page, re.MULTILINE)
+    documented = {name: re.findall(r"`(\w+)\??`", names) for name, names in rows}
+
+    entries = {
+        re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower(): [one.name for one in fields(kind)]
+        for kind in get_args(Entry)
+    }
+    assert documented == entries
 
 
 MODULES = sorted(

@@ -1,88 +1,99 @@
-"""What is saved of a run and how it is read back; `with_checkpointing`, which makes an effect durable."""
+"""Durable steps, journals and checkpoints of runs, and the contract of stores."""
 
-from effectflow.checkpoint.checkpoint import Checkpoint, CompletedStep, HistoryItem, Metadata
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from effectflow.checkpoint.checkpoints import CheckpointPolicy, Checkpoints, HasCheckpoints
-from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.encryption import Encryption
-from effectflow.checkpoint.entries import (
-    Arguments,
-    BeforeStep,
-    BranchesEnded,
-    CancelRequested,
-    ChildEnded,
-    ChildStarted,
-    Completed,
-    Decided,
-    Entry,
-    ErrorRecord,
-    Failed,
-    Finished,
-    HeadState,
-    Interrupted,
-    Resumed,
-    SourceEnd,
-    Started,
-    Waiting,
+from effectflow.checkpoint.errors import CheckpointError
+from effectflow.checkpoint.run_info import (
+    StepInfo,
+    current_step,
+    run_context,
+    started_version,
+    step_info,
 )
-from effectflow.checkpoint.errors import (
-    CheckpointError,
-    CorruptCheckpoint,
-    DefinitionChanged,
-    LeaseLost,
-    NotSerializable,
-    OutcomeUnknown,
-    RunBusy,
-    RunCancelled,
-    RunConflict,
-    RunNotFound,
-    SaveFailed,
-    StepInputChanged,
-    StoreUnavailable,
-    UnsupportedVersion,
-)
-from effectflow.checkpoint.integrity import Seal
-from effectflow.checkpoint.journal import fold
-from effectflow.checkpoint.journal_reader import (
-    Verification,
-    read_checkpoint,
-    read_entries,
-    verify_run,
-)
-from effectflow.checkpoint.lease import Lease, Owner
-from effectflow.checkpoint.observers import (
-    CheckpointEvent,
-    CheckpointLoaded,
-    CheckpointSaved,
-    CycleDetected,
-    EdgeEvaluated,
-    EntryAppended,
-    NodeEnded,
-    NodeStarted,
-    Observer,
-    RunResumed,
-    StepSkipped,
-)
-from effectflow.checkpoint.plan import ResumePlan, Unverified, plan_resume
-from effectflow.checkpoint.run_info import StepInfo, current_step, run_context, step_info
 from effectflow.checkpoint.step import Step, step, with_checkpointing
-from effectflow.checkpoint.store import (
-    CheckpointStore,
-    FallsBack,
-    KeepsHistory,
-    ListsDamagedRuns,
-    Record,
-    RunInfo,
-    RunQuery,
-    RunStatus,
-    RunSummary,
-)
-from effectflow.checkpoint.transfer import (
-    ExportedRun,
-    export_run,
-    import_run,
-    read_exported,
-    write_exported,
-)
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.checkpoint import Checkpoint, CompletedStep, HistoryItem, Metadata
+    from effectflow.checkpoint.definition import Definition
+    from effectflow.checkpoint.encryption import Encryption
+    from effectflow.checkpoint.entries import (
+        Arguments,
+        BeforeStep,
+        BranchesEnded,
+        CancelRequested,
+        ChildEnded,
+        ChildStarted,
+        Completed,
+        Decided,
+        Entry,
+        ErrorRecord,
+        Failed,
+        Finished,
+        HeadState,
+        Interrupted,
+        Resumed,
+        SourceEnd,
+        Started,
+        Waiting,
+    )
+    from effectflow.checkpoint.errors import (
+        CorruptCheckpoint,
+        DefinitionChanged,
+        LeaseLost,
+        NotSerializable,
+        OutcomeUnknown,
+        RunBusy,
+        RunCancelled,
+        RunConflict,
+        RunNotFound,
+        SaveFailed,
+        StepInputChanged,
+        StoreUnavailable,
+        UnsupportedVersion,
+    )
+    from effectflow.checkpoint.integrity import Seal
+    from effectflow.checkpoint.journal import fold
+    from effectflow.checkpoint.journal_reader import (
+        Verification,
+        read_checkpoint,
+        read_entries,
+        verify_run,
+    )
+    from effectflow.checkpoint.lease import Lease, Owner
+    from effectflow.checkpoint.observers import (
+        CheckpointEvent,
+        CheckpointLoaded,
+        CheckpointSaved,
+        CycleDetected,
+        EdgeEvaluated,
+        EntryAppended,
+        NodeEnded,
+        NodeStarted,
+        Observer,
+        RunResumed,
+        StepSkipped,
+    )
+    from effectflow.checkpoint.plan import ResumePlan, Unverified, plan_resume
+    from effectflow.checkpoint.store import (
+        CheckpointStore,
+        FallsBack,
+        KeepsHistory,
+        ListsDamagedRuns,
+        Record,
+        RunInfo,
+        RunQuery,
+        RunStatus,
+        RunSummary,
+    )
+    from effectflow.checkpoint.transfer import (
+        ExportedRun,
+        export_run,
+        import_run,
+        read_exported,
+        write_exported,
+    )
 
 __all__ = [
     "Arguments",
@@ -164,9 +175,36 @@ __all__ = [
     "read_entries",
     "read_exported",
     "run_context",
+    "started_version",
     "step",
     "step_info",
     "verify_run",
     "with_checkpointing",
     "write_exported",
 ]
+
+_HOMES = (
+    "entries",
+    "errors",
+    "checkpoint",
+    "store",
+    "plan",
+    "observers",
+    "journal_reader",
+    "journal",
+    "definition",
+    "lease",
+    "encryption",
+    "integrity",
+    "transfer",
+)
+"""The modules of the other names. They are imported when used, because most programs need few of them."""
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(f"{__name__}.{home}")
+            if name in module.__all__:
+                return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`Checkpoint`: where a run stands, as one value that can be written down and read back."""
+"""`Checkpoint`: the state of a run, as one value that can be saved and read back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["Checkpoint", "CompletedStep", "HistoryItem", "Metadata"]
 
 @dataclass(frozen=True, slots=True)
 class CompletedStep:
-    """A step that is done. `duration` is in seconds, `completed_at` in seconds since the epoch."""
+    """A completed step. `duration` is in seconds, `completed_at` in seconds since the epoch."""
 
     step: str
     output: Tree
@@ -40,10 +40,10 @@ class CompletedStep:
 
 @dataclass(frozen=True, slots=True)
 class HistoryItem:
-    """How one step ended, in the order in which the steps were first begun.
+    """How one step ended. The history has the order in which the steps first began.
 
-    A step that failed and was run again by a resume has the outcome of its last attempt only, so a
-    resumed run has the history of one that was never stopped.
+    A step has only the outcome of its last attempt, so a resumed run has the same history as an
+    uninterrupted one.
     """
 
     step: str
@@ -53,12 +53,12 @@ class HistoryItem:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a run has cost so far.
+    """Counts about a run.
 
     Attributes:
-        attempts: how often each step was begun, in the order in which they were last begun.
-        resumes: how often the run was taken up again.
-        entries: how many entries its journal has.
+        attempts: the number of attempts of each step, in the order in which they last began.
+        resumes: the number of resumes.
+        entries: the number of entries in its journal.
     """
 
     attempts: dict[str, int] = field(default_factory=dict[str, int])
@@ -68,10 +68,10 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where a run stands: everything that its journal says, folded into one value.
+    """The state of a run: its journal, folded into one value.
 
-    Values are trees of plain data, as they are saved; the workflow that owns the run gives them their
-    types back. `state` is None until the first step begins; `finished` is None until the run ends.
+    Values are trees of plain data, as they are saved. Only the workflow can turn them into typed values.
+    `state` is None until the first step begins; `finished` is None until the run ends.
     """
 
     version: int
@@ -92,12 +92,12 @@ class Checkpoint:
 
     @property
     def id(self) -> str:
-        """Names this state of this run: the run and the number of its entries."""
+        """The id of this checkpoint: the run and the number of its entries."""
         return f"{self.run_id}@{self.metadata.entries}"
 
     @property
     def status(self) -> RunStatus:
-        """Where the run stands, in one word."""
+        """The status of the run."""
         if self.finished is not None:
             return self.finished.status
         return RunStatus.INTERRUPTED if isinstance(self.state, Interrupted) else RunStatus.RUNNING
@@ -108,33 +108,33 @@ class Checkpoint:
         return _digest(_write(self))
 
     def to_tree(self) -> dict[str, Tree]:
-        """The checkpoint as plain data, with its digest."""
+        """Return the checkpoint as plain data, with its digest."""
         tree = _write(self)
         return {**tree, "digest": _digest(tree)}
 
     def to_json(self) -> str:
-        """The checkpoint as JSON for people to read; `from_json` reads it back."""
+        """Return the checkpoint as readable JSON; `from_json` reads it back."""
         return orjson.dumps(self.to_tree(), option=orjson.OPT_INDENT_2).decode()
 
     def to_binary(self) -> bytes:
-        """The checkpoint in few bytes; `from_binary` reads it back."""
+        """Return the checkpoint in compact binary form; `from_binary` reads it back."""
         return encode_compact(self.to_tree())
 
     @staticmethod
     def from_json(text: str) -> Checkpoint:
-        """The checkpoint that `to_json` was called on.
+        """Return the checkpoint that `to_json` saved.
 
-        Raises CorruptCheckpoint for any other text, and UnsupportedVersion for what a newer effectflow
-        wrote.
+        Raises CorruptCheckpoint for any other text, and UnsupportedVersion for text of a newer
+        effectflow.
         """
         return _read_with(decode_json, text.encode("utf-8", "surrogatepass"))
 
     @staticmethod
     def from_binary(data: bytes) -> Checkpoint:
-        """The checkpoint that `to_binary` was called on.
+        """Return the checkpoint that `to_binary` saved.
 
-        Raises CorruptCheckpoint for any other data, and UnsupportedVersion for what a newer effectflow
-        wrote.
+        Raises CorruptCheckpoint for any other data, and UnsupportedVersion for data of a newer
+        effectflow.
         """
         return _read_with(decode_compact, data)
 
@@ -148,11 +148,16 @@ def _write(checkpoint: Checkpoint) -> dict[str, Tree]:
         "workflow": checkpoint.workflow,
         "kind": checkpoint.kind,
         "status": str(checkpoint.status),
-        "definition": {**schema_of(Definition).write(definition), "fingerprint": definition.fingerprint},
+        "definition": {
+            **schema_of(Definition).write(definition),
+            "fingerprint": definition.fingerprint,
+        },
         "initial_state": checkpoint.initial_state,
         "current_state": checkpoint.current_state,
         "state": None if checkpoint.state is None else write_entry(checkpoint.state),
-        "completed_steps": [schema_of(CompletedStep).write(step) for step in checkpoint.completed_steps],
+        "completed_steps": [
+            schema_of(CompletedStep).write(step) for step in checkpoint.completed_steps
+        ],
         "history": [schema_of(HistoryItem).write(item) for item in checkpoint.history],
         "metadata": schema_of(Metadata).write(checkpoint.metadata),
         "context": checkpoint.context,
@@ -179,14 +184,27 @@ def _read_with(decode: Callable[[bytes], Tree], data: bytes) -> Checkpoint:
         raise CorruptCheckpoint("", reason, what="the checkpoint") from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Scalars:
+    """The parts of a checkpoint that are single values."""
+
+    version: int
+    run_id: str
+    workflow: str
+    kind: str
+    created_at: float
+    updated_at: float
+
+
 def _read(tree: dict[str, Any]) -> Checkpoint:
+    scalars = schema_of(_Scalars).read(tree)
     definition = schema_of(Definition).read(tree["definition"])
     completed = [schema_of(CompletedStep).read(step) for step in tree["completed_steps"]]
     return Checkpoint(
-        version=tree["version"],
-        run_id=tree["run_id"],
-        workflow=tree["workflow"],
-        kind=tree["kind"],
+        version=scalars.version,
+        run_id=scalars.run_id,
+        workflow=scalars.workflow,
+        kind=scalars.kind,
         definition=definition,
         initial_state=tree["initial_state"],
         current_state=tree["current_state"],
@@ -195,8 +213,8 @@ def _read(tree: dict[str, Any]) -> Checkpoint:
         history=tuple(schema_of(HistoryItem).read(item) for item in tree["history"]),
         metadata=schema_of(Metadata).read(tree["metadata"]),
         context=tree["context"],
-        created_at=tree["created_at"],
-        updated_at=tree["updated_at"],
+        created_at=scalars.created_at,
+        updated_at=scalars.updated_at,
         finished=_read_entry_of(Finished, tree["finished"]),
     )
 

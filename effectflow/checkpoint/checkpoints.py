@@ -1,36 +1,39 @@
-"""The storage environment that a user injects."""
+"""`Checkpoints`: the storage environment that users inject."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from effectflow.checkpoint.encryption import Encryption
-from effectflow.checkpoint.entry_format import Format
-from effectflow.checkpoint.observers import Observer
-from effectflow.checkpoint.integrity import Seal
-from effectflow.checkpoint.store import CheckpointStore
+if TYPE_CHECKING:
+    # Modules that only drive and read runs are imported when a program creates its first Checkpoints.
+    from effectflow.checkpoint.encryption import Encryption
+    from effectflow.checkpoint.entry_format import Format
+    from effectflow.checkpoint.integrity import Seal
+    from effectflow.checkpoint.observers import Observer
+    from effectflow.checkpoint.store import CheckpointStore
 
 __all__ = ["CheckpointPolicy", "Checkpoints", "HasCheckpoints"]
 
 _LINGER = 0.05
-"""Seconds that a completed step waits for a later one to share its commit with."""
+"""The seconds that a completed step waits for a later one with which it can share a commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPolicy:
-    """When entries are made durable.
+    """When entries become durable.
 
-    Always when a run begins, on interruption, before a step that runs at most once, and at the end.
-    Besides, whichever comes first:
+    They always do when a run begins, on interruption, before an at-most-once step or a nested run, and
+    before the result is returned. In addition, the first of these rules that applies saves all entries:
 
     Attributes:
-        every_steps: before a step starts, once so many have completed since the last time. With 1,
-            the default, whatever completed is durable before the next step starts. With None, steps
-            are not counted.
-        every_seconds: at the latest so many seconds after an entry was added.
+        every_steps: before a step, once this many steps have completed since the last save. With 1, the
+            default, a completed step is durable before the next step begins. With None, steps are not
+            counted.
+        every_seconds: at most this many seconds after an entry was added.
         on_error: as soon as a step fails.
     """
 
@@ -46,13 +49,13 @@ class CheckpointPolicy:
 
     @property
     def longest_wait(self) -> float | None:
-        """Seconds that an entry waits at most until it is made durable; None for no bound."""
+        """The seconds after which an entry is durable at the latest; None for no bound."""
         if self.every_steps != 1:
             return self.every_seconds
         return min(_LINGER, self.every_seconds or _LINGER)
 
     def is_due(self, completed: int) -> bool:
-        """Whether to save before a step, so many having completed since the last time."""
+        """Return whether to save before a step, after this many completed since the last save."""
         return self.every_steps is not None and (
             self.every_steps == 1 or completed >= self.every_steps
         )
@@ -63,21 +66,21 @@ class Checkpoints:
     """The storage environment: where runs are kept, and how.
 
     Attributes:
-        store: where.
-        format: how entries are written: "json" (readable) or "cbor" (compact).
-        policy: when entries are made durable.
-        key: the secret of the HMAC that signs every entry, at best 32 random bytes; None for digests
-            that find damage but no forger.
-        encryption: encrypts every entry; None to write them as they are.
-        history: how many copies of earlier checkpoints are kept of each run, to fall back on, by a store
-            that writes its newest one over again (`KeepsHistory`). The others only ever append.
-        preserve: whether a run is kept in the store once it is complete. If not, it is deleted then,
-            and starting it again runs it again. A run that was started or resumed within another run
-            is kept all the same, as a resume of that one asks for its output again.
-        on_save_error: "fail" ends a run whose entries cannot be saved; "warn" logs it, goes on, and
-            tries again with the next entry.
-        observers: who is told.
-        lease_seconds: how long a run stays claimed after its process was last heard of.
+        store: the store. One that is not open is opened for each run, and closed afterwards.
+        format: the encoding of entries: "json" (readable) or "cbor" (compact).
+        policy: when entries become durable.
+        key: the secret of the HMAC that signs every entry, ideally 32 random bytes; None for digests,
+            which detect damage but not forgery.
+        encryption: encrypts every entry; None to write them unencrypted.
+        history: the number of earlier copies of each run that a store keeps if it overwrites its newest
+            one (`KeepsHistory`). Other stores only append.
+        preserve: whether a complete run is kept. If not, it is deleted, and starting it again runs it
+            again. A run within another run is always kept, because a resume of that one needs its
+            output.
+        on_save_error: "fail" ends a run whose entries cannot be saved; "warn" logs the error, continues,
+            and tries again with the next entry.
+        observers: receive the events of runs.
+        lease_seconds: the seconds after its last renewal during which the lease of a run is valid.
     """
 
     store: CheckpointStore
@@ -95,7 +98,7 @@ class Checkpoints:
         if self.history < 0:
             raise ValueError(f"history must be 0 or more, not {self.history}")
         if not 0 < self.lease_seconds < math.inf:
-            # Of a process that died on another host the lease is all that is known.
+            # The lease is the only sign of life of a process on another host.
             raise ValueError(
                 f"lease_seconds must be a finite number of more than 0, not {self.lease_seconds}"
             )
@@ -103,12 +106,14 @@ class Checkpoints:
             raise ValueError(f'format must be "json" or "cbor", not {self.format!r}')
         if self.on_save_error not in ("fail", "warn"):
             raise ValueError(f'on_save_error must be "fail" or "warn", not {self.on_save_error!r}')
-        # Checks the key, here rather than in the middle of a run.
+        # Checks the key now instead of in the middle of a run.
         _ = self.seal
 
-    @property
+    @cached_property
     def seal(self) -> Seal:
-        """How entries are written and checked."""
+        """Writes and checks entries."""
+        from effectflow.checkpoint.integrity import Seal
+
         return Seal(self.format, self.key, self.encryption)
 
 

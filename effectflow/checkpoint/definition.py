@@ -1,4 +1,4 @@
-"""What a workflow is made of, so that a resume notices when the code has changed."""
+"""The definition of a workflow, which a resume compares."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["Definition"]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A workflow's name, version, kind, the names of its steps, and how these hang together.
+    """The name, version and kind of a workflow, its declared steps, and how these are connected.
 
     Attributes:
-        steps: in order. They are complete for a list of steps; for a workflow written as code they are
-            those that its function names.
-        structure: lines for people that say which step may follow which, as in `draft -> review`. Empty
-            for a workflow whose steps follow one another as they come, or as its code says.
+        steps: the names of the declared steps, in order. Empty for workflows written as code, which are
+            checked during replay.
+        structure: lines for people that tell which step may follow which, such as `draft -> review`.
+            Empty for lists of steps and for code.
     """
 
     name: str
@@ -30,14 +30,14 @@ class Definition:
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen hex digits that change when anything of the definition does."""
+        """Sixteen hex digits that change when the definition changes."""
         text = "\x00".join((self.name, self.version, self.kind, *self.steps))
         if self.structure:
             text = "\x00\x00".join((text, *self.structure))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def changed_since(self, started: Definition, run_id: str) -> DefinitionChanged | None:
-        """What is different from the definition that a run was started with, or None."""
+        """Return the difference from the definition with which a run was started, or None."""
         if self.fingerprint == started.fingerprint:
             return None
         added, removed, renamed = _compare(started.steps, self.steps)
@@ -52,7 +52,7 @@ class Definition:
 
 
 def _restructured(old: Definition, new: Definition) -> str:
-    """What is different between two definitions that have the same steps."""
+    """Return the difference between two definitions with the same steps."""
     if set(old.structure) == set(new.structure):
         return f"its {'edges' if old.steps == new.steps else 'steps'} come in another order"
     changes = [f"{line!r} was added" for line in new.structure if line not in old.structure]
@@ -63,8 +63,8 @@ def _restructured(old: Definition, new: Definition) -> str:
 def _compare(
     old: Sequence[str], new: Sequence[str]
 ) -> tuple[list[str], list[str], list[tuple[str, str]]]:
-    """Steps added, removed and renamed. A rename is a step that is gone with another in its place."""
-    # Most programs never come here, and importing it takes 2 ms.
+    """Return the added, removed and renamed steps. A renamed step has another one in its place."""
+    # Imported late, because most programs never need it and importing it takes 2 ms.
     from difflib import SequenceMatcher
 
     gone = set(old) - set(new)

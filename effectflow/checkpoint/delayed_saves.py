@@ -1,7 +1,7 @@
-"""Saves that no step asks for: entries that have waited long enough, and saves asked for from outside.
+"""Saves that no step causes: of entries that have waited long enough, and on request from outside.
 
-One task per event loop looks after all runs in it. It starts with the first entry that waits, and ends
-when nothing waits.
+One task per event loop handles all runs in it. It starts with the first entry that waits, and ends when
+no entry waits.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["Delayed", "SaveRequest", "save_request", "watch_for_delays"]
 
 
 class Delayed(Protocol):
-    """A journal that is to be saved when its time has come.
+    """A journal that is saved when it is due.
 
     Attributes:
-        due: when, by `time.monotonic()`; None if nothing waits.
-        is_watched: whether the event loop looks after it.
+        due: the time by `time.monotonic()`; None if no entry waits.
+        is_watched: whether the task of the event loop handles it.
         is_released: whether the run has ended.
     """
 
@@ -33,22 +33,22 @@ class Delayed(Protocol):
     is_released: bool
 
     async def save_late(self) -> None:
-        """Save; end the run if that is impossible."""
+        """Save. End the run if that is impossible."""
         ...
 
 
 class SaveRequest:
-    """Asks the runs that are in progress to make durable now what they have done so far."""
+    """Asks the runs in progress to save now."""
 
     def __init__(self) -> None:
         self._journals: WeakSet[Any] = WeakSet()
 
     def cover(self, journal: Delayed) -> None:
-        """Ask this journal, too, from now on."""
+        """Include this journal from now on."""
         self._journals.add(journal)
 
     def ask(self) -> None:
-        """Save every journal soon. Call it in the event loop."""
+        """Save all journals soon. Call it in the event loop."""
         for journal in list(self._journals):
             if not journal.is_released:
                 journal.due = 0.0
@@ -56,7 +56,7 @@ class SaveRequest:
 
 
 save_request: ContextVar[SaveRequest | None] = ContextVar("save_request", default=None)
-"""The request that covers the runs of this context, if there is one."""
+"""The request that covers the runs of this context, or None."""
 
 
 def watch_for_delays(journal: Delayed) -> None:
@@ -69,7 +69,7 @@ def watch_for_delays(journal: Delayed) -> None:
 
 
 class _Watch:
-    """The journals of one event loop that have entries which wait."""
+    """The journals of one event loop with entries that wait."""
 
     def __init__(self) -> None:
         self._journals: dict[int, Delayed] = {}
@@ -94,7 +94,7 @@ class _Watch:
                 for journal in list(self._journals.values()):
                     is_due = journal.due is not None and journal.due <= now
                     if is_due and not journal.is_released:
-                        # Each in a task of its own: a slow save must not keep others waiting.
+                        # Each in a separate task, because a slow save must not delay others.
                         spawn_background(journal.save_late)
                     if is_due or journal.due is None or journal.is_released:
                         journal.is_watched = False

@@ -1,4 +1,4 @@
-"""Entries that only who has the key can read: AES-GCM, with keys that can be exchanged."""
+"""Encryption of entries: AES-GCM, with keys that can be rotated."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _NONCE = 12
 class Encryption:
     """Encrypts entries with AES-GCM. Needs the package `cryptography`: `effectflow[crypto]`.
 
-    What a store keeps about a run besides its entries stays readable: its id, its workflow's name
-    and version, its status and times.
+    The other data about a run stays readable: its id, the workflow's name and version, status and times.
 
     Attributes:
-        current: the id of the key that is written with.
-        keys: the keys by id, 16, 24 or 32 bytes each. To exchange a key, add a new one, make it the
-            current one, and keep the old one as long as there are runs that were written with it.
+        current: the id of the key for new entries.
+        keys: the keys by id, 16, 24 or 32 bytes each. To rotate a key, add a new one, make it
+            `current`, and keep the old one as long as there are runs that were written with it.
 
-    An entry can be decrypted only at its place: after the digest that it was written after.
+    An entry can be decrypted only at its position: after the digest that preceded it when it was
+        written.
 
     Example:
         >>> keys = Encryption("2026", {"2026": bytes(32)})
@@ -45,7 +45,9 @@ class Encryption:
                 name="cryptography",
             )
         if self.current not in self.keys:
-            raise ValueError(f"there is no key {self.current!r}, which is to be written with")
+            raise ValueError(
+                f"the current key is {self.current!r}, but `keys` has no key of that name"
+            )
         for name, key in self.keys.items():
             if len(key) not in (16, 24, 32):
                 raise ValueError(f"key {name!r} has {len(key)} bytes; AES takes 16, 24 or 32")
@@ -53,17 +55,17 @@ class Encryption:
                 raise ValueError(f"the id of key {name[:20]!r}... is longer than 255 bytes")
 
     def encrypt(self, payload: bytes, *, after: bytes) -> bytes:
-        """The payload, readable with the current key alone, and only after this digest."""
+        """Return the payload encrypted with the current key, for the position after this digest."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         name, nonce = self.current.encode(), os.urandom(_NONCE)
         header = MARK + bytes([len(name)]) + name
-        # The header is authenticated as well: no other key is to be tried on it.
+        # The header is authenticated as well, so that no other key can be substituted.
         sealed = AESGCM(self.keys[self.current]).encrypt(nonce, payload, header + after)
         return header + nonce + sealed
 
     def decrypt(self, data: bytes, *, after: bytes) -> bytes:
-        """The inverse of `encrypt`. Raises ValueError if a key is missing, or does not fit."""
+        """Return the decrypted payload. Raise ValueError if a key is missing or does not fit."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

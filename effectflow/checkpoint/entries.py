@@ -1,8 +1,8 @@
-"""What a run's journal is made of.
+"""The entries of a run's journal.
 
-A journal is append-only. Every entry says when it was written (`at`, seconds since the epoch), and
-carries values as trees of plain data (see `values`), never as objects. Entries refer to one another by
-their sequence number: the place in the journal, from 1.
+A journal is append-only. Every entry has the time when it was written (`at`, seconds since the epoch).
+It contains values as trees of plain data (see `values`), never as objects. Entries refer to each other
+by sequence number: the position in the journal, from 1.
 
 The entries of the first three groups follow the rules of replay: see `docs/durability.md`.
 """
@@ -38,10 +38,10 @@ __all__ = [
 ]
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
-"""Sequence numbers, as pairs of the first and the last of a range."""
+"""Ranges of sequence numbers: pairs of the first and the last."""
 
 
-# What a run is.
+# The run itself.
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class Started:
     """The run exists. Always the first entry.
 
     Attributes:
-        run_id: the run, so that an entry that strayed into another journal is noticed.
-        workflow, kind, version: which workflow it is a run of.
+        run_id: the id of the run, which detects a journal under another id.
+        workflow, kind, version: the workflow of the run.
         fingerprint, steps, structure: the workflow's definition when the run was started.
-        input: what the workflow was started with.
-        context: what the caller attached to the run (tenant, user, trace id).
+        input: the input of the workflow.
+        context: plain data that the caller attached to the run (tenant, user, trace id).
         format: the version of the entry format.
     """
 
@@ -75,11 +75,11 @@ class Resumed:
     """A process continues the run: this comes before the first entry that it adds.
 
     Attributes:
-        owner: which process.
-        version, steps, structure: the workflow's definition from here on, if it has changed; `version` is
-            None if it has not.
-        abandoned: entries that a changed workflow was allowed to leave behind.
-        reopened: paths of operators whose branches are run again, although the run was complete.
+        owner: the process.
+        version, steps, structure: the workflow's definition from here on, if it changed; otherwise
+            `version` is None.
+        abandoned: entries that a changed workflow may leave behind.
+        reopened: paths of operators whose branches run again although the run was complete.
     """
 
     owner: str
@@ -93,19 +93,24 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
-    """An error as the journal keeps it.
+    """An error as the journal stores it.
 
     Attributes:
-        type: the name of its class, with its module unless that is built in.
+        type: the name of its class, with the module unless it is built in.
         message: the error as text.
-        value: the error itself, to be rebuilt from a declared type; None if it has no such form.
-        traceback: where a defect was raised; None for a typed failure.
+        value: the data from which it is rebuilt; None if that is not possible.
+        traceback: the traceback of a defect; None for a typed failure.
     """
 
     type: str
     message: str
     value: Tree = None
     traceback: str | None = None
+
+    def __post_init__(self) -> None:
+        # A resume raises a defect, so it has to be an exception.
+        if self.is_defect and isinstance(self.value, dict) and "value" in self.value:
+            raise ValueError(f"the recorded defect {self.type} is not an exception")
 
     @property
     def is_defect(self) -> bool:
@@ -136,7 +141,7 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What a step was called with: a digest to compare, and the beginning of its JSON to show."""
+    """The arguments of a step: a digest to compare, and the beginning of their JSON to show."""
 
     digest: str
     preview: str
@@ -153,9 +158,9 @@ class SourceEnd:
 
     Attributes:
         finalizer: the path of the finalizer.
-        kind: "success"; "failure" or "defect" of a step that has an entry, or of none; "cancelled".
-        sequence: the entry of the failure, or of the decision that cancelled the source.
-        error: a failure or defect that has no entry of its own. A resume does not run the source then.
+        kind: "success", "failure", "defect" or "cancelled".
+        sequence: the entry of the failure or defect, or of the decision that cancelled the source.
+        error: a failure or defect without an entry of its own. A resume then does not run the source.
         reached: with such an error, the last segment of each name that the flow has used so far.
     """
 
@@ -168,14 +173,14 @@ class SourceEnd:
 
 @dataclass(frozen=True, slots=True)
 class BeforeStep:
-    """A step is about to run, for the `attempt`-th time (from 1).
+    """An attempt of a step is about to begin. `attempt` counts from 1.
 
     Attributes:
-        arguments: what it is called with.
+        arguments: the arguments of the step.
         function: the qualified name of its function, for messages.
-        item: in the first entry of a branch without a key, the digest of the item that it works on.
-        settles: the failures that the workflow has handled by going on to this step.
-        source_ends: how the sources of finalizers ended of which this is the first step.
+        item: the digest of the branch's item, in the first entry of a branch without a key.
+        settles: the failures that the workflow handled by going on to this step.
+        source_ends: the ends of the sources of the finalizers of which this is the first step.
     """
 
     step: str
@@ -204,9 +209,9 @@ class Failed:
     """An attempt of a step failed.
 
     Attributes:
-        retryable: whether a resume runs the step again.
-        retry_at: when the step's own retry policy tries it again, in seconds since the epoch; None if
-            it does not, so that the failure is that of the step.
+        retryable: whether a resume may run the step again.
+        retry_at: when the step's own retry policy attempts it again, in seconds since the epoch; None if
+            this failure is the failure of the step.
     """
 
     step: str
@@ -218,7 +223,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The run was told to stop. `step` is the one that was cut off, if it was `in_progress`."""
+    """The run was told to stop. `step` was cut off if it was `in_progress`."""
 
     step: str | None
     in_progress: bool
@@ -228,11 +233,11 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class ChildStarted:
-    """A run within this run is about to start, or to be resumed. The fields are as in `BeforeStep`.
+    """A run within this run is about to start or to be resumed. Other fields are as in `BeforeStep`.
 
     Attributes:
         run_id: the id of the child.
-        workflow: the workflow that it is a run of.
+        workflow: the workflow of the child.
         input: the digest of its input.
     """
 
@@ -268,16 +273,16 @@ class Waiting:
     settles: Ranges = ()
 
 
-# Decisions: what operators found out.
+# The decisions of operators.
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A value was computed once, or an operator decided: who won, that a timeout expired, who failed first.
+    """A value was computed once, or an operator decided: a winner, an expired timeout, a first failure.
 
     Attributes:
-        failed: whether it means a failure. Such a decision stands once it is settled.
-        because: the failures that led to it, which are settled with it.
+        failed: whether it means a failure. Such a decision stands only once it is settled.
+        because: the failures that led to it, which are settled together with it.
     """
 
     path: str
@@ -290,7 +295,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class BranchesEnded:
-    """All branches that an operator has cancelled have ended, and their finalizers have executed steps."""
+    """All branches that an operator cancelled have ended, and their finalizers have executed steps."""
 
     path: str
     at: float
@@ -313,4 +318,4 @@ Entry: TypeAlias = (
 )
 
 HeadState: TypeAlias = BeforeStep | Completed | Failed | Interrupted
-"""Where a run stands: the newest of its entries that speaks of a step."""
+"""The head state of a run: its newest entry about a step."""

@@ -1,14 +1,14 @@
-"""Entries as bytes: JSON or CBOR, told apart by their first byte. The names on disk are in `_KINDS`."""
+"""Entries as bytes: JSON or CBOR, distinguished by the first byte. The names on disk are in `_KINDS`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
 from effectflow.checkpoint import entries
 from effectflow.checkpoint.entries import Entry, Started
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
-from effectflow.checkpoint.schema import Schema, schema_of
+from effectflow.checkpoint.schema import Schema
 from effectflow.checkpoint.values import (
     MalformedValue,
     Tree,
@@ -41,27 +41,29 @@ _KINDS: Mapping[str, type[Entry]] = {
 }
 """Besides these, `signalled`, `published` and `suspended` are reserved."""
 
-_SCHEMAS: Mapping[str, Schema[Any]] = {name: schema_of(kind) for name, kind in _KINDS.items()}
-_WRITERS: Mapping[type[Any], tuple[str, Schema[Any]]] = {
-    kind: (name, _SCHEMAS[name]) for name, kind in _KINDS.items()
+_SCHEMAS: Mapping[str, Schema[Any]] = {name: Schema(kind, name) for name, kind in _KINDS.items()}
+_WRITERS: Mapping[type[Any], Callable[[Any], dict[str, Tree]]] = {
+    kind: _SCHEMAS[name].write for name, kind in _KINDS.items()
 }
 
 
 def encode_entry(entry: Entry, format: Format = "json") -> bytes:
     """Return an entry as bytes."""
-    tree = write_entry(entry)
+    tree = _WRITERS[entry.__class__](entry)
     return encode_json(tree) if format == "json" else encode_cbor(tree)
 
 
 def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
-    """Return the entry in bytes that have this place in a run.
+    """Return the entry with this sequence number from bytes.
 
-    Fails with CorruptCheckpoint if there is none, and with UnsupportedVersion if a newer effectflow
+    Raises CorruptCheckpoint if the bytes are not an entry, and UnsupportedVersion if a newer effectflow
     wrote it.
     """
     try:
         tree: Any = decode_entry_tree(data)
         entry = read_entry(tree)
+        if isinstance(entry, Started) and entry.format < 1:
+            raise ValueError(f"unknown format {entry.format}")
     except MalformedValue as error:
         raise CorruptCheckpoint(run_id, str(error), sequence=sequence) from error
     except (KeyError, TypeError, ValueError) as error:
@@ -74,12 +76,9 @@ def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
 
 def write_entry(entry: Entry) -> dict[str, Tree]:
     """Return an entry as plain data."""
-    name, schema = _WRITERS[entry.__class__]
-    tree: dict[str, Tree] = {"entry": name}
-    tree.update(schema.write(entry))
-    return tree
+    return _WRITERS[entry.__class__](entry)
 
 
 def read_entry(tree: Mapping[str, Any]) -> Entry:
-    """Return the entry in plain data. Raises KeyError, TypeError or ValueError if there is none."""
+    """Return the entry in plain data. Raise KeyError, TypeError or ValueError for other data."""
     return cast(Entry, _SCHEMAS[tree["entry"]].read(tree))

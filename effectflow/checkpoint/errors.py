@@ -1,23 +1,23 @@
-"""Every way in which checkpointing can fail.
+"""The errors of checkpointing.
 
 ::
 
     CheckpointError
     ├── RunNotFound          no run has this id
-    ├── RunConflict          the id is taken by a run of another workflow or another input
-    ├── RunBusy              another process drives the run now
-    ├── LeaseLost            another process has taken the run over; nothing was written
-    ├── DefinitionChanged    the workflow is not the one that the run was started with
-    ├── StepInputChanged     a completed step is reached again with other arguments
-    ├── RunCancelled         the run was cancelled, and cannot continue
-    ├── OutcomeUnknown       an at-most-once step was cut off, so nobody knows whether it happened
-    ├── CorruptCheckpoint    what the store holds cannot be read back
-    ├── UnsupportedVersion   it was written by a newer effectflow
+    ├── RunConflict          the id belongs to a run of another workflow or another input
+    ├── RunBusy              another process drives the run
+    ├── LeaseLost            another process has taken over the run; nothing was written
+    ├── DefinitionChanged    the workflow differs from the one that the run was started with
+    ├── StepInputChanged     a recorded step is reached with other arguments
+    ├── RunCancelled         the run was cancelled and cannot continue
+    ├── OutcomeUnknown       an at-most-once step was cut off, so its outcome is unknown
+    ├── CorruptCheckpoint    stored data cannot be read
+    ├── UnsupportedVersion   a newer effectflow wrote the data
     ├── NotSerializable      a value cannot be saved exactly as it is
-    ├── SaveFailed           the store refused or lost an entry
+    ├── SaveFailed           the store rejected or lost an entry
     └── StoreUnavailable     the store cannot be opened or reached
 
-Each message says what happened, to which run and step, and what to do next.
+Each message tells what happened, to which run and step, and what to do next.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ __all__ = [
 
 
 class CheckpointError(Exception):
-    """The base of every error that checkpointing fails with."""
+    """The base class of all errors of checkpointing."""
 
 
 class RunNotFound(CheckpointError):
-    """No run in the store has this id. `nearest` lists ids that look like it."""
+    """No run in the store has this id. `nearest` has similar ids."""
 
     def __init__(self, run_id: str, nearest: Sequence[str] = ()) -> None:
         self.run_id = run_id
@@ -68,14 +68,14 @@ class RunConflict(CheckpointError):
         self.reason = reason
         super().__init__(
             f"run {run_id!r} exists already: {reason}. "
-            "Choose another run id, or resume the run that is there."
+            "Choose another run id, or resume the existing run."
         )
 
 
 class RunBusy(CheckpointError):
     """Another process, or another task of this one, holds the lease of the run.
 
-    `owner` says who; `expires_in` is how long the lease still holds, in seconds.
+    `owner` is its holder, and `expires_in` the seconds until the lease expires.
     """
 
     def __init__(self, run_id: str, owner: str, expires_in: float) -> None:
@@ -90,21 +90,21 @@ class RunBusy(CheckpointError):
 
 
 class LeaseLost(CheckpointError):
-    """The run was taken over by another owner. The refused entries were not written."""
+    """Another owner has taken over the run. The rejected entries were not written."""
 
     def __init__(self, run_id: str, reason: str) -> None:
         self.run_id = run_id
         self.reason = reason
         super().__init__(
-            f"run {run_id!r} is no longer ours: {reason}. Nothing was written; "
-            "the other owner goes on with the run."
+            f"run {run_id!r} does not belong to this process any more: {reason}. Nothing was written; "
+            "the other owner continues the run."
         )
 
 
 class DefinitionChanged(CheckpointError):
-    """The workflow's definition differs from the one that the run was started with.
+    """The workflow differs from the one that the run was started with.
 
-    `what` names saved data that belongs to no run in a store.
+    `what` names saved data that does not belong to a run in a store.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class DefinitionChanged(CheckpointError):
         super().__init__(
             f"workflow {workflow!r} has changed since {what or f'run {run_id!r}'} was started: "
             f"{'; '.join(changes) or 'its fingerprint differs'}. "
-            "Resume it with the code that it was started with, or go on with force=True "
-            "(--force) if the change does not matter to it."
+            "Resume it with the code that it was started with, or with force=True (--force) if the "
+            "change does not matter to it."
         )
 
 
@@ -148,7 +148,7 @@ class RunCancelled(CheckpointError):
 
 
 class StepInputChanged(CheckpointError):
-    """A completed step was reached with other arguments than it was completed with."""
+    """A recorded step was reached with other arguments."""
 
     def __init__(self, run_id: str, step: str, recorded: str, current: str) -> None:
         self.run_id = run_id
@@ -157,14 +157,14 @@ class StepInputChanged(CheckpointError):
         self.current = current
         super().__init__(
             f"step {step!r} of run {run_id!r} completed with {recorded}, and is now called with "
-            f"{current}. Its recorded output answers another question. Take what varies (time, "
+            f"{current}. Its recorded output belongs to the earlier arguments. Take what varies (time, "
             "chance, configuration, the items of a source) from now(), random(), uuid() or a step, or "
             "start a new run."
         )
 
 
 class OutcomeUnknown(CheckpointError):
-    """An at-most-once step began and its end was never recorded."""
+    """An at-most-once step began, and its end was not recorded."""
 
     def __init__(self, run_id: str, step: str) -> None:
         self.run_id = run_id
@@ -176,9 +176,9 @@ class OutcomeUnknown(CheckpointError):
 
 
 class CorruptCheckpoint(CheckpointError):
-    """What is saved of a run cannot be read back. Nothing of it was used.
+    """The stored data of a run cannot be read. Nothing of it was used.
 
-    `what` names saved data that belongs to no run in a store.
+    `what` names saved data that does not belong to a run in a store.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class CorruptCheckpoint(CheckpointError):
 
 
 class UnsupportedVersion(CheckpointError):
-    """The data was written by a newer effectflow than this one."""
+    """A newer effectflow wrote the data."""
 
     def __init__(self, what: str, found: int, supported: int) -> None:
         self.found = found
@@ -206,7 +206,7 @@ class UnsupportedVersion(CheckpointError):
 class NotSerializable(CheckpointError):
     """A value cannot be saved so that exactly the same value comes back.
 
-    `path` says where in the value, as in `$.items[3].price`.
+    `path` is the position in the value, such as `$.items[3].price`.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -216,10 +216,10 @@ class NotSerializable(CheckpointError):
 
 
 class SaveFailed(CheckpointError):
-    """The store could not make an entry durable. What was durable before still is.
+    """The store could not make an entry durable. Earlier entries still are.
 
-    `is_unknown` says whether the entries may have been written all the same: they were sent, and no
-    answer came; or they were written, and could not be synced to disk.
+    `is_unknown` tells whether the entries may have been written: they were sent and not acknowledged, or
+    they were written and could not be synced to disk.
     """
 
     def __init__(self, run_id: str, reason: str, *, is_unknown: bool = False) -> None:
@@ -229,7 +229,7 @@ class SaveFailed(CheckpointError):
         outcome = "may or may not have been" if is_unknown else "could not be"
         super().__init__(
             f"a checkpoint of run {run_id!r} {outcome} saved: {reason}. Every entry before it is "
-            "safe; resume the run when the cause is mended."
+            "safe; resume the run when the cause is fixed."
         )
 
 

@@ -1,7 +1,6 @@
-"""Errors to and from their records, so that a failure that was handled is the same after a resume.
+"""Convert errors to and from their records, so that a handled failure is the same after a resume.
 
-An error is rebuilt only from a class that was declared, or from a built-in exception. No name in
-stored data is ever imported.
+An error is rebuilt only from a declared class or a built-in exception. A stored name is never imported.
 """
 
 from __future__ import annotations
@@ -35,30 +34,31 @@ class RecordedDefect(Exception):
     """Stands for a defect of an earlier life whose class is neither declared nor built in.
 
     Attributes:
-        type: the name of its class.
+        name: the name of its class.
         message: its text.
         traceback: where it was raised.
     """
 
-    def __init__(self, type: str, message: str, traceback: str) -> None:
-        self.type = type
+    def __init__(self, name: str, message: str, traceback: str) -> None:
+        self.name = name
         self.message = message
         self.traceback = traceback
-        super().__init__(f"{type}: {message}")
+        super().__init__(f"{name}: {message}")
 
 
 def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRecord:
-    """The record of an error. One that has no exact form keeps its name and message alone."""
+    """Return the record of an error. An error that cannot be rebuilt keeps only its name and message."""
+    is_exception = isinstance(error, Exception)
     return ErrorRecord(
         type=name_of_error(type(error)),
         message=_without_surrogates(text_of(error)),
-        value=_write_value(error, types),
+        value=_write_value(error, types) if is_exception or not is_defect else None,
         traceback=_traceback_of(error) if is_defect else None,
     )
 
 
 def _traceback_of(error: object) -> str:
-    """Where a defect was raised. It takes a hundred times as long as the rest of a record."""
+    """Return the traceback of a defect. This takes a hundred times as long as the rest of a record."""
     if not isinstance(error, Exception):
         return _without_surrogates(safe_repr(error))
     return _without_surrogates("".join(traceback.format_exception(error)))
@@ -85,13 +85,13 @@ def read_error(record: ErrorRecord, step: str, types: KnownTypes) -> Any:
         return RecordedDefect(record.type, record.message, record.traceback)
     raise NotSerializable(
         step,
-        f"it failed with {record.type}: {record.message}; the workflow handled that and went on, so a "
-        f"resume needs the error again, and cannot rebuild it. {_advice(record.type, types)}",
+        f"it failed with {record.type}: {record.message}; the workflow handled the failure, so a resume "
+        f"needs the error again and cannot rebuild it. {_advice(record.type, types)}",
     )
 
 
 def _advice(name: str, types: KnownTypes) -> str:
-    """What to do about an error that cannot be rebuilt."""
+    """Return what to do about an error that cannot be rebuilt."""
     if not _is_known(name, types):
         return (
             "Declare its class: in the step's return annotation, `Effect[Env, TheError, Output]`, "
@@ -115,12 +115,12 @@ def _is_known(name: str, types: KnownTypes) -> bool:
 
 
 def is_exact(error: object, record: ErrorRecord, again: object, types: KnownTypes) -> bool:
-    """Whether the error that a record gave is the one that it was made of."""
+    """Return whether a rebuilt error equals the original one."""
     if not isinstance(error, Exception):
         try:
             return type(again) is type(error) and bool(again == error)
         except Exception:
-            # Its own `__eq__` does not know.
+            # Its `__eq__` raised.
             return False
     same_text = _without_surrogates(text_of(again)) == record.message
     return (
@@ -131,7 +131,7 @@ def is_exact(error: object, record: ErrorRecord, again: object, types: KnownType
 
 
 def _without_surrogates(text: str) -> str:
-    """Text that every encoding can hold: what is no character is shown as an escape."""
+    """Return text that every encoding can represent: lone surrogates become escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -145,5 +145,5 @@ def _write_value(error: object, types: KnownTypes) -> Tree:
             "state": to_tree(state, types=types),
         }
     except Exception:
-        # It cannot be saved, or its own code raised where it was looked at: its text has to do.
+        # It cannot be saved, or its own code raised. The record then has only its text.
         return None

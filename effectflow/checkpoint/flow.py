@@ -1,19 +1,20 @@
-"""The flows of a durable run: where each one stands in what earlier lives recorded.
+"""The flows of a durable run, and their positions in what earlier lives recorded.
 
-A flow replays what is recorded of it, in order, until it comes to its *frontier*: the first operation that
-is not recorded. While it replays, it cannot be cancelled, so that everything which was acquired is there
-to be released. The rules are in `docs/durability.md`.
+A flow replays its recorded operations in order until it reaches its *frontier*: the first operation
+that is not recorded. While it replays, it cannot be cancelled, so that everything that was acquired
+exists before anything releases it. The rules are in `docs/durability.md`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from effectflow.checkpoint.entries import BranchesEnded, Decided, Ranges, SourceEnd, Waiting
+from effectflow.checkpoint.entries import BranchesEnded, Decided, SourceEnd, Waiting
 from effectflow.checkpoint.errors import DefinitionChanged, NotSerializable, StepInputChanged
 from effectflow.checkpoint.failures import read_error, write_error
 from effectflow.checkpoint.replay import RecordedDecision, RecordedFlow
@@ -41,14 +42,14 @@ class DurableFlow:
         run: the run.
         path: the flow's path.
         around: the flow around it; None for the body of the run.
-        branches: the operator whose branch it is, if it is one.
-        is_recording: whether its operators record what they decide. Those inside a step do not, since a
-            step is run again as a whole.
-        is_ordered: whether it comes to recorded operations in their order. The body of a step that did
-            not complete need not.
-        unsettled: the failures in it that nothing has settled, by sequence number.
-        replays_only: why it must begin nothing: its end is recorded, and cannot be rebuilt.
-        last_failure: the error of the last failure that has an entry, and its sequence number.
+        branches: the operator whose branch it is, or None.
+        is_recording: whether its operators record their decisions. Those inside a step do not, because a
+            step runs again as a whole.
+        is_ordered: whether it must reach recorded operations in order. The body of a step that did not
+            complete need not.
+        unsettled: the sequence numbers of its failures that nothing has settled.
+        replays_only: why it must begin nothing: its end is recorded and cannot be rebuilt. Or None.
+        last_failure: the error of the last failure with an entry, and its sequence number.
     """
 
     __slots__ = (
@@ -103,8 +104,15 @@ class DurableFlow:
     def is_stopping(self) -> bool:
         return self.run.is_stopping
 
+    @property
+    def started_version(self) -> str | None:
+        return self.run.started_version
+
     def stop(self) -> None:
         self.run.stop()
+
+    def record_decisions(self) -> None:
+        self.is_recording = True
 
     # The three operations.
 
@@ -160,19 +168,19 @@ class DurableFlow:
             until = run.recording.waits[path].until
         else:
             await self.check(scope, path)
-            until = run.now() + seconds
+            until = run.time_after(seconds)
             if run.records and not run.is_stopping:
                 settles = () if scope.is_observing else run.settle(self)
                 run.writer.add(Waiting(path, until, run.now(), self.take_item(), settles))
-        # The clock of another machine may be ahead: never wait longer for that.
+        # The clock of another machine may be ahead. Never wait longer because of that.
         left = min(max(0.0, until - run.now()), seconds)
         await run.sleep(path, left, scope)
 
-    # What is recorded of the flow.
+    # The recorded operations of the flow.
 
     @property
     def has_entries(self) -> bool:
-        """Whether it has come to anything that is recorded."""
+        """Whether it has reached anything that has a path."""
         return bool(self._occurrences)
 
     def next_path(self, name: str) -> str:
@@ -186,17 +194,15 @@ class DurableFlow:
         return tuple(step_path("", name, count) for name, count in self._occurrences.items())
 
     def skip_to(self, reached: tuple[str, ...]) -> None:
-        """Continue behind the segments that an earlier life had used, without coming to them."""
-        self._occurrences = {
-            segment.name: segment.occurrence for segment in map(StepPath, reached)
-        }
+        """Continue after the segments that an earlier life used, without reaching them."""
+        self._occurrences = {segment.name: segment.occurrence for segment in map(StepPath, reached)}
 
     def path_to_come(self, name: str) -> str:
         """Return the path that the next occurrence of a name will have."""
         return step_path(self.path, name, self._occurrences.get(name, 0) + 1)
 
     def reach(self, path: str, scope: Scope) -> bool:
-        """Come to an operation. Return whether it is recorded.
+        """Reach an operation. Return whether it is recorded.
 
         Halts the run with DefinitionChanged if something else is recorded here.
         """
@@ -218,7 +224,7 @@ class DurableFlow:
                 self._open_gate_at_frontier()
                 return True
             if item.kind == "finalizer":
-                # A finalizer that is reached differently this time, if at all.
+                # A finalizer that is reached in another way this time, or not at all.
                 self._cursor += 1
             elif scope.limit < math.inf:
                 # The flow was cancelled then, and is cancelled here.
@@ -248,12 +254,12 @@ class DurableFlow:
             self.open_gate()
 
     def paths_ahead(self) -> list[str]:
-        """Return what is recorded of the flow, and it has not come to."""
+        """Return the recorded steps that the flow has not reached."""
         items = self._recorded.items if self._recorded else []
         return [item.path for item in items[self._cursor :] if item.kind == "step"]
 
     def end(self) -> None:
-        """Halt the run if the flow has ended before it came to all that is recorded of it."""
+        """Halt the run if the flow ended before it reached all of its recorded operations."""
         if self._recorded is None or not self.is_ordered:
             return
         left = [item for item in self._recorded.items[self._cursor :] if item.kind != "finalizer"]
@@ -264,7 +270,7 @@ class DurableFlow:
             raise self.run.writer.halt(self._diverged(left[0].path, None))
 
     def _has_ahead(self, limit: float) -> bool:
-        """Return whether recorded operations are to come that count here."""
+        """Return whether the flow has recorded operations ahead that count here."""
         recorded = self._recorded
         return (
             recorded is not None
@@ -273,9 +279,9 @@ class DurableFlow:
         )
 
     def _must_pass(self, limit: float) -> bool:
-        """Return whether recorded operations are to come before the flow may be cancelled.
+        """Return whether the flow must reach recorded operations before it may be cancelled.
 
-        A finalizer that a cancellation has led to is none of them.
+        Finalizers that a cancellation caused do not count.
         """
         recorded = self._recorded
         if recorded is None or not self.is_ordered:
@@ -288,7 +294,7 @@ class DurableFlow:
         )
 
     def _leave_behind(self, path: str) -> None:
-        """Pass over what is recorded up to an operation, or all of it if that is not recorded."""
+        """Skip the recorded operations before this one, or all of them if this one is not recorded."""
         assert self._recorded is not None
         items = self._recorded.items
         paths = [item.path for item in items[self._cursor :]]
@@ -302,15 +308,15 @@ class DurableFlow:
             f"branch {self.path!r}" if self.path else "the body"
         )
         if found is None:
-            detail = f"{where} the run came to {recorded!r}, and now it ends before that"
+            detail = f"{where} the run reached {recorded!r}, and now it ends before that"
         else:
-            detail = f"{where} the run came to {recorded!r}, and now it comes to {found!r}"
+            detail = f"{where} the run reached {recorded!r}, and now it reaches {found!r}"
         return DefinitionChanged(run.run_id, run.workflow, detail=detail)
 
     # Cancellation and replay.
 
     async def check(self, scope: Scope, what: str) -> None:
-        """Before something new begins: raise the cancellation if an operator around has decided."""
+        """Raise the cancellation if an outer operator has decided. Call it before anything new begins."""
         flow: DurableFlow | None = self
         while flow is not None:
             if flow.replays_only is not None:
@@ -350,7 +356,7 @@ class DurableFlow:
             self.open_gate()
 
     def open_gate(self) -> None:
-        """Let cancellations through: all that is recorded has been passed."""
+        """Let cancellations through, because all recorded operations were reached."""
         if self._gate is not None:
             self._gate.shield = False
             self._gate = None
@@ -371,7 +377,7 @@ class DurableFlow:
         return DurableFlow(self.run, path, self, is_recording=False, is_ordered=False)
 
     def come_to_finalizer(self, path: str) -> None:
-        """Pass a recorded finalizer, and all that is recorded before it."""
+        """Skip a recorded finalizer and the recorded operations before it."""
         recorded = self._recorded
         if recorded is None or not self.is_ordered:
             return
@@ -381,11 +387,11 @@ class DurableFlow:
             self._open_gate_at_frontier()
 
     def has_ahead(self, scope: Scope) -> bool:
-        """Return whether more is recorded of this flow than it has come to."""
+        """Return whether this flow has recorded operations that it has not reached."""
         return self._has_ahead(scope.limit)
 
     def set_item(self, digest: str) -> None:
-        """Say what the flow works on, to be recorded with its first entry and compared by a resume."""
+        """Set the digest of the flow's item, which its first entry records and a resume compares."""
         recorded = self._recorded
         if recorded is None or recorded.item is None:
             self._item = digest
@@ -401,12 +407,12 @@ class DurableFlow:
             )
 
     def take_item(self) -> str | None:
-        """Return the digest to record with an entry; it is recorded once."""
+        """Return the digest to record with an entry. It is recorded once."""
         digest, self._item = self._item, None
         return digest
 
     def take_source_ends(self) -> tuple[SourceEnd, ...]:
-        """Return how the sources of the finalizers around ended that have not begun a step before."""
+        """Return the ends of the sources of the outer finalizers that have not begun a step before."""
         ends: list[SourceEnd] = []
         flow: DurableFlow | None = self
         while flow is not None:
@@ -476,11 +482,9 @@ class DurableBranches:
             is_ordered=outer.is_ordered,
         )
         if not is_keyed and item is not None and outer.is_recording:
-            try:
+            # Some items, such as effects, have only their position as identity.
+            with suppress(NotSerializable):
                 flow.set_item(digest_of(item))
-            except NotSerializable:
-                # Such as an effect: it has no identity but its position.
-                pass
         return flow
 
     def has_records(self, key: object) -> bool:
@@ -491,7 +495,7 @@ class DurableBranches:
         if not outer.is_recording or not run.records or run.is_stopping:
             return
         if any(operator.is_decided for operator in scope.operators) or run.writer.halted:
-            # This flow is being cancelled itself: it decides nothing any more.
+            # This flow is being cancelled itself, so it makes no more decisions.
             return
         tree = to_tree(value, path=self.path, types=_NO_TYPES)
         if failed:
@@ -529,18 +533,19 @@ class DurableBranches:
         elif gone:
             names = [path if len(path) <= 80 else f"{path[:80]}..." for path in gone[:5]]
             shown = ", ".join(map(repr, names)) + (" and more" if len(gone) > 5 else "")
-            detail = f"{self.path!r} had the branches {shown}, and their items did not come again"
+            detail = f"{self.path!r} had the branches {shown}, and their items did not reappear"
             raise run.writer.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
 
     def end(self, *, is_complete: bool) -> None:
         outer, run = self.outer, self.outer.run
         outer.unsettled += [*self._failed, *self._unsettled]
         outer.last_failure = self._last_failure or outer.last_failure
-        is_decided = self.sequence is not None and not (self.decision and self.decision.has_ended)
-        if is_decided and run.records and not run.is_stopping and not run.writer.halted:
-            # Without entries there is nothing that a resume would have to come to before it is cancelled.
-            if self.has_entries and is_complete:
-                run.writer.add(BranchesEnded(self.path, run.now()))
+        if self.sequence is None or (self.decision is not None and self.decision.has_ended):
+            return
+        # Without entries, a resume has nothing to replay before it cancels the branches.
+        can_record = run.records and not run.is_stopping and not run.writer.halted
+        if is_complete and self.has_entries and can_record:
+            run.writer.add(BranchesEnded(self.path, run.now()))
 
 
 class DurableFinalization:
@@ -556,12 +561,12 @@ class DurableFinalization:
         recorded = run.recording.source_ends.get(self.path)
         if recorded is None or recorded.error is None or not self.outer.is_ordered:
             return None
-        # The error has no entry of its own, so the source could end in another way this time, though what it
-        # uses was released. It is not run.
+        # The error has no entry of its own, so the source could end in another way if it ran again after
+        # its resource was released. So it does not run.
         try:
             error = read_error(recorded.error, self.path, run.types)
         except NotSerializable as unreadable:
-            # Its class is not declared. The source is run, but begins nothing, and must end with it again.
+            # Its class is not declared. The source runs, but begins nothing, and must end with it again.
             self.outer.replays_only = unreadable
             return None
         self.outer.skip_to(recorded.reached)

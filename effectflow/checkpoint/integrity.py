@@ -1,8 +1,8 @@
-"""How an entry becomes the bytes that a store keeps, and how a reader knows that they are those.
+"""Seal entries for a store, and check them when they are read.
 
-Every entry ends in a digest over itself and the digest before it, so that an entry that was changed,
-taken away, moved, or brought from another run is found at its place. The chain is that of Haber and
-Stornetta's time-stamping; with a key it is an HMAC (RFC 2104), which nobody can forge without the key.
+Every entry ends with a digest of itself and the previous digest, so an entry that was changed, removed,
+moved, or taken from another run is detected. The chain is the one of Haber and Stornetta's
+time-stamping. With a key it is an HMAC (RFC 2104), which cannot be forged without the key.
 
 ::
 
@@ -28,7 +28,7 @@ from effectflow.checkpoint.store import Record
 __all__ = ["MAX_ENTRY_BYTES", "Seal", "first_digest"]
 
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
-"""How large one entry may be."""
+"""The maximum size of an entry."""
 
 _PLAIN, _KEYED = b"sha256", b"hmac"
 _BINARY_KINDS = {b"S": _PLAIN, b"H": _KEYED}
@@ -37,20 +37,20 @@ _DIGITS = re.compile(rb"[0-9a-f]{64}")
 
 
 def first_digest(run_id: str) -> bytes:
-    """What the digest of a run's first entry follows: so that no entry fits another run."""
+    """Return the digest that the first entry of a run follows, so that no entry fits another run."""
     return hashlib.sha256(run_id.encode("utf-8", "surrogatepass")).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """The way entries are written and checked.
+    """Writes and checks entries.
 
     Attributes:
-        format: "json" or "cbor". Either is read, whatever this says.
-        key: the secret of the HMAC, at best 32 random bytes; None for a plain digest, which finds
-            damage and mistakes but no forger. With a key, entries without an HMAC are refused.
-        encryption: keeps what is in entries from being read; None to write them as they are. With it,
-            entries that are not encrypted are refused.
+        format: "json" or "cbor", for new entries. Both are read.
+        key: the secret of the HMAC, ideally 32 random bytes; None for a plain digest, which detects
+            damage but not forgery. With a key, entries without an HMAC are rejected.
+        encryption: encrypts entries; None to write them unencrypted. With it, unencrypted entries are
+            rejected.
     """
 
     format: Format = "json"
@@ -60,15 +60,15 @@ class Seal:
     def __post_init__(self) -> None:
         key = cast(object, self.key)
         if key is not None and (not isinstance(key, bytes) or len(key) < 16):
-            raise ValueError("a key needs 16 bytes at least; secrets.token_bytes(32) makes one")
+            raise ValueError("a key needs at least 16 bytes; secrets.token_bytes(32) creates one")
 
     def close(self, entry: Entry, previous: bytes) -> tuple[bytes, bytes]:
-        """An entry as bytes, and its digest, which follows `previous`."""
+        """Return an entry as bytes, and its digest, which follows `previous`."""
         payload = encode_entry(entry, self.format)
         if len(payload) > MAX_ENTRY_BYTES:
             raise NotSerializable(
                 f"an entry of {len(payload):,} bytes",
-                f"is larger than {MAX_ENTRY_BYTES:,}: keep large data elsewhere, and save where it is",
+                f"is larger than {MAX_ENTRY_BYTES:,}: store large data elsewhere and save a reference",
             )
         if self.encryption is not None:
             payload = self.encryption.encrypt(payload, after=previous)
@@ -78,7 +78,7 @@ class Seal:
     def open(self, record: Record, run_id: str, previous: bytes) -> tuple[Entry, bytes]:
         """Return the entry in a record that follows `previous`, and its digest.
 
-        Fails with CorruptCheckpoint for bytes that are not those that were written there.
+        Raises CorruptCheckpoint if the bytes differ from the ones that were written there.
         """
         if len(record.body) > 2 * MAX_ENTRY_BYTES:
             size = f"{len(record.body):,} bytes"
@@ -95,9 +95,9 @@ class Seal:
         if kind is None or not payload:
             return "it is cut off, or was never an entry"
         if kind == _KEYED and self.key is None:
-            return "it is signed: give its key, Checkpoints(key=...) or --key-file"
+            return "it is signed: pass its key, Checkpoints(key=...) or --key-file"
         if kind == _PLAIN and self.key is not None:
-            return "it is not signed, although a key is given"
+            return "it is not signed, but a key was given"
         reason = "its digest is wrong: it, or what comes before it, was changed, lost or moved"
         return reason if self.key is None else f"{reason}, or was signed with another key"
 
@@ -108,7 +108,7 @@ class Seal:
                 raise _refused(
                     record,
                     run_id,
-                    "it is encrypted: give its key, Checkpoints(encryption=...) or --encryption-keys",
+                    "it is encrypted: pass its key, Checkpoints(encryption=...) or --encryption-keys",
                 )
             return payload
         if not is_encrypted:
@@ -119,7 +119,7 @@ class Seal:
             raise _refused(record, run_id, str(error)) from error
 
     def _trailer(self, payload: bytes, digest: bytes) -> bytes:
-        """What follows a payload. One digest has one form: not another case, no blanks."""
+        """Return what follows a payload. A digest has one form, without other case or blanks."""
         if payload[:1] == b"{":
             return b"\n%b:%b" % (_PLAIN if self.key is None else _KEYED, digest.hex().encode())
         return digest + (b"S" if self.key is None else b"H")
@@ -131,13 +131,13 @@ class Seal:
 
 
 def _take_apart(body: bytes) -> tuple[bytes, bytes]:
-    """The payload of a record and what follows it."""
+    """Return the payload of a record and what follows it."""
     start = body.rfind(b"\n") if body[:1] == b"{" else len(body) - _DIGEST - 1
     return body[: max(start, 0)], body[max(start, 0) :]
 
 
 def _kind_of(trailer: bytes) -> bytes | None:
-    """What sort of digest it has; None if it is none."""
+    """Return the kind of the digest; None if it is malformed."""
     if len(trailer) == _DIGEST + 1:
         return _BINARY_KINDS.get(trailer[-1:])
     kind, _, digits = trailer[1:].partition(b":")

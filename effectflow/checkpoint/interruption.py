@@ -1,4 +1,4 @@
-"""Why a run is being stopped, so that its `Interrupted` entry can say so."""
+"""The reason why a run is being stopped, for its `Interrupted` entry."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["StopRequest", "interruption_reason", "stop_request"]
 
 @dataclass(slots=True)
 class StopRequest:
-    """A stop that somebody may ask for while runs go on. `reason` is set by whoever asks."""
+    """A possible request to stop runs in progress. Its sender sets `reason`."""
 
     reason: str = "cancelled"
 
 
 stop_request: ContextVar[StopRequest | None] = ContextVar("stop_request", default=None)
-"""The request that covers the runs of this context, if anything can ask them to stop."""
+"""The request that covers the runs of this context, or None."""
 
 
 def interruption_reason() -> str:
-    """What the `Interrupted` entries of this context say: a signal's name, or "cancelled"."""
+    """Return the reason for the `Interrupted` entries of this context: a signal, or "cancelled"."""
     request = stop_request.get()
     return "cancelled" if request is None else request.reason

@@ -1,4 +1,4 @@
-"""A journal read back: a pure fold of its entries to the `Checkpoint` of the run."""
+"""The pure fold of a journal to the `Checkpoint` of its run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from effectflow.checkpoint.entries import (
     Resumed,
     Started,
 )
-from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.entry_format import FORMAT
+from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.values import Tree
 from effectflow.effects.paths import flow_of
 
@@ -27,10 +27,10 @@ __all__ = ["fold"]
 
 
 def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
-    """The checkpoint that a journal says.
+    """Return the checkpoint of a journal.
 
-    Fails with CorruptCheckpoint if the journal does not begin with `Started`, or begins twice, or
-    belongs to another run.
+    Raises CorruptCheckpoint if the journal does not begin with `Started`, has two of them, or belongs to
+    another run.
     """
     iterator = iter(entries)
     started = next(iterator, None)
@@ -49,7 +49,7 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
 
 
 class _Reading:
-    """What has been read of a journal so far."""
+    """The state of the fold."""
 
     def __init__(self, started: Started) -> None:
         self.started = started

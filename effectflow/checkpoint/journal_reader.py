@@ -1,4 +1,4 @@
-"""Read runs from a store: their journals, their checkpoints, and the nearest name of one not found."""
+"""Read the journals and checkpoints of runs from a store."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from effectflow.checkpoint.errors import (
     RunNotFound,
     UnsupportedVersion,
 )
-from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.integrity import Seal, first_digest
+from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.store import (
     CheckpointStore,
     FallsBack,
@@ -52,16 +52,16 @@ class Journal:
 
     @staticmethod
     def empty(run_id: str) -> Journal:
-        """That of a run which is not there yet."""
+        """Return the journal of a run that does not exist yet."""
         return Journal((), first_digest(run_id))
 
 
 async def read_journal(
     store: CheckpointStore, run_id: str, seal: Seal, known: Journal | None = None
 ) -> Journal:
-    """The journal of a run; `known` is what was read of it before. Empty if there is no such run.
+    """Return the journal of a run; empty if it does not exist. `known` has the entries read before.
 
-    Raises CorruptCheckpoint for an entry that is not what was written at its place.
+    Raises CorruptCheckpoint for an entry that differs from what was written there.
     """
     known = known or Journal.empty(run_id)
     records = await store.read(run_id, after=len(known.entries))
@@ -72,9 +72,9 @@ async def read_journal(
 
 
 async def read_entries(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED) -> list[Entry]:
-    """The entries of a run, oldest first; empty if there is no such run.
+    """Return the entries of a run, oldest first; empty if the run does not exist.
 
-    Raises CorruptCheckpoint for an entry that is not what was written at its place.
+    Raises CorruptCheckpoint for an entry that differs from what was written there.
     """
     return list((await read_journal(store, run_id, seal)).entries)
 
@@ -82,10 +82,10 @@ async def read_entries(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGN
 async def read_checkpoint(
     store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED, *, at: int | None = None
 ) -> Checkpoint:
-    """Where a run stands, or where it stood after its first `at` entries.
+    """Return the checkpoint of a run, or the one after its first `at` entries.
 
-    Raises RunNotFound, or CorruptCheckpoint if its journal cannot be read; ValueError if the run
-    has fewer entries than `at`.
+    Raises RunNotFound, CorruptCheckpoint if its journal cannot be read, or ValueError if the run has
+    fewer entries than `at`.
     """
     entries = await read_entries(store, run_id, seal)
     if not entries:
@@ -97,14 +97,14 @@ async def read_checkpoint(
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found when a run was checked.
+    """The result of checking a run.
 
     Attributes:
         run_id: the run.
-        length: how many entries the store has of it.
-        good: how many of them, from the first on, are what was written.
-        problem: what is wrong with the next one, or with the newest copy of the run, so that an older
-            one was read; None if nothing is.
+        length: the number of entries in the store.
+        good: the number of entries, from the first one, that are intact.
+        problem: the problem of the next entry, or of the newest copy of the run if an older one was
+            read; None without problems.
     """
 
     run_id: str
@@ -135,11 +135,11 @@ async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED
 
 
 async def read_consistently(store: CheckpointStore, run_id: str) -> tuple[RunInfo, list[Record]]:
-    """What the store has of a run at one moment, although somebody may be driving it."""
+    """Return the info and the records of a run at one moment, even while it is being driven."""
     info = await store.info(run_id)
     if info is None:
         raise await run_not_found(store, run_id)
-    # A journal grows at its end only, so these are the entries that it had at the moment of `info`.
+    # A journal grows only at its end, so these are the entries that it had at the moment of `info`.
     return info, (await store.read(run_id))[: info.length]
 
 
@@ -166,9 +166,9 @@ def check_against(info: RunInfo, checkpoint: Checkpoint) -> None:
 def _open_all(
     records: list[Record], run_id: str, seal: Seal, known: Journal
 ) -> tuple[Journal, CheckpointError | None]:
-    """The journal as far as it is good, and what is wrong with the entry after that.
+    """Return the intact part of a journal, and the problem of the entry after it.
 
-    It empties `records`: a long journal is not to be held twice.
+    It empties `records`, so that a long journal is not in memory twice.
     """
     entries, digest = list(known.entries), known.digest
     problem: CheckpointError | None = None
@@ -190,8 +190,8 @@ def _open_all(
 
 
 async def all_run_ids(store: CheckpointStore) -> list[str]:
-    """The ids of all runs of a store, newest first; those that are damaged as well, last."""
-    # Not page by page: runs that are added or deleted meanwhile would shift the next one.
+    """Return the ids of all runs of a store, newest first, then those of damaged runs."""
+    # Not page by page, because runs that are added or deleted meanwhile would shift the next page.
     found = [info.run_id for info in await store.find(RunQuery(limit=sys.maxsize))]
     if isinstance(store, ListsDamagedRuns):
         found += await store.damaged_runs()
@@ -199,8 +199,8 @@ async def all_run_ids(store: CheckpointStore) -> list[str]:
 
 
 async def run_not_found(store: CheckpointStore, run_id: str) -> RunNotFound:
-    """The error for an unknown run id, with the ids that look like it."""
-    # Most programs never come here, and importing it takes 2 ms.
+    """Return the error for an unknown run id, with similar ids."""
+    # Imported late, because most programs never need it and importing it takes 2 ms.
     from difflib import get_close_matches
 
     known = [info.run_id for info in await store.find(RunQuery(limit=1000))]

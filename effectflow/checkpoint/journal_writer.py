@@ -1,4 +1,4 @@
-"""The one writer of a run's journal: entries are added in order, and made durable in batches."""
+"""The writer of a run's journal. It adds entries in order and makes them durable in batches."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ logger = logging.getLogger(__name__)
 
 
 class JournalWriter:
-    """Adds entries to a buffer, and makes them durable: `save` waits until all that were added are.
+    """Adds entries to a buffer, and makes them durable: `save` waits until all added entries are durable.
 
-    Steps that run side by side share a batch. When an entry cannot be saved, the run is halted: `halted`
-    says why, and no entry is added any more.
+    Parallel steps share a batch. If an entry cannot be saved, the run is halted: `halted` is the error,
+    and no more entries are added.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class JournalWriter:
         self.length = length
         self.completed_since_save = 0
         self.is_released = False
+        self._is_ending = False
         self.due: float | None = None
         self.is_watched = False
         self.on_halt: Callable[[], object] | None = None
@@ -77,7 +78,7 @@ class JournalWriter:
     def add(self, entry: Entry) -> int:
         """Add an entry. Return its sequence number. It is durable after the next `save`.
 
-        The first one comes after the `opening`, such as that the run was resumed.
+        The first one follows the `opening`, such as `Resumed`.
         """
         if self._opening is not None:
             self.open()
@@ -100,7 +101,7 @@ class JournalWriter:
             self.add(opening)
 
     async def save(self) -> None:
-        """Wait until every entry that was added is durable. Raises `Halt` if that is impossible."""
+        """Wait until all added entries are durable. Raise `Halt` if that is impossible."""
         target = self.length
         while self._durable < target:
             self.check()
@@ -117,27 +118,29 @@ class JournalWriter:
         while self._is_saving:
             await self._next_save()
         self.check()
+        # From here on the lease may be released before this process knows it.
+        self._is_ending = True
         try:
             await self._save_batch(status, release=True)
         except Halt:
             raise
         except BaseException:
-            # Cut off by a cancellation; the last entry of a run is worth a second attempt.
+            # Cut off by a cancellation. The last entry of a run is worth a second attempt.
             with anyio.move_on_after(5, shield=True), suppress(Halt):
                 await self._save_batch(status, release=True)
             raise
 
     async def flush(self) -> None:
-        """Save what a halted run has recorded, if the store is not the reason that it was halted."""
+        """Save the entries of a halted run, unless the store is the reason for the halt."""
         if self._buffer and not isinstance(self.halted, LeaseLost | SaveFailed | StoreUnavailable):
             with anyio.move_on_after(5, shield=True), suppress(Exception, Halt):
                 await self._append(release=False)
 
     async def release(self) -> None:
-        """Release the lease, if it is still ours. Never fails: the lease would expire by itself."""
+        """Release the lease if it is still ours. Only log errors, because the lease expires by itself."""
         if self.is_released:
             return
-        self.is_released = True
+        self.is_released = self._is_ending = True
         try:
             with anyio.move_on_after(5, shield=True):
                 await self.checkpoints.store.release(self.lease)
@@ -145,10 +148,11 @@ class JournalWriter:
             logger.warning("the lease of run %r was not released: %r", self.run_id, error)
 
     async def save_late(self) -> None:
-        """Save what no step has made durable in time; end the run if that is impossible."""
+        """Save entries that no step made durable in time. End the run if that is impossible."""
+        self.due = None
         try:
             await self.save()
-            # Only a save that failed with a warning leaves anything: it is tried again.
+            # Entries are left only if the save failed with a warning. Try again later.
             if self.length > self._durable and self.due is None:
                 self._linger_from_now()
         except Halt:
@@ -161,13 +165,15 @@ class JournalWriter:
             # background task that raised it would end the whole event loop on trio.
 
     def lose_lease(self, error: LeaseLost) -> None:
-        """End the run, since another process holds its lease."""
+        """End the run because another process holds its lease."""
+        if self._is_ending or self.is_released:
+            return
         self.halt(error)
         if self.on_halt is not None:
             self.on_halt()
 
     def halt(self, error: CheckpointError) -> Halt:
-        """End the run with this error: no step starts any more. Return what is to be raised."""
+        """End the run with this error, so that no more steps begin. Return the exception to raise."""
         if self.halted is None:
             self.halted = error
         return Halt(self.halted)
@@ -178,7 +184,7 @@ class JournalWriter:
             raise Halt(self.halted)
 
     def _linger_from_now(self) -> None:
-        """Make what is buffered durable in a while, whether or not a step asks for it."""
+        """Schedule a save of the buffer, in case that no step saves it."""
         if self._linger is not None:
             self.due = time.monotonic() + self._linger
             if not self.is_watched:
@@ -232,7 +238,7 @@ class JournalWriter:
         except LeaseLost:
             raise
         except BaseException:
-            # It may have taken effect all the same.
+            # It may have taken effect.
             self._unsure = batch
             self._linger_from_now()
             raise
@@ -244,10 +250,10 @@ class JournalWriter:
             tell(self._observers, CheckpointSaved(self.run_id, self._durable))
 
     async def _find_out(self) -> None:
-        """Find out what became of an append that failed or was cancelled, and go on from there.
+        """Find out whether an append that failed or was cancelled took effect, and continue from there.
 
-        The run is claimed once more, for its new fence: an append under the old one has happened by
-        then, or never will.
+        The run is claimed again for a new fence. An append with the old fence has happened by then, or
+        never will.
         """
         store, seconds = self.checkpoints.store, self.checkpoints.lease_seconds
         self.is_claiming = True
@@ -263,6 +269,6 @@ class JournalWriter:
         elif written == self._unsure:
             self._durable += len(written)
         else:
-            # Our lease had expired. The run is free again, but we do not know what happened to it.
+            # Our lease had expired. The run is free, but another process may have driven it.
             raise LeaseLost(self.run_id, "another process has driven it since")
         self._unsure = []

@@ -1,8 +1,8 @@
 """The right to write to a run: a lease with an owner, an expiry and a fencing number.
 
-The fencing number is from Martin Kleppmann's "How to do distributed locking". It grows with every
-claim, and a store refuses a write that carries an older one. So a process that sleeps past the end of
-its lease can do no harm when it wakes.
+The fencing number comes from Martin Kleppmann's "How to do distributed locking". It grows with every
+claim, and a store rejects a write with an older one. So a process that sleeps past the end of its lease
+can do no harm when it wakes.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Owner:
 
     @staticmethod
     def new() -> Owner:
-        """Return an owner for this process that equals no other."""
+        """Return a unique owner for this process."""
         pid = os.getpid()
-        return Owner(pid, _host(), _own_birth(pid), uuid.uuid4().hex[:12])
+        return Owner(pid, _host(), _own_birth(pid), os.urandom(6).hex())
 
     def __str__(self) -> str:
         return f"pid {self.pid} on {self.host} ({self.born}, {self.claim})"
@@ -77,8 +77,8 @@ class Owner:
     def is_dead(self) -> bool:
         """Return whether this owner's process is known to have ended.
 
-        That can be known only of a process on this host, since it booted. For any other the answer
-        is False, and its lease holds until it expires.
+        That can be known only of processes on this host since it booted. For others the answer is False,
+        and their leases are valid until they expire.
         """
         if self.host != _host():
             return False
@@ -109,7 +109,7 @@ def _host() -> str:
 
 @cache
 def _own_birth(pid: int) -> str:
-    """Return when this process started. A forked process has another pid, and asks again."""
+    """Return when this process started. A forked process has another pid, so it is not cached for it."""
     return _born(pid) or ""
 
 

@@ -1,7 +1,7 @@
-"""Renews the leases of all runs of this process, in one thread.
+"""Renew the leases of all runs of this process, in one thread.
 
-A thread, since a step that blocks the event loop must not cost the run its lease. A process that is
-paused or dead renews nothing, and neither does one whose event loop has been stuck for very long.
+It is a thread, because a run must not lose its lease when a step blocks the event loop. A process that
+is paused or dead renews nothing, and neither does one whose event loop has been stuck for long.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["MAX_BLOCK", "keep_lease"]
 logger = logging.getLogger(__name__)
 
 MAX_BLOCK = 300.0
-"""Seconds after which an event loop that does nothing counts as stuck: its leases are renewed no more."""
+"""The seconds after which an unresponsive event loop counts as stuck, and its leases are not renewed."""
 
 _IDLE = 10.0
-"""Seconds without any lease after which the thread ends."""
+"""The seconds without leases after which the thread ends."""
 
 
 @dataclass(slots=True)
@@ -99,11 +99,11 @@ class _Keeper:
         try:
             renewed = writer.checkpoints.store.renew(lease, seconds=seconds)
         except LeaseLost as error:
-            # A claim that this process has made meanwhile has another fence.
+            # If this process has claimed the run again meanwhile, the lease has another fence.
             if writer.lease is lease and not writer.is_claiming and not writer.is_released:
                 kept.call_soon(writer.lose_lease, error)
         except Exception as error:
-            # What a store may raise is unknown here. If the lease is lost, a save will say so.
+            # A store may raise any exception here. If the lease is lost, a save will fail.
             logger.warning("the lease of run %r was not renewed: %r", writer.run_id, error)
         else:
             if writer.lease is lease:
@@ -114,7 +114,7 @@ _keeper = _Keeper()
 
 
 def _forget_in_child() -> None:
-    """A forked process has none of the threads, and none of the leases."""
+    """Start with an empty keeper, because a forked process has no threads and no leases."""
     global _keeper
     _keeper = _Keeper()
 
@@ -122,7 +122,7 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-class keep_lease:
+class keep_lease:  # noqa: N801, used like a function in `with`
     """Renews the lease of a run while the `with` block runs in the event loop."""
 
     __slots__ = ("_keeper", "_writer")

@@ -1,4 +1,4 @@
-"""What observers are told: everything that happens to runs, as it happens."""
+"""Observers and the events of runs that they receive."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class EntryAppended:
 
 @dataclass(frozen=True, slots=True)
 class StepSkipped:
-    """A step was reached whose end is recorded; it was not run. `output` is as it was saved."""
+    """A step with a recorded outcome was reached and not run. `output` is in its saved form."""
 
     run_id: str
     step: str
@@ -47,7 +47,7 @@ class StepSkipped:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaved:
-    """What was added to a run's journal is durable, up to its entry number `entries`."""
+    """The journal of a run is durable up to its entry number `entries`."""
 
     run_id: str
     entries: int
@@ -55,7 +55,7 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLoaded:
-    """A run was found in the store: `entries` of them, and `step` is the newest that they speak of."""
+    """A run was found in the store, with this many `entries`. `step` is the newest step in them."""
 
     run_id: str
     entries: int
@@ -64,7 +64,7 @@ class CheckpointLoaded:
 
 @dataclass(frozen=True, slots=True)
 class RunResumed:
-    """A run is taken up again. `step` is where; None if only the workflow's own code knows that."""
+    """A run is resumed at `step`; None if only the workflow's code determines the step."""
 
     run_id: str
     step: str | None
@@ -72,12 +72,12 @@ class RunResumed:
 
 @dataclass(frozen=True, slots=True)
 class NodeStarted:
-    """A node of a graph is run. One whose end is recorded is skipped, and not told of here.
+    """A node of a graph begins. There is no event for a skipped node.
 
     Attributes:
         graph: the graph's name.
         node: the node's name.
-        visit: how many times this run of the graph has come to it, from 1.
+        visit: the number of the visit of this node, from 1.
         step: the path of this visit.
     """
 
@@ -90,7 +90,7 @@ class NodeStarted:
 
 @dataclass(frozen=True, slots=True)
 class NodeEnded:
-    """A node of a graph that was run has ended. The first fields are as in `NodeStarted`."""
+    """A node of a graph ended. The first fields are as in `NodeStarted`."""
 
     run_id: str
     graph: str
@@ -102,7 +102,7 @@ class NodeEnded:
 
 @dataclass(frozen=True, slots=True)
 class EdgeEvaluated:
-    """An edge out of a node that has completed was tried: it `is_taken`, or its condition said no."""
+    """An edge from a completed node was tried: `is_taken`, or its condition returned False."""
 
     run_id: str
     graph: str
@@ -113,7 +113,7 @@ class EdgeEvaluated:
 
 @dataclass(frozen=True, slots=True)
 class CycleDetected:
-    """A graph comes to a node again. The fields are as in `NodeStarted`, which follows."""
+    """A graph visits a node again. The fields are as in `NodeStarted`, which follows."""
 
     run_id: str
     graph: str
@@ -136,15 +136,15 @@ CheckpointEvent: TypeAlias = (
 
 
 class Observer(Protocol):
-    """Is told what happens to runs. An exception that it raises is logged and goes no further."""
+    """Receives the events of runs. An exception that it raises is logged and otherwise ignored."""
 
     def notify(self, event: CheckpointEvent) -> None:
-        """Called in the run's own task, so it must be quick."""
+        """Receive an event. It is called in the task of the run, so it must be fast."""
         ...
 
 
 def tell(observers: Iterable[Observer], event: CheckpointEvent) -> None:
-    """Tell all the observers."""
+    """Pass an event to all observers."""
     for observer in observers:
         try:
             observer.notify(event)

@@ -1,4 +1,4 @@
-"""What a resume would do."""
+"""`ResumePlan`: what a resume would do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ResumePlan", "Unverified", "plan_resume"]
 
 @dataclass(frozen=True, slots=True)
 class Unverified:
-    """A recorded step that a plan could not come to, and why."""
+    """A recorded step that a plan could not reach, and the reason."""
 
     step: str
     reason: str
@@ -26,16 +26,16 @@ class ResumePlan:
     """What a resume does, in the order of its flows.
 
     Attributes:
-        start: the steps that it begins with: one for each flow that can go on.
-        retry: those of them that were begun before, and are run again.
+        start: the steps and nested runs that it begins with, one for each flow that can continue.
+        retry: those of `start` that began before.
         skip: the steps whose recorded output is used instead of running them.
-        recurs: the steps whose recorded failures end the run again. To try again, start the work anew,
-            under another run id.
+        recurs: the steps whose recorded failures end the run again. To try again, start the work under
+            another run id.
         waiting: the waits that are not over.
-        unverified: recorded steps that the plan could not come to without running effects.
-        problem: why a resume would be refused; None if it would not.
+        unverified: recorded steps that the plan could not reach without running effects.
+        problem: the error with which a resume would fail; None if there is none.
         is_complete: whether the run is complete, so that a resume yields its recorded output.
-        reason: why `start` is empty, where a plan from the checkpoint alone cannot tell.
+        reason: why `start` is empty, if a plan from the checkpoint alone cannot tell.
     """
 
     start: tuple[str, ...] = ()
@@ -50,10 +50,10 @@ class ResumePlan:
 
 
 def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) -> ResumePlan:
-    """Return what a resume of this checkpoint does. Pure: nothing is read and nothing is run.
+    """Return what a resume of this checkpoint does. Pure: it reads and runs nothing.
 
-    It answers for workflows with a declared list of steps (`Workflow.of_steps`). For others `start` is
-    empty and `reason` says why: `Workflow.plan` replays those.
+    It works for workflows with a declared list of steps (`Workflow.of_steps`). For others, `start` is
+    empty and `reason` tells why; `Workflow.plan` replays those.
 
     ==================================  =================  =============  =============
     head state                          start              retry          recurs
@@ -67,9 +67,9 @@ def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) ->
     ==================================  =================  =============  =============
 
     Parameters:
-        checkpoint: where the run stands.
-        definition: the workflow as it is now; that of the checkpoint if not given. If it has changed, the
-            plan has DefinitionChanged as its `problem`.
+        checkpoint: the checkpoint of the run.
+        definition: the current definition of the workflow; that of the checkpoint by default. If it
+            changed, the plan has DefinitionChanged as its `problem`.
     """
     skip = tuple(step.step for step in checkpoint.completed_steps)
     if checkpoint.status is RunStatus.COMPLETED:
@@ -80,7 +80,7 @@ def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) ->
             return ResumePlan(skip=skip, problem=changed)
     steps = (definition or checkpoint.definition).steps
     if checkpoint.kind != "standard" or not steps:
-        reason = "only the workflow itself knows which step comes next: use Workflow.plan"
+        reason = "only the workflow's code determines the next step: use Workflow.plan"
         return ResumePlan(skip=skip, reason=reason)
     match checkpoint.state:
         case Failed(step=step, retryable=False):

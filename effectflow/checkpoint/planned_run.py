@@ -1,4 +1,4 @@
-"""A run that is replayed to see what a resume would do. Nothing is recorded, and no step is executed."""
+"""A replay that shows what a resume would do. It records nothing and executes no step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ A = TypeVar("A")
 
 
 class _NoJournal:
-    """Takes no entries. It keeps why a resume would be halted."""
+    """Accepts no entries. It keeps the error that would halt a resume."""
 
     def __init__(self) -> None:
         self.halted: CheckpointError | None = None
@@ -48,7 +48,7 @@ class _NoJournal:
 
 
 class PlannedRun(Run):
-    """Replays a run up to the frontier of every flow, and notes what a resume begins there."""
+    """Replays a run up to the frontier of every flow, and collects what a resume begins there."""
 
     records = False
 
@@ -142,7 +142,7 @@ class PlannedRun(Run):
         raise Parked
 
     def begin_child(self, path: str, *, is_begun: bool) -> None:
-        """Note that a resume starts a run within this one, or continues it."""
+        """Note that a resume starts or continues a nested run."""
         self._start.append(path)
         if is_begun:
             self._retry.append(path)
@@ -162,7 +162,7 @@ class PlannedRun(Run):
         except Parked as parked:
             if parked.reason is None:
                 raise
-            # What a finalizer does outside steps is not known to a resume either.
+            # A resume does not check what a finalizer does outside steps either.
             return None
 
     @contextmanager

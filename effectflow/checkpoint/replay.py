@@ -1,7 +1,7 @@
-"""What a journal records, by place: for a run that comes by again.
+"""What a journal records, by path, for a run that replays it.
 
-`read_recording` is a pure pass over the entries. It applies the rules of settling: a failure stands once an
-entry that followed it in its flow settles it, and any other is retried.
+`read_recording` is a pure pass over the entries. It applies the rules of settling: a failure stands
+once an entry settles it, and any other failure is retried.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ class RecordedStep:
     Attributes:
         begun: the sequence number of its BeforeStep.
         attempts: its number, from 1.
-        arguments: what it was called with.
+        arguments: its arguments.
         function: the qualified name of its function.
         ended: the sequence number of the entry that ended it; None if it was cut off.
         is_completed: whether it succeeded, with `output`.
-        error: what it failed with.
+        error: the error of a failed attempt.
         retryable: whether a resume retries that failure.
         retry_at: when the step's own policy retries it.
-        is_settled: whether the workflow went on after the failure, so that it stands.
-        spent: attempts that do not count against the step's own retry policy, since the run has ended and
-            was resumed after them.
+        is_settled: whether the failure stands.
+        spent: the attempts that do not count against the step's own retry policy, because the run ended
+            and was resumed after them.
         since: when the first attempt began that counts, in seconds since the epoch; None if none does.
     """
 
@@ -85,7 +85,7 @@ class RecordedStep:
 
 @dataclass(slots=True)
 class RecordedChild:
-    """A run within the run. The attributes are as in `RecordedStep`."""
+    """A nested run. The attributes are as in `RecordedStep`."""
 
     begun: int
     run_id: str
@@ -108,7 +108,7 @@ class RecordedWait:
 
 @dataclass(slots=True)
 class RecordedDecision:
-    """What was decided. `has_ended` says that the cancelled branches have ended."""
+    """A decision. `has_ended` tells whether the cancelled branches have ended."""
 
     sequence: int
     value: Tree
@@ -120,7 +120,7 @@ class RecordedDecision:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that a flow came to: its first entry, and its path."""
+    """An operation, operator or finalizer that a flow reached: its first entry and its path."""
 
     sequence: int
     path: str
@@ -129,7 +129,7 @@ class Item:
 
 @dataclass(slots=True)
 class RecordedFlow:
-    """What one flow came to, in order. `item` is the digest of what a branch without a key works on."""
+    """What one flow reached, in order. `item` is the digest of the item of a branch without a key."""
 
     items: list[Item] = field(default_factory=list[Item])
     item: str | None = None
@@ -137,16 +137,16 @@ class RecordedFlow:
 
 @dataclass(slots=True)
 class Recording:
-    """All that a journal records of a run.
+    """Everything that a journal records of a run.
 
     Attributes:
         steps, children, waits, decisions: by path.
-        source_ends: how the sources of finalizers ended, by the path of the finalizer.
-        flows: what each flow came to, by its path.
+        source_ends: the ends of the sources of finalizers, by the path of the finalizer.
+        flows: what each flow reached, by its path.
         branches: the flows of each operator, by its path.
-        places: the path of everything that a flow came to.
-        left_behind: those that a changed workflow was allowed not to come to.
-        reopenings: how often the run was made to go on after it was complete.
+        places: the paths of everything that a flow reached.
+        left_behind: the paths that a changed workflow need not reach.
+        reopenings: how often the run was continued after it was complete.
     """
 
     steps: dict[str, RecordedStep] = field(default_factory=dict[str, RecordedStep])
@@ -160,9 +160,18 @@ class Recording:
     left_behind: set[str] = field(default_factory=set[str])
     reopenings: int = 0
 
+    def leave_behind(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Let flows skip what they reached in these ranges of entries."""
+        for first, last in ranges:
+            for flow in self.flows.values():
+                gone = [item for item in flow.items if first <= item.sequence <= last]
+                if gone:
+                    self.left_behind.update(item.path for item in gone)
+                    flow.items = [item for item in flow.items if item not in gone]
+
 
 def read_recording(entries: Iterable[Entry]) -> Recording:
-    """Return what a journal records for a resume of the run. Pure."""
+    """Return what a journal records, as a resume of the run uses it. Pure."""
     reader = _Reader()
     for sequence, entry in enumerate(entries, 1):
         reader.take(sequence, entry)
@@ -174,7 +183,7 @@ _Failure: TypeAlias = RecordedStep | RecordedChild | RecordedDecision
 
 
 class _Reader:
-    """What has been read so far.
+    """The state of the pass over the entries.
 
     Attributes:
         unsettled: the failures that no entry has settled, by the sequence number of their entry.
@@ -249,7 +258,7 @@ class _Reader:
                 pass
 
     def resume(self) -> None:
-        """Void the failed decisions that nothing settled: their operators go on, and decide again."""
+        """Void the failed decisions that nothing settled: their operators continue and decide again."""
         decisions = self.recording.decisions
         for sequence in list(self.order):
             path, failure = self.unsettled[sequence]
@@ -267,11 +276,7 @@ class _Reader:
 
     def _leave_behind(self, entry: Resumed) -> None:
         recording = self.recording
-        for first, last in entry.abandoned:
-            for flow in recording.flows.values():
-                gone = [item for item in flow.items if first <= item.sequence <= last]
-                recording.left_behind.update(item.path for item in gone)
-                flow.items = [item for item in flow.items if item not in gone]
+        recording.leave_behind(entry.abandoned)
         if entry.reopened:
             recording.reopenings += 1
         for path in entry.reopened:
@@ -289,7 +294,7 @@ class _Reader:
             self.recording.source_ends[end.finalizer] = end
 
     def _add(self, sequence: int, path: str, kind: _Kind, digest: str | None) -> None:
-        """Add what a flow came to, and everything around it, unless it is known."""
+        """Add what a flow reached and everything around it, unless it is known."""
         recording = self.recording
         if path in recording.places:
             return
@@ -304,7 +309,7 @@ class _Reader:
             flow.item = digest
 
     def _add_around(self, sequence: int, flow: str) -> None:
-        """Add what a flow is part of: an operator or a finalizer. The body of a step stands alone."""
+        """Add the operator or finalizer of which a flow is part. The body of a step has none."""
         recording = self.recording
         operator = flow
         if flow.endswith("]"):
@@ -331,7 +336,7 @@ class _Reader:
 
 
 def compressed(chosen: Iterable[int], among: list[int]) -> Ranges:
-    """Return the chosen numbers as ranges that include no other of the sorted numbers `among`.
+    """Return the chosen numbers as ranges that contain no other number of the sorted list `among`.
 
     Example:
         >>> compressed([3, 9, 4], among=[3, 4, 7, 9])

@@ -1,12 +1,15 @@
-"""A durable run that this process drives: how a step is executed and recorded."""
+"""A durable run that this process drives. It executes and records steps."""
 
 from __future__ import annotations
 
+import logging
+import time
 from bisect import bisect_left
-from collections.abc import Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import anyio
 
@@ -34,16 +37,18 @@ from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
 from effectflow.checkpoint.replay import RecordedStep, Recording, compressed
 from effectflow.checkpoint.run_info import CurrentStep
+from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,
     Tree,
     from_tree,
+    plain_json,
     safe_repr,
     to_tree,
 )
 from effectflow.effects import Defect, Interruption
-from effectflow.effects.clock import Clock
+from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.errors import Halt, Parked, TimedOut
 from effectflow.effects.event_loop import is_cancellation, shielded
 from effectflow.effects.interpreter import interpret
@@ -55,20 +60,22 @@ from effectflow.effects.scope import Scope, running_step
 
 __all__ = ["Around", "Run"]
 
+logger = logging.getLogger(__name__)
+
 A = TypeVar("A")
 
 _PENDING: Final = object()
-"""What a step yields whose outcome is not recorded."""
+"""Stands for the outcome of a step that must be executed."""
 
 
 class Around(Protocol):
-    """The run around a run, as its flow came to it."""
+    """The outer run of a nested run, and the flow that reached the nested run."""
 
     @property
     def run(self) -> Run: ...
 
     async def begin(self) -> None:
-        """Record there that the run within starts or continues."""
+        """Record in the outer run that the nested run starts or continues."""
         ...
 
 
@@ -76,14 +83,14 @@ class Run:
     """One life of a durable run.
 
     Attributes:
-        run_id, workflow: which run, and the name of its workflow.
+        run_id, workflow: the id of the run and the name of its workflow.
         recording: what earlier lives recorded.
         writer: adds entries to the journal.
-        types: the classes that outputs and errors of the workflow may be made of.
-        records: whether anything is recorded: not in a plan.
-        force: whether the run continues although the workflow has changed or an outcome is unknown.
-        around: the run that this one is part of, if it is.
-        outer_operators: those of the run around that may cancel this one.
+        types: the classes that may occur in outputs and errors of the workflow.
+        records: whether anything is recorded; False in a plan.
+        force: whether the run continues although the workflow changed or an outcome is unknown.
+        around: the outer run of a nested run, or None.
+        outer_operators: the operators of the outer run that may cancel this one.
         last_completed: the path of the step that completed last.
     """
 
@@ -121,8 +128,11 @@ class Run:
         self.tasks = anyio.create_task_group()
         self.last_completed: str | None = None
         self.root = DurableFlow(self, "")
+        # The system clock is read without creating a date.
+        self.now = time.time if type(clock) is SystemClock else self._now
         self.cancelled_at: int | None = None
         self._observers = checkpoints.observers
+        self._policy = checkpoints.policy
         self._unsettled: list[int] = []
         self._unreadable: dict[int, NotSerializable] = {}
         self._cut_off: dict[str, None] = {}
@@ -130,6 +140,7 @@ class Run:
         self._tells_around = False
         self._gates: set[anyio.CancelScope] = set()
         self._watched = 0
+        self._is_watching = False
         self._watch_scope: anyio.CancelScope | None = None
 
     @property
@@ -137,10 +148,10 @@ class Run:
         """Whether the run is being stopped from outside, so that finalizers begin no steps."""
         return self._is_stopping or (self.around is not None and self.around.run.is_stopping)
 
-    # How a step is executed.
+    # Execution of steps.
 
     async def execute(self, flow: DurableFlow, step: Step, env: Any, scope: Scope) -> Any:
-        """Execute a step, unless its outcome is recorded. Return its value, or a `Failure`."""
+        """Execute a step, unless its recorded outcome stands. Return its value or a `Failure`."""
         self.writer.check()
         definition = step.definition
         path = flow.next_path(definition.name)
@@ -158,7 +169,7 @@ class Run:
         return await self._attempt_all(flow, step, path, arguments, recorded, env, scope)
 
     def _replayed(self, definition: Any, path: str, recorded: RecordedStep, scope: Scope) -> Any:
-        """Return or raise the recorded outcome of a step that is not to run again."""
+        """Return or raise the recorded outcome of a step, or return `_PENDING` if it must run."""
         if recorded.ended is None or recorded.ended > scope.limit:
             return _PENDING
         if recorded.is_completed:
@@ -182,13 +193,13 @@ class Run:
         return Failure(error)
 
     def park(self, flow: DurableFlow, parked: Parked) -> None:
-        """Take note of a flow of a plan that has ended."""
+        """Note that a flow of a plan has ended."""
 
     def replayed_failure(self, path: str, error: object) -> None:
-        """Take note of a failure that was replayed."""
+        """Note that a recorded failure was replayed."""
 
     def _check_known(self, definition: Any, path: str, recorded: RecordedStep | None) -> None:
-        """Halt if nobody can know whether an at-most-once step has happened."""
+        """Halt if the outcome of an at-most-once step is unknown."""
         is_unknown = recorded is not None and recorded.ended is None
         if is_unknown and definition.at_most_once and not self.force:
             raise self.writer.halt(OutcomeUnknown(self.run_id, path))
@@ -204,7 +215,13 @@ class Run:
         scope: Scope,
     ) -> Any:
         """Attempt a step, as often as its own retry policy allows."""
+        definition = step.definition
         number = recorded.attempts if recorded else 0
+        if definition.retry is None:
+            outcome = await self._attempt(flow, step, path, number + 1, arguments, env, scope)
+            if outcome.__class__ is Failure:
+                await self._record_failure(flow, definition, path, outcome.error)
+            return outcome
         spent = recorded.spent if recorded else 0
         if recorded is not None and recorded.retry_at is not None:
             await self._wait_for_retry(flow, path, recorded.retry_at, scope)
@@ -214,10 +231,12 @@ class Run:
             began -= max(0.0, self.now() - recorded.since)
         while True:
             number += 1
+            outcome = await self._attempt(flow, step, path, number, arguments, env, scope)
+            if outcome.__class__ is not Failure:
+                return outcome
             elapsed = self.clock.monotonic() - began
-            outcome, retry_at = await self._attempt(
-                flow, step, path, number, number - spent, elapsed, arguments, env, scope
-            )
+            delay = partial(definition.retry.next_delay, number - spent - 1, elapsed)
+            retry_at = await self._record_failure(flow, definition, path, outcome.error, delay)
             if retry_at is None:
                 return outcome
             await self._wait_for_retry(flow, path, retry_at, scope)
@@ -236,16 +255,29 @@ class Run:
         step: Step,
         path: str,
         number: int,
-        in_budget: int,
-        elapsed: float,
         arguments: Arguments | None,
         env: Any,
         scope: Scope,
-    ) -> tuple[Any, float | None]:
-        """Attempt a step once, between its entries. Return its outcome, and when it is tried again."""
+    ) -> Any:
+        """Attempt a step once. Record its begin, and its end unless it fails."""
         definition, writer = step.definition, self.writer
         began = self.clock.monotonic()
-        await self._begin(flow, definition, path, number, arguments)
+        before = BeforeStep(
+            path,
+            number,
+            self.now(),
+            arguments,
+            definition.function,
+            flow.take_item(),
+            self.settle(flow),
+            flow.take_source_ends(),
+        )
+        self._ends_interrupted = False
+        if self._tells_around:
+            await self._tell_around()
+        writer.add(before)
+        if definition.at_most_once or self._policy.is_due(writer.completed_since_save):
+            await self._save_before(path)
         current = CurrentStep(self.run_id, path, number, step.make_info)
         inside = scope.inside_step(body := flow.body_of(path), current)
         token = running_step.set(current)
@@ -265,49 +297,22 @@ class Run:
             scope.observer.ended(path, _exit_of(outcome))
         if outcome.__class__ is not Failure:
             output = self.encode(outcome, path, definition.types)
-            settles = self.settle_within(body)
+            settles = self.settle_within(body) if self._unsettled else ()
             self._ends_interrupted = False
             writer.completed_since_save += 1
             self.last_completed = path
             duration = self.clock.monotonic() - began
             writer.add(Completed(path, output, duration, self.now(), settles))
-            return outcome, None
-        elapsed += self.clock.monotonic() - began
-        return outcome, await self._record_failure(
-            flow, definition, path, outcome.error, in_budget, elapsed
-        )
+        return outcome
 
-    async def _begin(
-        self,
-        flow: DurableFlow,
-        definition: Any,
-        path: str,
-        number: int,
-        arguments: Arguments | None,
-    ) -> None:
-        """Record that a step begins, durably if the policy says so."""
-        writer = self.writer
-        entry = BeforeStep(
-            path,
-            number,
-            self.now(),
-            arguments,
-            definition.function,
-            flow.take_item(),
-            self.settle(flow),
-            flow.take_source_ends(),
-        )
-        self._ends_interrupted = False
-        await self._tell_around()
-        writer.add(entry)
-        policy = self.checkpoints.policy
-        if definition.at_most_once or policy.is_due(writer.completed_since_save):
-            try:
-                await writer.save()
-            except BaseException:
-                # A cancellation here cuts the step off, though it never ran.
-                self._cut_off[path] = None
-                raise
+    async def _save_before(self, path: str) -> None:
+        """Make the begin of a step durable before the step runs."""
+        try:
+            await self.writer.save()
+        except BaseException:
+            # A cancellation here cuts off the step, although it never ran.
+            self._cut_off[path] = None
+            raise
 
     async def _limited(self, step: Step, seconds: float, env: Any, inside: Scope) -> Any:
         with self.clock.move_on_after(seconds) as limit:
@@ -321,25 +326,21 @@ class Run:
         definition: Any,
         path: str,
         error: object,
-        attempts: int,
-        elapsed: float,
+        next_delay: Callable[[], float | None] | None = None,
     ) -> float | None:
-        """Record a failure. Return when the step's own policy retries it, in seconds since the epoch."""
+        """Record a failure. Return when the step's policy retries it, in seconds since the epoch."""
         # An at-most-once step that timed out may have happened.
         retryable = not (definition.at_most_once and isinstance(error, TimedOut))
-        problem: Exception | None = None
+        is_known = True
         try:
             retryable = retryable and definition.is_retryable(error)
-        except Exception as raised:
-            # A broken predicate must not keep the failure out of the journal.
-            problem = raised
-        delay = None
-        if retryable and problem is None and definition.retry is not None:
-            delay = definition.retry.next_delay(attempts - 1, elapsed)
-        retry_at = None if delay is None else self.now() + delay
+        except Exception:
+            # A broken predicate must not hide the failure or keep it out of the journal.
+            logger.exception("the retryable predicate of step %r raised", path)
+            is_known = False
+        delay = next_delay() if next_delay and retryable and is_known else None
+        retry_at = None if delay is None else self.time_after(delay)
         await self._record_error(flow, definition, path, error, retryable, retry_at=retry_at)
-        if problem is not None:
-            raise problem
         return retry_at
 
     async def _record_bad_end(
@@ -351,7 +352,7 @@ class Run:
         raised: BaseException,
         scope: Scope,
     ) -> None:
-        """Record how a step ended that has neither succeeded nor failed."""
+        """Record the end of a step by a defect or an interruption."""
         if scope.observer is not None:
             ended = Defect(raised) if isinstance(raised, Exception) else Interruption(raised)
             scope.observer.ended(path, ended)
@@ -387,17 +388,17 @@ class Run:
         self.add_unsettled(sequence)
         flow.unsettled.append(sequence)
         flow.last_failure = (error, sequence)
-        # A defect comes back as a RecordedDefect if it has no exact form.
+        # A defect that cannot be rebuilt comes back as a RecordedDefect.
         unreadable = None if is_defect else _unreadable(error, record, definition, path)
         if unreadable is not None and retry_at is None:
             self._unreadable[sequence] = unreadable
         if self.checkpoints.policy.on_error:
             await self.writer.save()
 
-    # Which failures are settled.
+    # Settling of failures.
 
     def add_unsettled(self, sequence: int) -> None:
-        """Take note of a failure that the workflow may handle."""
+        """Note a failure that the workflow may handle."""
         self._unsettled.append(sequence)
 
     def as_ranges(self, sequences: Iterable[int]) -> Ranges:
@@ -405,7 +406,7 @@ class Run:
         return compressed(set(sequences), self._unsettled)
 
     def settle(self, flow: DurableFlow, more: Iterable[int] = ()) -> Ranges:
-        """Return the failures that are settled as a flow goes on: its own, and those around it.
+        """Return the failures that a flow settles by going on: its own and those of outer flows.
 
         Halts the run if one of them could not be rebuilt by a resume.
         """
@@ -422,14 +423,14 @@ class Run:
         return self._settled(found)
 
     def settle_within(self, body: DurableFlow) -> Ranges:
-        """Return the failures inside a step, which are settled when it completes."""
+        """Return the failures inside a step, which its completion settles."""
         found, body.unsettled = set(body.unsettled), []
         return self._settled(found) if found else ()
 
     def _settled(self, found: set[int]) -> Ranges:
         unsettled = self._unsettled
         places = {one: bisect_left(unsettled, one) for one in found}
-        # What was settled before is not among them any more.
+        # Failures that were settled before are not in the list any more.
         places = {one: at for one, at in places.items() if unsettled[at : at + 1] == [one]}
         for sequence in places:
             if sequence in self._unreadable:
@@ -440,7 +441,7 @@ class Run:
         return ranges
 
     def finalizes(self, cause: Operator) -> int | None:
-        """Return the entry of the decision that has cancelled the source of a finalizer."""
+        """Return the entry of the decision that cancelled the source of a finalizer."""
         branches = cause.branches
         if not isinstance(branches, DurableBranches):
             return None
@@ -449,7 +450,7 @@ class Run:
         return self.cancel_with(branches)
 
     def cancel_with(self, branches: DurableBranches) -> int:
-        """Record that this run is cancelled by a decision of the run around it."""
+        """Record that a decision of the outer run cancels this run."""
         if self.cancelled_at is None:
             self._tells_around = True
             self.cancelled_at = self.writer.add(
@@ -465,19 +466,19 @@ class Run:
             if operator.is_decided and isinstance(operator.branches, DurableBranches):
                 self.cancel_with(operator.branches)
                 break
-        await self._tell_around()
+        if self._tells_around:
+            await self._tell_around()
 
     async def _tell_around(self) -> None:
-        """Make the decision of the run around final, before anything follows from it here."""
-        if self._tells_around:
-            self._tells_around = False
-            assert self.around is not None
-            await self.around.begin()
+        """Settle the decision that cancels this run, before anything follows from it here."""
+        self._tells_around = False
+        assert self.around is not None
+        await self.around.begin()
 
-    # How the run is stopped.
+    # Stopping of the run.
 
     def stop(self) -> None:
-        """Take note that the run is being stopped from outside."""
+        """Note that the run is being stopped from outside."""
         self._is_stopping = True
         for gate in list(self._gates):
             gate.shield = False
@@ -492,7 +493,7 @@ class Run:
 
     @contextmanager
     def gated(self) -> Generator[anyio.CancelScope]:
-        """Shield what replays, until the scope is opened or the run is stopped."""
+        """Shield a replay until the scope is opened or the run is stopped."""
         self.begin_watch()
         try:
             with anyio.CancelScope(shield=not self.is_stopping) as gate:
@@ -508,7 +509,8 @@ class Run:
         if self.around is not None:
             self.around.run.begin_watch()
         self._watched += 1
-        if self._watched == 1:
+        if not self._is_watching:
+            self._is_watching = True
             self.tasks.start_soon(self._watch)
 
     def end_watch(self) -> None:
@@ -519,24 +521,24 @@ class Run:
             self._watch_scope.cancel()
 
     async def _watch(self) -> None:
-        """Notice a cancellation of the run, while a shield keeps it from the flows."""
-        if self._watched == 0:
-            return
-        with anyio.CancelScope() as scope:
-            self._watch_scope = scope
-            try:
-                await anyio.sleep_forever()
-            finally:
-                self._watch_scope = None
-                outer = self.outer_operators
-                is_decided = any(each.is_decided or each.has_expired() for each in outer)
-                if not scope.cancel_called and not is_decided:
-                    self.stop()
+        """Notice a cancellation of the run while a shield keeps it from the flows."""
+        try:
+            while self._watched:
+                with anyio.CancelScope() as self._watch_scope:
+                    await anyio.sleep_forever()
+        except BaseException:
+            outer = self.outer_operators
+            if not any(each.is_decided or each.has_expired() for each in outer):
+                self.stop()
+            raise
+        finally:
+            self._watch_scope = None
+            self._is_watching = False
 
     def interruption(self, reason: str) -> Interrupted | None:
-        """Return what to record last of an interruption; None if a step has recorded it already.
+        """Return the last entry of an interruption; None if a step recorded one as the last entry.
 
-        Steps beside the one that was cut off may have ended after it, and the journal with them.
+        Other steps may have ended after the one that was cut off.
         """
         if self._ends_interrupted:
             return None
@@ -545,7 +547,7 @@ class Run:
             step, in_progress = next(reversed(self._cut_off)), True
         return Interrupted(step, in_progress=in_progress, reason=reason, at=self.now())
 
-    # What all of it needs.
+    # Common parts.
 
     def leave_behind(self, sequences: Iterable[int]) -> None:
         """Record that the run continues without recorded entries, as `force` allows."""
@@ -553,23 +555,32 @@ class Run:
         ranges = compressed(chosen, chosen)
         self.writer.add(Resumed(self.writer.lease.owner, self.now(), abandoned=ranges))
 
-    def now(self) -> float:
+    def _now(self) -> float:
         """Return the time of the run's clock, in seconds since the epoch."""
         return self.clock.now().timestamp()
+
+    def time_after(self, seconds: float) -> float:
+        """Return the time when this many seconds have passed, or the last one that can be recorded."""
+        return min(self.now() + seconds, LATEST)
 
     async def sleep(self, path: str, seconds: float, scope: Scope) -> None:
         """Wait within a flow."""
         await scope.clock.sleep(seconds)
 
     def encode(self, value: object, path: str, types: KnownTypes) -> Tree:
-        """Return a value as it is saved. One that cannot be saved halts the run."""
+        """Return a value in its saved form. Halt the run if it cannot be saved.
+
+        Plain data is returned unchanged and written immediately, unless an observer could keep it.
+        """
+        if not self._observers and plain_json(value) is not None:
+            return cast("Tree", value)
         try:
             return to_tree(value, path=f"{path}: $", types=types)
         except NotSerializable as error:
             raise self.writer.halt(error) from error
 
     def decode(self, tree: Tree, path: str, types: KnownTypes) -> Any:
-        """Return a saved value. One that is not what the step declares halts the run."""
+        """Return a saved value. Halt the run if it does not match the step's declaration."""
         try:
             return from_tree(tree, path=f"{path}: $", types=types)
         except MalformedValue as error:
@@ -578,7 +589,7 @@ class Run:
 
     def _arguments_of(self, step: Step) -> Arguments | None:
         try:
-            return None if step.arguments is None else step.arguments()
+            return None if step.arguments is None else Arguments(*step.arguments())
         except NotSerializable as error:
             raise self.writer.halt(error) from error
 
@@ -587,9 +598,7 @@ class Run:
     ) -> None:
         if recorded is None or current is None or recorded.digest == current.digest:
             return
-        raise self.writer.halt(
-            StepInputChanged(self.run_id, path, recorded.shown, current.shown)
-        )
+        raise self.writer.halt(StepInputChanged(self.run_id, path, recorded.shown, current.shown))
 
     def notify(self, event: CheckpointEvent) -> None:
         """Tell the observers."""
@@ -604,11 +613,13 @@ def _exit_of(outcome: Any) -> Any:
 
 
 def _unreadable(error: object, record: Any, definition: Any, path: str) -> NotSerializable | None:
-    """Return why a resume could not have this error again, or None if it could."""
+    """Return why a resume could not rebuild this error, or None if it could."""
     try:
         again = read_error(record, path, definition.types)
     except NotSerializable as unreadable:
         return unreadable
     if is_exact(error, record, again, definition.types):
         return None
-    return NotSerializable(path, f"its failure {safe_repr(error)} would come back as {safe_repr(again)}")
+    return NotSerializable(
+        path, f"its failure {safe_repr(error)} would come back as {safe_repr(again)}"
+    )

@@ -1,4 +1,4 @@
-"""What effects may ask of the run and the step around them."""
+"""Information about the current step and run."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ __all__ = [
     "current_step",
     "info_of",
     "run_context",
+    "started_version",
     "step_info",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """Where the running step stands.
+    """The identity of the running step.
 
     Attributes:
         run_id: the run.
         step: the step's path within the run.
-        attempt: how often it was begun, from 1.
-        idempotency_key: the same for every attempt of this step of this run, and for no other: hand it
-            to services that drop a request that they have seen before.
+        attempt: the number of the attempt, from 1.
+        idempotency_key: the same for every attempt of this step of this run, and different for any other
+            step. Pass it to services that recognize repeated requests.
     """
 
     run_id: str
@@ -80,7 +81,7 @@ class CurrentStep:
 def current_step() -> StepInfo:
     """Return the `StepInfo` of the step whose code is running. A plain function, for any code in a step.
 
-    It works in `@step @effect` functions, in whatever they call, and in worker threads that
+    It works in `@step @effect` functions, in the functions that they call, and in worker threads that
     `from_blocking` and anyio start. Raises LookupError outside steps.
 
     Example:
@@ -99,9 +100,9 @@ def current_step() -> StepInfo:
 
 
 def step_info() -> Effect[object, Never, StepInfo]:
-    """Yield the `StepInfo` of the step around. Outside any step it ends in a LookupError.
+    """Yield the `StepInfo` of the current step. Outside steps it ends in a LookupError.
 
-    A step that is run outside a durable run has one as well, with a run id made up for the occasion.
+    A step outside a durable run has one as well, with a random run id.
     """
 
     def look(scope: Scope) -> Effect[object, Never, StepInfo]:
@@ -114,15 +115,15 @@ def step_info() -> Effect[object, Never, StepInfo]:
 
 
 def info_of(scope: Scope) -> StepInfo | None:
-    """Return the info of the step around a flow; None between steps."""
+    """Return the info of the current step; None between steps."""
     return scope.step.info if isinstance(scope.step, CurrentStep) else None
 
 
 def run_context() -> Effect[object, Never, Mapping[str, object]]:
-    """Yield the `context` that the run around was started with: tenant, user, trace ids.
+    """Yield the `context` with which the run was started: tenant, user, trace ids.
 
-    It is saved with the run, so a resume has it without being told again. It is the same in every step
-    and between steps, also where an executor runs them, and cannot be changed. Outside a run it is empty.
+    It is saved with the run, so a resume has it as well. It is the same in steps and between them, also
+    in executors, and cannot be changed. Outside a run it is empty.
 
     Example:
         >>> from effectflow import run_context
@@ -133,3 +134,21 @@ def run_context() -> Effect[object, Never, Mapping[str, object]]:
 
 
 _RUN_CONTEXT: Any = Suspend(lambda scope: Pure(scope.context), ("run_context",))
+
+
+def started_version() -> Effect[object, Never, str | None]:
+    """Yield the version of the workflow with which the run was started; None outside runs.
+
+    Code with a new step branches on it, so that runs of the earlier version can continue.
+
+    Example:
+        >>> from effectflow import started_version
+        >>> started_version().run_sync(None)
+        <Success: None>
+    """
+    return _STARTED_VERSION
+
+
+_STARTED_VERSION: Any = Suspend(
+    lambda scope: Pure(scope.flow.started_version), ("started_version",)
+)

@@ -1,68 +1,45 @@
-"""Dataclasses as plain data, and back: the form on disk is derived from the annotations.
+"""Convert dataclasses to and from plain data. Their annotations define the form on disk.
 
-A field with a default is left out where it has that value. Unknown fields are ignored when read. What is
-read has the annotated types, or it is refused.
+A field with a default is omitted if it has that value. Unknown fields are ignored when read. Values
+that do not have the annotated type are rejected. Every `float` is a time or a duration, in seconds.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from functools import cache
-from operator import attrgetter
 from types import UnionType
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 
 from effectflow.checkpoint.values import Tree
 
-__all__ = ["Schema", "schema_of"]
+__all__ = ["LATEST", "Schema", "schema_of"]
+
+LATEST = 253_402_300_799
+"""The last second of the year 9999, where calendars end, since the epoch."""
 
 T = TypeVar("T")
 
 _Convert = Callable[[Any], Any]
 
-_NUMBERS = (float, int)
-
 
 class Schema(Generic[T]):
-    """How the instances of one dataclass are written and read."""
+    """Writes and reads the instances of one dataclass."""
 
-    def __init__(self, kind: type[T]) -> None:
+    def __init__(self, kind: type[T], tag: str | None = None) -> None:
         fields = dataclasses.fields(typing.cast(Any, kind))
         hints = typing.get_type_hints(kind)
         self._kind = kind
-        required = [one.name for one in fields if one.default is dataclasses.MISSING]
-        optional = [one for one in fields if one.default is not dataclasses.MISSING]
-        self._required = tuple(required)
-        self._optional = tuple(one.name for one in optional)
-        self._defaults = tuple(one.default for one in optional)
-        self._take_required = _getter(self._required)
-        self._take_optional = _getter(self._optional)
-        writers = {name: write for name in hints if (write := _writer(hints[name]))}
-        self._writers = [(name, writers[name]) for name in required if name in writers]
-        self._optional_writers = [writers.get(name) for name in self._optional]
+        self.write: Callable[[T], dict[str, Tree]] = _write_function(fields, hints, tag)
         self._readers = [
-            (one.name, _reader(hints[one.name]), one.name in required) for one in fields
+            (one.name, _reader(hints[one.name]), one.default is dataclasses.MISSING)
+            for one in fields
         ]
 
-    def write(self, value: T) -> dict[str, Tree]:
-        """Return the plain data of an instance."""
-        tree: dict[str, Any] = dict(zip(self._required, self._take_required(value), strict=True))
-        parts = self._take_optional(value)
-        if parts != self._defaults:
-            for name, part, default, write in zip(
-                self._optional, parts, self._defaults, self._optional_writers, strict=True
-            ):
-                if part is not default and part != default:
-                    tree[name] = part if write is None else write(part)
-        for name, write in self._writers:
-            tree[name] = write(tree[name])
-        return tree
-
     def read(self, tree: Mapping[str, Any]) -> T:
-        """Return the instance that plain data stands for. Raises KeyError, TypeError or ValueError."""
+        """Return the instance that plain data represents. Raise KeyError, TypeError or ValueError."""
         parts: dict[str, Any] = {}
         for name, read, is_required in self._readers:
             if name in tree:
@@ -72,20 +49,50 @@ class Schema(Generic[T]):
         return self._kind(**parts)
 
 
-@cache
 def schema_of(kind: type[T]) -> Schema[T]:
     """Return the schema of a dataclass."""
-    return Schema(kind)
+    schema = _schemas.get(kind)
+    if schema is None:
+        schema = _schemas[kind] = Schema(kind)
+    return schema
 
 
-def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    if len(names) >= 2:
-        return attrgetter(*names)
-    return lambda value: tuple(getattr(value, name) for name in names)
+_schemas: dict[type, Schema[Any]] = {}
+
+
+def _schema_of_any(kind: Any) -> Schema[Any]:
+    return schema_of(kind)
+
+
+def _write_function(
+    fields: Sequence[dataclasses.Field[Any]], hints: Mapping[str, Any], tag: str | None
+) -> Callable[[Any], dict[str, Tree]]:
+    """Return the function that writes an instance. `tag` is the name of the entry.
+
+    It is compiled, as dataclasses compile `__init__`, because it runs for each entry of a journal, and a
+    loop over the fields takes three times as long.
+    """
+    scope: dict[str, Any] = {}
+    required = [] if tag is None else [f"'entry': {tag!r}"]
+    optional: list[str] = []
+    for one in fields:
+        name, part = one.name, f"value.{one.name}"
+        write = _writer(hints[name])
+        if write is not None:
+            scope[f"write_{name}"] = write
+        written = part if write is None else f"write_{name}({part})"
+        if one.default is dataclasses.MISSING:
+            required.append(f"{name!r}: {written}")
+        else:
+            scope[f"default_{name}"] = one.default
+            optional.append(f"    if {part} != default_{name}: tree[{name!r}] = {written}\n")
+    source = "def write(value):\n    tree = {" + ", ".join(required) + "}\n"
+    exec(source + "".join(optional) + "    return tree\n", scope)
+    return scope["write"]
 
 
 def _writer(hint: Any) -> _Convert | None:
-    """Return what makes plain data of a value of this type; None if it is plain already."""
+    """Return the function that turns a value of this type into plain data; None if it is plain."""
     if _is_tree(hint):
         return None
     parts = get_args(hint)
@@ -95,13 +102,13 @@ def _writer(hint: Any) -> _Convert | None:
     if isinstance(hint, UnionType) or get_origin(hint) is Union:
         write = next((found for part in parts if (found := _writer(part))), None)
         return None if write is None else lambda value: None if value is None else write(value)
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
+    if _is_enum(hint):
         return str
-    return schema_of(hint).write if dataclasses.is_dataclass(hint) else None
+    return _schema_of_any(hint).write if dataclasses.is_dataclass(hint) else None
 
 
 def _reader(hint: Any) -> _Convert:
-    """Return what makes a value of this type of plain data."""
+    """Return the function that turns plain data into a value of this type."""
     if _is_tree(hint):
         return lambda tree: tree
     parts = get_args(hint)
@@ -110,18 +117,32 @@ def _reader(hint: Any) -> _Convert:
     if isinstance(hint, UnionType) or get_origin(hint) is Union:
         [read] = [_reader(part) for part in parts if part is not type(None)]
         return lambda tree: None if tree is None else read(tree)
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
+    if _is_enum(hint):
         return hint
     if dataclasses.is_dataclass(hint):
-        schema = schema_of(typing.cast("type[Any]", hint))
+        schema = _schema_of_any(hint)
         return lambda tree: schema.read(_expect(tree, (dict,)))
-    kinds = _NUMBERS if hint is float else (get_origin(hint) or hint,)
-    return lambda tree: _expect(tree, kinds)
+    if hint is float:
+        return _read_seconds
+    if get_origin(hint) is dict:
+        read_part = _reader(parts[1])
+        return lambda tree: {key: read_part(part) for key, part in _expect(tree, (dict,)).items()}
+    return lambda tree: _expect(tree, (hint,))
+
+
+def _read_seconds(tree: Any) -> Any:
+    if not 0 <= _expect(tree, (float, int)) <= LATEST:
+        raise ValueError(f"{tree!r} seconds are no time and no duration")
+    return tree
 
 
 def _is_tree(hint: Any) -> bool:
-    # Resolved hints do not equal the alias: the forward references in it are resolved as well.
+    # Resolved hints do not equal the alias, because forward references in them are resolved too.
     return {bool, float, str} <= set(get_args(hint))
+
+
+def _is_enum(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, StrEnum)
 
 
 def _tuple_reader(parts: tuple[Any, ...]) -> _Convert:

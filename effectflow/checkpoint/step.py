@@ -10,11 +10,9 @@ from datetime import timedelta
 from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
-from effectflow.checkpoint.entries import Arguments
 from effectflow.checkpoint.run_info import CurrentStep
 from effectflow.checkpoint.values import KnownTypes, encode_arguments
-from effectflow.effects import Effect, RetryExhausted, RetryPolicy, TimedOut, do, suspend
-from effectflow.effects import nodes
+from effectflow.effects import Effect, RetryExhausted, RetryPolicy, TimedOut, do, nodes, suspend
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.retry import check_bounded
 from effectflow.effects.scope import PLAIN, Scope, running_step
@@ -41,17 +39,17 @@ _NAME = re.compile(r"[^/\[\]#\x00-\x1f\ud800-\udfff]+")
 
 @dataclass(frozen=True)
 class StepDefinition:
-    """What is known of a step before it runs.
+    """The name and the options of a step.
 
     Attributes:
-        name: its name; no `/`, `[`, `]`, `#` or control character, which paths are made with, and no
-            lone surrogate, which no encoding can hold.
-        types: the classes that its output and errors may be made of.
-        retryable: whether a failure is worth another attempt; yes if None.
-        at_most_once: never to be run again without being told, when its outcome is unknown.
-        retry: how often and how soon the step retries a failure by itself; never if None.
-        timeout: the seconds that one attempt may take; no limit if None.
-        code: what tells its function from another of the same name; None if nothing does.
+        name: its name, without `/`, `[`, `]`, `#` and control characters, which paths use, and without
+            lone surrogates, which no encoding can represent.
+        types: the classes that may occur in its output and errors.
+        retryable: whether a failure is worth another attempt; True if None.
+        at_most_once: whether it is not executed again silently if its outcome is unknown.
+        retry: the policy with which the step retries its failures; None for no retries.
+        timeout: the seconds that one attempt may take; None for no limit.
+        code: distinguishes its function from others with the same name; None if that is not known.
         function: the qualified name of its function, for messages.
     """
 
@@ -67,8 +65,8 @@ class StepDefinition:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(
-                f"{self.name!r} cannot name a step: a name is not empty, and has no '/', '[', ']', "
-                "'#', control character or lone surrogate"
+                f"{self.name!r} cannot name a step: a name must not be empty or contain '/', '[', ']', "
+                "'#', control characters or lone surrogates"
             )
         if self.retry is not None:
             check_bounded(self.retry)
@@ -112,23 +110,23 @@ def with_checkpointing(
 ) -> Effect[Env, E, A]:
     """Make an effect a durable step of the run that it is part of.
 
-    1. If the run's journal says that this step completed, yield the recorded output; run nothing.
+    1. If the journal of the run has the outcome of this step and it stands, yield it and run nothing.
     2. Otherwise append `BeforeStep`, wait until it is durable, and run the effect.
-    3. On success append `Completed`; on failure or defect `Failed`; on interruption `Interrupted`.
+    3. Append `Completed` on success, `Failed` on failure or defect, `Interrupted` on interruption.
 
-    A checkpoint that cannot be saved ends the run: the body cannot catch it, and `start` or `resume`
-    fails with the `CheckpointError`. Outside a run the effect just runs.
+    If an entry cannot be saved, the run ends: the body cannot catch this, and `start` or `resume` fails
+    with the `CheckpointError`. Outside a run, the effect just runs.
 
     Parameters:
-        step: the step's name. Its identity is its path: the name, which occurrence of it this is in
-            its flow, and the parallel operators around it.
-        effect: what to run.
+        step: the step's name. Its identity is its path: the name, its occurrence in its flow, and the
+            parallel operators around it.
+        effect: the effect to run.
         output: the type of its value, needed to rebuild classes; plain data needs none.
         error: the type of its errors, needed to rebuild one that the workflow handled.
-        retryable: whether a resume runs it again after a failure; a predicate is given the error.
-            True if None, or if the predicate raises.
-        at_most_once: after a crash in the middle of it, fail with OutcomeUnknown instead of running
-            it again.
+        retryable: whether a resume runs it again after a failure; a predicate receives the error. True
+            if None, or if the predicate raises.
+        at_most_once: whether a resume fails with OutcomeUnknown after a crash in the middle of the step,
+            instead of running it again.
     """
     definition = StepDefinition(step, KnownTypes.of(output, error), retryable, at_most_once)
     return durable(definition, effect)
@@ -140,15 +138,15 @@ Effect.make_durable = staticmethod(with_checkpointing)
 def durable(
     definition: StepDefinition,
     effect: AnyEffect,
-    arguments: Callable[[], Arguments] | None = None,
+    arguments: Callable[[], tuple[str, str]] | None = None,
     make_info: Callable[[str, str, int], Any] | None = None,
 ) -> AnyEffect:
-    """Return an effect as the step of this definition, called with these arguments."""
+    """Return an effect as a step with this definition and these arguments."""
     return nodes.Step(definition, effect, arguments, make_info)
 
 
 class Step(Generic[P, Env, E, A]):
-    """A function whose effect is a durable step. Calling it gives the effect."""
+    """A function whose effect is a durable step. Calling it returns the effect."""
 
     def __init__(
         self,
@@ -186,28 +184,28 @@ class Step(Generic[P, Env, E, A]):
         return self.definition.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Effect[Env, E, A]:
-        # Called only if the step is to be run: of one that is skipped, not even the function is called.
+        # Called only if the step runs: a resume does not even call the function of a skipped step.
         effect = suspend(lambda: self.function(*args, **kwargs))
         return nodes.Step(self.definition, effect, partial(self._arguments, args, kwargs))
 
-    def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, str]:
         if kwargs:
             bound = inspect.signature(self.function).bind(*args, **kwargs).arguments
             return arguments_of(self.name, bound)
         gathering = self.gathering
-        if gathering is None:
+        if gathering is None or len(args) <= self.parameters.index(gathering):
             return arguments_of(self.name, dict(zip(self.parameters, args, strict=False)))
         position = self.parameters.index(gathering)
         named = dict(zip(self.parameters[:position], args, strict=False))
         return arguments_of(self.name, {**named, gathering: args[position:]})
 
 
-def arguments_of(step: str, bound: Mapping[str, Any]) -> Arguments:
-    """Return what a step was called with, as its entry keeps it.
+def arguments_of(step: str, bound: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the arguments of a step in the form of its entry: a digest and a preview.
 
-    Raises NotSerializable for what is neither plain data nor a data class.
+    Raises NotSerializable for values that cannot be saved.
     """
-    return Arguments(*encode_arguments(bound, path=step))
+    return encode_arguments(bound, path=step)
 
 
 @overload
@@ -246,25 +244,25 @@ def step(
 ) -> Any:
     """Make the effect that a function returns a durable step; see `with_checkpointing`.
 
-    The step is named after the function, and the classes of its output and errors are read from its
-    return annotation, `Effect[Env, Error, Output]` or, on a generator function, `Do[...]`. The function
-    is called when the step runs, so what it raises is a defect of the step, and not at all where a
-    resume finds the step completed.
+    The step has the name of the function. The classes of its output and errors are read from the return
+    annotation, `Effect[Env, Error, Output]`, or `Do[...]` on a generator function. The function is
+    called when the step runs, so an exception that it raises is a defect of the step. A resume does not
+    call it for a completed step.
 
-    The step also records a digest of its arguments: reached again with other ones, a completed step
-    fails the run with `StepInputChanged`. Arguments must be plain data or data classes; what is none of
-    those (a connection, a client) belongs in the environment.
+    The step also records a digest of its arguments. If a resume reaches it with other arguments, the run
+    fails with `StepInputChanged`. Arguments must be plain data or dataclasses. Other objects, such as a
+    connection or a client, belong into the environment.
 
     Parameters:
-        name: the step's name; the function's if not given.
-        retry: retries the step by itself. All attempts have one path and one idempotency key, and each
-            is recorded, so a resume continues the count; after a run that ended by this step it grants
-            a new budget. The step fails with the error of its last attempt.
-        timeout: the seconds, or timedelta, that each attempt may take; then it fails with `TimedOut`.
-        retryable: whether a failure is worth another attempt, by `retry` or by a resume; a predicate is
-            given the error. True if None.
-        at_most_once: after a crash in the middle of it, a resume fails with OutcomeUnknown instead of
-            running it again. An attempt that timed out is not retried.
+        name: the step's name; the function's name by default.
+        retry: the policy with which the step retries its failures. All attempts have one path and one
+            idempotency key. Each is recorded, so a resume continues the count; after a run that ended by
+            this step, a resume grants a new budget. The step fails with the error of its last attempt.
+        timeout: the seconds, or a timedelta, that each attempt may take before it fails with `TimedOut`.
+        retryable: whether a failure is worth another attempt, by `retry` or by a resume; a predicate
+            receives the error. True if None.
+        at_most_once: whether a resume fails with OutcomeUnknown after a crash in the middle of the step,
+            instead of running it again. An attempt that timed out is not retried.
 
     Example:
         >>> from effectflow import Effect, RetryPolicy, fail, step
@@ -280,7 +278,7 @@ def step(
 
 
 class StepDecorator:
-    """What `@step(...)` is, before it is given the function."""
+    """The result of `@step(...)`, before it receives the function."""
 
     def __init__(
         self,
@@ -315,7 +313,7 @@ class StepDecorator:
 
 
 class TimedStepDecorator(Protocol):
-    """What `@step(timeout=...)` is, before it is given the function: its step may fail with `TimedOut`."""
+    """The result of `@step(timeout=...)`. Its step may also fail with `TimedOut`."""
 
     @overload
     def __call__(

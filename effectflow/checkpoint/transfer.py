@@ -1,4 +1,4 @@
-"""Move runs between stores of any kind, as they are: not an entry is opened, not a byte is changed."""
+"""Move runs between stores of any kind. Entries are copied unread and unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """The first line of an exported run; `entries` is how many lines follow."""
+    """The first line of an exported run. `entries` is the number of lines that follow."""
 
     effectflow_export: int
     run_id: str
@@ -37,7 +37,7 @@ class _Head:
 
 @dataclass(frozen=True, slots=True)
 class ExportedRun:
-    """A run outside of any store: what it is found by, and its entries as they were saved."""
+    """A run outside of stores: its summary, and its entries as they were saved."""
 
     run_id: str
     summary: RunSummary
@@ -45,7 +45,7 @@ class ExportedRun:
 
 
 async def export_run(store: CheckpointStore, run_id: str) -> ExportedRun:
-    """Take a run out of a store, which keeps it.
+    """Return a copy of a run in a store.
 
     Raises RunNotFound, or CorruptCheckpoint if the store has lost some of its entries.
     """
@@ -58,11 +58,11 @@ async def export_run(store: CheckpointStore, run_id: str) -> ExportedRun:
 
 
 async def import_run(store: CheckpointStore, run: ExportedRun) -> bool:
-    """Put a run into a store, whole or not at all. Gives False if it is there already, just as it is.
+    """Add a run to a store, completely or not at all. Return False if the store has the same run already.
 
-    When the store wrote the entries is told anew; when they happened is in the entries themselves.
+    The store assigns new times of writing; the entries keep the times at which they happened.
 
-    Raises RunConflict if the store has another run of this id, and RunBusy if that is under way.
+    Raises RunConflict if the store has another run with this id, and RunBusy if that is being driven.
     """
     lease = await store.claim(run.run_id, owner=str(Owner.new()), seconds=60)
     try:
@@ -70,7 +70,7 @@ async def import_run(store: CheckpointStore, run: ExportedRun) -> bool:
         if there == list(run.bodies):
             return False
         if there:
-            raise RunConflict(run.run_id, "its entries are others than those to be imported")
+            raise RunConflict(run.run_id, "its entries differ from the imported ones")
         await store.append(lease, run.bodies, after=0, summary=run.summary)
         return True
     finally:
@@ -78,7 +78,7 @@ async def import_run(store: CheckpointStore, run: ExportedRun) -> bool:
 
 
 def write_exported(run: ExportedRun) -> Iterator[bytes]:
-    """A run as lines of JSON: one for the run, and one for each entry."""
+    """Yield a run as lines of JSON: one for the run, and one for each entry."""
     summary = run.summary
     head = _Head(
         _VERSION,
@@ -96,7 +96,7 @@ def write_exported(run: ExportedRun) -> Iterator[bytes]:
 
 
 def read_exported(lines: Iterable[bytes]) -> Iterator[ExportedRun]:
-    """The runs in lines that `write_exported` made. Raises CorruptCheckpoint for any other."""
+    """Yield the runs in lines of `write_exported`. Raise CorruptCheckpoint for other lines."""
     remaining = iter(lines)
     for line in remaining:
         run_id = "to be imported"

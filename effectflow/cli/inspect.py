@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -17,7 +16,6 @@ from effectflow.checkpoint import (
     ResumePlan,
     RunInfo,
     RunQuery,
-    Seal,
     Verification,
     plan_resume,
     read_checkpoint,

@@ -1,6 +1,6 @@
-"""The algebra: effects as values, and the interpreter that runs them."""
+"""Effects as values, and the interpreter that runs them."""
 
-# First, since the class and the nodes that derive from it import one another.
+# First, because the class and the nodes that derive from it import each other.
 from effectflow.effects.effect import Effect  # isort: split
 
 from effectflow.effects.clock import Clock, SystemClock

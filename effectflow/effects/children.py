@@ -1,4 +1,4 @@
-"""Tasks of a parallel operator, and every way in which one of them can end badly."""
+"""The tasks of a parallel operator, with a record of how each one ended."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["Children"]
 class Children:
     """A task group that never loses the end of a child.
 
-    A task group of anyio ends in silence when asyncio itself cancels one of its tasks, and wraps what
-    tasks raise in a group. Here the end of each child is kept.
+    An anyio task group ends silently when asyncio itself cancels one of its tasks, and wraps exceptions
+    of tasks in a group. This class keeps the end of each child.
 
     Attributes:
-        defects: what children raised, in the order of time. Whoever adds one cancels the others.
-        parked: what has ended the children of a plan.
+        defects: what children raised, in order of time. Code that adds one cancels the others.
+        parked: what ended the children of a plan.
     """
 
     def __init__(self) -> None:
@@ -50,21 +50,21 @@ class Children:
             return await self._tasks.__aexit__(exc_type, exc, traceback)
         except BaseException as raised:
             if is_cancellation(raised):
-                # Nested task groups of anyio 4.16 take back a native cancellation of the host too often,
-                # which then looks as if nothing had cancelled it.
+                # Nested task groups of anyio 4.16 take back a native cancellation of the host too often.
+                # It then looks as if nothing had cancelled the task.
                 mark_as_cancelled(raised)
             raise
 
     def start(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
-        """Start a child. `run` deals with defects itself."""
+        """Start a child. `run` handles defects itself."""
         self._tasks.start_soon(self._watched, run, arguments)
 
     def cancel(self) -> None:
-        """Cancel all children. Those that have not begun must look whether they still have to."""
+        """Cancel all children. A child that has not begun must check whether it still has work to do."""
         self._tasks.cancel_scope.cancel()
 
     async def raise_bad_end(self) -> None:
-        """Once all have ended: raise the first defect with the others as notes, or what ended them."""
+        """Raise the first defect with the others as notes, or what ended the children. Call it last."""
         if self.defects:
             first, *others = self.defects
             for other in others:
@@ -84,7 +84,7 @@ class Children:
             self.parked.append(parked)
         except BaseException as ended:
             if not is_cancellation(ended):
-                # SystemExit or KeyboardInterrupt: it leaves as itself, and not in a group.
+                # SystemExit or KeyboardInterrupt: raised as itself, not in a group.
                 self.defects.append(ended)
                 self.cancel()
                 return

@@ -1,4 +1,4 @@
-"""Time as a service: whatever waits or tells the time asks the clock that the run was given."""
+"""Time as a service: everything that waits or reads the time uses the clock of its run."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ __all__ = ["Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Tells the time and waits. Tests give a virtual one: `effect.run(env, clock=...)`."""
+    """Tells the time and waits. Tests pass a virtual one: `effect.run(env, clock=...)`."""
 
     def now(self) -> datetime:
-        """The time of day, aware, in UTC."""
+        """Return the time of day, aware, in UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds from some fixed point; never goes back."""
+        """Return the seconds since a fixed point. They never decrease."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait so many seconds. Cancellation ends the wait at once."""
+        """Wait for this many seconds. A cancellation ends the wait immediately."""
         ...
 
     def move_on_after(self, seconds: float) -> AbstractContextManager[anyio.CancelScope]:
-        """Cancel what is within the `with` block once so many seconds have passed."""
+        """Cancel the `with` block after this many seconds."""
         ...
 
 

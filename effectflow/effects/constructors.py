@@ -1,4 +1,4 @@
-"""Ways to make an effect out of values, functions, coroutines and results."""
+"""Create effects from values, functions, coroutines and results."""
 
 from __future__ import annotations
 
@@ -48,35 +48,35 @@ X3 = TypeVar("X3", bound=Exception)
 
 
 def pure(value: A) -> Effect[object, Never, A]:
-    """Yields `value`."""
+    """Yield `value`."""
     return nodes.Pure(value)
 
 
 def fail(error: E) -> Effect[object, E, Never]:
-    """Fails with `error`, which may be any value."""
+    """Fail with `error`, which may be any value."""
     return nodes.Fail(error)
 
 
 def die(exception: Exception) -> Effect[object, Never, Never]:
-    """Ends in a defect: `run` raises `exception` as itself."""
+    """End in a defect: `run` raises `exception` unchanged."""
     return nodes.Die(exception)
 
 
 def from_fn(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
-    """Calls `f(env)`. An exception that it raises is a defect; see `attempt`."""
+    """Call `f(env)`. An exception that it raises is a defect; see `attempt`."""
     return nodes.FromFn(f)
 
 
 def from_async(f: Callable[[Env], Awaitable[A]]) -> Effect[Env, Never, A]:
-    """Awaits `f(env)`. An exception that it raises is a defect; see `attempt`."""
+    """Await `f(env)`. An exception that it raises is a defect; see `attempt`."""
     return nodes.FromAsync(f)
 
 
 def from_blocking(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
-    """Calls `f(env)` in a worker thread, so that the event loop goes on meanwhile.
+    """Call `f(env)` in a worker thread, without blocking the event loop.
 
-    At most 40 such calls run at once, anyio's default limit; others wait. A thread cannot be stopped:
-    interruption waits for the call to return, unless it has yet to begin.
+    At most 40 such calls run at the same time, which is anyio's default limit. A thread cannot be
+    stopped, so an interruption waits until the call returns, unless the call has not begun.
     """
     return nodes.FromAsync(partial(_in_a_thread, f))
 
@@ -84,7 +84,7 @@ def from_blocking(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
 async def _in_a_thread(f: Callable[[Env], A], env: Env) -> A:
     limiter = to_thread.current_default_thread_limiter()
     turn = object()
-    # The wait for a turn can be interrupted, and only the call itself cannot.
+    # The wait for a free thread can be interrupted; only the call itself cannot.
     await limiter.acquire_on_behalf_of(turn)
     try:
         return await shielded(to_thread.run_sync(f, env, limiter=anyio.CapacityLimiter(1)))
@@ -93,7 +93,7 @@ async def _in_a_thread(f: Callable[[Env], A], env: Env) -> A:
 
 
 def from_result(result: Result[A, E]) -> Effect[object, E, A]:
-    """Yields the value of a `Success`, or fails with the error of a `Failure`."""
+    """Yield the value of a `Success`, or fail with the error of a `Failure`."""
     if isinstance(result, Success):
         return nodes.Pure(result.unwrap())
     return nodes.Fail(result.failure())
@@ -124,7 +124,7 @@ def attempt(
 @overload
 def attempt(f: Callable[[Env], A], /, *exception_types: type[X1]) -> Effect[Env, X1, A]: ...
 def attempt(f: Callable[[Any], Any], /, *exception_types: type[Exception]) -> Effect[Any, Any, Any]:
-    """Calls `f(env)`, plain or async, and turns the exceptions that are named into failures.
+    """Call `f(env)`, plain or async, and turn the named exceptions into failures.
 
     Any other exception is a defect.
 
@@ -134,7 +134,7 @@ def attempt(f: Callable[[Any], Any], /, *exception_types: type[Exception]) -> Ef
         <Failure: invalid literal for int() with base 10: 'twelve'>
     """
     if not exception_types:
-        raise TypeError("attempt() needs the exceptions that it turns into failures")
+        raise TypeError("attempt() needs at least one exception class to turn into a failure")
     return nodes.Perform(partial(_attempt, f, exception_types), ("attempt", f, *exception_types))
 
 
@@ -155,7 +155,7 @@ async def _attempt(
 
 
 def suspend(f: Callable[[], Effect[Env, E, A]]) -> Effect[Env, E, A]:
-    """Makes the effect anew, by `f()`, each time that it is run."""
+    """Create the effect with `f()` each time that it is run."""
     return nodes.Suspend(lambda _: f(), ("suspend", f))
 
 
@@ -164,7 +164,7 @@ def ask() -> Effect[Env, Never, Env]: ...
 @overload
 def ask(environment: type[Env], /) -> Effect[Env, Never, Env]: ...
 def ask(environment: type[Env] | None = None, /) -> Effect[Any, Never, Any]:
-    """Yields the environment. The class is only there to tell the type checkers which one it is."""
+    """Yield the environment. The class only tells type checkers which one it is."""
     return _ASK
 
 
@@ -172,15 +172,15 @@ _ASK = nodes.Ask()
 
 
 def asks(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
-    """Yields `f(env)`: one part of the environment."""
+    """Yield `f(env)`: one part of the environment."""
     return nodes.FromFn(f)
 
 
 def sleep(seconds: float) -> Effect[object, Never, None]:
-    """Waits so many seconds of the run's clock.
+    """Wait for this many seconds of the run's clock.
 
-    In a durable run, between steps, the time of waking up is recorded: a resumed run waits only for
-    what is left.
+    Between the steps of a durable run, the end of the wait is recorded: a resume waits only for the
+    remaining time.
     """
 
     async def perform(_env: object, scope: Scope) -> None:
@@ -190,26 +190,26 @@ def sleep(seconds: float) -> Effect[object, Never, None]:
 
 
 def never() -> Effect[object, Never, Never]:
-    """Never ends, unless it is interrupted."""
+    """Wait until interrupted."""
     return nodes.FromAsync(lambda _: anyio.sleep_forever())
 
 
 def now() -> Effect[object, Never, datetime]:
-    """The time of day, aware, in UTC.
+    """Yield the time of day, aware, in UTC.
 
-    In a durable run, between steps, what it gave is recorded: a resumed run sees the same time.
-    Inside a step it is the real time, as the step's output is what is recorded.
+    Between the steps of a durable run, the value is recorded: a resume yields the same time. Inside a
+    step it is the real time, because the step is recorded as a whole.
     """
     return _observed("now", lambda scope: scope.clock.now())
 
 
 def random() -> Effect[object, Never, float]:
-    """A random number from 0.0 up to but not 1.0. Recorded as `now` is."""
+    """Yield a random number x with 0.0 <= x < 1.0. Recorded like `now`."""
     return _observed("random", lambda _: take_random())
 
 
 def uuid() -> Effect[object, Never, UUID]:
-    """A random UUID (version 4). Recorded as `now` is."""
+    """Yield a random UUID (version 4). Recorded like `now`."""
     return _observed("uuid", lambda _: uuid4())
 
 

@@ -1,4 +1,4 @@
-"""An effect as text, much as it was written, so that one that was never run can be recognised."""
+"""Effects as text, close to how they were written, so that one that was never run can be found."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HIDDEN = ("source", "note", "trail")
 
 
 def describe(effect: Any, depth: int = _DEPTH) -> str:
-    """An effect on one line, down to a bounded depth."""
+    """Return an effect on one line, down to a bounded depth."""
     if depth <= 0:
         return "..."
     shown: tuple[Any, ...] = getattr(effect, "shown", ())
@@ -52,7 +52,7 @@ def describe(effect: Any, depth: int = _DEPTH) -> str:
     if kind in _METHODS:
         return _call(_METHODS[kind], [effect.source, *parts], depth)
     if "source" in slots:
-        # What surrounds an effect without being asked for it: a shield, a scope.
+        # Wrappers that the user did not write: a shield, a scope.
         return describe(effect.source, depth)
     if kind in ("FromFn", "FromAsync"):
         name = {"FromFn": "from_fn", "FromAsync": "from_async"}[kind]
@@ -61,14 +61,14 @@ def describe(effect: Any, depth: int = _DEPTH) -> str:
 
 
 def describe_call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The call of a function, as it would be written."""
+    """Return the call of a function as it would be written."""
     shown = [_short(part, 1) for part in args]
     shown += [f"{name}={_short(part, 1)}" for name, part in kwargs.items()]
     return f"{getattr(function, '__name__', None) or repr(function)}({', '.join(shown)})"
 
 
 def _call(name: str, arguments: Sequence[Any], depth: int) -> str:
-    """`source.name(arguments)` if there is a source, or else `name(arguments)`."""
+    """Return `source.name(arguments)` if there is a source, otherwise `name(arguments)`."""
     if arguments and isinstance(arguments[0], Effect):
         inner = ", ".join(_short(part, depth - 2) for part in arguments[1:])
         return f"{describe(arguments[0], depth - 1)}.{name}({inner})"
@@ -76,7 +76,7 @@ def _call(name: str, arguments: Sequence[Any], depth: int) -> str:
 
 
 def _short(part: Any, depth: int) -> str:
-    """A function or a class by its name, an effect as far as depth allows, anything else bounded."""
+    """Return the name of a function or class, an effect down to `depth`, or a bounded `repr`."""
     if isinstance(part, Effect):
         return describe(part, depth)
     if isinstance(part, list | tuple):

@@ -1,7 +1,7 @@
-"""Generator notation: write a workflow top to bottom, and let the type checkers follow it.
+"""Generator notation: write effects from top to bottom, with types that checkers follow.
 
-The notation is from Haskell's `do`; that `yield from` makes it typed in Python was shown by the
-`stateless` library.
+The notation comes from Haskell's `do`. The `stateless` library showed that `yield from` makes it typed
+in Python.
 """
 
 from __future__ import annotations
@@ -29,10 +29,16 @@ Do: TypeAlias = Generator[Effect[Env, E, Any], Any, A]
 def do(
     function: Callable[P, Generator[Effect[Env, E, Any], Any, A]],
 ) -> Callable[P, Effect[Env, E, A]]:
-    """Make a function that returns an effect out of a generator function that yields effects.
+    """Turn a generator function that yields effects into a function that returns an effect.
 
-    `value = yield from effect` runs an effect and gives its value; a failure ends the body, after its
-    `finally` blocks, which must not yield. A defect can be caught by `except` like any exception.
+    `value = yield from effect` runs the effect and returns its value. A failure is raised there: the
+    error itself if it is an exception, otherwise an `EffectError` around it. So `try`, `except`, `else`
+    and `finally` work, and `finally` may yield effects. An exception that the body raises is a failure
+    if the annotation declares its class, otherwise a defect.
+
+    A cancellation closes the body. If an operator such as `timeout` cancelled it, a `finally` block that
+    yields an effect then is a defect: use `on_exit` or `bracket`, which also run after a cancellation.
+    See docs/errors.md.
 
     Example:
         >>> from effectflow import Do, do, pure
@@ -47,8 +53,8 @@ def do(
 
     if not inspect.isgeneratorfunction(function):
         raise TypeError(
-            f"@do needs a generator function, and {function!r} is none: it has to have a `yield from`; "
-            "a function that returns an effect needs no @do"
+            f"@do needs a generator function, and {function!r} has no `yield from`; a function that "
+            "returns an effect needs no @do"
         )
 
     remember_body(function)

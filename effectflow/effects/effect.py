@@ -39,14 +39,14 @@ C = TypeVar("C")
 class Effect(Generic[Env, E, A]):
     """Work that needs an `Env`, may fail with an `E`, and otherwise yields an `A`.
 
-    An effect is an immutable value. Nothing happens until it is run, and it may be run many times,
-    also at once. It ends in one of three ways:
+    An effect is an immutable value. Nothing happens until it is run, and it may be run many times, also
+    concurrently. It ends in one of three ways:
 
     - *success* or *failure*: a `Result`, which `run` returns;
-    - *defect*: an exception that no effect declared; `run` raises it as itself;
+    - *defect*: an exception that no effect declared; `run` raises it unchanged;
     - *interruption*: the backend's cancellation, which is never swallowed.
 
-    The idea, and most names, are from ZIO and from Rust's Stillwater.
+    The idea and most names come from ZIO and from Stillwater, a Rust library.
 
     Example:
         >>> from effectflow import pure
@@ -67,14 +67,14 @@ class Effect(Generic[Env, E, A]):
         """Run this effect in the current task and return its `Result`.
 
         Parameters:
-            env: what the effect asks for.
-            clock: tells the time and sleeps; the machine's own if not given.
-            observer: is told of named effects and steps.
-            finalizer_deadline: seconds that each finalizer may take before it is ended with a
-                TimeoutError, so that one that hangs does not hang a cancelled run. No limit if None.
+            env: the environment that the effect needs.
+            clock: tells the time and sleeps; the system clock by default.
+            observer: receives the begin and end of named effects and steps.
+            finalizer_deadline: the seconds after which a finalizer is cancelled with a TimeoutError, so
+                that it cannot block a cancelled run. No limit if None.
 
-        Defects propagate as the exceptions that they are. Cancelling the task that runs it runs
-        every finalizer, shielded, and lets the cancellation go on.
+        Raises defects unchanged. If the task is cancelled, all finalizers run, shielded, and the
+        cancellation continues.
         """
         scope = root_scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
         outcome = await interpret(self, env, scope)
@@ -92,7 +92,7 @@ class Effect(Generic[Env, E, A]):
     ) -> A:
         """Run this effect and return its value; see `run`.
 
-        Raises the error of a failure, or `EffectError` around it when it is no exception.
+        Raises the error of a failure, or an `EffectError` around it if it is not an exception.
         """
         scope = root_scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
         outcome = await interpret(self, env, scope)
@@ -101,7 +101,7 @@ class Effect(Generic[Env, E, A]):
         show_trail(outcome.error, outcome.trail)
         if isinstance(outcome.error, Exception):
             raise outcome.error
-        raised: EffectError[object] = EffectError(outcome.error)
+        raised = EffectError(outcome.error)
         for message in outcome.trail:
             raised.add_note(message)
         raise raised
@@ -135,31 +135,28 @@ class Effect(Generic[Env, E, A]):
     def and_then(
         self: Effect[Env2, E, A], f: Callable[[A], Effect[Env2, E2, B]]
     ) -> Effect[Env2, E | E2, B]:
-        """Go on with the effect that `f` makes of the value (monadic bind)."""
+        """Continue with the effect `f(value)` (monadic bind)."""
         return nodes.AndThen(self, f)
 
     def or_else(
         self: Effect[Env2, E, A], f: Callable[[E], Effect[Env2, E2, B]]
     ) -> Effect[Env2, E2, A | B]:
-        """Go on with the effect that `f` makes of the error."""
+        """Continue with the effect `f(error)` after a failure."""
         return nodes.OrElse(self, f)
 
     def tap(
         self: Effect[Env2, E, A], f: Callable[[A], Effect[Env2, E2, object]]
     ) -> Effect[Env2, E | E2, A]:
-        """Run the effect that `f` makes of the value, and keep the value.
-
-        A failure of that effect is a failure of the whole.
-        """
+        """Run the effect `f(value)`, and keep the value. Its failure is a failure of the whole."""
         return nodes.AndThen(self, lambda value: nodes.Map(f(value), lambda _: value))
 
     def tap_err(
         self: Effect[Env2, E, A], f: Callable[[E], Effect[Env2, E2, object]]
     ) -> Effect[Env2, E | E2, A]:
-        """Run the effect that `f` makes of the error, and fail with the error still.
+        """Run the effect `f(error)` after a failure, then fail with the same error.
 
-        A failure of that effect takes the place of the error. In a durable run, a step of that effect
-        settles the error: a resume fails with it again, instead of running what failed.
+        A failure of that effect replaces the error. In a durable run, a step of that effect settles the
+        failure: a resume fails with it again instead of repeating the failed step.
         """
 
         return nodes.TapErr(self, f)
@@ -167,7 +164,7 @@ class Effect(Generic[Env, E, A]):
     def zip(
         self: Effect[Env2, E, A], other: Effect[Env2, E2, B]
     ) -> Effect[Env2, E | E2, tuple[A, B]]:
-        """Run this effect, then another, and yield both values. See `par` for side by side."""
+        """Run this effect, then another, and yield both values. `par` runs them in parallel."""
         return nodes.AndThen(self, lambda a: nodes.Map(other, lambda b: (a, b)))
 
     def zip_with(
@@ -186,11 +183,11 @@ class Effect(Generic[Env, E, A]):
         error_type: type[X],
         handler: Callable[[X], Effect[Env2, E2, B]],
     ) -> Effect[Env2, E | E2, A | B]:
-        """Go on with the effect that `handler` makes of an error of this class; let others pass.
+        """Continue with the effect `handler(error)` after an error of this class. Others pass.
 
-        Python's types cannot take one class out of a union of type variables, so the type still has
-        all of `E`. Where it matters that an error is gone, use `or_else` with a function that tells
-        the errors apart by `match` or `isinstance`: the checkers follow that.
+        Python's type system cannot remove one class from a union of type variables, so the type keeps
+        all of `E`. To narrow it, use `result()`, or `or_else` with a function that distinguishes the
+        errors by `match` or `isinstance`.
 
         Example:
             >>> from effectflow import fail, pure
@@ -214,11 +211,11 @@ class Effect(Generic[Env, E, A]):
         return nodes.OrElse(self, lambda _: effect)
 
     def context(self: Effect[Env2, E2, A2], message: str) -> Effect[Env2, E2, A2]:
-        """Say what was being done: for the trail of failures, and the notes of defects.
+        """Describe what this effect does, for the trail of failures and the notes of defects.
 
         A trail reads from inner to outer. It stays with a failure through `map_err`, parallel operators
-        and `retry`, and shows as notes (PEP 678) on an error that is an exception, on what
-        `run_or_raise` raises, and as a value by `traced`.
+        and `retry`. It is shown as notes (PEP 678) on exceptions and on what `run_or_raise` raises;
+        `traced` returns it as a value.
         """
         return nodes.Context(self, message)
 
@@ -233,14 +230,15 @@ class Effect(Generic[Env, E, A]):
         return nodes.Traced(self)
 
     def named(self: Effect[Env2, E2, A2], name: str) -> Effect[Env2, E2, A2]:
-        """Give it a name: for notes on defects, for `repr`, and for the observer of the run."""
+        """Name this effect, for notes on defects, for `repr`, and for the observer of the run."""
         return nodes.Named(self, name, f"in {name!r}")
 
     def timeout(self: Effect[Env2, E2, A2], seconds: float) -> Effect[Env2, E2 | TimedOut, A2]:
-        """Cancel this effect after so many seconds of the run's clock, and fail with TimedOut.
+        """Cancel this effect after this many seconds of the run's clock, and fail with TimedOut.
 
-        Its finalizers have run by then. An effect that has ended in time is not failed. In a durable
-        run that it timed out is recorded: a resumed run does not try again.
+        Its finalizers have run by then. In a durable run the absolute deadline is recorded, so a resume
+        waits only for the remaining time. An expired timeout that the workflow went on from stands. If
+        it ended the run, a resume sets a new deadline.
         """
         return timeout(self, seconds)
 
@@ -267,19 +265,21 @@ class Effect(Generic[Env, E, A]):
         when: Callable[[Any], bool] | None = None,
         on_retry: Callable[[FailedAttempt[Any]], Effect[Any, Never, object] | None] | None = None,
     ) -> Effect[Any, Any, Any]:
-        """Run this effect again while it fails, as the policy says.
+        """Run this effect again while it fails, according to the policy.
 
-        Defects and interruptions are not retried. In a durable run, between steps, each decision is
-        recorded and when its delay ends: a resumed run waits only for what is left. If giving up ended
-        the run, a resume tries the last attempt again.
+        Defects and interruptions are not retried. In a durable run each decision is recorded with the
+        end of its delay, so a resume waits only for the remaining time. If giving up ended the run, a
+        resume repeats the last attempt. Every attempt of a step in this effect is a separate step with
+        its own idempotency key; `@step(retry=policy)` uses one key for all attempts.
 
         Parameters:
-            policy: how often, and after which delays.
-            when: whether an error is worth another attempt; one that is not ends it as itself.
-            on_retry: is told of each failed attempt, the last one included; it may give an effect,
-                which is run and must not fail: that would be a defect, raised as TypeError.
+            policy: the number of attempts and their delays.
+            when: whether an error is worth another attempt. Other errors are failures immediately.
+            on_retry: receives each failed attempt, including the last one. It may return an effect,
+                which is run and must not fail; a failure is a defect, raised as TypeError.
 
-        Fails with RetryExhausted when the policy allows no more. A policy without a bound is refused.
+        Fails with RetryExhausted when the policy allows no more attempts. Raises ValueError for a policy
+        without a bound.
 
         Example:
             >>> from effectflow import RetryPolicy, fail
@@ -290,10 +290,10 @@ class Effect(Generic[Env, E, A]):
         return retry(self, policy, when, on_retry)
 
     def collecting(self: Effect[Env2, E2, A2]) -> Effect[Env2, E2, tuple[A2, list[object]]]:
-        """Yield the value together with the events that were emitted, in order.
+        """Yield the value together with the emitted events, in order.
 
-        Those of an effect that ends otherwise go to the listener further out; to have them with a
-        failure, write `effect.result().collecting()`. Steps that a resume skips emit none again.
+        If the effect yields no value, its events go to the next outer listener. To receive them with a
+        failure, use `effect.result().collecting()`. Steps that a resume skips emit no events.
         """
         return collecting(self)
 
@@ -301,10 +301,11 @@ class Effect(Generic[Env, E, A]):
         self: Effect[Env2, E2, A2],
         f: Callable[[Any], Effect[Env2, Never, object] | Awaitable[object] | None],
     ) -> Effect[Env2, E2, A2]:
-        """Give each event to `f` at once; the emitter goes on when `f` has taken it.
+        """Pass each event to `f` immediately. The emitter continues when `f` has taken the event.
 
-        Nothing is buffered. `f` may be a plain function, an async one, or one that makes an effect;
-        if that fails, it is a defect, a TypeError. It may emit to the listener further out itself.
+        Nothing is buffered. `f` may be a plain function, an async function, or one that returns an
+        effect. A failure of that effect is a defect, raised as TypeError. `f` may emit to the next
+        outer listener.
 
         Example:
             >>> from effectflow import emit
@@ -320,20 +321,20 @@ class Effect(Generic[Env, E, A]):
         return nodes.Reify(self)
 
     def local(self, f: Callable[[Env2], Env]) -> Effect[Env2, E, A]:
-        """Run this effect in an environment made from the outer one."""
+        """Run this effect in the environment `f(outer environment)`."""
         return nodes.Local(self, f)
 
     def provide(self, env: Env) -> Effect[object, E, A]:
-        """Run this effect in this environment, whatever the outer one is."""
+        """Run this effect in the given environment instead of the outer one."""
         return nodes.Local(self, lambda _: env)
 
     def on_executor(
         self: Effect[Any, E2, A2], executor: Executor
     ) -> Effect[Any, E2 | ExecutorError, A2]:
-        """Run this effect where the executor runs things, in the environment that is there.
+        """Run this effect where the executor runs work, in the environment of the worker.
 
-        The effect itself travels. `executor.apply(function, item)` is lighter for many items: there
-        only the item does, and the effect is made where it runs.
+        The whole effect is sent. `executor.apply(function, item)` is cheaper for many items: it sends
+        only the item, and the worker creates the effect.
         """
         return executor.apply(nodes.itself, self)
 
@@ -342,13 +343,13 @@ class Effect(Generic[Env, E, A]):
         finalizer: Effect[Env2, Never, object]
         | Callable[[Exit[A2, E2]], Effect[Env2, Never, object]],
     ) -> Effect[Env2, E2, A2]:
-        """Run `finalizer` once this effect has ended, however it ended, exactly once.
+        """Run `finalizer` exactly once when this effect has ended, however it ended.
 
-        `finalizer` is an effect, or a function that is told how it ended and makes one. It is
-        shielded from cancellation. A defect of a finalizer is added as a note where the effect
-        itself ended in a defect or an interruption, and is raised where it did not. In a durable run,
-        its steps settle a failure, as those of `tap_err` do. If the run is interrupted from outside,
-        it ends where it comes to a step, which is left to the resume.
+        `finalizer` is an effect, or a function that receives the `Exit` and returns one. It is shielded
+        from cancellation. If the effect ended in a defect or an interruption, a defect of the finalizer
+        is added as a note; otherwise it is raised. In a durable run, the steps of a finalizer settle a
+        failure, like those of `tap_err`. If the run is stopped from outside, the finalizer ends before
+        its next step, and the resume executes that step.
         """
         if not isinstance(finalizer, Effect):
             return nodes.OnExit(self, finalizer)
@@ -364,7 +365,7 @@ class Effect(Generic[Env, E, A]):
         retryable: bool | Callable[[E2], bool] | None = None,
         at_most_once: bool = False,
     ) -> Effect[Env2, E2, A2]:
-        """Make this effect a durable step: `with_checkpointing(step, self, ...)`, which see."""
+        """Make this effect a durable step. Same as `with_checkpointing(step, self, ...)`."""
         return Effect.make_durable(
             step,
             self,
@@ -375,17 +376,17 @@ class Effect(Generic[Env, E, A]):
         )
 
     make_durable: ClassVar[Callable[..., Effect[Any, Any, Any]]]
-    """`with_checkpointing`, set by the checkpoints: a layer that this one does not know."""
+    """`with_checkpointing`. The checkpoint layer sets it, because this layer must not import it."""
 
     def __iter__(self: Effect[Env2, E2, A2]) -> Generator[Effect[Env2, E2, Any], Any, A2]:
-        """Lets `value = yield from effect` have the type of the effect's value in a `@do` body."""
+        """Give `value = yield from effect` the type of the effect's value in a `@do` body."""
         return (yield self)
 
     def __repr__(self) -> str:
         return describe(self)
 
 
-# Nodes derive from Effect and its methods make nodes, so these come once the class is there.
+# Nodes derive from Effect, and its methods create nodes, so these imports follow the class.
 from effectflow.effects import nodes  # noqa: E402
 from effectflow.effects.describe import describe  # noqa: E402
 from effectflow.effects.events import collecting, into_sink  # noqa: E402

@@ -1,4 +1,4 @@
-"""The errors that effects of this package fail with, and what ends a run past every handler."""
+"""The errors of effects, and the exceptions that end a run past every handler."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ __all__ = [
 E = TypeVar("E")
 
 
-class EffectError(Exception, Generic[E]):
-    """A typed failure that is no exception itself, as `run_or_raise` raises it.
+class EffectError(Exception):
+    """Wraps a failure that is not an exception, where it must be raised: `error` is the failure.
 
-    `error` is the failure.
+    `run_or_raise` raises it, and `@do` bodies receive it at the `yield from` of the failed effect.
     """
 
-    def __init__(self, error: E) -> None:
+    def __init__(self, error: object) -> None:
         self.error = error
-        super().__init__(f"the effect failed with {error!r}")
+        super().__init__(error)
+
+    def __str__(self) -> str:
+        return f"the effect failed with {self.error!r}"
 
 
 class TimedOut(Exception):
-    """An effect was cancelled because it took longer than `seconds`."""
+    """The effect was cancelled because it took longer than `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -43,11 +46,11 @@ class TimedOut(Exception):
 
 
 class RetryExhausted(Exception, Generic[E]):
-    """An effect failed as often as its retry policy allows.
+    """The effect failed as often as its retry policy allows.
 
     Attributes:
-        error: what it failed with the last time.
-        attempts: how often it was run.
+        error: the error of the last attempt.
+        attempts: the number of attempts.
         elapsed: seconds from the beginning of the first attempt to the end of the last.
     """
 
@@ -55,34 +58,35 @@ class RetryExhausted(Exception, Generic[E]):
         self.error = error
         self.attempts = attempts
         self.elapsed = elapsed
-        super().__init__(
-            f"it failed {attempts} times within {elapsed:.1f} s, at last with {error!r}"
-        )
+        super().__init__(error, attempts, elapsed)
+
+    def __str__(self) -> str:
+        return f"it failed {self.attempts} times within {self.elapsed:.1f} s, at last with {self.error!r}"
 
 
 class EmptyRace(Exception):
-    """A race was run among no effects, so that nobody could win it."""
+    """A race was run without effects."""
 
     def __init__(self) -> None:
         super().__init__("a race needs at least one effect")
 
 
 class ExecutorError(Exception):
-    """Work that was sent to an executor had no end there, so nothing is known of how it would end.
+    """Work that was sent to an executor did not end there, so its outcome is unknown.
 
     ExecutorError
     ├── WorkerLost     the process that ran the item died, as often as the executor tries
-    └── ExecutorLost   the executor itself is gone: closed, or its cluster is out of reach
+    └── ExecutorLost   the executor is gone: closed, or its cluster cannot be reached
     """
 
 
 class WorkerLost(ExecutorError):
-    """Every worker process that was given an item died.
+    """Every worker process that received an item died.
 
     Attributes:
-        item: what the function was called with, shortened.
-        attempts: how many worker processes it was given to, one after another.
-        reason: how the last of them ended.
+        item: the argument of the function, shortened.
+        attempts: the number of worker processes that received it, one after another.
+        reason: how the last one ended.
     """
 
     def __init__(self, item: str, attempts: int, reason: str) -> None:
@@ -101,21 +105,18 @@ class WorkerLost(ExecutorError):
 
 
 class ExecutorLost(ExecutorError):
-    """The executor is gone, and with it everything that ran there.
-
-    `reason` says what happened.
-    """
+    """The executor is gone, and with it all work that ran there. `reason` tells what happened."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"{reason}. What was under way is to be run again: resume the run when the executor is back"
+            f"{reason}. The work in progress must run again: resume the run when the executor is back"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class TracedError(Generic[E]):
-    """An error, and the contexts that it has crossed, from inner to outer."""
+    """An error and the contexts that it crossed, from inner to outer."""
 
     error: E
     trail: tuple[str, ...]
@@ -125,10 +126,10 @@ class TracedError(Generic[E]):
 
 
 class Halt(BaseException):
-    """Ends a durable run, finalizers apart, because it cannot be recorded any further.
+    """Ends a durable run after its finalizers, because nothing more can be recorded.
 
-    Like a cancellation it is no `Exception`, so that a body cannot catch it by accident and go on from a
-    state that is not recorded. `reason` is the error that `start` or `resume` reports.
+    Like a cancellation, it is not an `Exception`, so a body cannot catch it by accident and continue
+    from an unrecorded state. `reason` is the error that `start` or `resume` reports.
     """
 
     def __init__(self, reason: Exception) -> None:
@@ -137,10 +138,10 @@ class Halt(BaseException):
 
 
 class LeftToResume(Halt):
-    """Ends a finalizer before its next step, since the run around it is being stopped from outside."""
+    """Ends a finalizer before its next step, because the run is being stopped from outside."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(RuntimeError(f"the run is being stopped: {what} is left to its resume"))
+        super().__init__(RuntimeError(f"the run is being stopped: a resume will do {what}"))
 
 
 class NotAcquired(BaseException):
@@ -148,9 +149,9 @@ class NotAcquired(BaseException):
 
 
 class Parked(BaseException):
-    """Ends a flow of a plan: what comes next would change something.
+    """Ends a flow of a plan, because its next operation would change something.
 
-    `reason` says what it is; None if it is the next step of the flow.
+    `reason` names the operation; None if it is the next step of the flow.
     """
 
     def __init__(self, reason: str | None = None) -> None:

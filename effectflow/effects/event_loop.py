@@ -1,7 +1,7 @@
-"""Between other threads and the running event loop, asyncio's or trio's.
+"""What anyio does not offer about the running event loop, asyncio's or trio's.
 
-`anyio.from_thread` with an `anyio.Event` would do; this costs a third, and the other thread does not
-wait.
+For calls from other threads, `anyio.from_thread` with an `anyio.Event` would work, but costs three times
+as much, and makes the other thread wait.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 
 if TYPE_CHECKING:
-    # Twelve milliseconds to import, which a program that runs on trio need not spend.
+    # Importing it takes twelve milliseconds, which a program on trio does not need to spend.
     import asyncio
 
 __all__ = [
@@ -42,15 +42,15 @@ A = TypeVar("A")
 
 
 class CallSoon(Protocol):
-    """Calls a function soon in the event loop that it belongs to; safe from any thread."""
+    """Calls a function soon in its event loop. Any thread may use it."""
 
     def __call__(self, callback: Callable[..., object], /, *arguments: object) -> object: ...
 
 
 def call_soon_from_threads() -> CallSoon:
-    """The running event loop's own way to be called from other threads.
+    """Return the function with which other threads call into the running event loop.
 
-    Calling it after the loop was closed raises RuntimeError.
+    It raises RuntimeError after the loop was closed.
     """
     import asyncio
 
@@ -62,7 +62,7 @@ def call_soon_from_threads() -> CallSoon:
 
 
 def running_backend() -> Literal["asyncio", "trio"]:
-    """The event loop that runs here."""
+    """Return the running event loop."""
     import asyncio
 
     try:
@@ -76,15 +76,15 @@ _background: set[Any] = set()
 
 
 def spawn_background(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    """Start a task that belongs to the running event loop, and to nothing in it."""
+    """Start a task that belongs to the running event loop only, and to no task group."""
     if running_backend() == "trio":
-        # Imported by now, without this package needing it.
+        # The running program has imported it already; this package does not depend on it.
         sys.modules["trio"].lowlevel.spawn_system_task(work)
         return
     import asyncio
 
     task = asyncio.get_running_loop().create_task(work())
-    # The loop itself keeps weak references only.
+    # The loop itself keeps only weak references.
     _background.add(task)
     task.add_done_callback(_background.discard)
 
@@ -92,7 +92,7 @@ def spawn_background(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
 async def shielded(
     work: Coroutine[Any, Any, A], on_cancellation: Callable[[], object] | None = None
 ) -> A:
-    """Return the result of `work`, which no cancellation cuts off: one that comes meanwhile is raised later.
+    """Return the result of `work`, shielded from cancellation. A cancellation meanwhile is raised later.
 
     `on_cancellation` is as in `run_to_the_end`.
     """
@@ -105,12 +105,11 @@ async def shielded(
 async def run_to_the_end(
     work: Coroutine[Any, Any, A], on_cancellation: Callable[[], object] | None = None
 ) -> tuple[A, BaseException | None]:
-    """Return the result of `work`, and the cancellation that came meanwhile and is to be raised.
+    """Return the result of `work`, and the cancellation that arrived meanwhile and must be raised.
 
-    On asyncio it runs in a task of its own, since a task that is cancelled by asyncio itself, and not
-    by a scope of anyio's, cannot be shielded in any other way; `on_cancellation` is called when that
-    happens. On trio, and with anyio's scopes, a cancellation that came meanwhile is raised by the next
-    wait.
+    On asyncio it runs in a separate task. There is no other way to shield it from a cancellation by
+    asyncio itself instead of an anyio scope. `on_cancellation` is called when that happens. On trio, and
+    with anyio scopes, the next wait raises a cancellation that arrived meanwhile.
     """
     import asyncio
 
@@ -138,7 +137,7 @@ async def run_to_the_end(
 async def _shielded_by_scope(work: Coroutine[Any, Any, A]) -> A:
     with anyio.CancelScope(shield=True):
         return await work
-    raise AssertionError("a scope that nobody cancels goes on")
+    raise AssertionError("a scope that is not cancelled continues")
 
 
 def is_cancellation(raised: BaseException) -> bool:
@@ -149,18 +148,18 @@ def is_cancellation(raised: BaseException) -> bool:
 _MARK = "_effectflow_is_cancelled"
 
 _OF_SCOPES = "Cancelled via cancel scope"
-"""How anyio begins the message of the cancellations that its scopes request."""
+"""The beginning of the message with which anyio's scopes cancel."""
 
 
 def mark_as_cancelled(raised: BaseException) -> None:
-    """Mark a cancellation as one that was asked for."""
+    """Mark a cancellation as requested."""
     setattr(raised, _MARK, True)
 
 
 def stray_cancellation(raised: BaseException) -> Exception | None:
-    """Return the defect that a `CancelledError` is if nothing has cancelled the running task.
+    """Return a defect for a `CancelledError` that was raised although nothing cancelled the running task.
 
-    A client library may raise one for a future of its own. asyncio would end the task in silence.
+    A client library may raise one because of its own future. asyncio would end the task silently.
     """
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or not isinstance(raised, asyncio.CancelledError):
@@ -175,19 +174,19 @@ def stray_cancellation(raised: BaseException) -> Exception | None:
         return None
     defect = RuntimeError(
         "an effect raised CancelledError, though nothing has cancelled it: a future or a task that it "
-        "awaited was cancelled elsewhere. Catch that where it happens, and fail with an error"
+        "awaited was cancelled elsewhere. Catch the error there, and fail with another one"
     )
     defect.__cause__ = raised
     return defect
 
 
 def has_been_cancelled_natively(raised: BaseException) -> bool:
-    """Return whether asyncio itself, and no scope of anyio's, has cancelled the running task."""
+    """Return whether asyncio itself, instead of an anyio scope, has cancelled the running task."""
     return running_backend() == "asyncio" and anyio.current_effective_deadline() != -math.inf
 
 
 async def cancel_natively() -> None:
-    """Cancel the running asyncio task, as one of its children was: not by a scope of anyio's."""
+    """Cancel the running asyncio task without an anyio scope, as one of its children was."""
     import asyncio
 
     task = asyncio.current_task()
@@ -198,9 +197,9 @@ async def cancel_natively() -> None:
 
 @types.coroutine
 def in_context(context: Context, work: Coroutine[Any, Any, A]) -> Generator[Any, Any, A]:
-    """The result of `work`, whose context variables are those of `context`, within the running task.
+    """Return the result of `work`, run in the current task with the context variables of `context`.
 
-    A task of its own would do the same, for ten times the price.
+    A separate task would do the same at ten times the cost.
     """
     step: Callable[[], Any] = partial(work.send, None)
     while True:
@@ -215,23 +214,23 @@ def in_context(context: Context, work: Coroutine[Any, Any, A]) -> Generator[Any,
 
 
 class Waiter(Protocol):
-    """Awaiting it ends once `wake` was called; a cancellation ends the wait as well.
+    """Can be awaited until `wake` is called. A cancellation ends the wait as well.
 
     Attributes:
-        call_soon: the way into its event loop from other threads.
+        call_soon: calls into its event loop from other threads.
     """
 
     call_soon: CallSoon
 
     def wake(self) -> None:
-        """End the wait. To be called within the event loop."""
+        """End the wait. Call it in the event loop."""
         ...
 
     def __await__(self) -> Generator[Any, Any, object]: ...
 
 
 def new_waiter() -> Waiter:
-    """A `Waiter` for the running task."""
+    """Return a `Waiter` for the running task."""
     import asyncio
 
     try:

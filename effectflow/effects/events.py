@@ -1,7 +1,7 @@
-"""A side channel: effects emit events, and whoever is around them listens.
+"""A side channel: effects emit events, and a listener around them receives these.
 
-Unlike a writer monad nothing is gathered on the way: each event reaches its listener before the effect
-goes on.
+Unlike in a writer monad, events are not gathered on the way: each one reaches its listener before the
+effect continues.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ A = TypeVar("A")
 
 
 def emit(event: object) -> Effect[object, Never, None]:
-    """Gives `event` to the listener around it, and waits until that has taken it.
+    """Pass `event` to the next outer listener, and wait until it has taken the event.
 
-    Without one, the event is dropped. In a durable run a step that is complete is not run again by a
-    resume, and so emits nothing again; what is emitted between steps is emitted again.
+    Without a listener, the event is dropped. A resume does not run completed steps again, so they emit
+    nothing. Events between steps are emitted again.
 
     Example:
         >>> from effectflow import emit, pure
@@ -45,12 +45,12 @@ def emit(event: object) -> Effect[object, Never, None]:
 
 
 def into_sink(source: Effect[Env, E, A], f: Callable[[Any], object]) -> Effect[Env, E, A]:
-    """Runs an effect with `f` as its listener; see `Effect.into_sink`."""
+    """Run an effect with `f` as its listener; see `Effect.into_sink`."""
 
     async def perform(env: Any, scope: Scope) -> Any:
         async def take(event: object) -> None:
             if scope.forbidden:
-                # A plan tells nothing to anybody.
+                # A plan passes no events on.
                 return
             taken: Any = f(event)
             if isinstance(taken, Effect):
@@ -64,7 +64,7 @@ def into_sink(source: Effect[Env, E, A], f: Callable[[Any], object]) -> Effect[E
 
 
 def collecting(source: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, list[object]]]:
-    """Runs an effect and gathers its events; see `Effect.collecting`."""
+    """Run an effect and gather its events; see `Effect.collecting`."""
 
     async def perform(env: Any, scope: Scope) -> Any:
         events: list[object] = []
@@ -82,7 +82,7 @@ def collecting(source: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, list[object
                 return nodes.Pure(None)
             return nodes.FromAsync(lambda _: pass_on(sink))
 
-        # A finalizer hands them over whichever way it ends early, and is shielded.
+        # A finalizer, because it is shielded and runs on every early end.
         listened = nodes.OnExit(source, hand_over)
         outcome = await interpret(listened, env, scope.with_sink(take))
         return outcome if outcome.__class__ is nodes.Failed else (outcome, events)
@@ -91,11 +91,11 @@ def collecting(source: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, list[object
 
 
 async def run_listener(what: str, effect: Effect[Any, Any, object], env: Any, scope: Scope) -> None:
-    """Run the effect that a listener returned. If it fails, that is a bug: its type says it cannot."""
+    """Run the effect that a listener returned. A failure is a bug, because its type excludes failures."""
     outcome = await interpret(effect, env, scope)
     if outcome.__class__ is nodes.Failed:
         error = outcome.error
         raise TypeError(
-            f"{what} failed with {error!r}, and it must not fail: let it handle that itself, "
-            "for instance by .fallback(None)"
+            f"{what} failed with {error!r}, and it must not fail: handle the error inside it, "
+            "for instance with .fallback(None)"
         ) from (error if isinstance(error, BaseException) else None)

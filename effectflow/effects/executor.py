@@ -1,4 +1,4 @@
-"""Where work runs, as a service: what an executor promises."""
+"""The protocol of executors, which decide where work runs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Item = TypeVar("Item")
 
 
 class Executor(Protocol):
-    """Runs effects somewhere: in this event loop, in other processes, on a cluster.
+    """Runs effects in this event loop, in other processes, or on a cluster.
 
-    The function and the item travel; the effect is made and run where the work is done, in the
-    environment that is there, and its value, its typed failure or its defect comes back.
+    The function and the item are sent. The effect is created and run by the worker, in the worker's
+    environment. Its value, failure or defect comes back.
     """
 
     def apply(
         self, function: Callable[[Item], Effect[Any, E, A]], item: Item
     ) -> Effect[Any, E | ExecutorError, A]:
-        """An effect of this process that runs `function(item)` where the executor runs things.
+        """Return an effect that runs `function(item)` where the executor runs work.
 
-        It ends as that one ends. Fails with an ExecutorError when it cannot know how that one ended:
-        WorkerLost concerns this item, ExecutorLost everything that runs there.
+        It ends as that effect ends. It fails with an ExecutorError if the outcome is unknown: WorkerLost
+        for this item, ExecutorLost for everything that ran there.
         """
         ...

@@ -1,6 +1,6 @@
-"""How an effect ended, as a finalizer is told.
+"""How an effect ended, as finalizers receive it.
 
-`Success` and `Failure` are those of `returns`; the other two are ours.
+`Success` and `Failure` are the classes of `returns`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """An exception that nobody declared: a bug."""
+    """An undeclared exception: a bug."""
 
     exception: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """The backend's cancellation, or whatever else ends a run from outside."""
+    """The backend's cancellation, or another exception that ends a run from outside."""
 
     cause: BaseException
 

@@ -24,7 +24,7 @@ P = ParamSpec("P")
 
 
 class Call:
-    """A function with all its arguments but the environment."""
+    """A function with all of its arguments except the environment."""
 
     __slots__ = ("args", "function", "kwargs")
 
@@ -43,7 +43,7 @@ class Call:
 
 
 class EffectDecorator(Generic[X]):
-    """What `@effect(errors=...)` is, before it is given the function."""
+    """The result of `@effect(errors=...)`, before it receives the function."""
 
     def __init__(self, errors: tuple[type[Exception], ...]) -> None:
         self._errors = errors
@@ -84,10 +84,10 @@ def effect(
     *,
     errors: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> Any:
-    """Make a function that returns an effect out of one that takes the environment and acts.
+    """Turn a function that takes the environment and acts into one that returns an effect.
 
-    `(env, *arguments)`, plain or async, becomes `(*arguments) -> Effect`. With `errors=`, a class or
-    a tuple of classes, those exceptions become typed failures; any other stays a defect.
+    `(env, *arguments)`, plain or async, becomes `(*arguments) -> Effect`. The exceptions in `errors=`, a
+    class or a tuple of classes, become typed failures. Any other exception is a defect.
 
     Example:
         >>> from effectflow import effect
@@ -113,7 +113,7 @@ def effect(
 def _described(
     make: Callable[..., Effect[Any, Any, Any]], errors: tuple[type[Exception], ...]
 ) -> Callable[..., Effect[Any, Any, Any]]:
-    """Let those who inspect the function see what it takes, without the environment, and its errors."""
+    """Make the parameters without the environment, and the errors, visible to inspection."""
     described: Any = make
     signature = inspect.signature(make)
     described.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])

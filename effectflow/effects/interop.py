@@ -1,7 +1,7 @@
-"""To and from the containers of `returns`: Maybe, FutureResult, RequiresContextFutureResult.
+"""Convert to and from the containers of `returns`: Maybe, FutureResult, RequiresContextFutureResult.
 
-`Result` needs no bridge: `from_result` takes one, and `effect.run` gives one. These are imported from
-here, `effectflow.effects.interop`, so that who does not use them does not load them.
+`Result` needs no conversion: `from_result` takes one, and `effect.run` returns one. Import these
+functions from here, `effectflow.effects.interop`; `import effectflow` does not load them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ A = TypeVar("A")
 
 
 def from_maybe(maybe: Maybe[A]) -> Effect[object, None, A]:
-    """Yields the value of a `Some`; fails with None for `Nothing`.
+    """Yield the value of a `Some`, or fail with None for `Nothing`.
 
     Example:
         >>> from returns.maybe import Nothing, Some
@@ -44,15 +44,15 @@ def from_maybe(maybe: Maybe[A]) -> Effect[object, None, A]:
 
 
 async def to_maybe(effect: Effect[Env, object, A], env: Env) -> Maybe[A]:
-    """Runs an effect: `Some` of its value, or `Nothing` if it failed."""
+    """Run an effect and return `Some` of its value, or `Nothing` if it failed."""
     return (await effect.run(env)).map(Some).value_or(Nothing)
 
 
 def from_future_result(f: Callable[[Env], FutureResult[A, E]]) -> Effect[Env, E, A]:
-    """Awaits `f(env)`. A `RequiresContextFutureResult` is such a function itself.
+    """Await `f(env)`. A `RequiresContextFutureResult` is such a function itself.
 
-    A FutureResult can be awaited only once, but an effect may run many times: so this takes what
-    makes one.
+    A FutureResult can be awaited only once, but an effect may run many times. So this takes a function
+    that creates one.
 
     Example:
         >>> from returns.future import FutureResult
@@ -61,17 +61,17 @@ def from_future_result(f: Callable[[Env], FutureResult[A, E]]) -> Effect[Env, E,
     """
 
     async def resolve(env: Env) -> Result[A, E]:
-        # An IOResult is an IO of a Result, which its type does not say.
+        # An IOResult is an IO of a Result, which its type does not tell.
         return unsafe_perform_io(cast(Any, await f(env)))
 
     return from_async(resolve).and_then(from_result)
 
 
 def to_future_result(effect: Effect[Env, E, A], env: Env) -> FutureResult[A, E]:
-    """What runs the effect in this environment when it is awaited; once."""
+    """Return an awaitable that runs the effect in this environment, once."""
     return FutureResult(effect.run(env))
 
 
 def to_requires_context(effect: Effect[Env, E, A]) -> RequiresContextFutureResult[A, E, Env]:
-    """What runs the effect in the environment that it is called with, and awaited."""
+    """Return a function of the environment that runs the effect when its result is awaited."""
     return RequiresContextFutureResult(lambda env: to_future_result(effect, env))

@@ -1,11 +1,15 @@
-"""The one loop that gives effects their meaning.
+"""The loop that runs effects.
 
-It keeps its own stack, so a chain of a million binds needs no recursion, and it runs in the caller's
-task, so cancellation, context variables and tracebacks are those of plain async code.
+It keeps its own stack, so a chain of a million binds needs no recursion. It runs in the caller's task,
+so cancellation, context variables and tracebacks are those of plain async code.
 
-What waits on the stack is the effect that goes on once its source has ended (`AndThen`, `OrElse`, ...),
-the generator of a `@do` body, a finalizer, or a `_Restore` that brings back an outer environment.
+The stack has the nodes that continue once their source has ended (`AndThen`, `OrElse`, ...), the
+generators of `@do` bodies, finalizers, and `_Restore`, which brings back an outer environment.
 """
+
+# Values, environments and errors of any type pass through this loop; pyright loses track of `Any` in it.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -81,7 +85,7 @@ class _Restore:
 
 
 class _Again:
-    """Goes on with a failure once the handler that was told of it has ended."""
+    """Continues with a failure once the handler that observed it has ended."""
 
     __slots__ = ("failed",)
 
@@ -102,7 +106,7 @@ class _Finalizer:
 class _Thrown:
     """The exceptions that were thrown into a body last, and the failures that they stand for.
 
-    A body may raise one of them later on, after other effects: it is still what it was.
+    A body may raise one of them later, after other effects. It then keeps its kind.
     """
 
     __slots__ = ("body", "recent")
@@ -115,11 +119,11 @@ class _Thrown:
 async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
     """Run an effect. Return its value, or a `Failed` around its error.
 
-    One long function on purpose: a call for each kind of node would double the price of a bind.
+    It is one long function on purpose: a call for each kind of node would double the cost of a bind.
     """
     current: Any = effect
     if current.__class__ is Pure:
-        # Many children of parallel operators are no more than this.
+        # Many children of parallel operators are nothing else.
         return current.value
     stack: list[Any] = []
     value: Any = None
@@ -204,7 +208,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                 else:
                     raise TypeError(_not_an_effect(current))
 
-                # Up: hand the value, or the failure, to whatever waits for it.
+                # Up: pass the value or the failure to what waits on the stack.
                 while stack:
                     frame = stack.pop()
                     kind = frame.__class__
@@ -287,7 +291,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
 
 
 async def _acquire(bracket: Bracket, env: Any, scope: Scope) -> tuple[Any, BaseException | None]:
-    """Return the resource, or a `Failed`, and the cancellation that came meanwhile."""
+    """Return the resource or a `Failed`, and the cancellation that arrived meanwhile."""
     inside = scope.shielded()
     inside.acquisition = Acquisition(scope.operators)
     if scope.forbidden:
@@ -303,7 +307,7 @@ async def _acquire(bracket: Bracket, env: Any, scope: Scope) -> tuple[Any, BaseE
 
 
 def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> OnExit:
-    """Return the use of a resource, which is released when that has ended."""
+    """Return the use of a resource, which releases the resource when it ends."""
 
     async def check(_env: Any, _scope: Scope) -> None:
         # A cancellation during the acquisition takes effect before the use begins.
@@ -311,13 +315,13 @@ def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> O
             raise cancelled
         await anyio.lowlevel.checkpoint_if_cancelled()
 
-    # Made late: if `use` raises before it returns an effect, the resource is released, too.
+    # Created late, so that the resource is released even if `use` raises before it returns an effect.
     use = AndThen(Perform(check), lambda _: bracket.use(resource))
     return OnExit(use, lambda _: bracket.release(resource), "bracket")
 
 
 def _throw_failure(thrown: _Thrown, failed: Failed) -> tuple[Any, Any]:
-    """Raise a failure in a body where it yields. Return what to go on with: an effect, or an outcome."""
+    """Raise a failure in a body, at its `yield`. Return the next effect, or None and an outcome."""
     error = failed.error
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         raised: Exception = error
@@ -332,12 +336,12 @@ def _throw_failure(thrown: _Thrown, failed: Failed) -> tuple[Any, Any]:
     except Exception as left:
         return None, _left(thrown, left)
     finally:
-        # The same error may be raised again and again: it must not grow.
+        # The same error may be raised many times, and its traceback must not grow.
         _restore(raised, traceback, context)
 
 
 def _resume(thrown: _Thrown, value: Any) -> tuple[Any, Any]:
-    """Send a value to a body that has handled a failure before. Return as `_throw_failure` does."""
+    """Send a value to a body that handled a failure before. Return the same as `_throw_failure`."""
     try:
         return thrown.body.send(value), None
     except StopIteration as stop:
@@ -347,7 +351,7 @@ def _resume(thrown: _Thrown, value: Any) -> tuple[Any, Any]:
 
 
 def _left(thrown: _Thrown, left: Exception) -> Failed:
-    """Return the failure as which an exception leaves a body. Raise it if it is a defect."""
+    """Return the failure that an exception is when it leaves a body. Raise it if it is a defect."""
     for raised, failed in thrown.recent:
         if raised is left:
             if failed is None:
@@ -358,23 +362,21 @@ def _left(thrown: _Thrown, left: Exception) -> Failed:
     raise left
 
 
-def _restore(
-    raised: BaseException, traceback: Any, context: BaseException | None
-) -> None:
+def _restore(raised: BaseException, traceback: Any, context: BaseException | None) -> None:
     try:
         raised.__traceback__ = traceback
         raised.__context__ = context
     except AttributeError:
-        # A frozen data class.
+        # A frozen dataclass.
         pass
 
 
 async def _unwind(
     stack: list[Any], raised: BaseException, env: Any, scope: Scope
 ) -> tuple[AnyEffect, Any, Scope]:
-    """Pass a defect or an interruption through everything that waits.
+    """Pass a defect or an interruption through the stack.
 
-    Return the effect to go on with if a `@do` body caught the exception; raise it otherwise.
+    Return the next effect if a `@do` body caught the exception. Raise it otherwise.
     """
     frame: Any
     kind: Any
@@ -386,7 +388,7 @@ async def _unwind(
         if kind is GeneratorType or kind is _Thrown:
             thrown = frame if kind is _Thrown else _Thrown(frame)
             if not isinstance(raised, Exception):
-                # A body must not swallow an interruption: it is closed, not asked.
+                # A body must not swallow an interruption, so it is closed.
                 raised = _close(thrown.body, raised, scope)
                 continue
             thrown.recent.append((raised, None))
@@ -422,12 +424,12 @@ async def _unwind(
 
 
 def _close(body: Any, raised: BaseException, scope: Scope) -> BaseException:
-    """End a body whose flow is interrupted. Return what goes on."""
+    """Close a body whose flow is interrupted. Return the exception that continues."""
     try:
         body.close()
     except RuntimeError as refused:
-        # An operator goes on after this: that what the body wanted to do was not done must be seen.
-        # Where the whole run is stopped, its resume comes to it.
+        # If an operator cancelled the flow, the run continues without what the body wanted to do, and
+        # that must be visible. If the whole run is stopped, its resume reaches the effect.
         if str(refused) != "generator ignored GeneratorExit":
             return _noted(raised, refused)
         cause = scope.cause() if is_cancellation(raised) else None
@@ -444,22 +446,22 @@ def _close(body: Any, raised: BaseException, scope: Scope) -> BaseException:
 
 
 def _noted(raised: BaseException, defect: Exception) -> BaseException:
-    """Note on an interruption that a body failed meanwhile, which must not hide it."""
+    """Add a note to an interruption that a body failed meanwhile, without hiding the interruption."""
     logger.error("a body failed while %r was passing", raised, exc_info=defect)
     raised.add_note(f"and a body failed meanwhile: {defect!r}")
     return raised
 
 
 async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> Any:
-    """Run one finalizer. Return what its source ended with, or the finalizer's own bad end.
+    """Run one finalizer. Return the end of its source, or the finalizer's own failure.
 
-    A bad end of the finalizer joins a failure of the source, and never takes its place.
+    An error of the finalizer is added to a failure of the source, and never replaces it.
     """
     try:
         outcome = await _run_finalizer(frame, _exit_of(value), value, None, env, scope)
     except LeftToResume:
-        # The run is being stopped: the cancellation that does it is raised here.
-        await anyio.sleep_forever()
+        # The run is being stopped. This wait raises its cancellation.
+        return await anyio.sleep_forever()
     except Exception as defect:
         if value.__class__ is not Failed:
             raise
@@ -475,9 +477,9 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
 async def _finalize_after(
     frame: _Finalizer, raised: BaseException, env: Any, scope: Scope
 ) -> BaseException:
-    """Run one finalizer while an exception passes. Return what goes on.
+    """Run one finalizer while an exception passes. Return the exception that continues.
 
-    An interruption that comes meanwhile takes the place of a defect.
+    An interruption that arrives meanwhile replaces a defect.
     """
     cause = scope.cause() if is_cancellation(raised) else None
     try:
@@ -499,10 +501,10 @@ async def _finalize_after(
 async def _run_finalizer(
     frame: _Finalizer, ended: Exit[Any, Any], raw: Any, cause: Any, env: Any, scope: Scope
 ) -> Any:
-    """Return the outcome of a finalizer, which is shielded from cancellation until its deadline."""
-    finalizer = frame.function(ended)
+    """Return the outcome of a finalizer, shielded from cancellation until its deadline."""
     place = frame.place
     inside = scope.shielded() if place is None else place.scope(scope, raw, cause)
+    finalizer = frame.function(ended)
     if finalizer.__class__ in _SYNCHRONOUS and not inside.forbidden:
         return await interpret(finalizer, env, inside)
     work = _until_deadline(finalizer, env, inside)
@@ -516,16 +518,16 @@ async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
     deadline = scope.finalizer_deadline
     if deadline is None:
         return await interpret(finalizer, env, scope)
-    # Imported late: operators are made of effects.
+    # Imported late, because operators import the interpreter.
     from effectflow.effects.operators import Operator
 
     with scope.clock.move_on_after(deadline) as limit:
         return await interpret(finalizer, env, scope.under(Operator.unrecorded(scope, limit)))
-    raise TimeoutError(f"the finalizer {finalizer!r} took more than {deadline} s, and was ended")
+    raise TimeoutError(f"the finalizer {finalizer!r} took more than {deadline} s and was cancelled")
 
 
 def _failed_in(message: str, failed: Failed) -> Failed:
-    """Return the failure once it has crossed a context."""
+    """Return the failure after it crossed a context."""
     return Failed(failed.error, (*failed.trail, message))
 
 

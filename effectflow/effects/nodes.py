@@ -1,7 +1,7 @@
-"""The shapes an effect can have. Each is a value that only `interpreter.py` gives a meaning.
+"""The kinds of effects. Each is a value to which only `interpreter.py` gives a meaning.
 
-Slots are set once, in `__init__`. Frozen dataclasses would say the same, and cost four times as much
-to make; an effect is made for every bind.
+Slots are set once, in `__init__`. Frozen dataclasses would do the same and take four times as long to
+create; every bind creates an effect.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ AnyEffect = Effect[Any, Any, Any]
 
 
 class Failed:
-    """What the interpreter gives back, instead of a value, for a typed failure.
+    """The result of the interpreter, instead of a value, for a typed failure.
 
-    `trail` has the contexts that the failure has crossed, from inner to outer.
+    `trail` has the contexts that the failure crossed, from inner to outer.
     """
 
     __slots__ = ("error", "trail")
@@ -61,12 +61,12 @@ class Failed:
 
 
 def itself(effect: AnyEffect) -> AnyEffect:
-    """The effect that a ready-made effect is, for operators that make one of each item."""
+    """Return the effect: the function for operators whose items are effects already."""
     return effect
 
 
 def joined(failures: Sequence[Failed]) -> Failed:
-    """One failure with the errors of many, and all that is in their trails."""
+    """Return one failure with the errors and the trails of many."""
     trail = dict.fromkeys(part for failed in failures for part in failed.trail)
     return Failed([failed.error for failed in failures], tuple(trail))
 
@@ -112,9 +112,9 @@ class FromAsync(Effect[Any, Any, Any]):
 
 
 class Perform(Effect[Any, Any, Any]):
-    """Runs `f(environment, scope)`, which gives the value or a `Failed`.
+    """Runs `f(environment, scope)`, which returns the value or a `Failed`.
 
-    `shown` says what a user called to get this effect, for `repr`: a name and its arguments.
+    `shown` is the call that created this effect, for `repr`: a name and its arguments.
     """
 
     __slots__ = ("f", "shown")
@@ -137,7 +137,7 @@ class Suspend(Effect[Any, Any, Any]):
 
 
 class FromGenerator(Effect[Any, Any, Any]):
-    """Runs the effects that the generator `f(*args, **kwargs)` yields, and sends it their values."""
+    """Runs the effects that the generator `f(*args, **kwargs)` yields, and sends their values to it."""
 
     __slots__ = ("args", "f", "kwargs")
 
@@ -169,7 +169,7 @@ class OrElse(Effect[Any, Any, Any]):
 
 
 class Rescue(Effect[Any, Any, Any]):
-    """Goes on with `f(failed)`, or, if that is None, with the failure as it is."""
+    """Continues with `f(failed)`, or with the unchanged failure if that is None."""
 
     __slots__ = ("f", "source")
 
@@ -179,7 +179,7 @@ class Rescue(Effect[Any, Any, Any]):
 
 
 class TapErr(Effect[Any, Any, Any]):
-    """Runs `f(error)` on a failure, which goes on afterwards."""
+    """Runs `f(error)` on a failure, which continues afterwards."""
 
     __slots__ = ("f", "source")
 
@@ -189,7 +189,7 @@ class TapErr(Effect[Any, Any, Any]):
 
 
 class StepDefinition(Protocol):
-    """What a step asks of its definition, which belongs to the checkpoints."""
+    """The part of a step's definition that effects use. The checkpoints implement it."""
 
     @property
     def name(self) -> str: ...
@@ -200,13 +200,13 @@ class StepDefinition(Protocol):
 
 
 class Step(Effect[Any, Any, Any]):
-    """A durable step: `scope.flow.execute` gives it its meaning.
+    """A durable step, run by `scope.flow.execute`.
 
     Attributes:
-        definition: its name and how it behaves.
-        source: what it does.
-        arguments: describes what it was called with, for a resume to compare; None if nothing does.
-        make_info: makes what the step may know of itself, of run id, path and attempt; None for `StepInfo`.
+        definition: its name and options.
+        source: the effect that it runs.
+        arguments: returns the arguments of the step, for a resume to compare; None to compare nothing.
+        make_info: creates the step's info from the run id, the path and the attempt; `StepInfo` if None.
     """
 
     __slots__ = ("__weakref__", "arguments", "definition", "make_info", "source")
@@ -270,7 +270,7 @@ class InScope(Effect[Any, Any, Any]):
 
 
 class OnExit(Effect[Any, Any, Any]):
-    """Runs `finalizer(exit)` once, however its source ends. `name` is that of its place in a run."""
+    """Runs `finalizer(exit)` once, however its source ends. `name` is its name in paths."""
 
     __slots__ = ("finalizer", "name", "source")
 
@@ -286,7 +286,7 @@ class OnExit(Effect[Any, Any, Any]):
 
 
 class Bracket(Effect[Any, Any, Any]):
-    """Acquires a resource, uses it, and releases it; a cancellation never comes in between."""
+    """Acquires a resource, uses it, and releases it. A cancellation never strikes in between."""
 
     __slots__ = ("release", "source", "use")
 
@@ -312,7 +312,7 @@ class Context(Effect[Any, Any, Any]):
 
 
 class Traced(Effect[Any, Any, Any]):
-    """Fails with the error and its trail, as one value."""
+    """Fails with the error and its trail as one value."""
 
     __slots__ = ("source",)
 
@@ -321,7 +321,7 @@ class Traced(Effect[Any, Any, Any]):
 
 
 class Named(Effect[Any, Any, Any]):
-    """Adds a note to every defect that crosses it, and tells the observer when it begins and ends."""
+    """Adds a note to every defect that crosses it, and notifies the observer of its begin and end."""
 
     __slots__ = ("name", "note", "source")
 

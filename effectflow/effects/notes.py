@@ -1,7 +1,7 @@
-"""Notes (PEP 678) on exceptions, which are told anew each time that one is used again.
+"""Notes (PEP 678) on exceptions that are used more than once.
 
-An error value may be failed with many times, by effects that are run many times. What it was told the
-last time is forgotten when it is used again.
+Effects that run many times may fail with the same error object. When it is used again, the notes of the
+last time are removed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ _OURS = "_effectflow_notes"
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note, and remember that it is ours. An exception that is frozen goes without."""
-    # With slots a frozen data class refuses by a TypeError.
+    """Add a note and remember that we added it. A frozen exception gets none."""
+    # A frozen dataclass with slots raises TypeError.
     with suppress(AttributeError, TypeError):
         error.add_note(note)
         vars(error).setdefault(_OURS, []).append(note)
 
 
 def forget_notes(error: object) -> None:
-    """Take away the notes that we added when the error was used before."""
+    """Remove the notes that we added when the error was used before."""
     if isinstance(error, BaseException):
         for note in vars(error).pop(_OURS, ()):
             with suppress(AttributeError, ValueError):
@@ -31,7 +31,7 @@ def forget_notes(error: object) -> None:
 
 
 def show_trail(error: Any, trail: tuple[str, ...]) -> Any:
-    """The error, with its trail as notes if it is an exception."""
+    """Return the error, with its trail as notes if it is an exception."""
     if trail and isinstance(error, BaseException):
         known = getattr(error, "__notes__", ())
         for message in trail:

@@ -1,4 +1,4 @@
-"""Who is told of the effects that have a name: the hook for traces."""
+"""The observer of named effects and steps: the hook for tracing."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["EffectObserver"]
 
 
 class EffectObserver(Protocol):
-    """Is told when a named effect, or a step, begins and ends: `effect.run(env, observer=...)`.
+    """Receives the beginning and end of named effects and steps: `effect.run(env, observer=...)`.
 
-    The two calls come in the task that runs the effect, so context variables are those of the flow.
-    They must be quick and must not raise.
+    Both methods are called in the task that runs the effect, with its context variables. They must be
+    fast and must not raise.
     """
 
     def began(self, name: str) -> None:
-        """An effect of this name begins."""
+        """Receive the beginning of an effect with this name."""
         ...
 
     def ended(self, name: str, ended: Exit[Any, Any]) -> None:
-        """The effect of this name that began last in this task has ended like this."""
+        """Receive the end of the effect with this name that began last in this task."""
         ...

@@ -1,12 +1,13 @@
-"""What operators that cancel flows have in common: timeouts, races, parallel operators.
+"""The common part of operators that cancel flows: timeouts, races, parallel operators.
 
-An operator decides once, before the decision takes effect: a flow that is about to begin a step looks
-whether an operator around it has decided, and does not begin it. A cancellation alone would come too late
-where two flows wake up in the same turn of the event loop.
+An operator decides once, before the decision takes effect. A flow that is about to begin a step checks
+whether an operator around it has decided, and does not begin the step then. A cancellation alone would
+come too late if two flows wake up in the same turn of the event loop.
 """
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -28,8 +29,8 @@ class Operator:
         is_decided: whether it has decided, in this life or an earlier one.
         outer: the scope around it.
         inside: the scope within it.
-        limit: the cancel scope of a timeout, whose deadline decides without asking.
-        unfinished: the defect of a body that it has cancelled, and that had something left to do.
+        limit: the cancel scope of a timeout, whose deadline may pass without a call of `decide`.
+        unfinished: the defect of a cancelled body that had not ended.
     """
 
     __slots__ = ("branches", "inside", "is_decided", "limit", "outer", "unfinished")
@@ -48,17 +49,17 @@ class Operator:
 
     @staticmethod
     def begin(outer: Scope, name: str) -> Operator:
-        """Return the operator of this name that comes next in a flow."""
+        """Return the next operator with this name in a flow."""
         return Operator(outer, outer.flow.branches(outer, name))
 
     @staticmethod
     def unrecorded(outer: Scope, limit: anyio.CancelScope) -> Operator:
-        """Return an operator that cancels by a deadline, and of which a resume needs to know nothing."""
+        """Return an operator that cancels by a deadline, and that a resume need not know."""
         return Operator(outer, PLAIN_BRANCHES, limit=limit)
 
     @property
     def decision(self) -> Decision | None:
-        """What an earlier life decided."""
+        """The decision of an earlier life, or None."""
         return self.branches.decision
 
     def branch(self, key: object, item: object = None, *, is_keyed: bool = True) -> Scope:
@@ -67,7 +68,7 @@ class Operator:
         return self.inside if flow is PLAIN else self.inside.in_flow(flow)
 
     def deciding_branch(self, key: object, item: object = None, *, is_keyed: bool = True) -> Scope:
-        """Return the scope of a branch that led to the decision of an earlier life: it is not cancelled."""
+        """Return the scope of a branch that led to the recorded decision, which does not cancel it."""
         scope = self.branch(key, item, is_keyed=is_keyed).copy()
         scope.operators = self.outer.operators
         return scope
@@ -79,10 +80,10 @@ class Operator:
         return await scope.flow.run_branch(scope, partial(interpret, effect, env, scope))
 
     async def run_cancelled(self, effect: Effect[Any, Any, Any], env: Any, scope: Scope) -> None:
-        """Complete the finalizers of a branch that an earlier life has cancelled.
+        """Complete the finalizers of a branch that an earlier life cancelled.
 
-        The branch replays what was recorded before the decision, and is cancelled then. A plan stops at the
-        step of a finalizer that a resume begins.
+        The branch replays the entries before the decision and is cancelled then. In a plan, it ends at
+        the step of a finalizer that a resume begins.
         """
         with anyio.CancelScope() as cancelled:
             cancelled.cancel()
@@ -93,19 +94,27 @@ class Operator:
                     raise
 
     def decide(self, value: object, *, failed: bool) -> None:
-        """Decide, unless that was done. Call it before anything is cancelled."""
-        if not self.is_decided:
-            self.is_decided = True
-            self.branches.decide(value, failed=failed)
+        """Decide, unless a decision exists. Call this before cancelling anything."""
+        if self.is_decided:
+            return
+        if anyio.current_effective_deadline() == -math.inf:
+            # A branch ended in spite of a cancellation: record the cause of that first.
+            self.outer.cause()
+        self._decide(value, failed=failed)
 
     def has_expired(self) -> bool:
         """Return whether the deadline has passed and cancels the branches."""
         return self.limit is not None and self.limit.cancel_called
 
     def expire(self) -> None:
-        """Decide that the deadline has passed, unless something was decided."""
-        self.decide(True, failed=True)
+        """Decide that the deadline has passed, unless a decision exists."""
+        if not self.is_decided:
+            self._decide(True, failed=True)
+
+    def _decide(self, value: object, *, failed: bool) -> None:
+        self.is_decided = True
+        self.branches.decide(value, failed=failed)
 
     def end(self) -> None:
-        """Say that all branches have ended, finalizers included."""
+        """Record that all branches have ended, including their finalizers."""
         self.branches.end(is_complete=self.unfinished is None)

@@ -1,4 +1,4 @@
-"""Packages that are installed only where they are wanted."""
+"""Imports of optional packages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["needs"]
 
 @contextmanager
 def needs(extra: str) -> Generator[None]:
-    """Says what to install when the package that an extra brings is missing."""
+    """Raise an error that names the extra to install if its package is missing."""
     try:
         yield
     except ModuleNotFoundError as missing:

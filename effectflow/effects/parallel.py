@@ -1,4 +1,4 @@
-"""Effects side by side, as effects: children never outlive their operator (structured concurrency)."""
+"""Parallel operators, which are effects themselves. Children never outlive their operator."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Never, TypeVar, overload
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.operators import Operator
+from effectflow.effects.paths import escaped
 from effectflow.effects.scope import Scope
 from effectflow.effects.traversal import Source, Traversal, check_limit
 
@@ -100,10 +101,10 @@ def par(
 @overload
 def par(*effects: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, ...]]: ...
 def par(*effects: Effect[Any, Any, Any]) -> Effect[Any, Any, Any]:
-    """Runs the effects side by side and yields their values as a tuple.
+    """Run the effects in parallel and yield their values as a tuple.
 
-    The first failure cancels the rest, waits for their finalizers, and is the failure of the whole.
-    A defect does the same and is raised as itself.
+    The first failure cancels the others, waits for their finalizers, and is the failure of the whole. A
+    defect does the same and is raised unchanged.
 
     Example:
         >>> from effectflow import par, pure
@@ -118,9 +119,9 @@ def par_try_all(
     *,
     limit: int | None = None,
 ) -> Effect[Env, E, list[A]]:
-    """Runs the effects side by side and yields their values in the order of the effects.
+    """Run the effects in parallel and yield their values in the order of the effects.
 
-    The first failure cancels the rest: `par_traverse` with effects for items, which see.
+    The first failure cancels the others. See `par_traverse`, of which the effects are the items.
     """
     return _until_failure("par_try_all", effects, nodes.itself, None, limit)
 
@@ -130,14 +131,14 @@ def par_all(
     *,
     limit: int | None = None,
 ) -> Effect[Env, list[E], list[A]]:
-    """Runs all the effects to their end, side by side, and yields their values in order.
+    """Run all effects to their end in parallel, and yield their values in order.
 
-    If any fail, it fails with every error, in the order of the effects. A defect cancels the rest
-    and is raised as itself.
+    If any fail, it fails with every error, in the order of the effects. A defect cancels the others and
+    is raised unchanged.
 
     Parameters:
         effects: a sync or async iterable. It is read lazily, never further ahead than `limit`.
-        limit: how many run at once, 1 or more; as many tasks are started. None for all at once.
+        limit: the number of effects that run at the same time, at least 1. None for all.
 
     Example:
         >>> from effectflow import fail, par_all, pure
@@ -175,19 +176,19 @@ def par_traverse(
     limit: int | None = None,
     key: Callable[[A], object] | None = None,
 ) -> Effect[Env, E, list[B]]:
-    """Runs `f(item)` for every item, side by side, and yields the values in the order of the items.
+    """Run `f(item)` for every item in parallel, and yield the values in the order of the items.
 
-    The first failure cancels the rest, waits for their finalizers, and is the failure of the whole.
-    A defect does the same and is raised as itself.
+    The first failure cancels the others, waits for their finalizers, and is the failure of the whole. A
+    defect does the same and is raised unchanged.
 
     Parameters:
-        items: a sync or async iterable. It is read lazily, never further ahead than `limit`. What
-            can be read only once makes an effect that can be run only once. A generator is closed at
-            the end, whichever that is.
-        f: makes the effect of one item.
-        limit: how many run at once, 1 or more; as many tasks are started. None for all at once.
-        key: names an item within a durable run, so that its steps are found again by a resume
-            even if the items come in another order. The position is the name if not given.
+        items: a sync or async iterable. It is read lazily, never further ahead than `limit`. If it can
+            be read only once, the effect can be run only once. A generator is always closed at the end.
+        f: creates the effect of one item.
+        limit: the number of items that run at the same time, at least 1; as many tasks are started. None
+            for all.
+        key: names an item within a durable run, so that a resume finds its steps even if the items are
+            in another order. The position of the item by default.
 
     Example:
         >>> from effectflow import par_traverse, pure
@@ -198,7 +199,7 @@ def par_traverse(
 
 
 def traverse(items: Iterable[A], f: Callable[[A], Effect[Env, E, B]]) -> Effect[Env, E, list[B]]:
-    """Runs `f(item)` for every item, one after another, and yields the values.
+    """Run `f(item)` for every item, one after another, and yield the values.
 
     The first failure ends it, and no further item is read.
     """
@@ -227,7 +228,15 @@ def _until_failure(
     async def perform(env: Any, scope: Scope) -> Any:
         operator = Operator.begin(scope, name)
         traversal = Traversal(
-            f"one {name}", operator, source.items(), f, env, scope, key=key, decided=_failed_in(operator)
+            f"one {name}",
+            operator,
+            source.items(),
+            f,
+            env,
+            scope,
+            key=key,
+            decided=_failed_in(operator),
+            decision_of=lambda _, key: _recorded(key),
         )
         await _run(traversal, limit)
         if traversal.first_failure is not None:
@@ -240,13 +249,18 @@ def _until_failure(
 
 
 def _failed_in(operator: Operator) -> Callable[[int, int | str], bool] | None:
-    """Return what tells the branch that failed in an earlier life; None if none did."""
+    """Return a predicate for the branch that failed in an earlier life, or None."""
     decision = operator.decision
-    return None if decision is None else lambda _, key: key == decision.value
+    return None if decision is None else lambda _, key: _recorded(key) == decision.value
+
+
+def _recorded(key: object) -> object:
+    """Return the key of a branch as decisions record it."""
+    return escaped(key) if isinstance(key, str) else key
 
 
 async def _run(traversal: Traversal, limit: int | None) -> None:
-    """Run a traversal; nothing may complete with an item missing."""
+    """Run a traversal. It must not complete while a recorded item is missing."""
     operator = traversal.operator
     try:
         await traversal.run(limit)
@@ -256,10 +270,16 @@ async def _run(traversal: Traversal, limit: int | None) -> None:
         operator.end()
 
 
-def nothing_fails(operator: str, value: object) -> str:
-    """Return the message for a failure that was handled, and does not come again."""
+def nothing_fails(operator: str, branch: str | int | range) -> str:
+    """Return the message for a handled failure that does not recur."""
+    match branch:
+        case str():
+            what = repr(f"{operator}[{branch}]")
+        case int():
+            what = f"item {branch} of {operator!r}"
+        case _:
+            what = f"a part of items {branch.start} to {branch.stop - 1} of {operator!r}"
     return (
-        f"{value!r} of {operator} led to a failure, which was handled or is final, and now it does not "
-        "fail, or is not among the items: let what may fail be a step, and give a resume the items of "
-        "the first time"
+        f"{what} led to a failure, which was handled, and now it does not fail, or is not among the "
+        "items: put operations that may fail into steps, and give a resume the original items"
     )

@@ -1,4 +1,4 @@
-"""Where a step stands in a run: the text form of paths, made and read here and nowhere else.
+"""Paths of steps within a run. This module alone formats and parses them.
 
 ::
 
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from urllib.parse import unquote
 
-__all__ = ["StepPath", "child_path", "flow_of", "step_path"]
+__all__ = ["StepPath", "child_path", "escaped", "flow_of", "step_path"]
 
 _ESCAPES = str.maketrans(
     {"%": "%25", "[": "%5B", "]": "%5D", "\n": "%0A"}
-    # Halves of surrogate pairs, which file names may have and no encoding can hold.
+    # Lone surrogates, which file names may contain and no encoding can represent.
     | {chr(code): f"%{code:X}" for code in range(0xD800, 0xE000)}
 )
 
@@ -36,13 +36,18 @@ def step_path(flow: str, name: str, occurrence: int) -> str:
 
 
 def child_path(operator: str, key: object) -> str:
-    """Return the path of the flow of one child of a parallel operator.
+    """Return the path of the flow of one branch of a parallel operator.
 
     Example:
         >>> child_path("par_traverse", "cap"), child_path("par_traverse", "a[0]")
         ('par_traverse[cap]', 'par_traverse[a%5B0%5D]')
     """
-    return f"{operator}[{str(key).translate(_ESCAPES)}]"
+    return f"{operator}[{escaped(key)}]"
+
+
+def escaped(key: object) -> str:
+    """Return a key as it is written in paths: text that every encoding can represent."""
+    return str(key).translate(_ESCAPES)
 
 
 def flow_of(path: str) -> str:
@@ -53,7 +58,7 @@ def flow_of(path: str) -> str:
 
 
 class StepPath(str):
-    """A path that knows its parts. It equals its text.
+    """A path and its parts. It equals its text.
 
     Example:
         >>> path = StepPath("charge/par_traverse[a/b]/quote#2")
@@ -105,5 +110,5 @@ class StepPath(str):
 
     @property
     def occurrence(self) -> int:
-        """Which occurrence of this name in its flow it is, from 1."""
+        """The occurrence of this name in its flow, from 1."""
         return int(self.operator.segment.partition("#")[2] or 1)

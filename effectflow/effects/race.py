@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from effectflow.effects import nodes
-from effectflow.effects.effect import Effect
 from effectflow.effects.children import Children
+from effectflow.effects.effect import Effect
 from effectflow.effects.errors import EmptyRace, Halt
 from effectflow.effects.operators import Operator
 from effectflow.effects.scope import Scope
@@ -23,12 +23,13 @@ A = TypeVar("A")
 
 
 def race(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, E | EmptyRace, A]:
-    """Runs the effects side by side; the first to end, well or badly, decides.
+    """Run the effects in parallel. The first one to end, in success or failure, decides.
 
-    The others are cancelled, and their finalizers have run before the race ends. In a durable run the
-    winner is recorded: a resumed run does not race again.
+    The others are cancelled, and their finalizers have run before the race ends. In a durable run, the
+    winner is recorded: a resume does not race again.
 
-    Fails with EmptyRace if there are no effects. A defect of the first to end is raised as itself.
+    It fails with EmptyRace if there are no effects. A defect of the first one to end is raised
+    unchanged.
 
     Example:
         >>> from effectflow import pure, race, sleep
@@ -46,10 +47,10 @@ def race(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, E | EmptyRace, A]:
 
 
 def first_success(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, list[E], A]:
-    """Runs the effects side by side; the first to succeed decides.
+    """Run the effects in parallel. The first one to succeed decides.
 
-    The others are cancelled as in `race`. If none succeeds, it fails with every error, in the order of
-    the effects; with an empty list if there are no effects. A defect ends it at once.
+    The others are cancelled as in `race`. If none succeeds, it fails with all errors, in the order of
+    the effects; without effects, with an empty list. A defect ends it immediately.
     """
     runners = list(effects)
 
@@ -70,7 +71,7 @@ async def _run(
     env: Any,
     scope: Scope,
 ) -> Any:
-    """Return the outcome that decided, or the failure of all."""
+    """Return the deciding outcome, or the failure of all."""
     operator = Operator.begin(scope, name)
     try:
         if operator.decision is not None:
@@ -81,19 +82,20 @@ async def _run(
 
 
 async def _rerun(operator: Operator, runners: Sequence[Effect[Any, Any, Any]], env: Any) -> Any:
-    """Return the outcome of the winner of an earlier life, once the losers' finalizers are complete."""
+    """Complete the finalizers of the losers. Return the outcome of the winner of an earlier life."""
     decision = operator.decision
     assert decision is not None
+    won: int = decision.value
     if not decision.has_ended:
         for position, runner in enumerate(runners):
-            if position != decision.value and operator.branches.has_records(position):
+            if position != won and operator.branches.has_records(position):
                 await operator.run_cancelled(runner, env, operator.branch(position))
-    winner = operator.deciding_branch(decision.value)
-    return await operator.run_branch(runners[decision.value], env, winner)
+    winner = operator.deciding_branch(won)
+    return await operator.run_branch(runners[won], env, winner)
 
 
 class _Race:
-    """One run of a race, by runners that start at once."""
+    """One run of a race. All runners start immediately."""
 
     def __init__(
         self,
@@ -130,7 +132,7 @@ class _Race:
             outcome = await self.operator.run_branch(self.runners[position], self.env, scope)
         except (Exception, Halt) as defect:
             if self.winner is not None:
-                logger.exception("a race was decided, and then a loser of it failed")
+                logger.exception("a loser failed after its race was decided")
             self._decide(position, failed=True)
             self.children.defects.append(defect)
             return

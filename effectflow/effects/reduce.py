@@ -1,4 +1,4 @@
-"""Map and reduce in one go: values are combined as a tree while further items are still read."""
+"""Map and reduce together: values are combined as a tree while further items are read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 FAN_IN = 32
-"""How many values are combined at once, unless somebody says otherwise."""
+"""The number of values that are combined in one group by default."""
 
 
 def par_reduce(
@@ -37,23 +37,23 @@ def par_reduce(
     fan_in: int = FAN_IN,
     key: Callable[[A], object] | None = None,
 ) -> Effect[Env, E | E2, B]:
-    """Runs `f(item)` for every item, side by side, and yields one value that `reduce` made of theirs.
+    """Run `f(item)` for every item in parallel, and yield one value that `reduce` makes of the values.
 
-    Values are combined in groups of `fan_in`, in the order of the items; the values of those groups
-    are combined in groups again, until one is left. Which values make a group depends on the order of
-    the items alone. A group is combined as soon as it is complete, so the values that are held are
-    those that wait for their neighbours: some `limit` groups of each round, however many items there are.
+    Values are combined in groups of `fan_in`, in the order of the items. The values of these groups are
+    combined in groups again, until one is left. The groups depend only on the order of the items. A
+    group is combined as soon as it is complete. So only the values that wait for their neighbours are
+    kept: about `limit` groups of each round, for any number of items.
 
-    The first failure cancels the rest, as in `par_traverse`; so does a defect.
+    The first failure or defect cancels the others, as in `par_traverse`.
 
     Parameters:
         items: a sync or async iterable. It is read lazily, never further ahead than `limit`.
-        f: makes the effect of one item.
-        reduce: makes the effect that combines values. How they are grouped must not matter to it:
-            `reduce([reduce([a, b]), c])` is `reduce([a, b, c])`. With no items at all it is given an
-            empty list. Of a group of later rounds that has one value, that is the value.
-        limit: how many effects, of either sort, run at once, 1 or more; as many tasks are started.
-        fan_in: how many values make a group, 2 or more.
+        f: creates the effect of one item.
+        reduce: creates the effect that combines values. The result must not depend on the grouping:
+            `reduce([reduce([a, b]), c])` is `reduce([a, b, c])`. Without items it receives an empty
+            list. A group of a later round with a single value is not combined.
+        limit: the number of effects of both kinds that run at the same time, at least 1.
+        fan_in: the number of values in a group, at least 2.
         key: names an item within a durable run, as in `par_traverse`.
 
     Example:
@@ -78,12 +78,12 @@ def reduction_of(
     key: Callable[[A], object] | None,
     on_mapped: Callable[[int], Effect[Env, E2, object]] | None,
 ) -> Effect[Env, E | E2, B]:
-    """`par_reduce`, for an owner of the items that errors are to name.
+    """Return `par_reduce` with an owner of the items for error messages.
 
     Parameters:
-        owner: whose items they are, as errors are to say it.
-        on_mapped: is told the number of items once all have ended, and before the last, incomplete
-            groups are combined. The effect that it gives is run.
+        owner: the owner of the items, as error messages name it.
+        on_mapped: receives the number of items after all have ended, and before the last, incomplete
+            groups are combined. The effect that it returns is run.
     """
     check_limit(limit)
     check_fan_in(fan_in)
@@ -104,7 +104,7 @@ def reduction_of(
 
 
 def check_fan_in(fan_in: int) -> None:
-    """Refuse groups that would never become fewer."""
+    """Raise ValueError for groups whose number would never decrease."""
     if fan_in < 2:
         raise ValueError(f"fan_in must be 2 or more, not {fan_in}")
 
@@ -112,7 +112,7 @@ def check_fan_in(fan_in: int) -> None:
 class _Reduction:
     """One run of `par_reduce`.
 
-    Items have the places `map[key]` in a durable run, and groups `reduce[round.number]`.
+    In a durable run, items have the paths `map[key]`, and groups `reduce[round.number]`.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class _Reduction:
         self.env = env
         self.tree: ReductionTree[Any] = ReductionTree(fan_in)
         operator = Operator.begin(scope, "map")
-        # Groups are branches of their own name, which a failure of an item or a group cancels.
+        # Groups are branches with another name. A failure of an item or a group cancels them.
         self.groups = Operator.begin(operator.inside, "reduce")
         decision = operator.decision
         self.decided = None if decision is None else range(*decision.value)
@@ -159,7 +159,7 @@ class _Reduction:
         return self.mapping.first_failure
 
     async def finish(self) -> Any:
-        """Combine the groups that are left. Return the root, or a failure."""
+        """Combine the remaining groups. Return the root or a failure."""
         if self.mapping.read == 0:
             return await self._combine(Group(1, 0, []))
         while (group := self.tree.take_incomplete()) is not None:
@@ -181,7 +181,7 @@ class _Reduction:
             self.mapping.fail(*failure)
 
     async def _climb(self, group: Group[Any] | None) -> tuple[range, nodes.Failed] | None:
-        """Combine a group, then the one that this completes, and so on up to one that has to wait."""
+        """Combine a group, then the group that this completes, up to one that must wait."""
         while group is not None:
             outcome = await self._combine(group)
             if outcome.__class__ is nodes.Failed:
@@ -205,11 +205,11 @@ class _Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Group(Generic[B]):
-    """Values that are to become one.
+    """Values that will be combined.
 
     Attributes:
         round: the round of the tree that combines them, from 1.
-        number: which group of that round it is, from 0.
+        number: the number of the group in that round, from 0.
         values: at least one, in the order of their items.
     """
 
@@ -219,9 +219,9 @@ class Group(Generic[B]):
 
 
 class ReductionTree(Generic[B]):
-    """Groups values in the order of their items, in whichever order they come.
+    """Groups values in the order of their items. They may arrive in any order.
 
-    It holds the values that wait for their neighbours, and nothing else.
+    It keeps only the values that wait for their neighbours.
     """
 
     def __init__(self, fan_in: int) -> None:
@@ -229,7 +229,7 @@ class ReductionTree(Generic[B]):
         self._waiting: list[dict[int, dict[int, B]]] = []
 
     def add(self, level: int, number: int, value: B) -> Group[B] | None:
-        """Take the value of an item (level 0) or of a group (its round); give the group it completes."""
+        """Add the value of an item (level 0) or of a group (its round). Return the group it completes."""
         if level == len(self._waiting):
             self._waiting.append({})
         parent, place = divmod(number, self.fan_in)
@@ -238,7 +238,7 @@ class ReductionTree(Generic[B]):
         return self._take(level, parent) if len(group) == self.fan_in else None
 
     def take_incomplete(self) -> Group[B] | None:
-        """Once there is no further item: a group of the lowest round that has one. None at the root."""
+        """Return a group of the lowest round that has one, after the last item. None at the root."""
         for level, groups in enumerate(self._waiting):
             for parent, group in groups.items():
                 is_root = 0 < level == len(self._waiting) - 1 and len(group) == 1
@@ -247,11 +247,11 @@ class ReductionTree(Generic[B]):
 
     @property
     def root(self) -> B:
-        """The value that is left, once no group is."""
+        """The remaining value, once no group is left."""
         return self._waiting[-1][0][0]
 
     def positions(self, group: Group[B]) -> range:
-        """Those of the items that a group is made of, and of such as would have completed it."""
+        """Return the positions of the items of a group, including those that would have completed it."""
         size = self.fan_in**group.round
         return range(group.number * size, (group.number + 1) * size)
 

@@ -1,7 +1,7 @@
-"""Resources: acquired, used, and released whatever happens meanwhile.
+"""Resources that are acquired, used, and always released.
 
-The idea is from Haskell's `bracket`. Here an acquisition is never cut off by a cancellation, so that
-there is no moment at which a resource exists and nobody is bound to release it.
+The idea comes from Haskell's `bracket`. Here, a cancellation never cuts off an acquisition. So at no
+moment does a resource exist that nothing will release.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ def bracket(
     release: Callable[[R], Effect[Env, E2, object]],
     use: Callable[[R], Effect[Env, E3, A]],
 ) -> Effect[Env, E | E2 | E3, A]:
-    """Acquires a resource, uses it, and releases it exactly once, however the use ends.
+    """Acquire a resource, use it, and release it exactly once, however the use ends.
 
-    Acquiring and releasing are shielded from cancellation, which takes effect in between. If the use
-    ends badly and the release does so too, the use's error stands, and the release's is in its trail
-    and notes; if the use ends well, the release's error is that of the whole.
+    Acquire and release are shielded from cancellation, which takes effect in between. If both the use
+    and the release fail, the error of the use stands, and the other one is in its trail and notes. If
+    only the release fails, its error is the failure of the whole.
 
-    In a durable run, a release that is a step settles a failure of the use: what was acquired is gone, so
-    a resume fails with it again. If the run is interrupted from outside, such a release is left to the
-    resume, which goes on using what was acquired; where the run goes on, as after a `timeout`, it is not.
-    What each process has to acquire anew belongs into no step.
+    In a durable run, a release that is a step settles a failure of the use: the resource is gone, so a
+    resume fails with the same failure. If the run is stopped from outside, such a release is not run,
+    because the resume continues to use the resource. If the run itself cancels the use, as a `timeout`
+    does, the release runs. Do not put into a step what each process must acquire again.
 
-    On asyncio acquire and release run in tasks of their own. What has to be left by the task that
-    entered it, such as a task group, belongs into one `from_async` with `async with`.
+    On asyncio, acquire and release run in separate tasks. What must be exited by the task that entered
+    it, such as a task group, belongs into one `from_async` with `async with`.
 
     Parameters:
         acquire: yields the resource. If it fails, nothing is released.
-        release: from the resource to the effect that gives it back.
-        use: from the resource to what is to be done with it.
+        release: creates the effect that releases the resource.
+        use: creates the effect that uses the resource.
 
     Example:
         >>> from effectflow import bracket, from_fn, pure
@@ -66,9 +66,9 @@ def bracket(
 def acquiring(
     acquire: Effect[Env, E, R], release: Callable[[R], Effect[Env, E, object]]
 ) -> Acquisition[Env, E, R]:
-    """Begins a list of resources that are acquired in order and released last first.
+    """Begin a list of resources that are acquired in order and released in reverse order.
 
-    Each is acquired and released as by `bracket`, in a durable run as well.
+    Each is acquired and released as by `bracket`, also in a durable run.
 
     Example:
         >>> from effectflow import acquiring, from_fn, pure
@@ -84,21 +84,21 @@ def acquiring(
 
 @dataclass(frozen=True, slots=True)
 class Acquisition(Generic[Env, E, *Rs]):
-    """Resources to acquire, each with its release. Made by `acquiring`."""
+    """Resources to acquire, each with its release. Created by `acquiring`."""
 
     pairs: tuple[tuple[AnyEffect, Callable[[Any], AnyEffect]], ...]
 
     def and_(
         self, acquire: Effect[Env, E2, R], release: Callable[[R], Effect[Env, E2, object]]
     ) -> Acquisition[Env, E | E2, *Rs, R]:
-        """One more resource, acquired after those before it, and released before them."""
+        """Add a resource that is acquired after the others, and released before them."""
         return Acquisition((*self.pairs, (acquire, release)))
 
     def use(self, f: Callable[[Unpack[Rs]], Effect[Env, E2, A]]) -> Effect[Env, E | E2, A]:
-        """Runs `f(*resources)` with all of them acquired.
+        """Run `f(*resources)` with all resources acquired.
 
-        One that cannot be acquired ends it; those before it are released. Every release is run, even
-        if another fails.
+        If one cannot be acquired, the ones before it are released. Every release runs, even if another
+        one fails.
         """
 
         def nested(held: tuple[Any, ...]) -> AnyEffect:

@@ -1,7 +1,6 @@
-"""Retrying: a policy is a value, and what it says can be looked at without waiting.
+"""Retries. A policy is a value that can be inspected without waiting.
 
-The shapes of the delays are the usual ones; the jitters are those of Marc Brooker's "Exponential
-Backoff And Jitter" (full and decorrelated), besides one that is a proportion.
+Full and decorrelated jitter come from Marc Brooker's "Exponential Backoff And Jitter".
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from typing import Any, Generic, Literal, TypeVar
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import RetryExhausted
-from effectflow.effects.interpreter import interpret
 from effectflow.effects.events import run_listener
+from effectflow.effects.interpreter import interpret
 from effectflow.effects.scope import Scope
 
 __all__ = ["FailedAttempt", "RetryPolicy", "check_bounded", "retry"]
@@ -26,15 +25,15 @@ __all__ = ["FailedAttempt", "RetryPolicy", "check_bounded", "retry"]
 E = TypeVar("E")
 
 _LONGEST = 365 * 24 * 3600.0
-"""Seconds that no delay exceeds, whatever a policy says."""
+"""The seconds that no delay exceeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often to try again, and after how many seconds. Immutable; each method gives a new one.
+    """The number of retries and their delays. Immutable; each method returns a new policy.
 
-    Made by `constant`, `linear`, `exponential` or `fibonacci`. It needs a bound before it is used:
-    `with_max_retries`, `with_max_elapsed`, or, if that is what you want, `without_bound`.
+    Create one with `constant`, `linear`, `exponential` or `fibonacci`. It needs a bound before it is
+    used: `with_max_retries`, `with_max_elapsed`, or explicitly `without_bound`.
 
     Example:
         >>> policy = RetryPolicy.exponential(0.1).with_max_retries(4).with_max_delay(0.5)
@@ -64,69 +63,69 @@ class RetryPolicy:
 
     @staticmethod
     def constant(delay: float) -> RetryPolicy:
-        """The same delay each time."""
+        """Return a policy with the same delay each time."""
         return RetryPolicy("constant", delay)
 
     @staticmethod
     def linear(delay: float) -> RetryPolicy:
-        """`delay`, then twice, three times, four times as much."""
+        """Return a policy with `delay`, then two, three, four times as much."""
         return RetryPolicy("linear", delay)
 
     @staticmethod
     def exponential(delay: float) -> RetryPolicy:
-        """`delay`, then twice, four times, eight times as much."""
+        """Return a policy with `delay`, then two, four, eight times as much."""
         return RetryPolicy("exponential", delay)
 
     @staticmethod
     def fibonacci(delay: float) -> RetryPolicy:
-        """`delay`, then once, twice, three times, five times as much."""
+        """Return a policy with `delay`, then one, two, three, five times as much."""
         return RetryPolicy("fibonacci", delay)
 
     def with_max_retries(self, retries: int) -> RetryPolicy:
-        """At most so many retries, which is one less than attempts."""
+        """Limit the number of retries, which is one less than the number of attempts."""
         return replace(self, max_retries=retries)
 
     def with_max_delay(self, seconds: float) -> RetryPolicy:
-        """No delay is longer than this, jitter included."""
+        """Limit each delay to this many seconds, including jitter."""
         return replace(self, max_delay=min(seconds, _LONGEST))
 
     def with_max_elapsed(self, seconds: float) -> RetryPolicy:
-        """No attempt begins later than so many seconds after the first one."""
+        """Begin no attempt later than this many seconds after the first one."""
         return replace(self, max_elapsed=seconds)
 
     def without_bound(self) -> RetryPolicy:
-        """Try for ever."""
+        """Retry forever."""
         return replace(self, is_unbounded=True)
 
     def with_jitter(self, proportion: float = 0.25) -> RetryPolicy:
-        """Each delay is up to this proportion of it shorter or longer."""
+        """Make each delay shorter or longer by at most this proportion of it."""
         return replace(self, jitter="proportional", proportion=proportion)
 
     def with_full_jitter(self) -> RetryPolicy:
-        """Each delay is anything from nothing to itself."""
+        """Draw each delay between 0 and its value."""
         return replace(self, jitter="full")
 
     def with_decorrelated_jitter(self) -> RetryPolicy:
-        """Each delay is anything from the base to three times the delay before it.
+        """Draw each delay between the base and three times the previous delay.
 
-        It takes the place of the shape: only the base and the longest delay count.
+        It replaces the shape: only the base and the maximum delay count.
         """
         return replace(self, jitter="decorrelated")
 
     def with_seed(self, seed: int) -> RetryPolicy:
-        """The same chance each time, for tests. Without a seed each use draws its own."""
+        """Draw the same jitter each time, for tests. Without a seed, each use draws another one."""
         return replace(self, seed=seed)
 
     @property
     def is_bounded(self) -> bool:
-        """Whether it ends some time, or was told that it need not."""
+        """Whether it has a bound, or is unbounded explicitly."""
         limited = self.max_retries is not None or self.max_elapsed is not None
         return limited or self.is_unbounded
 
     def delay_for_attempt(self, attempt: int) -> float | None:
-        """Seconds to wait after the attempt of this number, from 0; None once retries are exhausted.
+        """Return the delay in seconds after an attempt, counted from 0; None once retries are exhausted.
 
-        Pure: with a seed the jitter is in it; without one it is the delay that jitter is applied to.
+        Pure. With a seed, the delay includes the jitter. Without one, it is the delay before jitter.
         """
         if attempt < 0:
             raise ValueError(f"attempts are counted from 0, not {attempt}")
@@ -137,7 +136,7 @@ class RetryPolicy:
         return next(islice(self.delays(), attempt, None))
 
     def delays(self) -> Iterator[float]:
-        """The delays one after another, with their jitter, until retries are exhausted."""
+        """Yield the delays with their jitter, until retries are exhausted."""
         chance = Random(self.seed)
         attempts = count() if self.max_retries is None else range(self.max_retries)
         delay = self.base
@@ -146,13 +145,13 @@ class RetryPolicy:
             yield delay
 
     def next_delay(self, attempt: int, elapsed: float) -> float | None:
-        """Seconds to wait after the attempt of this number, from 0; None if there is to be no other.
+        """Return the delay in seconds after an attempt, or None if it was the last one.
 
-        For those who count the attempts themselves, since they may go on in another process.
+        For callers that count the attempts, because these may continue in another process.
 
         Parameters:
-            attempt: the number of the attempt that is over.
-            elapsed: seconds since the first one began.
+            attempt: the number of the attempt that ended, from 0.
+            elapsed: seconds since the first attempt began.
         """
         return _in_time(self, self._drawn_delay(attempt), elapsed)
 
@@ -191,10 +190,10 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt(Generic[E]):
-    """What a hook is told of each failure.
+    """A failed attempt, as `on_retry` receives it.
 
     Attributes:
-        error: what the attempt failed with.
+        error: the error of the attempt.
         attempt: its number, from 1.
         delay: seconds until the next attempt; None if there is none.
         elapsed: seconds since the first attempt began.
@@ -212,7 +211,7 @@ def retry(
     when: Callable[[Any], bool] | None,
     on_retry: Callable[[FailedAttempt[Any]], Effect[Any, Any, object] | None] | None,
 ) -> Effect[Any, Any, Any]:
-    """Runs an effect again while it fails; see `Effect.retry`."""
+    """Run an effect again while it fails; see `Effect.retry`."""
     check_bounded(policy)
 
     async def perform(env: Any, scope: Scope) -> Any:
@@ -225,7 +224,9 @@ def retry(
                 return outcome
             if when is not None and not when(outcome.error):
                 return outcome
-            decide = partial(_decide, policy, scope, scope.clock.monotonic() - began, next(delays, None))
+            decide = partial(
+                _decide, policy, scope, scope.clock.monotonic() - began, next(delays, None)
+            )
             elapsed, delay, until = await scope.flow.decide(
                 scope, "retry", decide, has_failed=_has_given_up
             )
@@ -237,7 +238,7 @@ def retry(
                 exhausted = RetryExhausted(outcome.error, attempt, elapsed)
                 return nodes.Failed(exhausted, outcome.trail)
             await _sleep_until(scope, until, delay)
-            # What a resumed run recalls, and need not wait for, took time as well.
+            # Attempts that a resume replays without waiting took time as well.
             began = min(began, scope.clock.monotonic() - elapsed - delay)
             attempt += 1
 
@@ -247,7 +248,7 @@ def retry(
 def _decide(
     policy: RetryPolicy, scope: Scope, elapsed: float, drawn: float | None
 ) -> tuple[float, float | None, float]:
-    """Return the time that has passed, the delay to come, None if there is none, and when that ends.
+    """Return the elapsed time, the next delay (None if there is none), and the time when that ends.
 
     All is recorded, as a resumed run has spent another time up to here, and draws other delays.
     """
@@ -261,21 +262,21 @@ def _has_given_up(decision: tuple[float, float | None, float]) -> bool:
 
 async def _sleep_until(scope: Scope, until: float, delay: float) -> None:
     left = until - scope.clock.now().timestamp()
-    # The clock of another machine may have been ahead: never wait longer for that.
+    # The clock of another machine may have been ahead. Never wait longer because of that.
     await scope.clock.sleep(min(max(0.0, left), delay))
 
 
 def check_bounded(policy: RetryPolicy) -> None:
-    """Refuse a policy that would go on for ever without having been told to."""
+    """Raise ValueError for a policy without a bound, unless it says `without_bound`."""
     if not policy.is_bounded:
         raise ValueError(
             "a retry policy needs a bound: with_max_retries(n), with_max_elapsed(seconds), or "
-            "without_bound() to try for ever"
+            "without_bound() to retry forever"
         )
 
 
 def _in_time(policy: RetryPolicy, delay: float | None, elapsed: float) -> float | None:
-    """A delay, unless there is none or the attempt after it would begin too late."""
+    """Return a delay, or None if the attempt after it would begin too late."""
     if delay is None or policy.max_elapsed is None:
         return delay
     return delay if elapsed + delay <= policy.max_elapsed else None

@@ -1,10 +1,12 @@
-"""Where in a run an effect stands, and what it may ask of a durable run around it.
+"""The position of an effect in a run, and the durability protocol that effects use.
 
-A `Flow` is one sequential line of a run: the body, a branch of an operator, the body of a step. It has the
-three durable operations: *execute a step*, *decide once*, and *wait*. Outside durable runs the one flow is
-`PLAIN`, which executes, computes and sleeps, and records nothing. So no operator asks whether it is durable.
+A `Flow` is one sequential line of a run: the body, a branch of an operator, the body of a step. It has
+the three durable operations: *execute a step*, *decide once*, and *wait*. Outside durable runs, the only
+flow is `PLAIN`, which executes, computes and sleeps, and records nothing. So no operator asks whether it
+is durable.
 
-A `Scope` is the place of one effect: its flow, the operators that may cancel it, the clock, who listens.
+A `Scope` is the position of one effect: its flow, the operators that may cancel it, the clock, and the
+listeners.
 """
 
 from __future__ import annotations
@@ -42,17 +44,17 @@ _NO_CONTEXT: Mapping[str, object] = MappingProxyType({})
 _NOTHING_FORBIDDEN: frozenset[type] = frozenset()
 
 running_step: ContextVar[object | None] = ContextVar("running_step", default=None)
-"""What is known of the step whose code runs in this context."""
+"""The step whose code runs in this context."""
 
 Sink: TypeAlias = Callable[[object], Awaitable[None]]
-"""Takes the events that effects emit, one at a time; the emitter waits for it."""
+"""Takes emitted events, one at a time. The emitter waits for it."""
 
 
 class Decision(Protocol):
-    """What an operator decided in an earlier life of the run.
+    """The decision of an operator in an earlier life of the run.
 
     Attributes:
-        sequence: the place of the decision in the journal.
+        sequence: the position of the decision in the journal.
         value: the winner of a race, the branch that failed first, and so on.
         has_ended: whether the branches that it cancelled have ended, finalizers included.
     """
@@ -66,13 +68,14 @@ class Decision(Protocol):
 
 
 class Branches(Protocol):
-    """The flows within one run of an operator, and what it decides about them.
+    """The flows within one run of an operator, and its decision about them.
 
     Attributes:
-        decision: what it decided in an earlier life, if that stands.
+        decision: the decision of an earlier life, if it stands.
     """
 
-    decision: Decision | None
+    @property
+    def decision(self) -> Decision | None: ...
 
     def deadline(self, seconds: float) -> float | None:
         """Return the seconds left until the deadline that the operator set in its first life.
@@ -82,7 +85,7 @@ class Branches(Protocol):
         ...
 
     def branch(self, key: object, item: object, *, is_keyed: bool) -> Flow:
-        """Return the flow of a branch. Without a key of its own, `item` tells whether it is the same."""
+        """Return the flow of a branch. Without a key, `item` tells whether it is the same branch."""
         ...
 
     def has_records(self, key: object) -> bool:
@@ -94,13 +97,13 @@ class Branches(Protocol):
         ...
 
     def check_complete(self) -> None:
-        """Raise if a branch that an earlier life recorded did not come back."""
+        """Raise if a branch with recorded entries did not reappear."""
         ...
 
     def end(self, *, is_complete: bool) -> None:
-        """Record that all branches have ended, if the decision has run finalizers.
+        """Record that all branches have ended, if they recorded anything after the decision.
 
-        If that is not complete, a resume cancels them again.
+        If their finalizers are not complete, record nothing: a resume cancels the branches again.
         """
         ...
 
@@ -109,9 +112,9 @@ class Finalization(Protocol):
     """The place of one finalizer in a durable flow."""
 
     async def recorded_end(self, scope: Scope) -> Any:
-        """Return or raise how the source ended, if that is recorded and it did not succeed.
+        """Return or raise the recorded failure or defect of the source.
 
-        None if the source is to be run: its finalizer has not begun a step, or it succeeded.
+        Return None if the source must run: its finalizer has not begun a step, or the source succeeded.
         """
         ...
 
@@ -136,15 +139,18 @@ class Flow(Protocol):
     Attributes:
         path: its path; empty for the body of a run, and outside runs.
         is_stopping: whether the run is being stopped from outside.
+        started_version: the version of the workflow that the run was started with; None outside runs.
     """
 
     @property
     def path(self) -> str: ...
     @property
     def is_stopping(self) -> bool: ...
+    @property
+    def started_version(self) -> str | None: ...
 
     async def execute(self, step: Step, env: Any, scope: Scope) -> Any:
-        """Execute a step, or return what is recorded of it: its value, or a `Failed`."""
+        """Execute a step, or return its recorded outcome: its value or a `Failed`."""
         ...
 
     async def decide(
@@ -155,30 +161,34 @@ class Flow(Protocol):
         *,
         has_failed: Callable[[A], bool] | None = None,
     ) -> A:
-        """Compute a value once. A resumed run gets the value of its first life.
+        """Compute a value once. A resume returns the recorded value.
 
-        `has_failed` tells a value that means failure: it stands only once the failure was handled.
+        `has_failed` tells whether a value means a failure. Such a value stands only once it is settled.
         """
         ...
 
     async def wait(self, scope: Scope, seconds: float) -> None:
-        """Wait. A resumed run waits until the time that its first life waited for."""
+        """Wait. A resume waits only for the remaining time."""
         ...
 
     def branches(self, scope: Scope, name: str) -> Branches:
-        """Return the flows of the operator that comes next here."""
+        """Return the flows of the next operator in this flow."""
         ...
 
     def finalization(self, name: str) -> Finalization | None:
-        """Return the place of the finalizer that comes next here; None where nothing is recorded."""
+        """Return the place of the next finalizer in this flow; None if nothing is recorded here."""
         ...
 
     async def run_branch(self, scope: Scope, work: Callable[[], Awaitable[A]]) -> A:
-        """Run all that happens in this flow, which is a branch."""
+        """Run everything that happens in this flow, which is a branch."""
+        ...
+
+    def record_decisions(self) -> None:
+        """Let operators record their decisions, also inside a step."""
         ...
 
     def stop(self) -> None:
-        """Note that the run is being stopped from outside: no operator has cancelled this flow."""
+        """Record that the run is being stopped from outside, instead of cancelled by an operator."""
         ...
 
 
@@ -197,7 +207,9 @@ class Acquisition:
     def may_continue(self) -> bool:
         """Return whether its next operation may begin."""
         if not self._has_begun:
-            self._has_begun = not any(one.is_decided or one.has_expired() for one in self._operators)
+            self._has_begun = not any(
+                one.is_decided or one.has_expired() for one in self._operators
+            )
         return self._has_begun
 
 
@@ -229,6 +241,7 @@ PLAIN_BRANCHES = _PlainBranches()
 class _PlainFlow:
     path = ""
     is_stopping = False
+    started_version: str | None = None
 
     async def execute(self, step: Step, env: Any, scope: Scope) -> Any:
         return await step.definition.execute_plainly(step, env, scope)
@@ -255,6 +268,9 @@ class _PlainFlow:
     async def run_branch(self, scope: Scope, work: Callable[[], Awaitable[A]]) -> A:
         return await work()
 
+    def record_decisions(self) -> None:
+        pass
+
     def stop(self) -> None:
         pass
 
@@ -264,23 +280,23 @@ PLAIN: Flow = _PlainFlow()
 
 
 class Scope:
-    """The place of one effect.
+    """The position of one effect.
 
     Attributes:
         flow: the sequential flow that it is part of.
-        operators: those that may cancel it, outermost first. A shield ends the list.
+        operators: the operators that may cancel it, outermost first. A shield empties the list.
         is_shielded: whether it is part of an acquisition or a finalizer.
         acquisition: the acquisition that it is part of, or None.
-        is_observing: whether it only reacts to a failure that goes on, as the handler of `tap_err` does.
-        limit: the place in the journal after which nothing recorded counts here: what an operator decided
-            there has cancelled this flow.
+        is_observing: whether it only reacts to a failure that continues, like the handler of `tap_err`.
+        limit: the position in the journal after which entries do not count here, because an operator's
+            decision at this position cancelled the flow.
         clock: tells the time.
-        step: what is known of the step whose body this is part of, or None between steps.
-        sink: takes the events that are emitted; None if there is no listener.
-        observer: is told of named effects, if there is one.
-        finalizer_deadline: seconds that each finalizer may take; None for no limit.
-        context: what the caller attached to the run around this flow; empty outside runs.
-        forbidden: the kinds of effects that may not run here, in a plan.
+        step: the step whose body this is part of, or None between steps.
+        sink: takes emitted events; None without a listener.
+        observer: receives the begin and end of named effects; None without an observer.
+        finalizer_deadline: the seconds that each finalizer may take; None for no limit.
+        context: the context of the run; empty outside runs.
+        forbidden: the kinds of effects that must not run here, in a plan.
     """
 
     __slots__ = (
@@ -335,9 +351,9 @@ class Scope:
         return self.flow.path
 
     def cause(self) -> Operator | None:
-        """Return the operator that has cancelled this place; None if the cancellation is from outside.
+        """Return the operator that cancelled this position; None if the cancellation is from outside.
 
-        An expired timeout decides here, as soon as something asks.
+        An expired timeout decides here, when something asks for the first time.
         """
         for operator in self.operators:
             if operator.is_decided or (operator.has_expired() and not self.flow.is_stopping):
@@ -353,13 +369,13 @@ class Scope:
         return scope
 
     def in_flow(self, flow: Flow) -> Scope:
-        """Return the same place in another flow."""
+        """Return the same position in another flow."""
         scope = self.copy()
         scope.flow = flow
         return scope
 
     def shielded(self) -> Scope:
-        """Return the same place, where no operator around can cancel it."""
+        """Return the same position, which no outer operator can cancel."""
         scope = self.copy()
         scope.operators = ()
         scope.limit = math.inf
@@ -368,7 +384,7 @@ class Scope:
         return scope
 
     def observing(self) -> Scope:
-        """Return the same place, of something that only reacts to a failure."""
+        """Return the same position for an effect that only reacts to a failure."""
         scope = self.copy()
         scope.is_observing = True
         return scope
@@ -381,7 +397,7 @@ class Scope:
         return scope
 
     def with_sink(self, sink: Sink | None) -> Scope:
-        """Return the same place with another listener."""
+        """Return the same position with another listener."""
         scope = self.copy()
         scope.sink = sink
         return scope

@@ -1,4 +1,4 @@
-"""What the annotations of a function say about its effect: the output, and the errors it declares."""
+"""The output and the errors that the annotations of a function declare."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def remember_body(function: Callable[..., Any]) -> None:
 
 
 def declares(body: CodeType, raised: Exception) -> bool:
-    """Return whether an exception that a `@do` body raised is a failure that its annotation declares.
+    """Return whether the annotation of a `@do` body declares a raised exception as a failure.
 
-    The annotation is resolved when a body raises for the first time. Raises TypeError if it cannot be.
+    The annotation is resolved when the body raises for the first time. Raises TypeError if that fails.
     """
     if body not in _declared:
         _declared[body] = _declared_by(_bodies[body]) if body in _bodies else ()
@@ -37,7 +37,7 @@ def _declared_by(function: Callable[..., Any]) -> tuple[type[Exception], ...]:
         raise TypeError(
             f"the annotations of {function.__qualname__!r} cannot be resolved ({problem}), so it is "
             "unknown whether an exception that it raised is a declared failure. Import the names that "
-            "they use outside of `if TYPE_CHECKING`"
+            "the annotations use outside of `if TYPE_CHECKING`"
         ) from problem
     _, error = _types_in(annotation)
     return tuple(dict.fromkeys(_exceptions_in(error)))
@@ -59,7 +59,7 @@ def _exceptions_in(annotation: Any) -> Iterator[type[Exception]]:
 
 
 def effect_types(function: Callable[..., Any]) -> tuple[object, object]:
-    """Return the output and error types in a function's return annotation; None for what it omits."""
+    """Return the output and error types in a function's return annotation; None for a missing one."""
     try:
         annotation = typing.get_type_hints(function).get("return")
     except (NameError, TypeError, AttributeError):

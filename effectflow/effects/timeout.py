@@ -1,4 +1,4 @@
-"""Effects that may take only a limited time."""
+"""Timeouts of effects."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, A
                     if not operator.is_decided:
                         return outcome
                 if scope.flow.is_stopping:
-                    # The run is being stopped as well, which the expired limit has hidden.
+                    # The run is being stopped as well, which the expired limit hides.
                     await anyio.lowlevel.checkpoint_if_cancelled()
                     await cancel_natively()
                 operator.expire()

@@ -1,4 +1,4 @@
-"""The engine of the parallel operators: a number of workers, one stream of items, values in order."""
+"""The engine of the parallel operators: several workers, one stream of items, values in order."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _ITEMS_IN_A_TURN = 256
 
 
 def check_limit(limit: int | None, name: str = "limit") -> None:
-    """Refuse a limit under which nothing would ever run."""
+    """Raise ValueError for a limit with which nothing would ever run."""
     if limit is not None and limit < 1:
         raise ValueError(f"{name} must be 1 or more, not {limit}")
 
 
 class Source:
-    """Items that each run of an effect reads; if they can be read only once, by one run."""
+    """Items that each run of an effect reads. If they can be read only once, only one run may do so."""
 
     def __init__(self, name: str, items: Any) -> None:
         self._name = name
@@ -50,12 +50,12 @@ class Source:
         self._is_spent = False
 
     def items(self) -> Any:
-        """Return the items. Raises TypeError if they have been read and cannot be read again."""
+        """Return the items. Raise TypeError if they have been read and cannot be read again."""
         if self._is_read_once:
             if self._is_spent:
                 raise TypeError(
                     f"the items of {self._name} can be read only once, and this effect is run again: "
-                    "give it a list, or another iterable that begins anew each time"
+                    "pass a list, or another iterable that can be read many times"
                 )
             self._is_spent = True
         return self._items
@@ -65,16 +65,17 @@ class Traversal:
     """One run of a parallel operator.
 
     Parameters:
-        owner: whose items they are, for errors.
+        owner: the owner of the items, for error messages.
         operator: decides on the first failure, and names the branches.
-        items: what to read, lazily.
-        f: makes the effect of one item.
-        key: names an item's branch in a durable run; its position does if None.
-        stop_early: whether the first failure ends the rest. A defect always does.
-        decided: in a run that has handled a failure of this operator, the keys of the branches that led to
-            it: they are run again; the others complete their finalizers. None otherwise.
-        take: is given the position and value of each item, instead of keeping them.
-        decision_of: makes what is recorded of a failure, of the positions and the key that led to it.
+        items: read lazily.
+        f: creates the effect of one item.
+        key: names an item's branch in a durable run; its position if None.
+        stop_early: whether the first failure cancels the others. A defect always does.
+        decided: in a run that has handled a failure of this operator, whether a branch led to it: those
+            are run again; the others complete their finalizers. None otherwise.
+        take: receives the position and value of each item. Values are kept if None.
+        decision_of: creates the recorded value of a failure from the positions and the key that led to
+            it.
     """
 
     def __init__(
@@ -111,8 +112,8 @@ class Traversal:
         self.children = Children()
 
     async def run(self, limit: int | None) -> None:
-        """Run it to its end. Raises the first defect, with the others as notes."""
-        # Whether or not a generator was read to its end, it cleans up now.
+        """Run it to its end. Raise the first defect, with the others as notes."""
+        # A generator cleans up now, even if it was not read to its end.
         if isinstance(self.items, AsyncIterable):
             items = aiter(self.items)
             try:
@@ -146,11 +147,11 @@ class Traversal:
 
     @property
     def first_failure(self) -> nodes.Failed | None:
-        """The failure that came first in time."""
+        """The first failure in time."""
         return self.failures[0][1] if self.failures else None
 
     def fail(self, positions: range, failed: nodes.Failed, key: object = None) -> None:
-        """Take note of a failure to which the items at these positions led."""
+        """Record a failure to which the items at these positions led."""
         self.failures.append((positions, failed))
         if self.stop_early:
             self._stop(positions, key)
@@ -178,7 +179,7 @@ class Traversal:
             self.children.start(self._work_through_async, items, turn)
 
     async def _work_through(self, numbered: Iterator[tuple[int, Any]]) -> None:
-        # What `_run_child` does is written out here: the calls would double the price of an item.
+        # The code of `_run_child` is inlined here: the calls would double the cost of an item.
         f, env, scope, values, take = self.f, self.env, self.scope, self.values, self.take
         is_plain = scope.flow is PLAIN and self.key is None
         child: Any
@@ -212,7 +213,7 @@ class Traversal:
                 else:
                     await take(position, outcome)
                 if position % _ITEMS_IN_A_TURN == 0:
-                    # Children that never wait must not keep others waiting.
+                    # Children that never wait must not block other tasks.
                     await checkpoint()
         except (Exception, Halt) as raised:
             self._stop_for(raised, position, item)
@@ -246,14 +247,14 @@ class Traversal:
             self._stop_for(raised, position, item)
 
     def _comes_too_late(self, position: int, item: Any) -> bool:
-        """Return whether the operator has decided before a child began that has nothing to finalize."""
+        """Return whether the operator decided before this child began, and it has nothing to finalize."""
         if not self.is_over:
             return False
         key = position if self.key is None else str(self.key(item))
         return not self.operator.branches.has_records(key)
 
     async def _placed_child(self, position: int, item: Any) -> Any:
-        """Return the outcome of a child that has a place of its own in a durable run."""
+        """Return the outcome of a child with its own path in a durable run."""
         key = self._key_of(position, item)
         operator, is_keyed = self.operator, self.key is not None
         if self.decided is None:
@@ -262,7 +263,11 @@ class Traversal:
             scope = operator.deciding_branch(key, item, is_keyed=is_keyed)
         else:
             decision = operator.decision
-            if decision is not None and not decision.has_ended and operator.branches.has_records(key):
+            if (
+                decision is not None
+                and not decision.has_ended
+                and operator.branches.has_records(key)
+            ):
                 scope = operator.branch(key, item, is_keyed=is_keyed)
                 await operator.run_cancelled(self.f(item), self.env, scope)
             return None
@@ -275,8 +280,8 @@ class Traversal:
         key = str(self.key(item))
         if key in self.keys:
             raise ValueError(
-                f"two items of {self.owner} have the key {key!r}, so their steps could not be told "
-                "apart: give key= a function that is different for each item"
+                f"two items of {self.owner} have the key {key!r}, so their steps cannot be "
+                "distinguished: pass a key= function that returns another key for each item"
             )
         self.keys.add(key)
         return key

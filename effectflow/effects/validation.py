@@ -1,4 +1,4 @@
-"""Validation: checks that do not stop at the first error but gather all of them, in order."""
+"""Validation: checks that collect all errors, in order, instead of stopping at the first one."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ A8 = TypeVar("A8")
 
 
 class Validation(Generic[E, A]):
-    """Either `Valid(value)` or `Invalid(errors)`; nothing else derives from it.
+    """Either `Valid(value)` or `Invalid(errors)`. No other class derives from it.
 
-    Where `Result` and effects stop at the first error, `Validation.all` gathers the errors of all its
-    parts. The idea is from Haskell's `Validation` and Rust's Stillwater.
+    `Result` and effects stop at the first error; `Validation.all` collects the errors of all parts. The
+    idea comes from Haskell's `Validation` and from Stillwater, a Rust library.
 
     Example:
         >>> from effectflow import Invalid, Valid, Validation
@@ -128,7 +128,7 @@ class Validation(Generic[E, A]):
     def all(*parts: Validation[E2, B]) -> Validation[E2, tuple[B, ...]]: ...
     @staticmethod
     def all(*parts: Validation[Any, Any]) -> Validation[Any, Any]:
-        """All the values as a tuple, or all the errors, in the order of the parts."""
+        """Return all values as a tuple, or all errors, in the order of the parts."""
         errors = [error for part in parts if isinstance(part, Invalid) for error in part.errors]
         if errors:
             return Invalid(errors)
@@ -138,19 +138,19 @@ class Validation(Generic[E, A]):
     def traverse(
         items: Iterable[B], f: Callable[[B], Validation[E2, A2]]
     ) -> Validation[E2, list[A2]]:
-        """`f(item)` for every item: all the values as a list, or all the errors."""
+        """Return `f(item)` for every item: all values as a list, or all errors."""
         return Validation.all(*[f(item) for item in items]).map(list)
 
     @staticmethod
     def from_result(result: Result[B, E2]) -> Validation[E2, B]:
-        """`Valid` for a `Success`, and `Invalid` with one error for a `Failure`."""
+        """Return `Valid` for a `Success`, and `Invalid` with one error for a `Failure`."""
         if isinstance(result, Success):
             return Valid(result.unwrap())
         return Invalid([result.failure()])
 
     @staticmethod
     def from_effect(effect: Effect[Env, E2, B]) -> Effect[Env, Never, Validation[E2, B]]:
-        """An effect that yields how another ends, and never fails."""
+        """Return an effect that yields how another one ends, and never fails."""
         return effect.result().map(Validation.from_result)
 
     def map(self, f: Callable[[A], B]) -> Validation[E, B]:
@@ -164,17 +164,17 @@ class Validation(Generic[E, A]):
         return cast("Validation[E2, A]", self)
 
     def and_then(self: Validation[E2, A], f: Callable[[A], Validation[E2, B]]) -> Validation[E2, B]:
-        """Go on with what `f` says of the value. Errors do not gather here: `f` needs a value."""
+        """Continue with `f(value)`. Errors are not collected here, because `f` needs a value."""
         return f(self.value) if isinstance(self, Valid) else cast("Validation[E2, B]", self)
 
     def to_result(self) -> Result[A, tuple[E, ...]]:
-        """A `Success` with the value, or a `Failure` with all the errors."""
+        """Return a `Success` with the value, or a `Failure` with all errors."""
         if isinstance(self, Invalid):
             return Failure(self.errors)
         return Success(cast("Valid[A]", self).value)
 
     def to_effect(self) -> Effect[object, tuple[E, ...], A]:
-        """An effect that yields the value, or fails with all the errors."""
+        """Return an effect that yields the value, or fails with all errors."""
         if isinstance(self, Invalid):
             return nodes.Fail(self.errors)
         return nodes.Pure(cast("Valid[A]", self).value)
@@ -189,7 +189,7 @@ class Valid(Validation[Never, A]):
 
 @dataclass(frozen=True, slots=True)
 class Invalid(Validation[E, Never]):
-    """One error or more, in order."""
+    """At least one error, in order."""
 
     errors: tuple[E, ...]
 

@@ -1,24 +1,28 @@
-"""For tests of code that uses effectflow: virtual time, recorded events, stores that fail, crashes.
+"""Tools for tests of code that uses effectflow: virtual time, recorded events, failing stores, crashes.
 
-With pytest there are fixtures and a marker besides, in `effectflow.testing.pytest_plugin`.
+`effectflow.testing.pytest_plugin` adds fixtures and a marker for pytest.
 """
 
-from effectflow.testing import store_conformance
-from effectflow.testing.clock import TestClock
-from effectflow.testing.crash import crash_everywhere
-from effectflow.testing.faulty_store import (
-    Busy,
-    Call,
-    Crashed,
-    CrashPoint,
-    Fault,
-    FaultyStore,
-    SaveFails,
-    Slow,
-    TakenOver,
-    Unavailable,
-)
-from effectflow.testing.recording import RecordingObserver
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from effectflow.testing import store_conformance
+    from effectflow.testing.clock import TestClock
+    from effectflow.testing.crash import crash_everywhere
+    from effectflow.testing.faulty_store import (
+        Busy,
+        Call,
+        Crashed,
+        CrashPoint,
+        Fault,
+        FaultyStore,
+        SaveFails,
+        Slow,
+        TakenOver,
+        Unavailable,
+    )
+    from effectflow.testing.recording import RecordingObserver
 
 __all__ = [
     "Busy",
@@ -36,3 +40,19 @@ __all__ = [
     "crash_everywhere",
     "store_conformance",
 ]
+
+_MODULES = {
+    "RecordingObserver": "recording",
+    "TestClock": "clock",
+    "crash_everywhere": "crash",
+}
+"""Where a name is from; from `faulty_store` if it is not here."""
+
+
+def __getattr__(name: str) -> object:
+    # Every pytest session loads the plugin in this package, and most need none of these.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "store_conformance":
+        return import_module(f"{__name__}.{name}")
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'faulty_store')}"), name)

@@ -1,4 +1,4 @@
-"""Virtual time: an hour of back-off in milliseconds, and the same each time."""
+"""Virtual time: an hour of back-off takes milliseconds, and is the same each time."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ E = TypeVar("E")
 A = TypeVar("A")
 
 _ROUNDS = 50
-"""Turns of the event loop that a task may take to come to rest after it was woken."""
+"""The turns of the event loop that a task may take until it waits again."""
 
 _FEW = 64
-"""Timers that are over and may stay until their time comes, besides as many as there are others."""
+"""The cancelled timers that may stay in the queue, in addition to as many as there are live ones."""
 
 
 class TestClock:
-    """A clock that stands still until it is told to go on. For asyncio and trio alike.
+    """A clock that stands still until it is advanced, for asyncio and trio.
 
-    Either `run` an effect on it, which jumps to the next moment that anybody waits for whenever
-    nothing else is to be done, or hand it to `effect.run(env, clock=...)` and `advance` it. What does
-    not ask the clock (threads, sockets) does not hold it up.
+    Either `run` an effect on it: whenever all tasks wait, it jumps to the next time that one waits for.
+    Or pass it to `effect.run(env, clock=...)` and `advance` it. It does not wait for work that does not
+    use the clock, such as threads and sockets.
 
     Parameters:
-        start: what `now` gives at first; aware.
+        start: the time at which it begins; aware.
 
     Example:
         >>> import anyio
@@ -49,7 +49,7 @@ class TestClock:
         3600.0
     """
 
-    # Not a test, whatever its name says to pytest.
+    # Not a test, although its name begins with Test.
     __test__ = False
 
     def __init__(self, start: datetime = datetime(2000, 1, 1, tzinfo=UTC)) -> None:
@@ -79,9 +79,9 @@ class TestClock:
             yield scope
 
     async def advance(self, seconds: float) -> None:
-        """Let so many seconds pass: wake whom they wake, one after another, and let each come to rest."""
+        """Advance by this many seconds. Wake tasks in order of time; each one runs until it waits."""
         if seconds < 0:
-            raise ValueError(f"time does not go back: {seconds}")
+            raise ValueError(f"time cannot go back: {seconds}")
         target = self._elapsed + seconds
         await _come_to_rest()
         while (due := self._next_due()) is not None and due <= target:
@@ -89,7 +89,7 @@ class TestClock:
         self._elapsed = target
 
     async def run(self, effect: Effect[Env, E, A], env: Env) -> Result[A, E]:
-        """Run an effect to its end, jumping ahead whenever all that is left to do is to wait."""
+        """Run an effect to its end, jumping ahead whenever all tasks wait."""
         result: Result[A, E] | None = None
         raised: BaseException | None = None
         async with anyio.create_task_group() as tasks:
@@ -108,7 +108,7 @@ class TestClock:
         while True:
             await _come_to_rest()
             if self._next_due() is None:
-                # Whatever it waits for is none of ours, and takes real time.
+                # It waits for something else than this clock, which takes real time.
                 await anyio.sleep(0.001)
             else:
                 await self._jump()
@@ -134,7 +134,7 @@ class TestClock:
             yield
         finally:
             self._wakes.pop(number, None)
-            # Most timers are of timeouts that are not needed.
+            # Most timers belong to timeouts that do not expire.
             if len(self._dues) > 2 * len(self._wakes) + _FEW:
                 self._dues = [due for due in self._dues if due[1] in self._wakes]
                 heapify(self._dues)

@@ -1,7 +1,7 @@
-"""Stop a run dead at every entry of its journal in turn, resume it, and compare.
+"""Crash a run at every entry of its journal, resume it, and compare.
 
-The idea is from crash-consistency testing of databases and file systems: whatever point the process
-died at, what comes after the resume must be what would have come without the crash.
+The idea comes from crash-consistency tests of databases and file systems: wherever the process died, a
+resumed run must end like one without a crash.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ async def crash_everywhere(
     input: Input,
     make_env: Callable[[CheckpointStore], Env],
 ) -> list[CrashPoint]:
-    """Crash a workflow at every append, resume it each time, and compare with the whole run.
+    """Crash a workflow at every append, resume it each time, and compare with an uninterrupted run.
 
-    Compared are the result, the completed steps with their outputs, and the history. Steps that run
-    side by side may end in any order, so order counts only within one flow: both are compared by step.
-    The clock of all these runs tells one time for ever, as what a run does again it does later; delays
-    pass at once, and timeouts strike.
+    It compares the result, the completed steps with their outputs, and the history. Parallel steps may
+    end in any order, so completed steps and history are compared by step. The clock of these runs
+    stands still, because a resumed run reads the time later; delays end immediately, and timeouts
+    expire.
 
     Parameters:
-        workflow: what to run. Its steps must give the same outputs each time.
-        input: what to start it with.
-        make_env: an environment around a store; called once for each life of the process.
+        workflow: the workflow to run. Its steps must yield the same outputs each time.
+        input: the input to start it with.
+        make_env: creates an environment around a store, once for each life of the process.
 
-    Gives the points at which the run was crashed. Raises AssertionError, naming the point, where a
-    resumed run ended otherwise.
+    Returns the points at which the run was crashed. Raises AssertionError, naming the point, if a
+    resumed run ended differently.
     """
     whole = FaultyStore(MemoryStore())
     expected = _shown(await _live(workflow, input, make_env(whole)), await _end_of(whole))
@@ -67,7 +67,7 @@ async def crash_everywhere(
 
 
 def crash_points(whole: FaultyStore) -> list[CrashPoint]:
-    """Before and after each append that a store was asked for."""
+    """Return the crash points before and after each append to a store."""
     appends = sum(call.operation == "append" for call in whole.calls)
     return [
         CrashPoint(append, is_durable)
@@ -79,7 +79,7 @@ def crash_points(whole: FaultyStore) -> list[CrashPoint]:
 async def _live(
     workflow: Workflow[Env, E, Input, Out], input: Input, env: Env
 ) -> Result[Out, object]:
-    """One life of the process: starting again with the same id and input takes up the run."""
+    """Run one life of the process. A start with the same id and input continues the run."""
     return await _StoppedClock().run(workflow.start(input, run_id=_RUN), env)
 
 
@@ -96,7 +96,7 @@ def _shown(result: Result[Any, Any], checkpoint: Checkpoint) -> dict[str, object
 
 
 class _StoppedClock(TestClock):
-    """Wakes whoever waits, and tells the same time ever after."""
+    """A clock on which every wait ends immediately and the time never changes."""
 
     def now(self) -> datetime:
         return datetime(2000, 1, 1, tzinfo=UTC)

@@ -29,6 +29,7 @@ from effectflow.checkpoint import (
     RunBusy,
     RunInfo,
     RunQuery,
+    RunStatus,
     RunSummary,
     SaveFailed,
     StoreUnavailable,
@@ -145,6 +146,7 @@ class FaultyStore(ForwardingStore):
     Attributes:
         calls: all calls, in order.
         met: the faults that have occurred, in order. The others are `unmet`.
+        completed: the runs whose completion was appended.
 
     Example:
         >>> import anyio
@@ -167,6 +169,7 @@ class FaultyStore(ForwardingStore):
         super().__init__(store)
         self.calls: list[Call] = []
         self.met: list[Fault] = []
+        self.completed: set[str] = set()
         self._faults = tuple(faults)
         self._clock = clock or SystemClock()
         self._counts: Counter[Operation] = Counter()
@@ -239,6 +242,8 @@ class FaultyStore(ForwardingStore):
                 case _:
                     pass
         await super().append(lease, bodies, after=after, summary=summary, release=release)
+        if summary is not None and summary.status is RunStatus.COMPLETED:
+            self.completed.add(lease.run_id)
         self._check()
         for fault in faults:
             match fault:

@@ -1,6 +1,7 @@
-"""For pytest: fixtures, and a marker that crashes a test at every append to the store.
+"""For pytest: fixtures, a marker that crashes a test at every append to the store, and two checks.
 
-Active wherever effectflow is installed.
+Active wherever effectflow is installed. The checks fail a test that creates an effect of a step or a
+workflow and never runs it, or whose steps change their arguments; ini options turn them off.
 
 ::
 
@@ -11,62 +12,158 @@ Active wherever effectflow is installed.
         receipt = await checkout.start(cart, run_id="cart-7").run_or_raise(app)
         assert receipt.total == 14
 
-The test is run whole, and then once for each append that it made to the store and for the moment just
-before: it is crashed there and run again, as a process that is started again, with its assertions
-holding. Fixtures are the world, which outlives the crash; each crash happens in a world of its own. What
-the test itself has made is gone with the process.
+The test runs once without a crash. Then it runs twice for each point just before and just after an
+append to the store: it is crashed there, and run again like a restarted process, with its assertions
+holding. Fixtures are the outside world, which survives the crash; each crash gets new ones. Objects
+that the test function creates are lost with the process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import NoReturn
+import warnings
+from collections.abc import Generator, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-# What plugins that repeat tests build on; pytest gives it no public name.
+# Plugins that repeat tests use this. pytest has no public name for it.
 from _pytest.runner import runtestprotocol
 
-from effectflow.checkpoint import Checkpoints
-from effectflow.stores import MemoryStore
-from effectflow.testing.clock import TestClock
-from effectflow.testing.crash import crash_points
-from effectflow.testing.faulty_store import Fault, FaultyStore
+# Every test session loads this module, so it imports the rest where it is used.
+if TYPE_CHECKING:
+    from effectflow.checkpoint import Checkpoints
+    from effectflow.testing.clock import TestClock
+    from effectflow.testing.faulty_store import Fault, FaultyStore
+    from effectflow.testing.unused_effects import CreatedEffect
 
 __all__ = ["checkpoints", "test_clock"]
 
 _MARKER = "crash_everywhere"
-_STORE = pytest.StashKey[FaultyStore]()
+_STORE = pytest.StashKey["FaultyStore"]()
+
+_UNUSED_EFFECTS = "effectflow_unused_effects"
+_CHANGED_ARGUMENTS = "effectflow_changed_arguments"
+_ALLOW_UNUSED = "allow_unused_effects"
 
 
 @pytest.fixture
 def checkpoints(request: pytest.FixtureRequest) -> Checkpoints:
-    """`Checkpoints` over a MemoryStore that is empty at first.
+    """Return `Checkpoints` over an empty MemoryStore.
 
     For other options: `dataclasses.replace(checkpoints, format="cbor")`.
     """
+    from effectflow.checkpoint import Checkpoints
+    from effectflow.stores import MemoryStore
+
     node: pytest.Item = request.node
     return Checkpoints(node.stash.get(_STORE, None) or MemoryStore())
 
 
 @pytest.fixture
 def test_clock() -> TestClock:
-    """A `TestClock`: run an effect on it with `await test_clock.run(effect, env)`."""
+    """Return a `TestClock`: run an effect on it with `await test_clock.run(effect, env)`."""
+    from effectflow.testing.clock import TestClock
+
     return TestClock()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the ini options of the checks."""
+    parser.addini(
+        _UNUSED_EFFECTS,
+        "fail a test that creates an effect of a step or a workflow and never runs it (effectflow)",
+        type="bool",
+        default=True,
+    )
+    parser.addini(
+        _CHANGED_ARGUMENTS,
+        "fail a test whose steps change their arguments (effectflow)",
+        type="bool",
+        default=True,
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Make the markers known, and turn the checks on."""
     config.addinivalue_line(
         "markers",
         f"{_MARKER}: run the test once for each append to `checkpoints`, crashed before it or after "
-        "it, and then again as a process that is started again (effectflow)",
+        "it, and then again like a restarted process (effectflow)",
     )
+    config.addinivalue_line(
+        "markers",
+        f"{_ALLOW_UNUSED}: let the test create effects that it does not run (effectflow)",
+    )
+    finds_unused = config.getini(_UNUSED_EFFECTS)
+    finds_changed = config.getini(_CHANGED_ARGUMENTS)
+    if finds_unused or finds_changed:
+        checks = _Checks(finds_unused=finds_unused, finds_changed=finds_changed)
+        config.pluginmanager.register(checks, "effectflow_checks")
+
+
+class _Checks:
+    """Watches what tests do with effects and steps."""
+
+    def __init__(self, *, finds_unused: bool, finds_changed: bool) -> None:
+        self._finds_unused = finds_unused
+        self._finds_changed = finds_changed
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Fail a test that passes otherwise. If it fails, only add what its steps changed."""
+        if not isinstance(item, pytest.Function):
+            return (yield)
+        with ExitStack() as watches:
+            changed = unused = None
+            if self._finds_changed:
+                from effectflow.testing.changed_arguments import ChangedArguments
+
+                changed = watches.enter_context(ChangedArguments())
+            if self._finds_unused and item.get_closest_marker(_ALLOW_UNUSED) is None:
+                from effectflow.testing.unused_effects import UnusedEffects
+
+                unused = watches.enter_context(UnusedEffects())
+            try:
+                result = yield
+            except BaseException as raised:
+                for message in changed.found if changed else ():
+                    raised.add_note(f"effectflow: {message}")
+                raise
+            never_run = unused.never_run() if unused else []
+        problems = [*(changed.found if changed else ()), *_warn(never_run)]
+        if problems:
+            pytest.fail("\n".join(f"effectflow: {each}" for each in problems), pytrace=False)
+        return result
+
+
+def _warn(never_run: Iterable[CreatedEffect]) -> list[str]:
+    """Emit a `ResourceWarning` for each effect where it was created. Return the messages."""
+    for created in never_run:
+        with warnings.catch_warnings():
+            # Python ignores this kind by default, and a filter may make an error of it.
+            warnings.simplefilter("always", ResourceWarning)
+            warnings.warn_explicit(
+                f"{created.name} was created and never run",
+                ResourceWarning,
+                created.file,
+                created.line,
+            )
+    here = Path.cwd()
+    return [
+        f"{each.name}, created at {_relative(each.file, here)}:{each.line}, was never run"
+        for each in never_run
+    ]
+
+
+def _relative(file: str, here: Path) -> str:
+    return str(Path(file).relative_to(here)) if Path(file).is_relative_to(here) else file
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test that has the marker as often as it takes, and report it as one test."""
+    """Run a test with the marker at all crash points, and report it as one test."""
     if item.get_closest_marker(_MARKER) is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -77,7 +174,11 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _crash_everywhere(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-    """The reports of the last time that the test was run: of the first one to fail, if one does."""
+    """Return the reports of the first failed run of the test, or of its last run."""
+    from effectflow.stores import MemoryStore
+    from effectflow.testing.crash import crash_points
+    from effectflow.testing.faulty_store import FaultyStore
+
     test = _Repeated(item)
     whole = FaultyStore(MemoryStore())
     reports = test.run(whole)
@@ -96,7 +197,7 @@ def _is_well(report: pytest.TestReport) -> bool:
 
 
 class _Repeated:
-    """A test that is run several times, with new fixtures each time. `seconds` is what it took."""
+    """A test that runs several times, with new fixtures each time. `seconds` is the total time."""
 
     def __init__(self, item: pytest.Item) -> None:
         self.seconds = 0.0
@@ -105,18 +206,18 @@ class _Repeated:
         self._sections = 0
 
     def run(self, store: FaultyStore) -> list[pytest.TestReport]:
-        """Run it whole, from the setup of its fixtures to their teardown."""
+        """Run it completely, from the setup of its fixtures to their teardown."""
         self._item.stash[_STORE] = store
         reports = runtestprotocol(self._item, log=False, nextitem=self._next_here)
         self.seconds += sum(report.duration for report in reports)
         for report in reports:
-            # An item keeps the output of all its runs; that of those before is none of this one's.
+            # An item keeps the output of all of its runs. Drop that of earlier runs.
             del report.sections[: self._sections]
         self._sections += len(reports[-1].sections)
         return reports
 
     def end(self, nextitem: pytest.Item | None) -> pytest.TestReport:
-        """Tear down the fixtures of wider scope that the next test does not need."""
+        """Tear down the fixtures with a wider scope that the next test does not need."""
         del self._item.stash[_STORE]
 
         def tear_down() -> None:
@@ -128,7 +229,7 @@ class _Repeated:
 
 
 class _NextHere(pytest.Item):
-    """Stands for a test that comes next in the same place, so that only this one is torn down."""
+    """Represents a next test in the same place, so that only this one is torn down."""
 
     @classmethod
     def after(cls, item: pytest.Item) -> _NextHere:
@@ -142,7 +243,7 @@ class _NextHere(pytest.Item):
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Before the life that counts, live the one that is to crash."""
+    """Run the life that crashes before the life that counts."""
     store = item.stash.get(_STORE, None)
     if store is None:
         return (yield)
@@ -157,6 +258,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _whole(store: FaultyStore) -> Generator[None, object, object]:
+    from effectflow.testing.crash import crash_points
+
     result = yield
     if not crash_points(store):
         pytest.fail(
@@ -175,11 +278,12 @@ def _crashed(
     calls = len(store.calls)
     begun = {call.run_id for call in store.calls if call.operation == "append"}
     result = yield
-    forgotten = begun - {call.run_id for call in store.calls[calls:]}
+    # A run that has resumed does not look at its complete nested runs again.
+    forgotten = begun - store.completed - {call.run_id for call in store.calls[calls:]}
     if forgotten:
         pytest.fail(
-            f"crash_everywhere: crashed {point}, and run {forgotten.pop()!r} was not taken up again. "
-            "Give `start` a run_id that is the same each time",
+            f"crash_everywhere: crashed {point}, and run {forgotten.pop()!r} was not continued. "
+            "Pass a run_id to `start` that is the same each time",
             pytrace=False,
         )
     return result

@@ -1,4 +1,4 @@
-"""An observer that remembers what it was told."""
+"""An observer that records events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["RecordingObserver"]
 
 
 class RecordingObserver:
-    """Remembers every event, in order. Give it to `Checkpoints(observers=...)`."""
+    """Records every event, in order. Pass it to `Checkpoints(observers=...)`."""
 
     def __init__(self) -> None:
         self.events: list[CheckpointEvent] = []
@@ -24,5 +24,5 @@ class RecordingObserver:
 
     @property
     def skipped(self) -> list[str]:
-        """The steps that were reached and not run, because their end was recorded."""
+        """The steps that were reached and not run, because their outcome was recorded."""
         return [event.step for event in self.events if isinstance(event, StepSkipped)]

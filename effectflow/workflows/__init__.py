@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         transition_info,
     )
     from effectflow.workflows.mapreduce import DeadLetter, ItemFailed, JobResult, MapReduce
+    from effectflow.workflows.migrations import StepMigration
     from effectflow.workflows.progress import JobProgress, job_progress
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "Retry",
     "StateGraph",
     "StateMachine",
+    "StepMigration",
     "Transition",
     "TransitionExhausted",
     "TransitionInfo",
@@ -90,6 +92,7 @@ _HOMES = {
         "TransitionInfo UndeclaredState transition_info"
     ),
     "mapreduce": "DeadLetter ItemFailed JobResult MapReduce",
+    "migrations": "StepMigration",
     "progress": "JobProgress job_progress",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

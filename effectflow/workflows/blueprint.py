@@ -1,35 +1,36 @@
-"""All that is needed to run a workflow, whichever way it was composed."""
+"""`Blueprint`: everything that is needed to run a workflow, common to all builders."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
-from effectflow.workflows.migrations import Migration, upgrade
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.entries import Entry
+    from effectflow.workflows.migrations import Migration
 
 __all__ = ["Blueprint"]
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """All that is needed to run a workflow.
+    """Everything that is needed to run a workflow.
 
     Attributes:
-        define: makes the definition, which a resume compares. It is asked for when it is first
-            needed, since a function's code may name steps that are defined after it.
-        body: from an input to the effect to run.
-        input_type: the annotation of its input, or None.
-        input_types: the classes that inputs may be made of.
-        output_types: those that outputs may be made of, and what it may fail with.
-        migrations: from what each earlier version saved to what the next one saves.
-        gives_state: whether what the step at a path gives is a state, which migrations are of; None for
-            code, whose steps give anything, so that migrations are of all of them.
+        define: returns the definition, which a resume compares. It is called when first needed.
+        body: returns the effect to run for an input.
+        input_type: the annotation of the input, or None.
+        input_types: the classes that may occur in inputs.
+        output_types: the classes that may occur in outputs and errors.
+        migrations: for each earlier version, the migration to the next one.
+        gives_state: tells by its path whether a step returns a state, to migrate; None for code, of
+            which all outputs are migrated.
     """
 
     define: Callable[[], Definition]
@@ -37,7 +38,7 @@ class Blueprint:
     input_type: object
     input_types: KnownTypes
     output_types: KnownTypes
-    migrations: Mapping[int, Migration] = field(default_factory=dict[int, Migration])
+    migrations: Mapping[int, Migration] = field(default_factory=dict[int, Any])
     gives_state: Callable[[str], bool] | None = None
 
     @cached_property
@@ -45,8 +46,18 @@ class Blueprint:
         """The workflow's definition."""
         return self.define()
 
+    def removed(self, entries: tuple[Entry, ...]) -> tuple[int, ...]:
+        """Return the sequence numbers of entries of steps that migrations remove."""
+        if not self.migrations:
+            return ()
+        from effectflow.workflows.migrations import removed_entries
+
+        return tuple(removed_entries(entries, self.migrations))
+
     def upgraded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        """A journal as the workflow would have written it as it is now."""
+        """Return a journal as the current version of the workflow would have written it."""
         if not self.migrations:
             return entries
+        from effectflow.workflows.migrations import upgrade
+
         return upgrade(entries, self.definition, self.migrations, self.gives_state)

@@ -8,9 +8,9 @@ from typing import Any, TypeVar, overload
 
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.effects.signatures import effect_types
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, do
+from effectflow.effects.signatures import effect_types
 from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.linear import input_type
 from effectflow.workflows.migrations import Migration, check_migrations
@@ -25,7 +25,7 @@ Input = TypeVar("Input")
 
 
 class WorkflowDecorator:
-    """What `@workflow(...)` is, before it is given the function."""
+    """The result of `@workflow(...)`, before it receives the function."""
 
     def __init__(self, name: str | None, version: str, migrations: Mapping[int, Migration]) -> None:
         self._name = name
@@ -78,18 +78,18 @@ def workflow(
     version: str = "1",
     migrations: Mapping[int, Migration] | None = None,
 ) -> Any:
-    """Make a workflow of a function from an input to an effect, or of a generator function.
+    """Make a workflow from a function of an input that returns an effect, or from a generator function.
 
-    What it does between steps is run again by a resume, so it must do the same again: it takes time
-    and chance from `now()`, `random()` and `uuid()`, whose values are recorded, and acts on the world
-    only in steps.
+    A resume runs the code between steps again, so it must do the same again: take time and chance from
+    `now()`, `random()` and `uuid()`, whose values are recorded, and act on the world only in steps. A
+    resume that reaches other steps than the recorded ones fails with DefinitionChanged.
 
     Parameters:
-        name: what stores and commands call it; the function's name if not given.
-        version: change it when a change of the code matters to runs that are under way.
+        name: the name in stores and commands; the function's name by default.
+        version: change it when a code change matters to runs in progress.
         migrations: for each earlier version, a pure function from a state that it saved, as plain data,
-            to that of the next version. It is given the input and the output of a run, and the output
-            of every step, also of one within another. Runs of those versions then go on, upgraded.
+            to that of the next version, or a `StepMigration`. It receives the input and the output of a
+            run, and the output of every step. Runs of those versions then continue, upgraded.
     """
     decorator = WorkflowDecorator(name, version, migrations or {})
     return decorator if body is None else decorator(body)

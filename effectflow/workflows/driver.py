@@ -1,4 +1,4 @@
-"""Drive one run of a workflow: claim it, run its body over its journal, and record the end."""
+"""Drive one run of a workflow: claim it, replay and run its body, and record the end."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from os import urandom
 from typing import Any, Self, TypeAlias, cast
-from uuid import uuid4
 
 import anyio
 
@@ -18,12 +18,14 @@ from effectflow.checkpoint.delayed_saves import save_request
 from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started
 from effectflow.checkpoint.entry_format import FORMAT
 from effectflow.checkpoint.errors import (
+    CheckpointError,
     CorruptCheckpoint,
     LeaseLost,
     RunCancelled,
     RunConflict,
 )
 from effectflow.checkpoint.failures import write_error
+from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.interruption import interruption_reason
 from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.journal_reader import (
@@ -51,7 +53,7 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
-from effectflow.effects.event_loop import is_cancellation
+from effectflow.effects.event_loop import is_cancellation, mark_as_cancelled
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
@@ -62,17 +64,17 @@ __all__ = ["Place", "Reopen", "new_run_id", "plan_run", "resume_run", "start_run
 logger = logging.getLogger(__name__)
 
 Reopen: TypeAlias = Callable[[Any], tuple[str, ...]]
-"""The paths of the operators of a complete run that are run again, given its output; none to leave it."""
+"""Returns the paths of the operators of a complete run that run again, given the output of the run."""
 
 _NO_TYPES = KnownTypes.of()
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run is driven: with which workflow, environment and store, and within which run.
+    """The workflow, environment and store of a run, and the run around it.
 
     Attributes:
-        around: the run around this one, if there is one.
+        around: the outer run of a nested run, or None.
     """
 
     blueprint: Blueprint
@@ -81,10 +83,20 @@ class Place:
     scope: Scope
     around: Around | None = None
 
+    @property
+    def is_nested(self) -> bool:
+        """Whether it is in the body of another run."""
+        return isinstance(self.scope.flow, DurableFlow)
+
+    def halt_around(self, error: CheckpointError) -> Halt:
+        """Halt the outer run, because its body cannot handle a CheckpointError."""
+        assert isinstance(self.scope.flow, DurableFlow)
+        return self.scope.flow.run.writer.halt(error)
+
 
 def new_run_id(workflow: str) -> str:
-    """Return an id for a run that is given none."""
-    return f"{workflow}-{uuid4().hex[:12]}"
+    """Return a random id for a run."""
+    return f"{workflow}-{urandom(6).hex()}"
 
 
 async def start_run(
@@ -95,8 +107,8 @@ async def start_run(
     is_new: bool,
     context: Mapping[str, object],
 ) -> Any:
-    """Return the output or `Failed` of a new run, or of the run that has this id and input already."""
-    blueprint, checkpoints = place.blueprint, place.checkpoints
+    """Return the output or `Failed` of a new run, or of an existing run with this id and input."""
+    blueprint = place.blueprint
     input_tree = to_tree(input, path="input: $", types=blueprint.input_types)
     context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES)
     found = None if is_new else await _find(place, run_id)
@@ -127,15 +139,21 @@ async def start_run(
             at=place.scope.clock.now().timestamp(),
             structure=definition.structure,
         )
-        known = fold([started], run_id)
-        run = claim.run(known, Journal.empty(run_id), Recording(), opening=started)
+        run = claim.run(
+            Journal.empty(run_id),
+            Recording(),
+            started=started,
+            version=definition.version,
+            started_version=definition.version,
+            opening=started,
+        )
         return await _drive(run, place, input, is_new=True)
 
 
 async def resume_run(
     place: Place, *, run_id: str, force: bool, reopen: Reopen | None = None
 ) -> Any:
-    """Return the output or `Failed` of a run continued where it stood."""
+    """Return the output or `Failed` of a resumed run."""
     found = await _find(place, run_id)
     if found is None:
         raise await run_not_found(place.checkpoints.store, run_id)
@@ -162,16 +180,17 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
     changed = blueprint.definition.changed_since(known.definition, run_id)
     if changed is not None:
         return ResumePlan(skip=skip, problem=changed)
-    context = _context(known)
+    started = found.journal.entries[0]
+    assert isinstance(started, Started)
     run = PlannedRun(
         run_id,
         known.workflow,
         place.checkpoints,
-        recording=read_recording(found.journal.entries),
+        recording=_recording(found, blueprint),
         types=blueprint.output_types,
         clock=scope.clock,
-        context=context,
-        started_version=_started_version(found.journal),
+        context=_context(started),
+        started_version=_started_version(found.written),
     )
     inside = _scope_of_body(run, scope)
     inside.forbidden = run.forbidden(effects=effects)
@@ -190,19 +209,18 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         except Exception as raised:
             # Kept from the task group, which would wrap it.
             defect = raised
-        run.tasks.cancel_scope.cancel()
     return run.plan(outcome, defect)
 
 
 @dataclass(frozen=True)
 class _Found:
-    """A run that a store has.
+    """A run in a store.
 
     Attributes:
         written: its journal as it is in the store.
-        journal: the same as the workflow would have written it as it is now.
-        was: the definition that the run had when it was last driven.
-        checkpoint: what the journal says.
+        journal: its journal as the current version of the workflow would have written it.
+        was: the definition of the workflow when the run was last driven.
+        checkpoint: the fold of the journal.
     """
 
     written: Journal
@@ -212,9 +230,9 @@ class _Found:
 
 
 async def _find(place: Place, run_id: str, known: _Found | None = None) -> _Found | None:
-    """Return a run of this workflow, read on from what is known of it; None if there is no such run."""
+    """Return a run of this workflow; None if there is none. `known` has the entries read before."""
     blueprint, checkpoints = place.blueprint, place.checkpoints
-    # An id that no encoding can hold would be another one in each store, or none.
+    # Stores would change or reject an id that no encoding can represent.
     to_tree(run_id, path="run_id", types=_NO_TYPES)
     before = None if known is None else known.written
     written = await read_journal(checkpoints.store, run_id, checkpoints.seal, before)
@@ -238,8 +256,8 @@ async def _find(place: Place, run_id: str, known: _Found | None = None) -> _Foun
 class _Claim:
     """Holds the lease of a run, and releases it however the run ends.
 
-    A complete run that is not to be preserved is deleted then, if it is outermost: one within another
-    run is asked for its output again whenever that one is resumed.
+    With `preserve=False`, it then deletes a complete run, unless that is nested: a resume of the outer
+    run needs the output of a nested run again.
     """
 
     def __init__(self, place: Place, run_id: str) -> None:
@@ -256,7 +274,7 @@ class _Claim:
         except Exception:
             raise
         except BaseException:
-            # Cut off by a cancellation, it may hold all the same: claim it once more to release it.
+            # The claim was cut off by a cancellation and may hold: claim the run again to release it.
             with anyio.move_on_after(5, shield=True), suppress(Exception):
                 await self._checkpoints.store.release(await self._claim(owner))
             raise
@@ -280,7 +298,7 @@ class _Claim:
 
     @contextmanager
     def _only_logged(self, what: str) -> Generator[None]:
-        """Log what a store raises here: it does not change how the run has ended."""
+        """Log exceptions of the store here, because they do not change how the run ended."""
         try:
             yield
         except Exception as error:
@@ -294,29 +312,39 @@ class _Claim:
 
     @property
     def lease(self) -> Lease:
-        """The lease, inside the claim."""
+        """The lease, while the claim is held."""
         assert self._lease is not None
         return self._lease
 
     def run(
         self,
-        known: Checkpoint,
         journal: Journal,
         recording: Recording,
         *,
+        started: Started,
+        version: str,
+        started_version: str,
         opening: Entry,
         force: bool = False,
     ) -> Run:
-        """Return the run that continues from this checkpoint, after the entries that the store has."""
+        """Return the run that continues after the entries in the store.
+
+        Parameters:
+            started: the first entry of the run, as the workflow would write it now.
+            version: the latest version of the workflow that drove the run.
+            started_version: the first one, before any migration.
+            opening: the first entry that this life adds.
+        """
         checkpoints, place = self._checkpoints, self._place
-        if isinstance(checkpoints.store, KeepsHistory):
-            checkpoints.store.keep_history(self._run_id, checkpoints.history)
+        # A check of the attribute, because a check of the protocol takes longer than the rest.
+        if hasattr(checkpoints.store, "keep_history"):
+            cast("KeepsHistory", checkpoints.store).keep_history(self._run_id, checkpoints.history)
         summary = RunSummary(
-            workflow=known.workflow,
-            kind=known.kind,
-            version=known.definition.version,
-            status=RunStatus.RUNNING,
-            created_at=known.created_at,
+            started.workflow,
+            started.kind,
+            version,
+            RunStatus.RUNNING,
+            started.at,
         )
         writer = JournalWriter(
             self._run_id,
@@ -329,14 +357,14 @@ class _Claim:
         )
         self._run = Run(
             self._run_id,
-            known.workflow,
+            started.workflow,
             checkpoints,
             writer=writer,
             recording=recording,
             types=place.blueprint.output_types,
             clock=place.scope.clock,
-            context=_context(known),
-            started_version=_started_version(journal) or known.definition.version,
+            context=_context(started),
+            started_version=started_version,
             force=force,
             around=place.around,
             outer_operators=place.scope.operators,
@@ -352,7 +380,7 @@ async def _continue(
     force: bool,
     reopen: Reopen | None = None,
 ) -> Any:
-    """Drive a run on from the end of its journal."""
+    """Continue a run at the end of its journal."""
     blueprint, known = place.blueprint, found.checkpoint
     await claim.check_is_whole(known)
     if known.status is RunStatus.CANCELLED:
@@ -377,17 +405,34 @@ async def _continue(
             steps=definition.steps,
             structure=definition.structure,
         )
-    # The recording is as the journal will be: the entry comes before whatever this life adds.
-    recording = read_recording((*found.journal.entries, resumed))
-    run = claim.run(known, found.journal, recording, opening=resumed, force=force)
+    # The recording includes the entry that precedes everything that this life adds.
+    recording = _recording(found, blueprint, resumed)
+    started = found.journal.entries[0]
+    assert isinstance(started, Started)
+    run = claim.run(
+        found.journal,
+        recording,
+        started=started,
+        version=known.definition.version,
+        started_version=_started_version(found.written),
+        opening=resumed,
+        force=force,
+    )
     if place.checkpoints.observers:
         start = plan_resume(known).start
         run.notify(RunResumed(known.run_id, start[0] if start else None))
     return await _drive(run, place, input, is_new=False)
 
 
+def _recording(found: _Found, blueprint: Blueprint, *more: Entry) -> Recording:
+    """Return the recording of the journal, without the steps that migrations remove."""
+    recording = read_recording((*found.journal.entries, *more))
+    recording.leave_behind((number, number) for number in blueprint.removed(found.written.entries))
+    return recording
+
+
 async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
-    """Run the body, and make its end durable before it is returned."""
+    """Run the body, and make its end durable before returning."""
     writer, scope = run.writer, place.scope
     request = save_request.get()
     if request is not None:
@@ -408,20 +453,21 @@ async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
                     outcome = await interpret(body, place.env, _scope_of_body(run, scope))
                     run.root.end()
                 except LeftToResume:
-                    # The cancellation that stops the run is raised here.
+                    # The run is being stopped. This wait raises its cancellation.
                     await anyio.sleep_forever()
                 except BaseException as raised:
                     if is_cancellation(raised):
                         interrupted = raised
+                        # The task group uncancels the task, and then the cancellation would look stray.
+                        mark_as_cancelled(raised)
                         raise
-                    # Kept from the task group, which would wrap it.
+                    # Not raised here, because the task group would wrap it.
                     ended = raised
-                run.tasks.cancel_scope.cancel()
     except BaseException:
         await _record_interruption(run)
         raise
     if interrupted is not None and writer.halted is None:
-        # asyncio itself has cancelled the run, and the task group took that for its own cancellation.
+        # asyncio itself cancelled the run, and the task group mistook that for its own cancellation.
         await _record_interruption(run)
         raise interrupted
     if isinstance(ended, Halt) and ended.reason is writer.halted:
@@ -443,7 +489,7 @@ async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
 
 
 def _scope_of_body(run: Run, scope: Scope) -> Scope:
-    """Return the scope of the body of a run. What cancels the flow around it cancels it as well."""
+    """Return the scope of the body of a run. The operators around it may cancel it as well."""
     inside = scope.copy()
     inside.flow = run.root
     inside.step = None
@@ -469,7 +515,7 @@ async def _record_end(
 
 
 async def _record_interruption(run: Run) -> None:
-    """Leave `Interrupted`, or that the run was cancelled, at the end of the journal."""
+    """Append `Interrupted`, or that the run was cancelled, as the last entry."""
     if run.writer.halted is not None:
         return
     with anyio.move_on_after(5, shield=True), suppress(Halt):
@@ -503,7 +549,7 @@ def _completion(known: Checkpoint) -> Finished | None:
 def _last_completion(found: _Found) -> Finished | None:
     """Return how the run ended when it was last complete; None if it never was.
 
-    That output stands while the run is made to go on, and until that has succeeded.
+    That output is valid while a complete run is continued, until that succeeds.
     """
     for entry in reversed(found.journal.entries):
         if isinstance(entry, Finished) and entry.status is RunStatus.COMPLETED:
@@ -516,14 +562,15 @@ def _output(completion: Finished, blueprint: Blueprint, run_id: str) -> Any:
 
 
 def _started_version(journal: Journal) -> str:
-    first = journal.entries[0] if journal.entries else None
-    return first.version if isinstance(first, Started) else ""
+    first = journal.entries[0]
+    assert isinstance(first, Started)
+    return first.version
 
 
-def _context(known: Checkpoint) -> Mapping[str, object]:
-    context = _decode(known.context, _NO_TYPES, known.run_id, "context")
+def _context(started: Started) -> Mapping[str, object]:
+    context = _decode(started.context, _NO_TYPES, started.run_id, "context")
     if not isinstance(context, dict):
-        raise CorruptCheckpoint(known.run_id, "its context is not a mapping")
+        raise CorruptCheckpoint(started.run_id, "its context is not a mapping")
     return cast("dict[str, object]", context)
 
 

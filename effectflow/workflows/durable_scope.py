@@ -1,10 +1,9 @@
-"""Make an effect a flow of its own steps, wherever it is run."""
+"""Make the steps of an effect durable, also inside a step."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
-from effectflow.checkpoint.flow import DurableFlow
 from effectflow.effects import Effect
 from effectflow.effects.nodes import InScope, Suspend
 from effectflow.effects.scope import Scope
@@ -17,14 +16,14 @@ A = TypeVar("A")
 
 
 def durable_scope(effect: Effect[Env, E, A], shown: tuple[object, ...]) -> Effect[Env, E, A]:
-    """Return the effect as a flow that may be resumed in the middle, even if it is within a step.
+    """Return the effect as a flow that can be resumed in the middle, even inside a step.
 
-    A step is run again as a whole, so the operators within it record nothing. Here they do: the steps
-    of this effect are skipped by a resume, and so must meet again what was decided between them.
+    A step runs again as a whole, so operators inside it record nothing. In this flow they do: a resume
+    skips the steps of this effect, so the decisions between them must be the same again.
 
     Parameters:
-        effect: what the flow does.
-        shown: what a user called to get it, for `repr`: a name and its arguments.
+        effect: the effect of the flow.
+        shown: the call that created it, for `repr`: a name and its arguments.
     """
 
     def reach(scope: Scope) -> Effect[Env, E, A]:
@@ -32,8 +31,7 @@ def durable_scope(effect: Effect[Env, E, A], shown: tuple[object, ...]) -> Effec
             return effect
         inside = scope.copy()
         inside.step = None
-        if isinstance(scope.flow, DurableFlow):
-            scope.flow.is_recording = True
+        scope.flow.record_decisions()
         return InScope(effect, inside)
 
     return Suspend(reach, shown)

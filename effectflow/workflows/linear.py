@@ -1,4 +1,4 @@
-"""A list of steps that pass a state along."""
+"""Lists of steps that pass on a state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LinearStep:
 
 
 def step_of(function: Callable[[Any], Effect[Any, Any, Any]]) -> LinearStep:
-    """The step that a function is already, or is made."""
+    """Return the function if it is a step, otherwise a step that calls it."""
     given: Any = function
     made = cast("Step[[Any], Any, Any, Any]", given if isinstance(given, Step) else step(given))
     return LinearStep(made, (*effect_types(made.function), input_type(made.function)))
@@ -48,11 +48,11 @@ def chain(steps: Sequence[LinearStep], state: Any) -> Effect[Any, Any, Any]:
 
 
 def input_type(function: Callable[..., Any]) -> object:
-    """The annotation of a function's first parameter, or None if there is none."""
+    """Return the annotation of a function's first parameter, or None without one."""
     try:
         hints = typing.get_type_hints(function)
     except (NameError, TypeError, AttributeError):
-        # A name that exists only for the type checkers: its classes then count as undeclared.
+        # A name that exists only for type checkers: its classes count as undeclared.
         return None
     hints.pop("return", None)
     return next(iter(hints.values()), None)

@@ -7,22 +7,51 @@ what the next version would have saved.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.entries import BeforeStep, Completed, Entry, Finished, Resumed, Started
 from effectflow.checkpoint.values import Tree, decode_json, encode_json
-from effectflow.effects.paths import flow_of
+from effectflow.effects.paths import StepPath, flow_of
 
-Migration: TypeAlias = Callable[[Any], Any]
+if TYPE_CHECKING:
+    from effectflow.checkpoint.entries import Entry
+
+StateMigration: TypeAlias = Callable[[Any], Any]
 """A pure function from a state that one version saved, as plain data, to that of the next version.
 
 It gets the input and the output of a run, and the outputs of the steps that return a state, in their
 saved form: an instance of a class `Order` is `{"$object": ["Order", {...}]}`. It does not get None. In
 code, where it is not known which steps return a state, it gets the output of every step.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class StepMigration:
+    """A migration that also says which steps of a code workflow have changed.
+
+    Without it, a run that has executed those steps fails to resume with DefinitionChanged.
+
+    Attributes:
+        state: upgrades saved states, as a plain function would; None to leave them.
+        removes: names of steps that the next version does not come to any more. What runs of the earlier
+            version recorded of them is left behind.
+        renames: new names by old names.
+
+    Example:
+        >>> from effectflow.workflows import StepMigration
+        >>> StepMigration(removes=("notify",), renames={"charge": "pay"}).renames["charge"]
+        'pay'
+    """
+
+    state: StateMigration | None = None
+    removes: tuple[str, ...] = ()
+    renames: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+Migration: TypeAlias = StateMigration | StepMigration
+"""How one version of a workflow becomes the next: see `StateMigration` and `StepMigration`."""
 
 
 def check_migrations(name: str, version: str, migrations: Mapping[int, Migration]) -> None:
@@ -57,6 +86,9 @@ def upgrade(
     Entries of a version without a migration are unchanged. `gives_state` tells by its path whether a step
     returns a state, to migrate; if it is None, all outputs are migrated.
     """
+    # Imported with the first run that is read, and not with every workflow.
+    from effectflow.checkpoint.entries import BeforeStep, Completed, Finished, Resumed, Started
+
     chain: tuple[Migration, ...] = ()
     upgraded: list[Entry] = []
     for entry in entries:
@@ -82,16 +114,51 @@ def upgrade(
                         structure=definition.structure,
                     )
             case BeforeStep() if chain:
-                # Its digest is that of the arguments before the migration.
-                entry = replace(entry, arguments=None)
-            case Completed(step, output) if gives_state is None or gives_state(step):
+                # Its digests are those of the arguments, and of the item, before the migration.
+                entry = replace(entry, arguments=None, item=None)
+            case Completed(step=step, output=output) if gives_state is None or gives_state(step):
                 entry = replace(entry, output=_migrate(output, chain, f"the output of {step!r}"))
             case Finished(output=output):
                 entry = replace(entry, output=_migrate(output, chain, "the output"))
             case _:
                 pass
-        upgraded.append(entry)
+        upgraded.append(_with_renamed_steps(entry, chain) if chain else entry)
     return tuple(upgraded)
+
+
+def removed_entries(entries: Iterable[Entry], migrations: Mapping[int, Migration]) -> Iterator[int]:
+    """Yield the sequence numbers of what begins a step that a migration removes."""
+    from effectflow.checkpoint.entries import BeforeStep, Resumed, Started
+
+    removed: set[str] = set()
+    for sequence, entry in enumerate(entries, 1):
+        match entry:
+            case Started(version=version) | Resumed(version=str(version)):
+                parts = [
+                    one for one in _chain(version, migrations) if isinstance(one, StepMigration)
+                ]
+                removed = {name for one in parts for name in one.removes}
+            case BeforeStep(step=path) if StepPath(path).name in removed:
+                yield sequence
+            case _:
+                pass
+
+
+def _with_renamed_steps(entry: Any, chain: tuple[Migration, ...]) -> Any:
+    """Return an entry as it would name its step now."""
+    attribute = "step" if hasattr(entry, "step") else "path" if hasattr(entry, "path") else None
+    path = None if attribute is None else getattr(entry, attribute)
+    if attribute is None or path is None:
+        return entry
+    for migration in chain:
+        if isinstance(migration, StepMigration) and migration.renames:
+            path = "/".join(_renamed(part, migration.renames) for part in StepPath(path).segments)
+    return replace(entry, **{attribute: path})
+
+
+def _renamed(segment: str, renames: Mapping[str, str]) -> str:
+    name = StepPath(segment).name
+    return renames[name] + segment[len(name) :] if name in renames else segment
 
 
 def migrated(
@@ -120,7 +187,10 @@ def _migrate(state: Tree, chain: tuple[Migration, ...], what: str) -> Tree:
     migrated: Any = copy.deepcopy(state)
     try:
         for migration in chain:
-            migrated = migration(migrated)
+            if isinstance(migration, StepMigration):
+                migrated = migrated if migration.state is None else migration.state(migrated)
+            else:
+                migrated = migration(migrated)
         if decode_json(encode_json(migrated)) != migrated:
             raise TypeError(
                 f"a migration must return plain data in its saved form, not {migrated!r}"

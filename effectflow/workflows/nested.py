@@ -1,4 +1,4 @@
-"""Runs within runs: started and ended in the journal of the run around them."""
+"""Nested runs, whose begin and end the journal of the outer run records."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ from effectflow.workflows.driver import Place
 
 __all__ = ["run_nested"]
 
-_NAME = str.maketrans({character: "_" for character in "/[]#"})
+_NAME = str.maketrans(dict.fromkeys("/[]#", "_"))
 
 
 async def run_nested(
-    flow: DurableFlow,
     place: Place,
     *,
     run_id: str | None,
     input_digest: str,
     drive: Callable[[Place, str], Awaitable[Any]],
 ) -> Any:
-    """Return the outcome of a run within a durable flow, recorded or driven now.
+    """Return the outcome of a nested run, recorded or driven now.
 
-    No trouble of its checkpoints is a failure of the body around it: it halts the run around.
+    A CheckpointError of the nested run is not a failure of the body: it halts the outer run.
 
     Parameters:
-        run_id: the id of the child; made of the id of the run around and the path if None.
-        input_digest: tells whether the body comes to the same child again.
-        drive: drives the child.
+        run_id: the id of the nested run; made from the outer run's id and the path if None.
+        input_digest: tells whether the body reaches the same nested run again.
+        drive: drives the nested run.
     """
-    run, scope = flow.run, place.scope
+    scope = place.scope
+    flow = scope.flow
+    assert isinstance(flow, DurableFlow)
+    run = flow.run
     run.writer.check()
     blueprint = place.blueprint
     path = flow.next_path(blueprint.definition.name.translate(_NAME))
@@ -73,7 +75,7 @@ async def run_nested(
 
 
 class _Child:
-    """A run within a flow, as the run around it records it."""
+    """A nested run, as the outer run records it."""
 
     def __init__(
         self, flow: DurableFlow, place: Place, path: str, run_id: str, input_digest: str
@@ -86,7 +88,7 @@ class _Child:
         self.input_digest = input_digest
 
     async def begin(self) -> None:
-        """Record that it starts, or continues, durably."""
+        """Record durably that it starts or continues."""
         flow, run = self.flow, self.run
         await run.cancel_if_decided()
         run.writer.add(
@@ -112,9 +114,7 @@ class _Child:
     def fail(self, error: object, *, is_defect: bool) -> None:
         run, flow = self.run, self.flow
         record = write_error(error, self.place.blueprint.output_types, is_defect=is_defect)
-        sequence = run.writer.add(
-            ChildEnded(self.path, RunStatus.FAILED, run.now(), None, record)
-        )
+        sequence = run.writer.add(ChildEnded(self.path, RunStatus.FAILED, run.now(), None, record))
         run.add_unsettled(sequence)
         flow.unsettled.append(sequence)
         flow.last_failure = (error, sequence)

@@ -1,34 +1,28 @@
-"""`Workflow`: a name, a definition, and a body from an input to an effect, run durably."""
+"""`Workflow`: a name, a definition, and a function from an input to an effect that runs durably."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.flow import DurableFlow
-from effectflow.checkpoint.plan import ResumePlan
 from effectflow.checkpoint.values import KnownTypes, digest_of, to_tree
 from effectflow.effects import Effect
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
 from effectflow.workflows.blueprint import Blueprint
-from effectflow.workflows.driver import (
-    Place,
-    Reopen,
-    new_run_id,
-    plan_run,
-    resume_run,
-    start_run,
-)
 from effectflow.workflows.durable_scope import durable_scope
 from effectflow.workflows.linear import chain, input_type, step_of
 from effectflow.workflows.migrations import Migration, check_migrations, is_of_outermost_flow
-from effectflow.workflows.nested import run_nested
 from effectflow.workflows.structuring import structure_as
+
+if TYPE_CHECKING:
+    # The modules that drive runs are imported with the first run.
+    from effectflow.checkpoint.plan import ResumePlan
+    from effectflow.workflows.driver import Place, Reopen
 
 __all__ = ["Workflow"]
 
@@ -45,11 +39,11 @@ S = TypeVar("S")
 
 
 class Workflow(Generic[Env, E, Input, Out]):
-    """Durable work: started once, resumed as often as it takes, with one journal for each run.
+    """Durable work, with one journal for each run. A run is started once, and resumed until complete.
 
-    Make one with `@workflow` or `Workflow.of_steps`, or as one of the builders `StateMachine`,
-    `StateGraph`, `MapReduce` and `Iterative`. Its methods are effects; those that start, resume or plan
-    runs need an environment with `checkpoints`.
+    Create one with `@workflow` or `Workflow.of_steps`, or with the builders `StateMachine`,
+    `StateGraph`, `MapReduce` and `Iterative`. Its methods return effects. Those that start, resume or
+    plan runs need an environment with `checkpoints`.
     """
 
     def __init__(self, blueprint: Blueprint) -> None:
@@ -63,16 +57,16 @@ class Workflow(Generic[Env, E, Input, Out]):
         version: str = "1",
         migrations: Mapping[int, Migration] | None = None,
     ) -> Workflow[Env2, E2, S, S]:
-        """A workflow that passes a state through a list of named steps, each durable.
+        """Return a workflow that passes a state through a list of named durable steps.
 
         Parameters:
             name: the workflow's name.
-            steps: functions from a state to an effect that yields the next one. A plain function is
-                made a step of its own name; its annotations say what the state is made of.
-            version: change it when a change of the code matters to runs that are under way.
+            steps: functions from a state to an effect that yields the next state. A plain function
+                becomes a step with its name; its annotations declare the classes of the state.
+            version: change it when a code change matters to runs in progress.
             migrations: for each earlier version, a pure function from a state that it saved, as plain
-                data, to that of the next version. It is given the input and the output of a run, and
-                the outputs of these steps. Runs of those versions then go on, upgraded.
+                data, to that of the next version. It receives the input and the output of a run, and the
+                outputs of these steps. Runs of those versions then continue, upgraded.
 
         Raises ValueError if there are no steps, two have one name, or a migration is missing.
         """
@@ -100,24 +94,24 @@ class Workflow(Generic[Env, E, Input, Out]):
 
     @property
     def name(self) -> str:
-        """What the workflow is called in stores and commands."""
+        """The name of the workflow in stores and commands."""
         return self._blueprint.definition.name
 
     @property
     def version(self) -> str:
-        """The version that its author gave it."""
+        """The version, as its author declared it."""
         return self._blueprint.definition.version
 
     @property
     def kind(self) -> str:
-        """Which builder made it: "standard" for code and lists of steps, or else "machine", "graph",
+        """The builder that created it: "standard" for code and lists of steps, "machine", "graph",
         "mapreduce" or "iterative".
         """
         return self._blueprint.definition.kind
 
     @property
     def definition(self) -> Definition:
-        """Name, version, kind and steps, as a resume compares them."""
+        """The name, version, kind and steps, as a resume compares them."""
         return self._blueprint.definition
 
     @property
@@ -127,14 +121,14 @@ class Workflow(Generic[Env, E, Input, Out]):
 
     @property
     def blueprint(self) -> Blueprint:
-        """All that is needed to run it, for builders that make it part of another workflow."""
+        """Everything that is needed to run it, for builders that embed it in another workflow."""
         return self._blueprint
 
     def body(self, input: Input) -> Effect[Env, E, Out]:
-        """The work itself, as an effect: durable within the run of another workflow, plain outside.
+        """Return the work itself as an effect: durable within the run of another workflow, plain outside.
 
-        This is how a workflow becomes part of another one, and how it is run without any store. Within
-        a step of another workflow its own steps are recorded, at paths within that step's.
+        Use it to embed a workflow in another one, or to run it without a store. Within a step of another
+        workflow, its own steps are recorded, at paths below the path of that step.
         """
         return durable_scope(self._blueprint.body(input), ("body", self.name))
 
@@ -145,24 +139,27 @@ class Workflow(Generic[Env, E, Input, Out]):
         run_id: str | None = None,
         context: Mapping[str, object] | None = None,
     ) -> Effect[Env2, E2 | CheckpointError, Out2]:
-        """Run the workflow on an input, durably, and yield its output.
+        """Run the workflow durably and yield its output.
 
-        With the id of a run that exists and has the same input, that run is continued; if it is
-        complete, its recorded output is yielded. What a complete run gave is its answer here also while
-        it is made to go on (as `MapReduce.retry_dead_letters` does), until that has succeeded.
+        With the id of an existing run and the same input, that run continues. If it is complete, its
+        recorded output is yielded, also while a complete run is continued (as by
+        `MapReduce.retry_dead_letters`) until that succeeds.
 
         Parameters:
-            input: what the body gets. It is saved before the body runs.
-            run_id: names the run; made up if not given.
-            context: plain data to keep with the run (tenant, user, trace id), for `run_context`; that
-                of the run around this effect, if there is one, by default. A run that is continued
-                keeps the context that it was started with.
+            input: the input of the body. It is durable before the body runs.
+            run_id: the id of the run; a random one by default.
+            context: plain data to keep with the run (tenant, user, trace id), for `run_context`. A
+                nested run inherits the context of the outer run. A run that continues keeps its
+                context.
 
-        Fails with the workflow's own errors; with RunConflict if the id belongs to another workflow
-        or input, RunBusy if another process drives the run, and the other CheckpointErrors.
+        Fails with the workflow's own errors, with RunConflict if the id belongs to another workflow or
+        input, with RunBusy if another process drives the run, and with the other CheckpointErrors.
         """
 
         async def perform(place: Place) -> Any:
+            from effectflow.workflows.driver import new_run_id, start_run
+            from effectflow.workflows.nested import run_nested
+
             async def drive(place: Place, run_id: str) -> Any:
                 return await start_run(
                     place,
@@ -172,14 +169,11 @@ class Workflow(Generic[Env, E, Input, Out]):
                     context=place.scope.context if context is None else context,
                 )
 
-            flow = place.scope.flow
-            if isinstance(flow, DurableFlow):
+            if place.is_nested:
                 is_new = False
                 digest = self._input_digest(input)
-                return await run_nested(
-                    flow, place, run_id=run_id, input_digest=digest, drive=drive
-                )
-            # Made up anew each time: one effect, run twice, starts two runs.
+                return await run_nested(place, run_id=run_id, input_digest=digest, drive=drive)
+            # A new id for each run of this effect: run twice, it starts two runs.
             is_new = run_id is None
             return await drive(place, new_run_id(self.name) if run_id is None else run_id)
 
@@ -188,23 +182,23 @@ class Workflow(Generic[Env, E, Input, Out]):
     def call(
         self: Workflow[Env2, E2, Input2, Out2], input: Input2, *, run_id: str | None = None
     ) -> Effect[Env2, E2, Out2]:
-        """Run the workflow as a run within the durable run around it; see `start`.
+        """Run the workflow as a nested run of the current durable run; see `start`.
 
-        It fails with the workflow's own errors only. Trouble of its checkpoints is not a failure that a
-        body could handle: it halts the run around as well, and a resume of that continues both.
+        It fails only with the workflow's own errors. A CheckpointError of the nested run halts the outer
+        run as well, and cannot be handled. A resume of the outer run continues both.
 
         Parameters:
-            input: what the body gets.
-            run_id: names the run; made of the id of the run around and the path if not given, so that a
-                resume finds it again.
+            input: the input of the body.
+            run_id: the id of the nested run; by default made from the outer run's id and the path, so
+                that a resume finds it again.
 
         Outside a durable run it ends in a TypeError: use `start` there.
         """
 
         async def perform(place: Place) -> Any:
-            if not isinstance(place.scope.flow, DurableFlow):
+            if not place.is_nested:
                 raise TypeError(
-                    f"call() runs {self.name!r} within a durable run, and there is none around: use start()"
+                    f"call() runs {self.name!r} within a durable run, and none is around: use start()"
                 )
             return await interpret(self.start(input, run_id=run_id), place.env, place.scope)
 
@@ -213,16 +207,16 @@ class Workflow(Generic[Env, E, Input, Out]):
     def resume(
         self: Workflow[Env2, E2, Any, Out2], run_id: str, *, force: bool = False
     ) -> Effect[Env2, E2 | CheckpointError, Out2]:
-        """Take up a run where it stood, and yield its output.
+        """Continue a run and yield its output.
 
-        Completed steps are not run again; of a complete run the recorded output is yielded.
+        Completed steps are not run again. A complete run yields its recorded output.
 
         Parameters:
             run_id: the run.
-            force: go on although the definition has changed, or although nobody knows whether an
-                at-most-once step happened (it is then run again).
+            force: continue although the workflow changed, or although the outcome of an at-most-once
+                step is unknown (the step then runs again).
 
-        Fails with the workflow's own errors; with RunNotFound, RunBusy, DefinitionChanged,
+        Fails with the workflow's own errors, with RunNotFound, RunBusy, DefinitionChanged,
         OutcomeUnknown, StepInputChanged, and the other CheckpointErrors.
         """
 
@@ -232,14 +226,14 @@ class Workflow(Generic[Env, E, Input, Out]):
         self, run_id: str, *, force: bool, reopen: Reopen | None = None
     ) -> Effect[Any, Any, Any]:
         async def perform(place: Place) -> Any:
+            from effectflow.workflows.driver import resume_run
+            from effectflow.workflows.nested import run_nested
+
             async def drive(place: Place, run_id: str) -> Any:
                 return await resume_run(place, run_id=run_id, force=force, reopen=reopen)
 
-            flow = place.scope.flow
-            if isinstance(flow, DurableFlow):
-                return await run_nested(
-                    flow, place, run_id=run_id, input_digest="", drive=drive
-                )
+            if place.is_nested:
+                return await run_nested(place, run_id=run_id, input_digest="", drive=drive)
             return await drive(place, run_id)
 
         return self._durably(perform, ("resume", run_id))
@@ -247,20 +241,22 @@ class Workflow(Generic[Env, E, Input, Out]):
     def plan(
         self: Workflow[Env2, Any, Any, Any], run_id: str, *, effects: bool = False
     ) -> Effect[Env2, CheckpointError, ResumePlan]:
-        """Yield what `resume(run_id)` would do. Changes nothing.
+        """Yield what `resume(run_id)` would do, without changing anything.
 
         It replays the run up to the next step of every flow. It runs bodies and synchronous effects
-        between steps, but no step, acquisition, release, finalizer or asynchronous effect. Recorded steps
-        that it cannot come to without those are `unverified`.
+        between steps, but no steps, acquisitions, releases, finalizers or asynchronous effects. Recorded
+        steps that it cannot reach without those are `unverified`.
 
         Parameters:
             run_id: the run.
-            effects: run those effects, too.
+            effects: run all effects between steps, including acquisitions and finalizers.
 
         Fails with RunNotFound, RunConflict or CorruptCheckpoint.
         """
 
         async def perform(place: Place) -> ResumePlan:
+            from effectflow.workflows.driver import plan_run
+
             return await plan_run(place, run_id, effects=effects)
 
         return self._durably(perform, ("plan", run_id))
@@ -271,9 +267,11 @@ class Workflow(Generic[Env, E, Input, Out]):
     def _durably(
         self, perform: Callable[[Place], Awaitable[Any]], shown: tuple[object, ...]
     ) -> Effect[Any, Any, Any]:
-        """Return an effect that does this with the checkpoints of its environment."""
+        """Return an effect that performs this with the checkpoints of its environment."""
 
         async def run(env: Any, scope: Scope) -> Any:
+            from effectflow.workflows.driver import Place
+
             checkpoints = getattr(env, "checkpoints", None)
             if not isinstance(checkpoints, Checkpoints):
                 raise TypeError(
@@ -286,14 +284,14 @@ class Workflow(Generic[Env, E, Input, Out]):
                 async with checkpoints.store:
                     return await perform(place)
             except CheckpointError as error:
-                if isinstance(scope.flow, DurableFlow):
-                    raise scope.flow.run.writer.halt(error) from error
+                if place.is_nested:
+                    raise place.halt_around(error) from error
                 return Failed(error)
 
         return Perform(run, (f"{self.name}.{shown[0]}", *shown[1:]))
 
     def structure_input(self, data: object) -> Any:
-        """The input that plain data, such as parsed JSON, stands for: of the type that the body declares.
+        """Return the input that plain data, such as parsed JSON, represents, as the type of the input.
 
         Raises ValueError if the data does not fit that type.
         """

@@ -53,15 +53,20 @@ def test_format_1_is_read(format: str) -> None:
 
     assert checkpoint.version == 1
     assert checkpoint.workflow == "import"
-    assert checkpoint.definition.steps == ("fetch", "parse")
+    assert (checkpoint.definition.version, checkpoint.definition.steps) == (
+        "2",
+        ("fetch", "parse", "undo"),
+    )
     assert checkpoint.initial_state == {"url": "x"}
     assert checkpoint.context == {"tenant": "t1"}
     assert checkpoint.status is RunStatus.COMPLETED
-    assert checkpoint.metadata.attempts == {"fetch": 2, "parse": 2}
-    assert (checkpoint.metadata.resumes, checkpoint.metadata.entries) == (2, 16)
+    assert checkpoint.metadata.attempts == {"fetch": 2, "parse": 2, "undo": 1}
+    assert (checkpoint.metadata.resumes, checkpoint.metadata.entries) == (3, 26)
     assert checkpoint.history == (
         HistoryItem("fetch", "completed"),
         HistoryItem("parse", "completed"),
+        HistoryItem("notify", "failed", "str: busy"),
+        HistoryItem("undo", "completed"),
     )
     assert (checkpoint.created_at, checkpoint.updated_at) == (1.0, 14.0)
 

@@ -28,7 +28,7 @@ from effectflow.checkpoint import (
     verify_run,
 )
 from effectflow.checkpoint.failures import read_error
-from effectflow.checkpoint.seal import Seal, first_digest
+from effectflow.checkpoint.integrity import Seal, first_digest
 from effectflow.checkpoint.values import KnownTypes, from_tree, to_tree
 from effectflow.stores import MemoryStore
 

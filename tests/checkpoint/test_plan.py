@@ -28,35 +28,41 @@ ERROR = ErrorRecord("OSError", "no route")
 
 def journal(*entries: Entry) -> list[Entry]:
     """A run that has fetched, and then these entries."""
+    fingerprint = DEFINITION.fingerprint
     started = Started(
-        "r", "import", "standard", "1", DEFINITION.fingerprint, STEPS, "url", {}, format=1, at=1.0
+        "r", "import", "standard", "1", fingerprint, "url", {}, format=1, at=1.0, steps=STEPS
     )
     return [started, BeforeStep("fetch", 1, at=2.0), Completed("fetch", "page", 0.5, 2.5), *entries]
+
+
+def again(step: str) -> ResumePlan:
+    """The plan to run the step again that was begun after the first."""
+    return ResumePlan((step,), (step,), ("fetch",))
 
 
 @pytest.mark.parametrize(
     ("entries", "plan"),
     [
-        pytest.param([BeforeStep("parse", 1)], ResumePlan("parse", True, ("fetch",)), id="before"),
-        pytest.param([], ResumePlan("parse", False, ("fetch",)), id="completed"),
+        pytest.param([BeforeStep("parse", 1)], again("parse"), id="before"),
+        pytest.param([], ResumePlan(("parse",), (), ("fetch",)), id="completed"),
         pytest.param(
             [BeforeStep("parse", 1), Failed("parse", ERROR, retryable=True)],
-            ResumePlan("parse", True, ("fetch",)),
+            again("parse"),
             id="failed-retryable",
         ),
         pytest.param(
             [BeforeStep("parse", 1), Failed("parse", ERROR, retryable=False)],
-            ResumePlan("parse", False, ("fetch",)),
+            ResumePlan(skip=("fetch",), recurs=("parse",)),
             id="failed-for-good",
         ),
         pytest.param(
             [BeforeStep("parse", 1), Interrupted("parse", in_progress=True)],
-            ResumePlan("parse", True, ("fetch",)),
+            again("parse"),
             id="interrupted-within-a-step",
         ),
         pytest.param(
             [Interrupted("fetch", in_progress=False)],
-            ResumePlan("parse", False, ("fetch",)),
+            ResumePlan(("parse",), (), ("fetch",)),
             id="interrupted-between-steps",
         ),
         pytest.param(
@@ -66,12 +72,12 @@ def journal(*entries: Entry) -> list[Entry]:
                 BeforeStep("store", 1),
                 Completed("store", None, 0.1),
             ],
-            ResumePlan(None, False, STEPS),
+            ResumePlan(skip=STEPS),
             id="all-completed",
         ),
         pytest.param(
-            [Finished(RunStatus.COMPLETED, "done")],
-            ResumePlan(None, False, ("fetch",)),
+            [Finished(RunStatus.COMPLETED, 9.0, "done")],
+            ResumePlan(skip=("fetch",), is_complete=True),
             id="finished",
         ),
     ],
@@ -80,35 +86,36 @@ def test_where_a_resume_goes_on(entries: list[Entry], plan: ResumePlan) -> None:
     assert plan_resume(fold(journal(*entries), "r"), DEFINITION) == plan
 
 
-def test_only_the_code_knows_what_follows_a_failure_that_it_handled() -> None:
-    entries = [
-        journal()[0],
+def test_only_the_code_knows_which_step_comes_next_without_a_list_of_steps() -> None:
+    journal = [
+        Started("r", "import", "standard", "1", "", "url", {}, 1, 1.0),
         BeforeStep("fetch", 1),
-        Failed("fetch", ERROR, retryable=True),
-        Interrupted(None, in_progress=False),
     ]
 
-    assert plan_resume(fold(entries, "r")) == ResumePlan(None, False, ())
+    plan = plan_resume(fold(journal, "r"))
+
+    assert plan.start == ()
+    assert "Workflow.plan" in plan.reason
 
 
 def test_a_run_that_began_no_step_starts_with_the_first() -> None:
     checkpoint = fold(journal()[:1], "r")
 
-    assert plan_resume(checkpoint) == ResumePlan("fetch", False, ())
+    assert plan_resume(checkpoint) == ResumePlan(("fetch",))
     assert checkpoint.current_state == checkpoint.initial_state == "url"
 
 
-def test_a_plan_for_another_definition_is_refused() -> None:
+def test_a_plan_for_another_definition_says_what_has_changed() -> None:
     renamed = Definition("import", "1", "standard", ("fetch", "scan", "store", "notify"))
 
-    with pytest.raises(DefinitionChanged) as caught:
-        plan_resume(fold(journal(), "r"), renamed)
+    problem = plan_resume(fold(journal(), "r"), renamed).problem
 
-    assert caught.value.renamed == (("parse", "scan"),)
-    assert caught.value.added == ("notify",)
-    assert caught.value.removed == ()
-    assert "'parse'" in str(caught.value)
-    assert "'scan'" in str(caught.value)
+    assert isinstance(problem, DefinitionChanged)
+    assert problem.renamed == (("parse", "scan"),)
+    assert problem.added == ("notify",)
+    assert problem.removed == ()
+    assert "'parse'" in str(problem)
+    assert "'scan'" in str(problem)
 
 
 @pytest.mark.parametrize(

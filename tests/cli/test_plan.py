@@ -47,7 +47,10 @@ def test_plan_reports_the_step_that_a_resume_retries(
 ) -> None:
     assert effectflow("run", "saga:pay", "--input", "5", "--run-id", "r").code == 1
 
-    assert effectflow("plan", "r", "--app", "saga").out == "skip: 1 completed steps\nstart: charge (again)\n"
+    assert (
+        effectflow("plan", "r", "--app", "saga").out
+        == "skip: 1 completed steps\nstart: charge (again)\n"
+    )
     assert effectflow("plan", "r", "--json", "--app", "saga").json == {
         "run_id": "r",
         "start": ["charge"],

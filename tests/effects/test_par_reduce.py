@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from returns.result import Failure, Success
 
 from effectflow import Effect, die, fail, from_async, from_fn, par_reduce, pure
-from effectflow.effects.reduce import reduction_of
-from effectflow.effects.reduction_tree import Group, ReductionTree
+from effectflow.effects.reduce import Group, ReductionTree, reduction_of
 
 anyio_only = pytest.mark.anyio
 

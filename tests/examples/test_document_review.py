@@ -69,7 +69,7 @@ def test_it_is_reviewed_until_nobody_objects(folders: tuple[Path, Path]) -> None
     assert "the the" not in text
     assert all(len(line) <= 80 and line == line.rstrip() for line in text.splitlines())
     assert printed[:3] == ["read, visit 1", "review, visit 1", "words, visit 1"]
-    assert printed[-1].startswith("letter.txt: nobody objects after ")
+    assert printed[-1].startswith("letter.txt: no objections after ")
     assert "mend, visit 9" in printed
 
 

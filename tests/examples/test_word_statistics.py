@@ -99,7 +99,7 @@ def test_ctrl_c_stops_it_without_a_traceback_of_its_workers(tmp_path: Path, exec
     _, err = process.communicate(timeout=60)
 
     assert process.returncode == 3
-    assert err.endswith("stopped by SIGINT; start it again to go on\n")
+    assert err.endswith("stopped by SIGINT; start it again to continue\n")
     assert "Traceback" not in err
 
 

@@ -32,7 +32,7 @@ from effectflow.checkpoint import (
     read_entries,
     verify_run,
 )
-from effectflow.checkpoint.reading import all_run_ids
+from effectflow.checkpoint.journal_reader import all_run_ids
 from effectflow.stores import FileStore
 from effectflow.stores._atomic_files import write_whole
 from effectflow.stores._file_run import RunFolder

@@ -30,7 +30,7 @@ from effectflow.checkpoint import (
     UnsupportedVersion,
     verify_run,
 )
-from effectflow.checkpoint.reading import all_run_ids
+from effectflow.checkpoint.journal_reader import all_run_ids
 from effectflow.stores import SqliteStore, open_store
 from effectflow.stores._sqlite_database import SqliteWriter, open_database
 

@@ -102,7 +102,6 @@ HEAD = {
         {"created_at": -(10**18)},
         {"entries": True},
         {"entries": -1},
-        {"more": "than that"},
     ],
     ids=str,
 )

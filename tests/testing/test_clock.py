@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 
 import pytest
@@ -25,6 +26,7 @@ async def test_timers_that_were_not_needed_take_no_memory() -> None:
     try:
         before, _ = tracemalloc.get_traced_memory()
         await run_in_time(5_000)
+        gc.collect()
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -196,7 +196,26 @@ def test_pay(checkpoints, bank):
     )
 
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["*crashed before append 1, and run 'pay-*' was not taken up again*"])
+    ran.stdout.fnmatch_lines(["*crashed before append 1, and run 'pay-*' was not continued*"])
+
+
+def test_a_complete_nested_run_need_not_be_taken_up(pytester: pytest.Pytester) -> None:
+    ran = run_tests(
+        pytester,
+        """
+@workflow
+def pay_twice(count: int) -> Do[App, str, int]:
+    first = yield from pay.call(count)
+    return first + (yield from charge(5))
+
+@pytest.mark.crash_everywhere
+def test_pay(checkpoints, bank):
+    app = App(checkpoints, bank)
+    assert pay_twice.start(2, run_id="r").run_sync(app).unwrap() == 6
+""",
+    )
+
+    ran.assert_outcomes(passed=1)
 
 
 def test_so_is_a_test_without_a_run(pytester: pytest.Pytester) -> None:

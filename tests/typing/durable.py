@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Never, assert_type
+
+from returns.result import Result
 
 from effectflow import (
     CheckpointError,
     Checkpoints,
     Do,
     Effect,
+    RetryPolicy,
+    StepInfo,
+    TimedOut,
     Workflow,
+    current_step,
     effect,
+    fail,
     pure,
+    started_version,
     step,
     with_checkpointing,
     workflow,
@@ -58,6 +67,39 @@ assert_type(with_checkpointing("pay", charge(1)), Effect[App, PaymentError, str]
 assert_type(charge(1).checkpointed("pay"), Effect[App, PaymentError, str])
 
 
+POLICY = RetryPolicy.constant(1).with_max_retries(3)
+
+
+@step(retry=POLICY)
+def charge_again(amount: int) -> Effect[App, PaymentError, str]:
+    return pure(str(amount))
+
+
+@step(timeout=30)
+def charge_in_time(amount: int) -> Effect[App, PaymentError, str]:
+    return pure(str(amount))
+
+
+@step(retry=POLICY, timeout=timedelta(seconds=30))
+def charge_again_in_time(amount: int) -> Do[App, PaymentError, str]:
+    return (yield from charge(amount))
+
+
+@step(timeout=30)
+@effect
+def note(app: App, amount: int) -> str:
+    assert_type(current_step(), StepInfo)
+    return current_step().idempotency_key
+
+
+# A timeout adds TimedOut, for a retry alone the last error remains.
+assert_type(charge_again(1), Effect[App, PaymentError, str])
+assert_type(charge_in_time(1), Effect[App, PaymentError | TimedOut, str])
+assert_type(charge_again_in_time(1), Effect[App, PaymentError | TimedOut, str])
+assert_type(note(1), Effect[App, TimedOut, str])
+assert_type(started_version(), Effect[object, Never, str | None])
+
+
 @workflow
 def pay(amount: int) -> Do[App, PaymentError, str]:
     return (yield from charge(amount))
@@ -79,7 +121,54 @@ assert_type(pay.resume("r"), Effect[App, PaymentError | CheckpointError, str])
 assert_type(pay.plan("r"), Effect[App, CheckpointError, ResumePlan])
 assert_type(Workflow.of_steps("w", [double, double]), Workflow[App, PaymentError, int, int])
 
+# Within a durable run, only the errors of the workflow itself remain.
+assert_type(pay.call(1), Effect[App, PaymentError, str])
+assert_type(pay.call(1, run_id="inner"), Effect[App, PaymentError, str])
+
+
+@workflow
+def pay_twice(amount: int) -> Do[App, PaymentError, str]:
+    first = yield from pay.call(amount)
+    assert_type(first, str)
+    try:
+        return (yield from pay.call(amount))
+    except PaymentError as error:
+        assert_type(error, PaymentError)
+        return first
+
+
+def unless_late(error: PaymentError | TimedOut) -> Effect[object, PaymentError, str]:
+    return pure("late") if isinstance(error, TimedOut) else fail(error)
+
+
+@workflow
+def pay_or_give_up(amount: int) -> Do[App, PaymentError, str]:
+    """`except` does not narrow the errors of a body; `.result()` and `.or_else()` do."""
+    try:
+        first = yield from charge_in_time(amount).result()
+        assert_type(first, Result[str, PaymentError | TimedOut])
+        return (yield from charge_in_time(amount).or_else(unless_late))
+    except PaymentError:
+        return "declined"
+    finally:
+        yield from charge(0)
+
+
+assert_type(pay_twice, Workflow[App, PaymentError, int, str])
+
+
 # What must be refused.
+@workflow
+def pay_in_time(amount: int) -> Do[App, PaymentError, str]:
+    try:
+        return (yield from charge_in_time(amount))  # type: ignore[misc]  # pyright: ignore[reportReturnType]
+    except TimedOut:
+        return "late"
+
+
+step(timeout="soon")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+step(retry=3)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+pay.call("1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 pay.start("1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 charge("1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 

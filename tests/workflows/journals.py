@@ -47,7 +47,8 @@ def act(name: str, seconds: float = 0) -> AnyEffect:
 
 def late(name: str, seconds: float) -> AnyEffect:
     """Return a step that takes this time before it notes its name, and yields it."""
-    work = sleep(seconds).and_then(lambda _: note(name).map_err(lambda _: Broken(name)))
+    noted: AnyEffect = note(name).map_err(lambda _: Broken(name))
+    work = sleep(seconds).and_then(lambda _: noted)
     return with_checkpointing(name, work.map(lambda _: name), error=Broken)
 
 

@@ -244,7 +244,7 @@ async def test_a_defect_of_a_step_stays_a_defect_over_the_lives(store: MemorySto
         return die(KeyError("bug"))
 
     @workflow
-    def made(_: object) -> Do[App, KeyError, object]:
+    def made(_: object) -> Do[App, str | KeyError, object]:
         return (yield from look_up())
 
     for life in (start, resume):

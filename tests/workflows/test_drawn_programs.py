@@ -51,7 +51,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_resume_after_each_entry_ends_the_same_and_repeats_nothing(backend: str) -> None:
-    @settings(max_examples=100, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=100, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(trees(10))
     def check(tree: Tree) -> None:
         anyio.run(check_resumes, tree, backend=backend)
@@ -61,7 +61,7 @@ def test_a_resume_after_each_entry_ends_the_same_and_repeats_nothing(backend: st
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_resume_of_a_resumed_run_ends_the_same_and_repeats_nothing(backend: str) -> None:
-    @settings(max_examples=30, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=30, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(trees(6))
     def check(tree: Tree) -> None:
         anyio.run(partial(check_resumes, tree, lives=3), backend=backend)
@@ -71,7 +71,7 @@ def test_a_resume_of_a_resumed_run_ends_the_same_and_repeats_nothing(backend: st
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_plan_names_the_steps_that_a_resume_begins_first(backend: str) -> None:
-    @settings(max_examples=100, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=100, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(trees(10))
     def check(tree: Tree) -> None:
         anyio.run(check_plans, tree, backend=backend)
@@ -197,6 +197,7 @@ async def first_begun(made: AnyWorkflow, store: MemoryStore) -> set[str]:
             await made.resume("r").run(app, clock=clock)
         ended.set()
 
+    begun = set[str]()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
         for _ in range(3):

@@ -8,7 +8,6 @@ import pytest
 from returns.result import Failure, Success
 
 from effectflow import (
-    Checkpoints,
     Do,
     Effect,
     ask,
@@ -21,7 +20,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.stores import MemoryStore
-from tests.workflows.second_life import App, last
+from tests.apps import App, app_on, last
 
 pytestmark = pytest.mark.anyio
 
@@ -48,10 +47,10 @@ async def test_the_child_that_failed_first_is_found_by_its_key(store: MemoryStor
         yield from last()
         return result.failure()
 
-    app = App(Checkpoints(store))
+    app = app_on(store, failing=["last"])
     assert await made.start(None, run_id="r").run(app) == Failure("crash here")
     numbers.reverse()
-    app.world.is_broken = False
+    app.world.recover()
     assert await made.resume("r").run(app) == Success("1 is bad")
     assert ran == [1, 1]
 
@@ -79,12 +78,12 @@ async def test_a_handled_failure_that_does_not_come_again_is_not_passed_over(
         yield from last()
         return "ended"
 
-    app = App(Checkpoints(store))
+    app = app_on(store, failing=["last"])
     assert await made.start(None, run_id="r").run(app) == Failure("crash here")
     if mended == "list":
         names.remove("b")
     else:
-        app.world.is_broken = False
+        app.world.recover()
     place = r"item 1 of 'par_traverse'" if key is None else r"'par_traverse\[b\]'"
     with pytest.raises(RuntimeError, match=f"{place} led to a failure, which was handled"):
         await made.resume("r").run(app)
@@ -105,8 +104,8 @@ async def test_a_handled_failure_of_par_that_does_not_come_again_is_not_passed_o
         yield from last()
         return "ended"
 
-    app = App(Checkpoints(store))
+    app = app_on(store, failing=["last"])
     assert await made.start(None, run_id="r").run(app) == Failure("crash here")
-    app.world.is_broken = False
+    app.world.recover()
     with pytest.raises(RuntimeError, match="item 1 of 'par' led to a failure"):
         await made.resume("r").run(app)

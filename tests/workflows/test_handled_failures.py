@@ -11,7 +11,6 @@ from pydantic import TypeAdapter, ValidationError
 from returns.result import Failure, Success
 
 from effectflow import (
-    Checkpoints,
     Do,
     Effect,
     RetryPolicy,
@@ -33,7 +32,7 @@ from effectflow import (
 from effectflow.checkpoint import NotSerializable, RunInfo, RunStatus, read_checkpoint
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
-from tests.workflows.second_life import App, World, last
+from tests.apps import App, World, app_on, last
 
 pytestmark = pytest.mark.anyio
 
@@ -73,14 +72,14 @@ async def in_two_lives(
     made: Workflow[App, Any, None, Any], store: MemoryStore, *, is_timed: bool = False
 ) -> tuple[Any, World]:
     """The result of a run that failed at `last`, and was resumed; each step is noted once."""
-    app = App(Checkpoints(store))
+    app = app_on(store, failing=["last"])
     clock = TestClock()
     first = made.start(None, run_id="r")
     assert (await clock.run(first, app) if is_timed else await first.run(app)) == Failure(
         "crash here"
     )
     before = list(app.world.done)
-    app.world.is_broken = False
+    app.world.recover()
     resumed = made.resume("r")
     result = await clock.run(resumed, app) if is_timed else await resumed.run(app)
     assert app.world.done == before, "a resume runs nothing again"
@@ -138,10 +137,10 @@ async def test_a_timeout_that_ended_the_run_is_tried_again(store: MemoryStore) -
     def made(_: None) -> Do[App, Any, str]:
         return (yield from slow().timeout(5))
 
-    app = App(Checkpoints(store))
+    app = app_on(store, failing=["last"])
     ended: Any = await TestClock().run(made.start(None, run_id="r"), app)
     assert ended.failure().seconds == 5
-    app.world.is_broken = False
+    app.world.recover()
     assert await TestClock().run(made.resume("r"), app) == Success("in time")
 
 
@@ -165,9 +164,9 @@ async def test_attempts_and_delays_are_not_spent_again(store: MemoryStore) -> No
         yield from last()
         return tries
 
-    app = App(Checkpoints(store))
+    app = app_on(store, failing=["last"])
     assert await clock.run(made.start(None, run_id="r"), app) == Failure("crash here")
-    app.world.is_broken = False
+    app.world.recover()
     later = TestClock(clock.now() + timedelta(days=1))
     assert await later.run(made.resume("r"), app) == Success(3)
     assert (clock.monotonic(), later.monotonic()) == (200, 0)
@@ -182,10 +181,10 @@ async def test_a_sleep_is_slept_once(store: MemoryStore) -> None:
         yield from last()
         return "rested"
 
-    app = App(Checkpoints(store))
+    app = app_on(store, failing=["last"])
     clock = TestClock()
     await clock.run(made.start(None, run_id="r"), app)
-    app.world.is_broken = False
+    app.world.recover()
     later = TestClock(clock.now())
     assert await later.run(made.resume("r"), app) == Success("rested")
     assert later.monotonic() == 0
@@ -272,7 +271,7 @@ async def test_an_error_that_a_resume_could_not_rebuild_must_not_be_handled(
         handled = yield from step_that_fails().fallback("handled")
         return (yield from note(handled))
 
-    app = App(Checkpoints(store))
+    app = app_on(store, failing=["last"])
     assert await passing_on.start(None).run(app) == Failure(error)
     refused = (await handling.start(None).run(app)).failure()
     assert isinstance(refused, NotSerializable)
@@ -310,7 +309,7 @@ async def test_the_items_of_par_traverse_raise_as_themselves(store: MemoryStore)
             return "caught"
         return "not caught"
 
-    assert await made.start(None).run(App(Checkpoints(store))) == Success("caught")
+    assert await made.start(None).run(app_on(store, failing=["last"])) == Success("caught")
 
 
 async def test_an_interruption_at_any_moment_leaves_a_plan_that_is_right(
@@ -327,7 +326,7 @@ async def test_an_interruption_at_any_moment_leaves_a_plan_that_is_right(
         return run
 
     made = Workflow.of_steps("three", [passing(name) for name in names])
-    app = App(Checkpoints(store))
+    app = app_on(store, failing=["last"])
     for turns in range(60):
         run_id = f"r{turns}"
         async with anyio.create_task_group() as group:
@@ -339,7 +338,7 @@ async def test_an_interruption_at_any_moment_leaves_a_plan_that_is_right(
             continue
         done = len((await read_checkpoint(store, run_id)).completed_steps)
         plan = (await made.plan(run_id).run(app)).unwrap()
-        assert plan.start == (names[done] if done < 3 else None), turns
+        assert plan.start == names[done : done + 1], turns
         assert await made.resume(run_id).run(app) == Success(list(names))
 
 
@@ -363,7 +362,7 @@ async def test_an_error_that_cannot_be_made_text_is_recorded() -> None:
         return (yield from mute.checkpointed("say", error=Mute))
 
     async with MemoryStore() as store:
-        ended = await say.start(1, run_id="r").run(App(Checkpoints(store)))
+        ended = await say.start(1, run_id="r").run(app_on(store, failing=["last"]))
         assert isinstance(ended, Failure)
         assert isinstance(ended.failure(), Mute)
         checkpoint = await read_checkpoint(store, "r")

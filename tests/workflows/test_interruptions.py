@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -31,13 +30,9 @@ from effectflow.checkpoint import (
     verify_run,
 )
 from effectflow.stores import MemoryStore
+from tests.apps import App
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
 
 
 async def turns(count: int) -> None:
@@ -131,7 +126,7 @@ async def test_a_step_that_ends_while_the_run_is_stopped_does_not_hide_which_was
     assert isinstance(completed, Completed)
     assert isinstance(interrupted, Interrupted)
     plan = (await made.plan("r").run(app)).unwrap()
-    assert (plan.start, plan.retry_current) == ("par[1]/waiting", True)
+    assert (plan.start, plan.retry) == (("par[1]/waiting",), ("par[1]/waiting",))
 
 
 async def test_a_step_that_timed_out_before_the_run_was_stopped_is_not_said_to_be_cut_off(

@@ -9,7 +9,7 @@ import pytest
 
 from effectflow import Checkpoints, Do, Effect, from_fn, par_traverse, step, workflow
 from effectflow.checkpoint import NotSerializable, read_checkpoint, with_checkpointing
-from effectflow.effects.scope import child_path
+from effectflow.effects.paths import child_path
 from effectflow.stores import FileStore, MemoryStore, SqliteStore
 
 pytestmark = pytest.mark.anyio

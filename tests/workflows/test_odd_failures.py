@@ -11,13 +11,9 @@ from returns.result import Failure
 from effectflow import Checkpoints, Do, Effect, fail, step, with_checkpointing, workflow
 from effectflow.checkpoint import BeforeStep, Failed, Finished, RunStatus, Started, read_entries
 from effectflow.stores import MemoryStore
+from tests.apps import App
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
 
 
 class NoText:
@@ -88,7 +84,7 @@ async def test_a_predicate_that_raises_does_not_keep_the_failure_out_of_the_jour
     [failed] = [entry for entry in await read_entries(store, "r") if isinstance(entry, Failed)]
     assert (failed.error.message, failed.retryable) == ("bad", True)
     assert "ZeroDivisionError" in caplog.text
-    assert (await failing.plan("r").run(app)).unwrap().retry_current
+    assert (await failing.plan("r").run(app)).unwrap().retry == ("act",)
 
 
 @dataclass

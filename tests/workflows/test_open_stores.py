@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -87,9 +88,14 @@ class CountingStore(ForwardingStore):
         self.entered += 1
         return await super().__aenter__()
 
-    async def __aexit__(self, *raised: Any) -> None:
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.left += 1
-        await super().__aexit__(*raised)
+        await super().__aexit__(exc_type, exc, traceback)
 
 
 @pytest.mark.anyio
@@ -127,5 +133,7 @@ async def test_nested_runs_use_the_open_store(make: Any, tmp_path: Path) -> None
 @pytest.mark.anyio
 async def test_a_store_that_cannot_be_opened_is_the_failure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    found = await checkout.start(None).run(App(Checkpoints(SqliteStore(tmp_path / "file" / "runs.db"))))
+    found = await checkout.start(None).run(
+        App(Checkpoints(SqliteStore(tmp_path / "file" / "runs.db")))
+    )
     assert isinstance(found.failure(), StoreUnavailable)

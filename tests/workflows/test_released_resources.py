@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from returns.result import Failure, Success
+from returns.result import Success
 
 from effectflow import (
     Checkpoints,
@@ -29,17 +29,13 @@ from effectflow import (
 )
 from effectflow.checkpoint import NotSerializable, RunStatus
 from effectflow.stores import MemoryStore
-from tests.apps import App, Broken, Crash, app_on, note
+from tests.apps import App, Broken, Crash, app_on
 from tests.workflows.journals import (
     AnyEffect,
     AnyWorkflow,
     act,
-    clock_at,
     cut,
-    hang,
     journal,
-    late,
-    next_life,
     resume,
     start,
 )
@@ -154,7 +150,8 @@ async def test_a_use_that_could_succeed_after_the_release_begins_nothing(
         return (yield from held(using))
 
     await start(made, app_on(store))
-    for using in (act("use again"), pure("well"), fail(Undeclared("otherwise"))):
+    for other in (lambda: act("use again"), lambda: pure("well"), lambda: fail(Undeclared("no"))):
+        using = other()
         app = app_on(store)
         error = (await resume(made, app)).failure()
         assert isinstance(error, NotSerializable)

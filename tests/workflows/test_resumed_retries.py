@@ -10,7 +10,6 @@ import pytest
 from returns.result import Failure, Success
 
 from effectflow import (
-    Checkpoints,
     Do,
     Effect,
     RetryPolicy,
@@ -23,7 +22,7 @@ from effectflow import (
 )
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
-from tests.workflows.second_life import App, last
+from tests.apps import App, app_on, last
 
 pytestmark = pytest.mark.anyio
 
@@ -61,10 +60,10 @@ async def test_what_a_retry_decided_does_not_depend_on_the_delay_that_a_resume_d
         yield from last()
         return ended.unwrap()
 
-    app = App(Checkpoints(store))
+    app = app_on(store, failing=["last"])
     assert await TestClock().run(made.start(None, run_id="r"), app) == Failure("crash here")
     before = list(app.world.done)
-    app.world.is_broken = False
+    app.world.recover()
     assert await TestClock().run(made.resume("r"), app) == Success(expected)
     assert app.world.done == before, "a resume runs nothing again"
 
@@ -77,7 +76,7 @@ async def test_a_retry_that_ended_the_run_is_tried_once_more_by_each_resume(
         policy = RetryPolicy.constant(10).with_max_retries(1)
         return (yield from suspend(lambda: refusing(3)).retry(policy))
 
-    app = App(Checkpoints(store))
+    app = app_on(store, failing=["last"])
     exhausted: Any = await TestClock().run(made.start(None, run_id="r"), app)
     assert (exhausted.failure().attempts, len(app.world.done)) == (2, 2)
     exhausted = await TestClock().run(made.resume("r"), app)
@@ -91,7 +90,7 @@ async def test_the_time_that_a_retry_has_spent_counts_in_a_resume(store: MemoryS
         policy = RetryPolicy.constant(10).with_max_elapsed(25)
         return (yield from suspend(lambda: refusing(99)).retry(policy))
 
-    app = App(Checkpoints(store))
+    app = app_on(store, failing=["last"])
     clock = TestClock()
     async with anyio.create_task_group() as group:
         group.start_soon(partial(made.start(None, run_id="r").run, app, clock=clock))

@@ -24,6 +24,7 @@ from effectflow import (
     step,
     workflow,
 )
+from effectflow.checkpoint import BeforeStep, Failed, read_entries
 from effectflow.stores import MemoryStore
 
 pytestmark = pytest.mark.anyio
@@ -87,8 +88,10 @@ def made_of(effect: Effect[App, Any, Any]) -> Workflow[App, Any, None, Any]:
     return made
 
 
-async def in_two_lives(effect: Effect[App, Any, Any], store: MemoryStore) -> tuple[str | None, Any]:
-    """The step that the plan of the failed run says fails again, and what the resume gives."""
+async def in_two_lives(
+    effect: Effect[App, Any, Any], store: MemoryStore
+) -> tuple[tuple[str, ...], Any]:
+    """Return the steps whose failures recur by the plan of the failed run, and how the resume ends."""
     made, app = made_of(effect), App(Checkpoints(store))
     with suppress(Bug):
         assert isinstance(await made.start(None, run_id="r").run(app), Failure)
@@ -96,12 +99,12 @@ async def in_two_lives(effect: Effect[App, Any, Any], store: MemoryStore) -> tup
     app.bank.is_down = False
     before = app.bank.done.count("charge")
     resumed = await made.resume("r").run(app)
-    if plan.fails_again:
+    if plan.recurs:
         assert app.bank.done.count("charge") == before
-        assert (await made.plan("r").run(app)).unwrap().fails_again == plan.fails_again
+        assert (await made.plan("r").run(app)).unwrap().recurs == plan.recurs
     else:
         assert (await made.plan("r").run(app)).unwrap().is_complete
-    return plan.fails_again, resumed
+    return plan.recurs, resumed
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,7 @@ async def test_a_failure_that_passed_another_step_stands(
     store: MemoryStore, effect: Effect[App, Any, Any], standing: str
 ) -> None:
     """What that step undid, a retry would take for done."""
-    assert await in_two_lives(effect, store) == (standing, Failure("down"))
+    assert await in_two_lives(effect, store) == ((standing,), Failure("down"))
 
 
 @pytest.mark.parametrize(
@@ -137,4 +140,19 @@ async def test_a_failure_that_passed_another_step_stands(
 async def test_a_failure_that_passed_no_step_is_retried(
     store: MemoryStore, effect: Effect[App, Any, Any]
 ) -> None:
-    assert await in_two_lives(effect, store) == (None, Success(1))
+    assert await in_two_lives(effect, store) == ((), Success(1))
+
+
+async def test_many_handled_failures_are_settled_as_one_range(store: MemoryStore) -> None:
+    """So an entry after them does not grow with their number."""
+    handled = par_all([charge() for _ in range(500)]).map_err(len).or_else(pure)
+    made, app = made_of(handled.and_then(lambda _: act("go on"))), App(Checkpoints(store))
+
+    await made.start(None, run_id="r").run(app)
+
+    entries = await read_entries(store, "r")
+    [going_on] = [e for e in entries if isinstance(e, BeforeStep) and e.step == "act"]
+    [(first, last)] = going_on.settles
+    failed = [number for number, e in enumerate(entries, 1) if isinstance(e, Failed)]
+    assert len(failed) == 500
+    assert (first, last) == (failed[0], failed[-1])

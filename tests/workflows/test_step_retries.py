@@ -21,7 +21,6 @@ from effectflow import (
 )
 from effectflow.checkpoint import (
     BeforeStep,
-    Completed,
     OutcomeUnknown,
     read_entries,
 )
@@ -31,7 +30,6 @@ from effectflow.testing import crash_everywhere
 from tests.apps import App, Broken, app_on, note
 from tests.workflows.journals import (
     AnyEffect,
-    AnyWorkflow,
     clock_at,
     cut,
     journal,
@@ -313,7 +311,7 @@ async def test_branches_retry_side_by_side(store: MemoryStore) -> None:
     from effectflow import par
 
     @workflow
-    def made(_: object) -> Do[App, Broken, Any]:
+    def made(_: object) -> Do[App, Broken | TimedOut, Any]:
         return (yield from par(pay(), fetch()))
 
     result = await start(made, app_on(store, failing=["pay#1", "pay#2"]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import anyio
@@ -22,13 +21,9 @@ from effectflow.checkpoint import (
 )
 from effectflow.stores import MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
+from tests.apps import App
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
 
 
 @step

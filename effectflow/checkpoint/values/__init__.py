@@ -1,7 +1,7 @@
 """The value model: what can be saved, as which plain data, and in which bytes."""
 
 from effectflow.checkpoint.values.classes import KnownTypes
-from effectflow.checkpoint.values.codec import from_tree, to_tree
+from effectflow.checkpoint.values.codec import from_tree, plain_json, to_tree
 from effectflow.checkpoint.values.encodings import (
     are_same,
     decode_cbor,
@@ -46,6 +46,7 @@ __all__ = [
     "encode_compact",
     "encode_json",
     "from_tree",
+    "plain_json",
     "render_arguments",
     "safe_repr",
     "to_tree",

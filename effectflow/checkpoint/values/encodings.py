@@ -27,7 +27,8 @@ from effectflow.checkpoint.values.limits import (
 
 def encode_json(tree: Tree) -> bytes:
     """Return a tree as compact JSON. Raises NotSerializable if it has more than MAX_PARTS."""
-    return _checked(orjson.dumps(tree), _parts_of_json)
+    data = orjson.dumps(tree)
+    return data if len(data) <= MAX_PARTS else _checked(data, _parts_of_json)
 
 
 def decode_json(data: bytes) -> Tree:
@@ -37,9 +38,6 @@ def decode_json(data: bytes) -> Tree:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise MalformedValue("$", f"it is not JSON: {error}") from error
-
-
-# `Checkpoint.from_json` still imports this name.
 
 
 def encode_cbor(tree: Tree) -> bytes:

@@ -81,6 +81,20 @@ _CONTAINERS = frozenset({list, dict})
 _PLAIN = SCALARS | _CONTAINERS
 
 
+_FEW = 4
+
+
+def _is_flat(value: Any) -> bool:
+    """Return whether a value is a list or dict of JSON scalars, and not too long."""
+    if value.__class__ is dict:
+        return SCALARS.issuperset(map(type, value.values())) and len(value) * _FEW < MAX_ITEMS
+    return (
+        value.__class__ is list
+        and SCALARS.issuperset(map(type, value))
+        and len(value) * _FEW < MAX_ITEMS
+    )
+
+
 def is_plain(value: Any) -> bool:
     """Return whether a list or dict consists of JSON types and is within the limits, or False if unsure.
 
@@ -89,6 +103,15 @@ def is_plain(value: Any) -> bool:
     """
     if value.__class__ not in _CONTAINERS:
         return False
+    # Nearly all values are one of these two: flat, or the few arguments of a step.
+    if _is_flat(value):
+        return True
+    if (
+        value.__class__ is dict
+        and len(value) <= _FEW
+        and all(part.__class__ in SCALARS or _is_flat(part) for part in value.values())
+    ):
+        return True
     # What is referenced twice counts twice: a few lists that contain each other make an endless tree.
     items, level = 0, [value]
     for _ in range(MAX_DEPTH):

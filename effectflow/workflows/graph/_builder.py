@@ -25,7 +25,7 @@ from effectflow.workflows.graph._graph import Graph
 from effectflow.workflows.graph._structure import Call, Edge, Node, Structure
 from effectflow.workflows.graph._walk import GraphError
 from effectflow.workflows.linear import input_type
-from effectflow.workflows.migrations import Migration, check_migrations
+from effectflow.workflows.migrations import StateMigration, check_migrations
 from effectflow.workflows.workflow import Workflow
 
 Env = TypeVar("Env", bound=HasCheckpoints)
@@ -82,7 +82,7 @@ class StateGraph(Generic[Env, E, S]):
         *,
         version: str = "1",
         max_iterations: int = 1000,
-        migrations: Mapping[int, Migration] | None = None,
+        migrations: Mapping[int, StateMigration] | None = None,
     ) -> None:
         self._name = name
         self._version = version

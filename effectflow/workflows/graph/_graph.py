@@ -14,7 +14,7 @@ from effectflow.workflows.diagrams import Diagram, to_dot, to_mermaid
 from effectflow.workflows.graph._structure import Structure, definition_of, gives_state
 from effectflow.workflows.graph._visits import GraphProgress, diagram_of, progress_of
 from effectflow.workflows.graph._walk import walk
-from effectflow.workflows.migrations import Migration
+from effectflow.workflows.migrations import StateMigration
 from effectflow.workflows.workflow import Workflow
 
 Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
@@ -36,7 +36,7 @@ class Graph(Workflow[Env, E, S, S], Generic[Env, E, S]):
         version: str,
         input_type: object,
         types: KnownTypes,
-        migrations: Mapping[int, Migration],
+        migrations: Mapping[int, StateMigration],
     ) -> None:
         self.structure = structure
         definition = definition_of(structure, version)

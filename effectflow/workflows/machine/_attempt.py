@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Never
 
-from effectflow.checkpoint.entries import Arguments
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.run_info import StepInfo, info_of
 from effectflow.checkpoint.step import StepDefinition, durable
@@ -53,6 +52,9 @@ class TransitionExhausted(RetryExhausted[str]):
             f"in {elapsed:.1f} s, and its policy allows no further attempt; last feedback: {feedback}"
         )
         self.args = (message,)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class UndeclaredState(Exception):
@@ -152,10 +154,10 @@ class Attempt:
             else:
                 await scope.clock.sleep(seconds)
 
-    def _describe(self) -> Arguments:
+    def _describe(self) -> tuple[str, str]:
         """Describe the state as the argument: a resume must reach the step in the same state."""
         state = self._machine.current
-        return Arguments(digest_of(state, path="state"), f"({name_of(state)})")
+        return digest_of(state, path="state"), f"({name_of(state)})"
 
     def _make_info(self, run_id: str, step: str, attempt: int) -> TransitionInfo:
         pending = self._pending

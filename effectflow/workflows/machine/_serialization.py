@@ -33,7 +33,7 @@ from effectflow.workflows.machine._machine import (
 )
 from effectflow.workflows.machine._reachability import Chart
 from effectflow.workflows.machine._states import State, StateSet, name_of
-from effectflow.workflows.migrations import Migration, migrated
+from effectflow.workflows.migrations import StateMigration, migrated
 from effectflow.workflows.structuring import structure_as
 
 MACHINE_FORMAT = 1
@@ -67,7 +67,7 @@ class SavedForm:
     version: str
     states: StateSet
     types: KnownTypes
-    migrations: Mapping[int, Migration] = field(default_factory=dict[int, Migration])
+    migrations: Mapping[int, StateMigration] = field(default_factory=dict[int, StateMigration])
 
     def write_json(self, machine: AnyMachine) -> str:
         return orjson.dumps(self._sealed(machine), option=orjson.OPT_INDENT_2).decode()
@@ -218,7 +218,7 @@ def _read_value(name: str, value: Any, kinds: tuple[type[Any], ...]) -> Any:
     return found
 
 
-def over_states(migration: Migration) -> Migration:
+def over_states(migration: StateMigration) -> StateMigration:
     """Apply a migration of states to all that machines save: records, whole machines, single states."""
 
     def migrate(saved: Any) -> Any:

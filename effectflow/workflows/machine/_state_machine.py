@@ -29,7 +29,7 @@ from effectflow.workflows.machine._transition_table import (
     TransitionTable,
     saved_types,
 )
-from effectflow.workflows.migrations import Migration, check_migrations, is_of_outermost_flow
+from effectflow.workflows.migrations import StateMigration, check_migrations, is_of_outermost_flow
 from effectflow.workflows.workflow import Workflow
 
 Env = TypeVar("Env", contravariant=True)
@@ -95,7 +95,7 @@ class StateMachine(
         final: Collection[S] | Collection[type[S]] | Collection[S | type[S]] | None,
         retry: RetryPolicy = DEFAULT_RETRY,
         version: str = "1",
-        migrations: Mapping[int, Migration] | None = None,
+        migrations: Mapping[int, StateMigration] | None = None,
     ) -> None:
         chart, problems = chart_of(initial, transitions, final)
         problems += [

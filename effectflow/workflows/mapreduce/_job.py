@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from returns.maybe import Nothing, Some
 
-from effectflow.checkpoint.entries import Arguments
 from effectflow.checkpoint.step import StepDefinition, arguments_of, durable
 from effectflow.checkpoint.values import digest_of
 from effectflow.effects import (
@@ -89,7 +88,7 @@ class Job:
 
         def end_map_phase(count: int) -> AnyEffect:
             # A step, so that a resume must find the same number of items.
-            arguments = Arguments(digest_of(count), f"({count} items)")
+            arguments = (digest_of(count), f"({count} items)")
             return durable(_MAPPED, pure(count), lambda: arguments)
 
         return reduction_of(
@@ -167,7 +166,7 @@ class MapPhase:
 
         return attempt(0, 0)
 
-    def _describe(self, item: object) -> Callable[[], Arguments] | None:
+    def _describe(self, item: object) -> Callable[[], tuple[str, str]] | None:
         """Return the arguments that a `@step` records, so that a resume notices a changed item."""
         parameter = self.parameter
         if parameter is None:

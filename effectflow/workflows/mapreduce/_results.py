@@ -8,7 +8,6 @@ from typing import Any, Generic, TypeVar
 
 from returns.maybe import Maybe, Nothing, Some
 
-from effectflow.checkpoint.entries import Arguments
 from effectflow.checkpoint.values import digest_of
 from effectflow.effects import WorkerLost
 
@@ -133,6 +132,6 @@ class PartialResult:
         )
 
     @property
-    def arguments(self) -> Arguments:
+    def arguments(self) -> tuple[str, str]:
         """The keys of the items as arguments: a resume must find the same items here."""
-        return Arguments(self.digest, f"({self.count} items, {self.first!r} to {self.last!r})")
+        return self.digest, f"({self.count} items, {self.first!r} to {self.last!r})"

@@ -724,7 +724,7 @@ async def test_a_resume_that_reaches_a_step_in_another_state_is_refused(
 
     error = (await machine("right").resume("r").run(app)).failure()
     assert isinstance(error, DefinitionChanged)
-    assert "the run came to 'left', and now it comes to 'right'" in str(error)
+    assert "the run reached 'left', and now it reaches 'right'" in str(error)
 
 
 async def test_a_damaged_run_is_not_continued(store: MemoryStore) -> None:

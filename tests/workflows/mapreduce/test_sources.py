@@ -35,7 +35,7 @@ async def test_completed_items_that_are_missing_are_named(
 
     assert isinstance(error, DefinitionChanged)
     branches = ", ".join(f"'map[{key}]'" for key in missing)
-    assert f"'map' had the branches {branches}, and their items did not come again" in str(error)
+    assert f"'map' had the branches {branches}, and their items did not reappear" in str(error)
     assert (await read_checkpoint(store, "r")).status is not RunStatus.COMPLETED
 
     source[:] = [0, 1, 2, 3, 4]
@@ -56,7 +56,7 @@ async def test_an_exhausted_iterator_is_not_an_empty_source(
     error = (await job.resume("r").run(app)).failure()
 
     assert isinstance(error, DefinitionChanged)
-    assert "'map[0]', 'map[1]', 'map[2]', and their items did not come again" in str(error)
+    assert "'map[0]', 'map[1]', 'map[2]', and their items did not reappear" in str(error)
 
 
 @pytest.mark.parametrize("after", [[3, 2, 1, 0], [9, 0, 1, 2, 3]])

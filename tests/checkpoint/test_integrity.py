@@ -31,7 +31,7 @@ from effectflow.checkpoint import (
     read_entries,
     verify_run,
 )
-from effectflow.checkpoint.seal import first_digest
+from effectflow.checkpoint.integrity import first_digest
 from effectflow.stores import MemoryStore
 
 KEY = bytes(range(32))
@@ -220,7 +220,7 @@ def test_a_run_that_goes_on_while_it_is_verified_is_good(length: int) -> None:
 @pytest.mark.parametrize(
     ("written_with", "read_with", "reason"),
     [
-        ("signed", Seal(), "give its key"),
+        ("signed", Seal(), "pass its key"),
         ("signed", Seal(key=b"another key, 16 bytes or more"), "another key"),
         ("json", Seal(key=KEY), "not signed"),
         ("encrypted", Seal(), "encrypted"),
@@ -323,7 +323,7 @@ def test_keys_that_are_none_are_refused_and_never_shown() -> None:
         Seal(key=b"short")
     with pytest.raises(ValueError, match="AES takes"):
         Encryption("a", {"a": b"short"})
-    with pytest.raises(ValueError, match="no key 'b'"):
+    with pytest.raises(ValueError, match="the current key is 'b'"):
         Encryption("b", {"a": bytes(16)})
     store = MemoryStore()
     shown = repr(Checkpoints(store, key=KEY, encryption=SECRETS)) + repr(SEALS)
@@ -332,7 +332,7 @@ def test_keys_that_are_none_are_refused_and_never_shown() -> None:
 
 
 def test_an_entry_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("effectflow.checkpoint.seal.MAX_ENTRY_BYTES", 1000)
+    monkeypatch.setattr("effectflow.checkpoint.integrity.MAX_ENTRY_BYTES", 1000)
 
     async def main() -> Any:
         async with MemoryStore() as store:

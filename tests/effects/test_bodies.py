@@ -1,0 +1,348 @@
+"""Failures are exceptions in `@do` bodies: what is raised where, and what leaves a body as what."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from dataclasses import dataclass
+from typing import Any, Never
+
+import anyio
+import pytest
+from returns.result import Failure, Success
+
+from effectflow import (
+    Do,
+    Effect,
+    EffectError,
+    TimedOut,
+    die,
+    do,
+    fail,
+    from_async,
+    from_fn,
+    par_try_all,
+    pure,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+class Declined(Exception):
+    """A failure that bodies declare."""
+
+
+class DeclinedForNow(Declined):
+    """A failure of a class that derives from what bodies declare."""
+
+
+class Unknown(Exception):
+    """An exception that no body declares."""
+
+
+def declined(error: Exception | None = None) -> Effect[object, Declined, int]:
+    return fail(Declined("no") if error is None else error)  # type: ignore[arg-type]
+
+
+# What a body catches.
+
+
+async def test_a_failure_is_raised_where_it_is_received() -> None:
+    seen: list[str] = []
+
+    @do
+    def body() -> Do[object, Declined, str]:
+        try:
+            yield from declined()
+            seen.append("not reached")
+        except Declined as error:
+            seen.append(str(error))
+        else:
+            seen.append("no failure")
+        finally:
+            seen.append("finally")
+        return (yield from pure("went on"))
+
+    assert await body().run(None) == Success("went on")
+    assert seen == ["no", "finally"]
+
+
+async def test_an_error_that_is_no_exception_arrives_in_an_effect_error() -> None:
+    @do
+    def body() -> Do[object, str, object]:
+        try:
+            yield from fail("no")
+        except EffectError as error:
+            return error.error
+        return None
+
+    assert await body().run(None) == Success("no")
+
+
+async def test_effects_of_handlers_run() -> None:
+    done: list[str] = []
+
+    def act(name: str) -> Effect[object, Never, None]:
+        return from_fn(lambda _: done.append(name))
+
+    @do
+    def body() -> Do[object, Declined, str]:
+        for _ in range(2):
+            try:
+                yield from act("charge")
+                yield from declined()
+            except Declined:
+                yield from act("compensate")
+            finally:
+                yield from act("release")
+        return "ended"
+
+    assert await body().run(None) == Success("ended")
+    assert done == ["charge", "compensate", "release"] * 2
+
+
+# What leaves a body.
+
+
+async def test_a_failure_that_no_handler_takes_fails_the_body() -> None:
+    error = Declined("no")
+
+    @do
+    def body() -> Do[object, Declined, int]:
+        try:
+            return (yield from declined(error))
+        except KeyError:
+            return 1
+
+    ended = await body().run(None)
+    assert ended == Failure(error)
+    assert ended.failure() is error
+
+
+async def test_an_error_that_is_no_exception_leaves_as_itself() -> None:
+    @do
+    def body() -> Do[object, str, int]:
+        try:
+            yield from fail("no")
+        except EffectError:
+            raise
+        return 1
+
+    assert await body().run(None) == Failure("no")
+
+
+@pytest.mark.parametrize("raised", [Declined("now"), DeclinedForNow("now")])
+async def test_raising_what_the_annotation_declares_is_a_failure(raised: Declined) -> None:
+    @do
+    def body() -> Do[object, Declined | str, int]:
+        yield from pure(1)
+        raise raised
+
+    assert await body().run(None) == Failure(raised)
+    assert await body().result().map(lambda ended: ended.failure()).run(None) == Success(raised)
+
+
+async def test_a_failure_may_be_raised_as_another() -> None:
+    @do
+    def body() -> Do[object, Declined | KeyError, int]:
+        try:
+            return (yield from fail(KeyError("k")))
+        except KeyError as error:
+            raise Declined("instead") from error
+
+    ended = await body().run(None)
+    assert isinstance(ended.failure(), Declined)
+    assert isinstance(ended.failure().__cause__, KeyError)
+
+
+async def test_raising_anything_else_is_a_defect() -> None:
+    @do
+    def body() -> Do[object, Declined, int]:
+        yield from pure(1)
+        raise Unknown
+
+    with pytest.raises(Unknown):
+        await body().result().run(None)
+
+
+async def test_a_defect_that_crosses_a_body_which_declares_its_class_remains_a_defect() -> None:
+    @do
+    def inner() -> Do[object, Never, int]:
+        yield from pure(1)
+        raise KeyError("k")
+
+    @do
+    def outer() -> Do[object, KeyError, int]:
+        return (yield from inner())
+
+    with pytest.raises(KeyError):
+        await outer().result().run(None)
+
+
+async def test_a_failure_that_is_raised_later_is_still_that_failure() -> None:
+    @do
+    def body() -> Do[object, str, int]:
+        kept: Exception | None = None
+        try:
+            yield from fail("no")
+        except EffectError as error:
+            kept = error
+        yield from pure(1)
+        assert kept is not None
+        raise kept
+
+    assert await body().run(None) == Failure("no")
+
+
+async def test_any_and_object_declare_nothing() -> None:
+    @do
+    def by_any() -> Do[object, Any, int]:
+        yield from pure(1)
+        raise Unknown
+
+    @do
+    def by_object() -> Do[object, object, int]:
+        yield from pure(1)
+        raise Unknown
+
+    for body in (by_any, by_object):
+        with pytest.raises(Unknown):
+            await body().result().run(None)
+
+
+async def test_an_annotation_that_cannot_be_resolved_is_named() -> None:
+    def function() -> Any:
+        yield pure(1)
+        raise Unknown
+
+    function.__annotations__["return"] = "Do[object, Missing, int]"
+
+    with pytest.raises(TypeError, match=r"function.*Missing"):
+        await do(function)().run(None)
+
+
+async def test_a_stop_iteration_arrives_wrapped() -> None:
+    error = StopIteration("end")
+
+    @do
+    def body() -> Do[object, StopIteration, object]:
+        try:
+            yield from fail(error)
+        except EffectError as raised:
+            return raised.error
+        return None
+
+    assert await body().run(None) == Success(error)
+
+
+async def test_a_frozen_exception_may_be_thrown_again_and_again() -> None:
+    @dataclass(frozen=True)
+    class Frozen(Exception):
+        code: int
+
+    error = Frozen(1)
+
+    @do
+    def body() -> Do[object, Frozen, int]:
+        for _ in range(3):
+            with contextlib.suppress(Frozen):
+                yield from fail(error)
+        return (yield from fail(error))
+
+    assert await body().run(None) == Failure(error)
+
+
+async def test_an_error_does_not_grow_by_being_thrown() -> None:
+    error = Declined("no")
+
+    @do
+    def body() -> Do[object, Declined, int]:
+        for _ in range(10):
+            with contextlib.suppress(Declined):
+                yield from declined(error)
+        return 1
+
+    await body().run(None)
+    assert error.__traceback__ is None
+    assert error.__context__ is None
+
+
+async def test_the_traceback_of_a_raised_failure_shows_the_body() -> None:
+    @do
+    def body() -> Do[object, Declined, int]:
+        yield from pure(1)
+        raise Declined("here")
+
+    error = (await body().run(None)).failure()
+    assert "in body" in "".join(traceback.format_exception(error))
+
+
+# Interruption.
+
+
+async def test_an_interruption_runs_finally_and_is_not_caught() -> None:
+    seen: list[str] = []
+
+    @do
+    def body() -> Do[object, Never, None]:
+        try:
+            yield from from_async(lambda _: anyio.sleep_forever())
+        except BaseException as raised:
+            seen.append(type(raised).__name__)
+            raise
+        finally:
+            seen.append("finally")
+
+    assert isinstance((await body().timeout(0.01).run(None)).failure(), TimedOut)
+    assert seen == ["GeneratorExit", "finally"]
+
+
+async def test_an_effect_in_finally_while_an_operator_cancels_is_a_defect() -> None:
+    """It would not be run, and the operator would go on as if it had been."""
+
+    @do
+    def body() -> Do[object, Never, None]:
+        try:
+            yield from from_async(lambda _: anyio.sleep_forever())
+        finally:
+            yield from pure(None)
+
+    with pytest.raises(RuntimeError, match=r"on_exit.*bracket"):
+        await body().timeout(0.01).run(None)
+    with pytest.raises(RuntimeError, match=r"on_exit.*bracket"):
+        await par_try_all([body(), fail("no")]).run(None)
+
+
+async def test_on_a_stop_from_outside_it_is_closed_silently() -> None:
+    began = anyio.Event()
+
+    @do
+    def body() -> Do[object, Never, None]:
+        try:
+            yield from from_async(lambda _: wait())
+        finally:
+            yield from pure(None)
+
+    async def wait() -> None:
+        began.set()
+        await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(body().run, None)
+        await began.wait()
+        group.cancel_scope.cancel()
+
+
+async def test_finally_with_an_effect_runs_after_a_defect() -> None:
+    done: list[str] = []
+
+    @do
+    def body() -> Do[object, Never, None]:
+        try:
+            yield from die(Unknown())
+        finally:
+            yield from from_fn(lambda _: done.append("released"))
+
+    with pytest.raises(Unknown):
+        await body().run(None)
+    assert done == ["released"]

@@ -1,0 +1,583 @@
+"""The checks of the pytest plugin, in test files of a user."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+# The sessions within these tests are checked, not the tests themselves.
+pytestmark = pytest.mark.allow_unused_effects
+
+SHOP = """
+from dataclasses import dataclass, field
+
+import pytest
+
+from effectflow import *
+from effectflow.stores import MemoryStore
+
+
+@dataclass(frozen=True)
+class App:
+    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(MemoryStore()))
+    charged: list[int] = field(default_factory=list)
+
+
+class Declined(Exception):
+    pass
+
+
+@step
+def charge(amount: int) -> Effect[App, Declined, int]:
+    return from_fn(lambda app: app.charged.append(amount) or amount)
+
+
+@step
+def decline(amount: int) -> Effect[App, Declined, int]:
+    return fail(Declined())
+
+
+@workflow
+def pay(amount: int) -> Do[App, Declined, int]:
+    return (yield from charge(amount))
+"""
+
+
+def run_tests(
+    pytester: pytest.Pytester, tests: str, *, ini: str = "", in_process: bool = True
+) -> pytest.RunResult:
+    """Run these tests of the shop in a session of their own."""
+    pytester.makeini(
+        f"""
+        [pytest]
+        addopts = --strict-markers -p no:cacheprovider
+        asyncio_default_fixture_loop_scope = function
+        filterwarnings = error
+        {ini}
+        """
+    )
+    pytester.makepyfile(SHOP + tests)
+    return pytester.runpytest() if in_process else pytester.runpytest_subprocess()
+
+
+def place_of(pytester: pytest.Pytester, code: str) -> tuple[str, int]:
+    """Return the name of the file of tests, and the line with this code."""
+    [file] = pytester.path.glob("*.py")
+    [line] = [n for n, text in enumerate(file.read_text().splitlines(), 1) if code in text]
+    return file.name, line
+
+
+FORGOTTEN = {
+    "a step": ("charge(5)", "step 'charge'"),
+    "a step that is mapped": ("charge(5).map(str)", "step 'charge'"),
+    "a step that is retried": (
+        "charge(5).retry(RetryPolicy.constant(1).with_max_retries(2))",
+        "step 'charge'",
+    ),
+    "a step with a timeout": ("charge(5).timeout(1)", "step 'charge'"),
+    "a step that is provided for": ("charge(5).provide(App())", "step 'charge'"),
+    "a step in parallel": ("par(charge(5), pure(1))", "step 'charge'"),
+    "a step of an effect": ("pure(5).checkpointed('charge')", "step 'charge'"),
+    "a start": ("pay.start(5)", "pay.start"),
+    "a start with a timeout": ("pay.start(5).timeout(1)", "pay.start"),
+    "a resume": ("pay.resume('r')", "pay.resume"),
+    "a call": ("pay.call(5)", "pay.call"),
+    "a plan": ("pay.plan('r')", "pay.plan"),
+}
+
+
+@pytest.mark.parametrize(("effect", "name"), FORGOTTEN.values(), ids=FORGOTTEN)
+def test_an_effect_that_is_never_run_fails_the_test(
+    pytester: pytest.Pytester, effect: str, name: str
+) -> None:
+    ran = run_tests(
+        pytester,
+        f"""
+def test_it():
+    {effect}  # here
+""",
+    )
+
+    file, line = place_of(pytester, "# here")
+    ran.assert_outcomes(failed=1, warnings=1)
+    ran.stdout.fnmatch_lines([f"effectflow: {name}, created at {file}:{line}, was never run"])
+    ran.stdout.fnmatch_lines([f"*{file}:{line}: ResourceWarning: {name} was created and never run"])
+
+
+KEPT_BY_THE_TEST = """
+{marks}
+{definition} test_it():
+    forgotten = charge(5)
+    with pytest.raises(Declined) as caught:
+        {run}
+    assert caught.value.args == ()
+    late = charge(6)
+"""
+
+
+@pytest.mark.parametrize(
+    ("marks", "definition", "run", "tests"),
+    [
+        ("", "def", "raise Declined", 1),
+        ("@pytest.mark.anyio", "async def", "raise Declined", 2),
+        ("@pytest.mark.asyncio", "async def", "raise Declined", 1),
+    ],
+    ids=["plain", "anyio", "pytest-asyncio"],
+)
+def test_an_effect_that_only_the_frame_of_the_test_held_was_never_run(
+    pytester: pytest.Pytester, marks: str, definition: str, run: str, tests: int
+) -> None:
+    ran = run_tests(pytester, KEPT_BY_THE_TEST.format(marks=marks, definition=definition, run=run))
+
+    ran.assert_outcomes(failed=tests, warnings=2 * tests)
+
+
+def test_an_effect_that_a_body_forgets_is_found_where_the_body_creates_it(
+    pytester: pytest.Pytester,
+) -> None:
+    ran = run_tests(
+        pytester,
+        """
+@workflow
+def pay_twice(amount: int) -> Do[App, Declined, int]:
+    charge(amount)  # here
+    return (yield from charge(amount))
+
+@pytest.mark.anyio
+async def test_it(checkpoints):
+    assert await pay_twice.start(5).run_or_raise(App(checkpoints)) == 5
+""",
+    )
+
+    file, line = place_of(pytester, "# here")
+    ran.assert_outcomes(failed=2, warnings=2)
+    ran.stdout.fnmatch_lines(
+        [f"effectflow: step 'charge', created at {file}:{line}, was never run"]
+    )
+
+
+def test_an_effect_that_a_handler_forgets_is_found(pytester: pytest.Pytester) -> None:
+    ran = run_tests(
+        pytester,
+        """
+@do
+def pay_or_refund() -> Do[App, Declined, None]:
+    try:
+        yield from decline(5)
+    except Declined:
+        charge(-5)
+
+def test_it():
+    pay_or_refund().run_sync(App())
+""",
+    )
+
+    ran.assert_outcomes(failed=1, warnings=1)
+
+
+def test_each_effect_is_reported(pytester: pytest.Pytester) -> None:
+    ran = run_tests(
+        pytester,
+        """
+def test_it():
+    effects = [charge(amount) for amount in range(3)]
+    assert effects[1].run_sync(App()).unwrap() == 1
+""",
+    )
+
+    ran.assert_outcomes(failed=1, warnings=2)
+
+
+USED = {
+    "run": "assert charge(5).run_sync(App()).unwrap() == 5",
+    "started": "assert pay.start(5).run_sync(App()).unwrap() == 5",
+    "a fallback that is not needed": (
+        "assert charge(5).fallback_to(charge(6)).run_sync(App()).unwrap() == 5"
+    ),
+    "the second of two after a failure": "decline(5).zip(charge(6)).run_sync(App()).failure()",
+    "in a continuation that is not reached": (
+        "then = charge(6)\n    fail('no').and_then(lambda _: then).run_sync(App()).failure()"
+    ),
+    "a racer that never started": (
+        "assert race([pure(1), charge(5)]).run_sync(App()).unwrap() == 1"
+    ),
+    "a racer of a generator": (
+        "assert race(e for e in [pure(1), charge(5)]).run_sync(App()).unwrap() == 1"
+    ),
+    "a sibling of a failure": "par(decline(5), charge(6)).run_sync(App()).failure()",
+    "siblings of a failure, read lazily": (
+        "par_try_all((f(5) for f in [charge, decline, charge, charge]), limit=2)"
+        ".run_sync(App()).failure()"
+    ),
+    "siblings of a failure, created late": (
+        "par_traverse([1, 2, 3], lambda n: decline(n) if n == 2 else charge(n), limit=2)"
+        ".run_sync(App()).failure()"
+    ),
+    "later in a traversal": (
+        "effects = [decline(5), charge(6)]\n"
+        "    traverse(effects, lambda effect: effect).run_sync(App()).failure()"
+    ),
+    "a finalizer": "assert charge(5).on_exit(charge(6).fallback(0)).run_sync(App()).unwrap() == 5",
+    "what a resource is acquired by": (
+        "bracket(charge(1), lambda _: charge(2), lambda _: charge(3)).run_sync(App()).unwrap()"
+    ),
+    "a source with no time": "charge(5).timeout(0).run_sync(App())",
+    "what follows a failure in code": (
+        "with pytest.raises(Declined):\n"
+        "        import anyio\n"
+        "        async def main():\n"
+        "            for effect in [decline(1), charge(2)]:\n"
+        "                await effect.run_or_raise(App())\n"
+        "        anyio.run(main)"
+    ),
+    "an argument of a body": (
+        "@do\n"
+        "    def maybe(effect, is_needed) -> Do[App, Declined, None]:\n"
+        "        if is_needed:\n"
+        "            yield from effect\n"
+        "        yield from pure(None)\n"
+        "    maybe(charge(5), False).run_sync(App())"
+    ),
+    "in a body that a failure ends": (
+        "@do\n"
+        "    def both() -> Do[App, Declined, None]:\n"
+        "        first, second = decline(1), charge(2)\n"
+        "        yield from first\n"
+        "        yield from second\n"
+        "    both().run_sync(App()).failure()"
+    ),
+    "in a body that raises": (
+        "@do\n"
+        "    def both() -> Do[App, Declined, None]:\n"
+        "        second = charge(2)\n"
+        "        yield from charge(1)\n"
+        "        raise Declined\n"
+        "    both().run_sync(App()).failure()"
+    ),
+    "in a body that has a defect": (
+        "@do\n"
+        "    def both() -> Do[App, Declined, None]:\n"
+        "        second = charge(2)\n"
+        "        yield from charge(1)\n"
+        "        raise ZeroDivisionError\n"
+        "    with pytest.raises(ZeroDivisionError):\n"
+        "        both().run_sync(App())"
+    ),
+    "in a body that is cancelled": (
+        "@do\n"
+        "    def both() -> Do[App, Declined, None]:\n"
+        "        second = charge(2)\n"
+        "        yield from sleep(60)\n"
+        "        yield from second\n"
+        "    assert both().timeout(0.01).run_sync(App()).failure()"
+    ),
+    "in a step within a step": "pay.body(5).checkpointed('all').run_sync(App()).unwrap()",
+    "an effect that is given as a value": "pure(charge(5)).run_sync(App())",
+    "in a data class of another effect": (
+        "@dataclass\n"
+        "    class Job:\n"
+        "        effect: object\n"
+        "    pure([Job(charge(5))]).map(len).run_sync(App())"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", USED.values(), ids=USED)
+def test_what_is_part_of_an_effect_that_is_run_is_used(
+    pytester: pytest.Pytester, code: str
+) -> None:
+    ran = run_tests(pytester, f"\ndef test_it():\n    {code}\n")
+
+    ran.assert_outcomes(passed=1)
+
+
+def test_what_a_resume_skips_is_used(pytester: pytest.Pytester) -> None:
+    ran = run_tests(
+        pytester,
+        """
+@workflow
+def errand(amount: int) -> Do[App, Declined, int]:
+    first = yield from with_checkpointing("outer", charge(amount))
+    held = bracket(charge(1), lambda _: charge(2), lambda _: charge(3))
+    yield from held.on_exit(charge(4).fallback(None))
+    yield from race([charge(5), sleep(60)])
+    yield from par(charge(6), charge(7)).timeout(60)
+    yield from pay.call(8)
+    effect = fail(Declined()) if amount else charge(9)
+    return (yield from effect)
+
+@pytest.mark.anyio
+async def test_it(checkpoints):
+    app = App(checkpoints)
+    for _ in range(2):
+        assert isinstance((await errand.start(10, run_id="r").run(app)).failure(), Declined)
+    plan = await errand.plan("r").run_or_raise(app)
+    assert not plan.start
+    assert isinstance((await errand.resume("r").run(app)).failure(), Declined)
+    assert app.charged == [10, 1, 3, 2, 4, 5, 6, 7, 8]
+
+@pytest.mark.crash_everywhere
+@pytest.mark.anyio
+async def test_crashes(checkpoints):
+    app = App(checkpoints)
+    again = pay.start(5, run_id="s")
+    await errand.start(10, run_id="r").run(app)
+    await again.run_or_raise(app)
+""",
+    )
+
+    ran.assert_outcomes(passed=4)
+
+
+def test_what_is_kept_may_be_run_later(pytester: pytest.Pytester) -> None:
+    ran = run_tests(
+        pytester,
+        """
+OF_THE_MODULE = [charge(1)]
+
+@pytest.fixture
+def effects():
+    return [charge(2)]
+
+@pytest.mark.parametrize("effect", [charge(3), pay.start(3)])
+def test_it(effects, effect):
+    effects.append(charge(4))
+    OF_THE_MODULE.append(pay.start(5))
+""",
+    )
+
+    ran.assert_outcomes(passed=2)
+
+
+def test_a_test_that_fails_says_why_it_fails(pytester: pytest.Pytester) -> None:
+    ran = run_tests(
+        pytester,
+        """
+def test_it():
+    charge(5)
+    assert pay.name == "refund"
+
+def test_skipped():
+    charge(5)
+    pytest.skip("not today")
+""",
+    )
+
+    ran.assert_outcomes(failed=1, skipped=1)
+    ran.stdout.no_fnmatch_line("*never run*")
+
+
+def test_a_test_may_look_at_effects_that_it_does_not_run(pytester: pytest.Pytester) -> None:
+    ran = run_tests(
+        pytester,
+        """
+@pytest.mark.allow_unused_effects
+def test_it():
+    assert repr(charge(5)) == "step('charge')"
+""",
+    )
+
+    ran.assert_outcomes(passed=1)
+
+
+def test_the_check_of_effects_can_be_turned_off(pytester: pytest.Pytester) -> None:
+    ran = run_tests(
+        pytester,
+        """
+def test_it():
+    charge(5)
+""",
+        ini="effectflow_unused_effects = false",
+    )
+
+    ran.assert_outcomes(passed=1)
+
+
+def test_nothing_is_left_of_the_checks_after_a_test(pytester: pytest.Pytester) -> None:
+    ran = run_tests(
+        pytester,
+        """
+from effectflow.checkpoint.step import StepDefinition
+from effectflow.effects import nodes
+from effectflow.effects.interpreter import interpret
+
+def replaced():
+    from effectflow.checkpoint.flow import DurableFlow
+    from effectflow.checkpoint.run import Run
+    from effectflow.effects import interpreter
+
+    functions = [
+        Effect.run, Effect.run_or_raise, Effect.__iter__, Workflow._durably, Run._attempt,
+        DurableFlow.execute, StepDefinition.execute_plainly, interpreter._unwind,
+        *(node.__init__ for node in vars(nodes).values() if hasattr(node, "__init__")),
+    ]
+    return [each for each in functions if "watching" in getattr(each, "__code__", each).__str__()]
+
+@pytest.fixture(autouse=True)
+def before_and_after():
+    assert replaced() == []
+    yield
+    assert replaced() == []
+
+def test_it():
+    assert pay.start(5).run_sync(App()).unwrap() == 5
+    assert replaced() != []
+""",
+        in_process=False,
+    )
+
+    ran.assert_outcomes(passed=1)
+
+
+ORDERS = """
+@dataclass
+class Order:
+    total: int
+    paid: list[str] = field(default_factory=list)
+
+@step
+def discount(order: Order, by: int) -> Do[App, Declined, int]:
+    order.total -= by
+    return (yield from pure(order.total))
+
+@workflow
+def sell(total: int) -> Do[App, Declined, int]:
+    order = Order(total)
+    yield from discount(order, 2)
+    return order.total
+"""
+
+
+def test_a_step_that_changes_its_argument_fails_the_test(pytester: pytest.Pytester) -> None:
+    ran = run_tests(
+        pytester,
+        ORDERS
+        + """
+@pytest.mark.anyio
+async def test_it(checkpoints):
+    assert await sell.start(7, run_id="r").run_or_raise(App(checkpoints)) == 5
+""",
+    )
+
+    ran.assert_outcomes(failed=2)
+    problem = "effectflow: step 'discount' of run 'r', attempt 1, changed its arguments "
+    values = "from (by=2, order=Order(total=7)) to (by=2, order=Order(total=5))"
+    ran.stdout.fnmatch_lines([problem + values])
+
+
+def test_outside_a_run_as_well(pytester: pytest.Pytester) -> None:
+    ran = run_tests(
+        pytester,
+        ORDERS
+        + """
+def test_it():
+    assert discount(Order(7), by=2).run_sync(App()).unwrap() == 5
+""",
+    )
+
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(["effectflow: step 'discount' changed its arguments from (*"])
+
+
+@pytest.mark.parametrize("run", ["", ".checkpointed('x')", ".result()"])
+def test_an_attempt_that_fails_and_changes_its_argument_is_found(
+    pytester: pytest.Pytester, run: str
+) -> None:
+    ran = run_tests(
+        pytester,
+        f"""
+@step(retry=RetryPolicy.constant(0).with_max_retries(2))
+def collect(names: list[str]) -> Effect[App, Declined, int]:
+    names.append("attempt")
+    return fail(Declined()) if len(names) < 3 else pure(len(names))
+
+@workflow
+def collecting(_: int) -> Do[App, Declined, int]:
+    return (yield from collect([]))
+
+def test_it():
+    assert collecting.start(1, run_id="r"){run}.run_sync(App())
+""",
+    )
+
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(
+        [
+            "effectflow: step 'collect*attempt 1, changed its arguments from (names=[[]]) *",
+            "effectflow: step 'collect*attempt 2, changed its arguments *",
+            "effectflow: step 'collect*attempt 3, changed its arguments *",
+        ]
+    )
+
+
+def test_a_test_that_fails_notes_what_its_steps_changed(pytester: pytest.Pytester) -> None:
+    ran = run_tests(
+        pytester,
+        ORDERS
+        + """
+def test_it():
+    assert sell.start(7).run_sync(App()).unwrap() == 7
+""",
+    )
+
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(
+        ["E*assert 5 == 7", "E*effectflow: step 'discount' of run 'sell-*changed its arguments*"]
+    )
+
+
+def test_an_argument_that_cannot_be_encoded_any_more_has_changed(pytester: pytest.Pytester) -> None:
+    ran = run_tests(
+        pytester,
+        """
+@step
+def spoil(parts: list[object]) -> Effect[App, Declined, None]:
+    return from_fn(lambda app: parts.append(app))
+
+def test_it():
+    spoil([]).run_sync(App())
+""",
+    )
+
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(["effectflow: step 'spoil' changed its arguments: * encoded any more"])
+
+
+def test_steps_that_leave_their_arguments_alone_pass(pytester: pytest.Pytester) -> None:
+    ran = run_tests(
+        pytester,
+        ORDERS
+        + """
+@step
+def copied(order: Order) -> Effect[App, Declined, Order]:
+    return pure(Order(order.total - 2))
+
+@step
+def unencodable(app: App, order: Order) -> Effect[App, Declined, None]:
+    order.total -= 2
+    return pure(None)
+
+def test_it():
+    assert copied(Order(7)).run_sync(App()).unwrap() == Order(5)
+    assert unencodable(App(), Order(7)).run_sync(App())
+""",
+    )
+
+    ran.assert_outcomes(passed=1)
+
+
+def test_the_check_of_arguments_can_be_turned_off(pytester: pytest.Pytester) -> None:
+    # In a process of its own: the session around it has not turned the check off.
+    ran = run_tests(
+        pytester,
+        ORDERS
+        + """
+def test_it():
+    assert sell.start(7).run_sync(App()).unwrap() == 5
+""",
+        ini="effectflow_changed_arguments = false",
+        in_process=False,
+    )
+
+    ran.assert_outcomes(passed=1)
