@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from returns.result import Failure, Success
+from returns.result import Success
 
 from effectflow import (
     Checkpoints,
