@@ -48,7 +48,7 @@ class DurableFlow:
         is_ordered: whether it must reach recorded operations in order. The body of a step that did not
             complete need not.
         unsettled: the sequence numbers of its failures that nothing has settled.
-        replays_only: why it must begin nothing: its end is recorded, and cannot be rebuilt.
+        replays_only: why it must begin nothing: its end is recorded and cannot be rebuilt. Or None.
         last_failure: the error of the last failure with an entry, and its sequence number.
     """
 

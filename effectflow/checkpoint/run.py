@@ -465,14 +465,14 @@ class Run:
             if operator.is_decided and isinstance(operator.branches, DurableBranches):
                 self.cancel_with(operator.branches)
                 break
-        await self._tell_around()
+        if self._tells_around:
+            await self._tell_around()
 
     async def _tell_around(self) -> None:
-        """Settle the decision that cancels this run, before finalizers of this run execute steps."""
-        if self._tells_around:
-            self._tells_around = False
-            assert self.around is not None
-            await self.around.begin()
+        """Settle the decision that cancels this run, before anything follows from it here."""
+        self._tells_around = False
+        assert self.around is not None
+        await self.around.begin()
 
     # Stopping of the run.
 

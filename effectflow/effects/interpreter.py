@@ -502,9 +502,9 @@ async def _run_finalizer(
     frame: _Finalizer, ended: Exit[Any, Any], raw: Any, cause: Any, env: Any, scope: Scope
 ) -> Any:
     """Return the outcome of a finalizer, shielded from cancellation until its deadline."""
-    finalizer = frame.function(ended)
     place = frame.place
     inside = scope.shielded() if place is None else place.scope(scope, raw, cause)
+    finalizer = frame.function(ended)
     if finalizer.__class__ in _SYNCHRONOUS and not inside.forbidden:
         return await interpret(finalizer, env, inside)
     work = _until_deadline(finalizer, env, inside)

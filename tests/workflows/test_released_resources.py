@@ -150,12 +150,8 @@ async def test_a_use_that_could_succeed_after_the_release_begins_nothing(
         return (yield from held(using))
 
     await start(made, app_on(store))
-    # The workflow uses what `using` is by then.
-    for using in (  # noqa: B007
-        act("use again"),
-        pure("well"),
-        fail(Undeclared("otherwise")),
-    ):
+    for other in (lambda: act("use again"), lambda: pure("well"), lambda: fail(Undeclared("no"))):
+        using = other()
         app = app_on(store)
         error = (await resume(made, app)).failure()
         assert isinstance(error, NotSerializable)

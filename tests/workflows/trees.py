@@ -90,7 +90,7 @@ _LEAVES: dict[str, End] = {
 
 def end_of(tree: Tree) -> End | None:
     """Return how a tree ends; None if that depends on the scheduling."""
-    ends = [end_of(part) for part in tree.parts]
+    ends: list[End | None] = [end_of(part) for part in tree.parts]
     if None in ends:
         return None
     match tree.kind, ends:
