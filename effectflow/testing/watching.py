@@ -69,6 +69,7 @@ class Watch:
 
         @wraps(function)
         def replaced(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
             chosen = wrapped if self.is_innermost else function
             return chosen(*args, **kwargs)
 
@@ -77,6 +78,7 @@ class Watch:
 
 def _reacting(call: Callable[..., Any], react: Callable[..., object]) -> Callable[..., Any]:
     def reacting(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         react(*args, **kwargs)
         return call(*args, **kwargs)
 
