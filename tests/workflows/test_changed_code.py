@@ -87,8 +87,8 @@ async def test_a_renamed_step_is_named_with_the_one_in_its_place(store: MemorySt
     app, ended = await changed_to(store, coded(body))
 
     assert isinstance(ended.failure(), DefinitionChanged)
-    assert "at operation 1 of the body the run came to 'charge'" in str(ended.failure())
-    assert "now it comes to 'bill'" in str(ended.failure())
+    assert "at operation 1 of the body the run reached 'charge'" in str(ended.failure())
+    assert "now it reaches 'bill'" in str(ended.failure())
     assert app.world.done == []
 
 
@@ -113,7 +113,7 @@ async def test_a_step_renamed_in_a_helper_is_detected(store: MemoryStore) -> Non
 async def test_a_branch_that_passes_over_a_recorded_step_is_detected(store: MemoryStore) -> None:
     app, ended = await changed_to(store, coded(lambda _: ship()))
 
-    assert "the run came to 'charge', and now it comes to 'ship'" in str(ended.failure())
+    assert "the run reached 'charge', and now it reaches 'ship'" in str(ended.failure())
     assert app.world.done == []
 
 
