@@ -45,7 +45,9 @@ class Encryption:
                 name="cryptography",
             )
         if self.current not in self.keys:
-            raise ValueError(f"there is no key {self.current!r}, which is to be written with")
+            raise ValueError(
+                f"the current key is {self.current!r}, but `keys` has no key of that name"
+            )
         for name, key in self.keys.items():
             if len(key) not in (16, 24, 32):
                 raise ValueError(f"key {name!r} has {len(key)} bytes; AES takes 16, 24 or 32")

@@ -110,7 +110,7 @@ class ErrorRecord:
     def __post_init__(self) -> None:
         # A resume raises a defect, so it has to be an exception.
         if self.is_defect and isinstance(self.value, dict) and "value" in self.value:
-            raise ValueError(f"the defect {self.type} is no exception")
+            raise ValueError(f"the recorded defect {self.type} is not an exception")
 
     @property
     def is_defect(self) -> bool:

@@ -63,7 +63,7 @@ def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
         tree: Any = decode_entry_tree(data)
         entry = read_entry(tree)
         if isinstance(entry, Started) and entry.format < 1:
-            raise ValueError(f"there is no format {entry.format}")
+            raise ValueError(f"unknown format {entry.format}")
     except MalformedValue as error:
         raise CorruptCheckpoint(run_id, str(error), sequence=sequence) from error
     except (KeyError, TypeError, ValueError) as error:

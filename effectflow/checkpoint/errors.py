@@ -96,7 +96,7 @@ class LeaseLost(CheckpointError):
         self.run_id = run_id
         self.reason = reason
         super().__init__(
-            f"run {run_id!r} is no longer ours: {reason}. Nothing was written; "
+            f"run {run_id!r} does not belong to this process any more: {reason}. Nothing was written; "
             "the other owner continues the run."
         )
 

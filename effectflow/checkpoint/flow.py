@@ -48,6 +48,7 @@ class DurableFlow:
         is_ordered: whether it must reach recorded operations in order. The body of a step that did not
             complete need not.
         unsettled: the sequence numbers of its failures that nothing has settled.
+        replays_only: why it must begin nothing: its end is recorded, and cannot be rebuilt.
         last_failure: the error of the last failure with an entry, and its sequence number.
     """
 
@@ -65,6 +66,7 @@ class DurableFlow:
         "is_recording",
         "last_failure",
         "path",
+        "replays_only",
         "run",
         "source_end",
         "unsettled",
@@ -89,6 +91,7 @@ class DurableFlow:
         self.unsettled: list[int] = []
         self.last_failure: tuple[object, int] | None = None
         self.source_end: Callable[[], SourceEnd] | None = None
+        self.replays_only: NotSerializable | None = None
         self._item: str | None = None
         self._recorded: RecordedFlow | None = run.recording.flows.get(path)
         self._cursor = 0
@@ -314,6 +317,11 @@ class DurableFlow:
 
     async def check(self, scope: Scope, what: str) -> None:
         """Raise the cancellation if an outer operator has decided. Call it before anything new begins."""
+        flow: DurableFlow | None = self
+        while flow is not None:
+            if flow.replays_only is not None:
+                raise self.run.writer.halt(flow.replays_only)
+            flow = flow.around
         for operator in scope.operators:
             if operator.is_decided or operator.has_expired():
                 await anyio.sleep_forever()
@@ -528,7 +536,7 @@ class DurableBranches:
             detail = f"{self.path!r} had the branches {shown}, and their items did not reappear"
             raise run.writer.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
 
-    def end(self) -> None:
+    def end(self, *, is_complete: bool) -> None:
         outer, run = self.outer, self.outer.run
         outer.unsettled += [*self._failed, *self._unsettled]
         outer.last_failure = self._last_failure or outer.last_failure
@@ -536,7 +544,7 @@ class DurableBranches:
             return
         # Without entries, a resume has nothing to replay before it cancels the branches.
         can_record = run.records and not run.is_stopping and not run.writer.halted
-        if self.has_entries and can_record:
+        if is_complete and self.has_entries and can_record:
             run.writer.add(BranchesEnded(self.path, run.now()))
 
 
@@ -558,7 +566,9 @@ class DurableFinalization:
         try:
             error = read_error(recorded.error, self.path, run.types)
         except NotSerializable as unreadable:
-            raise run.writer.halt(unreadable) from unreadable
+            # Its class is not declared. The source is run, but begins nothing, and must end with it again.
+            self.outer.replays_only = unreadable
+            return None
         self.outer.skip_to(recorded.reached)
         run.replayed_failure(self.path, error)
         if recorded.kind == "defect":
@@ -577,9 +587,12 @@ class DurableFinalization:
         flow = DurableFlow(run, self.path, self.outer, is_ordered=self.outer.is_ordered)
         flow.is_recording = self.outer.is_recording
         self._flow = flow
-        if self.path not in run.recording.source_ends:
+        recorded = run.recording.source_ends.get(self.path)
+        if recorded is None:
             flow.source_end = lambda: self._source_end(ended, cause)
         else:
+            if self.outer.replays_only is not None:
+                self._check_same_end(recorded, ended)
             self.outer.come_to_finalizer(self.path)
         scope = outer.shielded()
         scope.flow = flow
@@ -587,6 +600,16 @@ class DurableFinalization:
         if scope.forbidden:
             scope.forbidden = scope.forbidden | {FromFn}
         return scope
+
+    def _check_same_end(self, recorded: SourceEnd, ended: object) -> None:
+        """Halt the run unless the source has failed as it did in its first life."""
+        unreadable, self.outer.replays_only = self.outer.replays_only, None
+        if unreadable is None or recorded.error is None:
+            return
+        error = ended.error if isinstance(ended, Failed) else None
+        again = write_error(error, self.outer.run.types, is_defect=False)
+        if (again.type, again.message) != (recorded.error.type, recorded.error.message):
+            raise self.outer.run.writer.halt(unreadable)
 
     def _source_end(self, ended: object, cause: Operator | None) -> SourceEnd:
         run, path = self.outer.run, self.path
@@ -601,10 +624,4 @@ class DurableFinalization:
         if known is not None and known[0] is error:
             return SourceEnd(path, kind, known[1])
         record = write_error(error, run.types, is_defect=not is_failure)
-        if is_failure:
-            try:
-                read_error(record, path, run.types)
-            except NotSerializable as unreadable:
-                # Nothing is released before a resume could have the failure again.
-                raise run.writer.halt(unreadable) from unreadable
         return SourceEnd(path, kind, None, record, self.outer.reached())

@@ -134,6 +134,8 @@ class PlannedRun(Run):
         env: Any,
         scope: Scope,
     ) -> Any:
+        if recorded is not None and recorded.retry_at is not None:
+            await self.sleep(path, recorded.retry_at - self.now(), scope)
         self._start.append(path)
         if recorded is not None:
             self._retry.append(path)

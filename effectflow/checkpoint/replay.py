@@ -65,6 +65,7 @@ class RecordedStep:
         is_settled: whether the failure stands.
         spent: the attempts that do not count against the step's own retry policy, because the run ended
             and was resumed after them.
+        since: when the first attempt began that counts, in seconds since the epoch; None if none does.
     """
 
     begun: int
@@ -79,6 +80,7 @@ class RecordedStep:
     retry_at: float | None = None
     is_settled: bool = False
     spent: int = 0
+    since: float | None = None
 
 
 @dataclass(slots=True)
@@ -208,6 +210,7 @@ class _Reader:
                     entry.arguments,
                     entry.function,
                     spent=before.spent if before else 0,
+                    since=before.since if before and before.since is not None else entry.at,
                 )
             case Completed(step=path):
                 self._settle(entry.settles)
@@ -268,6 +271,7 @@ class _Reader:
                         decisions.pop(f"{path}/deadline", None)
             elif self.has_finished and isinstance(failure, RecordedStep):
                 failure.spent = failure.attempts
+                failure.since = None
         self.has_finished = False
 
     def _leave_behind(self, entry: Resumed) -> None:

@@ -226,6 +226,9 @@ class Run:
         if recorded is not None and recorded.retry_at is not None:
             await self._wait_for_retry(flow, path, recorded.retry_at, scope)
         began = self.clock.monotonic()
+        if recorded is not None and recorded.since is not None:
+            # Earlier lives, and the time between them, count as well.
+            began -= max(0.0, self.now() - recorded.since)
         while True:
             number += 1
             outcome = await self._attempt(flow, step, path, number, arguments, env, scope)
@@ -270,8 +273,7 @@ class Run:
             flow.take_source_ends(),
         )
         self._ends_interrupted = False
-        if self._tells_around:
-            await self._tell_around()
+        await self._tell_around()
         writer.add(before)
         if definition.at_most_once or self._policy.is_due(writer.completed_since_save):
             await self._save_before(path)
@@ -310,12 +312,6 @@ class Run:
             # A cancellation here cuts off the step, although it never ran.
             self._cut_off[path] = None
             raise
-
-    async def _tell_around(self) -> None:
-        """Settle the decision that cancels this run, before finalizers of this run execute steps."""
-        self._tells_around = False
-        assert self.around is not None
-        await self.around.begin()
 
     async def _limited(self, step: Step, seconds: float, env: Any, inside: Scope) -> Any:
         with self.clock.move_on_after(seconds) as limit:
@@ -460,6 +456,23 @@ class Run:
                 CancelRequested(self.now(), f"{branches.path!r} of {branches.outer.run.run_id!r}")
             )
         return self.cancelled_at
+
+    async def cancel_if_decided(self) -> None:
+        """Record that a decision of an outer run has cancelled this run, if one has."""
+        if self.is_stopping:
+            return
+        for operator in self.outer_operators:
+            if operator.is_decided and isinstance(operator.branches, DurableBranches):
+                self.cancel_with(operator.branches)
+                break
+        await self._tell_around()
+
+    async def _tell_around(self) -> None:
+        """Settle the decision that cancels this run, before finalizers of this run execute steps."""
+        if self._tells_around:
+            self._tells_around = False
+            assert self.around is not None
+            await self.around.begin()
 
     # Stopping of the run.
 

@@ -6,13 +6,13 @@ import inspect
 import re
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from effectflow.checkpoint.run_info import CurrentStep
 from effectflow.checkpoint.values import KnownTypes, encode_arguments
 from effectflow.effects import Effect, RetryExhausted, RetryPolicy, TimedOut, do, nodes, suspend
+from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.retry import check_bounded
 from effectflow.effects.scope import PLAIN, Scope, running_step
@@ -228,7 +228,7 @@ def step(
     *,
     name: str | None = None,
     retry: RetryPolicy | None = None,
-    timeout: float | timedelta,
+    timeout: Duration,
     retryable: bool | Callable[[Any], bool] | None = None,
     at_most_once: bool = False,
 ) -> TimedStepDecorator: ...
@@ -238,7 +238,7 @@ def step(
     *,
     name: str | None = None,
     retry: RetryPolicy | None = None,
-    timeout: float | timedelta | None = None,
+    timeout: Duration | None = None,
     retryable: bool | Callable[[Any], bool] | None = None,
     at_most_once: bool = False,
 ) -> Any:
@@ -272,7 +272,7 @@ def step(
         >>> charge(5).run_sync(None)
         <Failure: no connection>
     """
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    seconds = None if timeout is None else in_seconds(timeout)
     decorator = StepDecorator(name, retry, seconds, retryable, at_most_once)
     return decorator if function is None else decorator(function)
 

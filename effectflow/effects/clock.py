@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
-from typing import Protocol
+from datetime import UTC, datetime, timedelta
+from typing import Protocol, TypeAlias
 
 import anyio
 
-__all__ = ["Clock", "SystemClock"]
+__all__ = ["Clock", "Duration", "SystemClock", "in_seconds"]
+
+Duration: TypeAlias = float | timedelta
+"""Seconds, or a `timedelta`."""
+
+
+def in_seconds(duration: Duration) -> float:
+    """Return a duration in seconds."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
 
 
 class Clock(Protocol):

@@ -15,6 +15,7 @@ from anyio import to_thread
 from returns.result import Result, Success
 
 from effectflow.effects import nodes
+from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Parked
 from effectflow.effects.event_loop import shielded
@@ -176,12 +177,14 @@ def asks(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
     return nodes.FromFn(f)
 
 
-def sleep(seconds: float) -> Effect[object, Never, None]:
-    """Wait for this many seconds of the run's clock.
+def sleep(duration: Duration) -> Effect[object, Never, None]:
+    """Wait for this many seconds, or this `timedelta`, of the run's clock.
 
     Between the steps of a durable run, the end of the wait is recorded: a resume waits only for the
     remaining time.
     """
+
+    seconds = in_seconds(duration)
 
     async def perform(_env: object, scope: Scope) -> None:
         await scope.flow.wait(scope, seconds)

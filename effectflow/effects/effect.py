@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Never, TypeVa
 import anyio
 from returns.result import Failure, Result, Success
 
-from effectflow.effects.clock import Clock
+from effectflow.effects.clock import Clock, Duration, in_seconds
 from effectflow.effects.errors import (
     EffectError,
     ExecutorError,
@@ -233,14 +233,14 @@ class Effect(Generic[Env, E, A]):
         """Name this effect, for notes on defects, for `repr`, and for the observer of the run."""
         return nodes.Named(self, name, f"in {name!r}")
 
-    def timeout(self: Effect[Env2, E2, A2], seconds: float) -> Effect[Env2, E2 | TimedOut, A2]:
-        """Cancel this effect after this many seconds of the run's clock, and fail with TimedOut.
+    def timeout(self: Effect[Env2, E2, A2], limit: Duration) -> Effect[Env2, E2 | TimedOut, A2]:
+        """Cancel this effect after this many seconds, or this `timedelta`, and fail with TimedOut.
 
         Its finalizers have run by then. In a durable run the absolute deadline is recorded, so a resume
         waits only for the remaining time. An expired timeout that the workflow went on from stands. If
         it ended the run, a resume sets a new deadline.
         """
-        return timeout(self, seconds)
+        return timeout(self, in_seconds(limit))
 
     @overload
     def retry(

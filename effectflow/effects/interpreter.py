@@ -432,12 +432,14 @@ def _close(body: Any, raised: BaseException, scope: Scope) -> BaseException:
         # that must be visible. If the whole run is stopped, its resume reaches the effect.
         if str(refused) != "generator ignored GeneratorExit":
             return _noted(raised, refused)
-        if is_cancellation(raised) and scope.cause() is not None:
-            return RuntimeError(
+        cause = scope.cause() if is_cancellation(raised) else None
+        if cause is not None:
+            cause.unfinished = RuntimeError(
                 f"the body {body.__qualname__!r} yielded an effect in a `finally` block while it was "
                 "cancelled, and that effect was not run: use `.on_exit(...)` or `bracket(...)`, whose "
                 "finalizers run then, too"
             )
+            return cause.unfinished
     except Exception as defect:
         return _noted(raised, defect)
     return raised

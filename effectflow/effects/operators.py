@@ -8,7 +8,6 @@ come too late if two flows wake up in the same turn of the event loop.
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -31,9 +30,10 @@ class Operator:
         outer: the scope around it.
         inside: the scope within it.
         limit: the cancel scope of a timeout, whose deadline may pass without a call of `decide`.
+        unfinished: the defect of a cancelled body that had not ended.
     """
 
-    __slots__ = ("branches", "inside", "is_decided", "limit", "outer")
+    __slots__ = ("branches", "inside", "is_decided", "limit", "outer", "unfinished")
 
     def __init__(
         self, outer: Scope, branches: Branches, *, limit: anyio.CancelScope | None = None
@@ -41,6 +41,7 @@ class Operator:
         self.branches = branches
         self.is_decided = branches.decision is not None
         self.limit = limit
+        self.unfinished: Exception | None = None
         self.outer = outer
         self.inside = outer.under(self)
         if branches.decision is not None:
@@ -81,12 +82,16 @@ class Operator:
     async def run_cancelled(self, effect: Effect[Any, Any, Any], env: Any, scope: Scope) -> None:
         """Complete the finalizers of a branch that an earlier life cancelled.
 
-        The branch replays the entries before the decision and is cancelled then. In a plan, it ends
-        where it would complete a finalizer.
+        The branch replays the entries before the decision and is cancelled then. In a plan, it ends at
+        the step of a finalizer that a resume begins.
         """
-        with anyio.CancelScope() as cancelled, suppress(Parked):
+        with anyio.CancelScope() as cancelled:
             cancelled.cancel()
-            await self.run_branch(effect, env, scope)
+            try:
+                await self.run_branch(effect, env, scope)
+            except Parked as parked:
+                if parked.reason is None:
+                    raise
 
     def decide(self, value: object, *, failed: bool) -> None:
         """Decide, unless a decision exists. Call this before cancelling anything."""
@@ -112,4 +117,4 @@ class Operator:
 
     def end(self) -> None:
         """Record that all branches have ended, including their finalizers."""
-        self.branches.end()
+        self.branches.end(is_complete=self.unfinished is None)

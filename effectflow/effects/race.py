@@ -116,6 +116,8 @@ class _Race:
         async with self.children:
             for position in range(len(self.runners)):
                 self.children.start(self._run_one, position)
+        if self.operator.unfinished is not None:
+            raise self.operator.unfinished
         if self.winner is not None:
             return self.outcomes[self.winner]
         await self.children.raise_bad_end()

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Generic, Literal, TypeVar
 
 from effectflow.effects import nodes
+from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import RetryExhausted
 from effectflow.effects.events import run_listener
@@ -33,7 +34,8 @@ class RetryPolicy:
     """The number of retries and their delays. Immutable; each method returns a new policy.
 
     Create one with `constant`, `linear`, `exponential` or `fibonacci`. It needs a bound before it is
-    used: `with_max_retries`, `with_max_elapsed`, or explicitly `without_bound`.
+    used: `with_max_retries`, `with_max_elapsed`, or explicitly `without_bound`. Delays are seconds, or a
+    `timedelta`.
 
     Example:
         >>> policy = RetryPolicy.exponential(0.1).with_max_retries(4).with_max_delay(0.5)
@@ -62,36 +64,36 @@ class RetryPolicy:
             raise ValueError(f"a jitter must be from 0 to 1, not {self.proportion}")
 
     @staticmethod
-    def constant(delay: float) -> RetryPolicy:
+    def constant(delay: Duration) -> RetryPolicy:
         """Return a policy with the same delay each time."""
-        return RetryPolicy("constant", delay)
+        return RetryPolicy("constant", in_seconds(delay))
 
     @staticmethod
-    def linear(delay: float) -> RetryPolicy:
+    def linear(delay: Duration) -> RetryPolicy:
         """Return a policy with `delay`, then two, three, four times as much."""
-        return RetryPolicy("linear", delay)
+        return RetryPolicy("linear", in_seconds(delay))
 
     @staticmethod
-    def exponential(delay: float) -> RetryPolicy:
+    def exponential(delay: Duration) -> RetryPolicy:
         """Return a policy with `delay`, then two, four, eight times as much."""
-        return RetryPolicy("exponential", delay)
+        return RetryPolicy("exponential", in_seconds(delay))
 
     @staticmethod
-    def fibonacci(delay: float) -> RetryPolicy:
+    def fibonacci(delay: Duration) -> RetryPolicy:
         """Return a policy with `delay`, then one, two, three, five times as much."""
-        return RetryPolicy("fibonacci", delay)
+        return RetryPolicy("fibonacci", in_seconds(delay))
 
     def with_max_retries(self, retries: int) -> RetryPolicy:
         """Limit the number of retries, which is one less than the number of attempts."""
         return replace(self, max_retries=retries)
 
-    def with_max_delay(self, seconds: float) -> RetryPolicy:
-        """Limit each delay to this many seconds, including jitter."""
-        return replace(self, max_delay=min(seconds, _LONGEST))
+    def with_max_delay(self, delay: Duration) -> RetryPolicy:
+        """Limit each delay to this, including jitter."""
+        return replace(self, max_delay=min(in_seconds(delay), _LONGEST))
 
-    def with_max_elapsed(self, seconds: float) -> RetryPolicy:
-        """Begin no attempt later than this many seconds after the first one."""
-        return replace(self, max_elapsed=seconds)
+    def with_max_elapsed(self, elapsed: Duration) -> RetryPolicy:
+        """Begin no attempt later than this after the first one."""
+        return replace(self, max_elapsed=in_seconds(elapsed))
 
     def without_bound(self) -> RetryPolicy:
         """Retry forever."""

@@ -100,8 +100,11 @@ class Branches(Protocol):
         """Raise if a branch with recorded entries did not reappear."""
         ...
 
-    def end(self) -> None:
-        """Record that all branches have ended, if they recorded anything after the decision."""
+    def end(self, *, is_complete: bool) -> None:
+        """Record that all branches have ended, if they recorded anything after the decision.
+
+        If their finalizers are not complete, record nothing: a resume cancels the branches again.
+        """
         ...
 
 
@@ -228,7 +231,7 @@ class _PlainBranches:
     def check_complete(self) -> None:
         pass
 
-    def end(self) -> None:
+    def end(self, *, is_complete: bool) -> None:
         pass
 
 

@@ -1,6 +1,6 @@
 """Tools for tests of code that uses effectflow: virtual time, recorded events, failing stores, crashes.
 
-`effectflow.testing.pytest_plugin` adds fixtures and a marker for pytest.
+`effectflow.testing.pytest_plugin` adds fixtures, markers and checks for pytest.
 """
 
 from importlib import import_module

@@ -7,8 +7,8 @@ An effect is used once it is run, or is part of one that is run. To avoid false 
 counts as used once
 
 - a function of another effect refers to it (`a.fallback_to(b)`, `a.and_then(lambda _: b)`);
-- a failure, a defect or a cancellation passes, or an operator decides, while it exists: that may be why
-  it is not run.
+- a failure, a defect or a cancellation passes, or an operator decides, or a `pytest.raises` block ends,
+  while it exists: that may be why it is not run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from functools import partial
 from os.path import dirname, sep
 from types import CellType, FunctionType, MethodType
 from typing import Any
+
+import pytest
 
 import effectflow
 from effectflow.effects import Effect, nodes
@@ -44,11 +46,13 @@ class CreatedEffect:
     Attributes:
         name: the step, or the method of a workflow.
         file, line: the code that created it.
+        key: identifies it while it exists.
     """
 
     name: str
     file: str
     line: int
+    key: int
 
 
 class _Performing:
@@ -87,16 +91,18 @@ class UnusedEffects(Watch):
 
     def mark_used(self, parts: Iterable[CreatedEffect]) -> None:
         """Take note that these effects are used."""
-        used = set(parts)
-        if used:
-            for key, (created, _) in list(self._pending.items()):
-                if created in used:
-                    del self._pending[key]
+        for part in parts:
+            if self._pending.get(part.key, (None,))[0] is part:
+                del self._pending[part.key]
 
     def __enter__(self) -> UnusedEffects:
         super().__enter__()
         self.around(nodes.Step, "__init__", self._creating_step)
         self.around(Workflow, "_durably", self._creating_run)
+        # Older releases of pytest do not have it.
+        raises: Any = getattr(pytest, "RaisesExc", None)
+        if raises is not None:
+            self.before(raises, "__exit__", self._forget)
         return self
 
     def replace_functions(self) -> None:
@@ -155,8 +161,8 @@ class UnusedEffects(Watch):
         return running
 
     def _add(self, effect: object, name: str) -> CreatedEffect:
-        created = CreatedEffect(name, *_caller())
         key = id(effect)
+        created = CreatedEffect(name, *_caller(), key)
 
         def die(dead: weakref.ref[Any]) -> None:
             if self._pending.get(key) == (created, dead):

@@ -518,14 +518,14 @@ async def _record_interruption(run: Run) -> None:
     """Append `Interrupted`, or that the run was cancelled, as the last entry."""
     if run.writer.halted is not None:
         return
-    status: RunStatus = RunStatus.INTERRUPTED
-    entry: Entry | None = run.interruption(interruption_reason())
-    if run.cancelled_at is not None:
-        status = RunStatus.CANCELLED
-        entry = Finished(status, run.now())
-    with anyio.move_on_after(5, shield=True):
-        with suppress(Halt):
-            await run.writer.finish(entry, status)
+    with anyio.move_on_after(5, shield=True), suppress(Halt):
+        await run.cancel_if_decided()
+        status: RunStatus = RunStatus.INTERRUPTED
+        entry: Entry | None = run.interruption(interruption_reason())
+        if run.cancelled_at is not None:
+            status = RunStatus.CANCELLED
+            entry = Finished(status, run.now())
+        await run.writer.finish(entry, status)
 
 
 def _check_workflow(known: Checkpoint, blueprint: Blueprint) -> None:

@@ -90,6 +90,7 @@ class _Child:
     async def begin(self) -> None:
         """Record durably that it starts or continues."""
         flow, run = self.flow, self.run
+        await run.cancel_if_decided()
         run.writer.add(
             ChildStarted(
                 self.path,

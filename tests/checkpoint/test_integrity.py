@@ -323,7 +323,7 @@ def test_keys_that_are_none_are_refused_and_never_shown() -> None:
         Seal(key=b"short")
     with pytest.raises(ValueError, match="AES takes"):
         Encryption("a", {"a": b"short"})
-    with pytest.raises(ValueError, match="no key 'b'"):
+    with pytest.raises(ValueError, match="the current key is 'b'"):
         Encryption("b", {"a": bytes(16)})
     store = MemoryStore()
     shown = repr(Checkpoints(store, key=KEY, encryption=SECRETS)) + repr(SEALS)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import Checkpoints, Do, Effect, from_fn, step, traverse, workflow
+from effectflow import Checkpoints, Do, Effect, from_async, from_fn, step, traverse, workflow
 from effectflow.checkpoint import (
     Lease,
     LeaseLost,
@@ -160,6 +161,34 @@ async def test_the_next_life_continues_a_crashed_run(disk: MemoryStore) -> None:
 
     assert await tale.start(["once", "upon"], run_id="r").run(app) == Success(["once", "upon"])
     assert app.said == ["once", "upon"]
+
+
+async def until_the_crash(app: App) -> None:
+    store = app.checkpoints.store
+    assert isinstance(store, FaultyStore)
+    while store.unmet:
+        await anyio.sleep(0.01)
+
+
+@workflow
+def slow_tale(word: str) -> Do[App, str, str]:
+    yield from say(word)
+    yield from from_async(until_the_crash)
+    return (yield from say(word))
+
+
+def test_a_crash_in_a_late_save_ends_the_life_and_not_the_event_loop(anyio_backend: str) -> None:
+    # No step asks for the third append: it has the end of the first step, a while after that.
+    store = FaultyStore(MemoryStore(), [CrashPoint(append=3, is_durable=False)])
+    app = App(Checkpoints(store))
+
+    async def two_lives() -> None:
+        with store.life():
+            await slow_tale.start("once", run_id="r").run(app)
+            pytest.fail("it is dead")
+        assert await slow_tale.start("once", run_id="r").run(app) == Success("once")
+
+    anyio.run(two_lives, backend=anyio_backend)
 
 
 async def test_other_exceptions_of_a_life_are_raised(disk: MemoryStore) -> None:

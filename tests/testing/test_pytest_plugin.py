@@ -11,6 +11,9 @@ from tests.test_documentation import ROOT, examples
 
 pytest_plugins = ["pytester"]
 
+# The sessions within these tests are checked, not the tests themselves.
+pytestmark = pytest.mark.allow_unused_effects
+
 PAYING = '''
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -24,6 +24,7 @@ from effectflow import (
     step,
     workflow,
 )
+from effectflow.checkpoint import BeforeStep, Failed, read_entries
 from effectflow.stores import MemoryStore
 
 pytestmark = pytest.mark.anyio
@@ -140,3 +141,18 @@ async def test_a_failure_that_passed_no_step_is_retried(
     store: MemoryStore, effect: Effect[App, Any, Any]
 ) -> None:
     assert await in_two_lives(effect, store) == ((), Success(1))
+
+
+async def test_many_handled_failures_are_settled_as_one_range(store: MemoryStore) -> None:
+    """So an entry after them does not grow with their number."""
+    handled = par_all([charge() for _ in range(500)]).map_err(len).or_else(pure)
+    made, app = made_of(handled.and_then(lambda _: act("go on"))), App(Checkpoints(store))
+
+    await made.start(None, run_id="r").run(app)
+
+    entries = await read_entries(store, "r")
+    [going_on] = [e for e in entries if isinstance(e, BeforeStep) and e.step == "act"]
+    [(first, last)] = going_on.settles
+    failed = [number for number, e in enumerate(entries, 1) if isinstance(e, Failed)]
+    assert len(failed) == 500
+    assert (first, last) == (failed[0], failed[-1])

@@ -1,0 +1,258 @@
+"""Timeouts, and races against `sleep`, keep their deadlines over the lives of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from returns.result import Failure, Success
+
+from effectflow import Do, TimedOut, race, sleep, step, with_checkpointing, workflow
+from effectflow.checkpoint import Decided, Waiting, read_entries
+from effectflow.stores import MemoryStore
+from tests.apps import App, app_on, note
+from tests.workflows.journals import (
+    AnyEffect,
+    AnyWorkflow,
+    act,
+    clock_at,
+    cut,
+    hang,
+    journal,
+    late,
+    next_life,
+    resume,
+    start,
+)
+
+pytestmark = pytest.mark.anyio
+
+DAY = 24 * 3600.0
+
+
+async def interrupted_after(
+    made: AnyWorkflow, app: App, *, at: float, seconds: float, is_new: bool = False
+) -> None:
+    """Run a life that is stopped from outside after some time."""
+    clock = clock_at(at)
+    effect = made.start(None, run_id="r") if is_new else made.resume("r")
+
+    async with anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            await effect.run(app, clock=clock)
+
+        tasks.start_soon(run)
+        await clock.advance(seconds)
+        tasks.cancel_scope.cancel()
+
+
+@workflow
+def limited(_: object) -> Do[App, Any, str]:
+    approved = yield from hang("approve").timeout(3 * DAY).result()
+    return (yield from act("late" if isinstance(approved, Failure) else "in-time"))
+
+
+@workflow
+def raced(_: object) -> Do[App, Any, str]:
+    waited: AnyEffect = sleep(3 * DAY).map(lambda _: "late")
+    first: AnyEffect = race([hang("approve"), waited])
+    return (yield from first.and_then(act))
+
+
+both_kinds = pytest.mark.parametrize("made", [limited, raced], ids=["timeout", "race"])
+
+
+@both_kinds
+async def test_a_run_that_is_interrupted_daily_times_out(
+    store: MemoryStore, made: AnyWorkflow
+) -> None:
+    app = app_on(store)
+    await interrupted_after(made, app, at=0, seconds=DAY / 2, is_new=True)
+    for day in (1, 2):
+        await interrupted_after(made, app, at=day * DAY, seconds=DAY / 2)
+    assert app.world.done == ["approve"] * 3
+    clock = clock_at(2.75 * DAY)
+    assert await clock.run(made.resume("r"), app) == Success("late")
+    assert clock.monotonic() == pytest.approx(DAY / 4)
+
+
+@both_kinds
+async def test_a_deadline_that_passed_between_the_lives_has_passed(
+    store: MemoryStore, made: AnyWorkflow
+) -> None:
+    app = app_on(store)
+    await interrupted_after(made, app, at=0, seconds=DAY, is_new=True)
+    clock = clock_at(10 * DAY)
+    assert await clock.run(made.resume("r"), app) == Success("late")
+    assert clock.monotonic() == 0
+
+
+@both_kinds
+async def test_a_crash_keeps_the_deadline(store: MemoryStore, made: AnyWorkflow) -> None:
+    await start(made, app_on(store))
+    shorter = (
+        await cut(store, (await journal(store)).index("D timeout failed"))
+        if (made is limited)
+        else await cut(store, 3)
+    )
+    clock = clock_at(DAY)
+    assert await clock.run(made.resume("r"), app_on(shorter)) == Success("late")
+    assert clock.monotonic() == pytest.approx(2 * DAY)
+
+
+@workflow
+def failing(_: object) -> Do[App, Any, str]:
+    return (yield from hang("approve").timeout(60))
+
+
+async def test_a_run_that_failed_by_its_deadline_gets_a_new_one(store: MemoryStore) -> None:
+    app = app_on(store)
+    assert isinstance((await start(failing, app)).failure(), TimedOut)
+    # The failure ended the run, so a resume tries again, with the whole time.
+    clock = clock_at(1000)
+    assert isinstance((await clock.run(failing.resume("r"), app)).failure(), TimedOut)
+    assert clock.monotonic() == 60
+    assert app.world.done == ["approve", "approve"]
+    # The new deadline is kept, in turn, over an interruption.
+    await interrupted_after(failing, app, at=2000, seconds=45)
+    clock = clock_at(2050)
+    assert isinstance((await clock.run(failing.resume("r"), app)).failure(), TimedOut)
+    assert clock.monotonic() == 10
+
+
+async def test_a_crash_after_the_timeout_and_before_the_end_keeps_the_deadline(
+    store: MemoryStore,
+) -> None:
+    await start(failing, app_on(store))
+    lines = await journal(store)
+    shorter = await cut(store, lines.index("D timeout failed") + 1)
+    clock = clock_at(60)
+    assert isinstance((await clock.run(failing.resume("r"), app_on(shorter))).failure(), TimedOut)
+    assert clock.monotonic() == 0
+
+
+async def test_no_deadline_strikes_while_recorded_entries_are_ahead(store: MemoryStore) -> None:
+    """The work ended in time. Its resume takes longer, between recorded steps."""
+
+    @workflow
+    def made(_: object) -> Do[App, Any, str]:
+        work = act("a").and_then(lambda _: act("b"))
+        timed = yield from work.timeout(60).result()
+        yield from act("after" if timed == Success("b") else "late")
+        return (yield from act("last"))
+
+    await start(made, app_on(store, failing=["last"]))
+    app = app_on(store)
+    assert await resume(made, app, at=1000) == Success("last")
+    assert app.world.done == ["last"]
+
+
+async def test_a_deadline_does_not_cut_the_replay_of_its_own_branch(store: MemoryStore) -> None:
+    @workflow
+    def made(_: object) -> Do[App, Any, Any]:
+        work = act("a").and_then(lambda _: act("b")).and_then(lambda _: hang("c"))
+        timed = yield from work.timeout(60).result()
+        return str(timed), (yield from act("last"))
+
+    await start(made, app_on(store))
+    shorter = await cut(store, (await journal(store)).index("D timeout failed"))
+    app = app_on(shorter)
+    result = await resume(made, app, at=1000)
+    assert isinstance(result, Success)
+    assert {"a", "b"}.isdisjoint(app.world.done)
+    assert (await journal(shorter)).count("C timeout/b") == 1
+
+
+async def test_the_shorter_of_two_deadlines_strikes(store: MemoryStore) -> None:
+    @workflow
+    def made(_: object) -> Do[App, Any, str]:
+        return (yield from hang("work").timeout(100).timeout(200).map_err(str))
+
+    app = app_on(store)
+    await interrupted_after(made, app, at=0, seconds=50, is_new=True)
+    result = await resume(made, app, at=60)
+    assert "100" in str(result.failure())
+
+
+async def test_a_sleep_waits_for_the_remaining_time(store: MemoryStore) -> None:
+    @workflow
+    def made(_: object) -> Do[App, Any, str]:
+        yield from sleep(100)
+        return (yield from act("after"))
+
+    app = app_on(store)
+    await interrupted_after(made, app, at=0, seconds=30, is_new=True)
+    clock = clock_at(70)
+    assert await clock.run(made.resume("r"), app) == Success("after")
+    assert clock.monotonic() == 30
+    waits = [one for one in await read_entries(store, "r") if isinstance(one, Waiting)]
+    assert len(waits) == 1
+
+
+async def test_a_clock_that_went_back_makes_no_wait_longer(store: MemoryStore) -> None:
+    @workflow
+    def made(_: object) -> Do[App, Any, str]:
+        yield from sleep(100)
+        return (yield from hang("work").timeout(50).fallback("late"))
+
+    app = app_on(store)
+    await interrupted_after(made, app, at=10_000, seconds=30, is_new=True)
+    clock = clock_at(0)
+    assert await clock.run(made.resume("r"), app) == Success("late")
+    assert clock.monotonic() == 150
+
+
+async def test_a_timeout_inside_a_step_is_not_durable(store: MemoryStore) -> None:
+    @step
+    def fetch() -> AnyEffect:
+        return note("fetch").and_then(lambda _: sleep(100)).timeout(60).map_err(str)
+
+    @workflow
+    def made(_: object) -> Do[App, Any, str]:
+        return (yield from fetch())
+
+    app = app_on(store)
+    await interrupted_after(made, app, at=0, seconds=50, is_new=True)
+    clock = clock_at(500)
+    assert isinstance(await clock.run(made.resume("r"), app), Failure)
+    assert clock.monotonic() == 60
+    assert not [one for one in await read_entries(store, "r") if isinstance(one, Decided)]
+
+
+async def test_a_value_that_comes_after_the_deadline_is_discarded(store: MemoryStore) -> None:
+    """The step is shielded, so it completes after the timeout has decided."""
+
+    async def stubborn(_: object) -> str:
+        with anyio.CancelScope(shield=True):
+            for _ in range(400):
+                await anyio.lowlevel.checkpoint()
+        return "done"
+
+    from effectflow import from_async
+
+    @workflow
+    def made(_: object) -> Do[App, Any, Any]:
+        work: AnyEffect = with_checkpointing("stubborn", from_async(stubborn))
+        beside: AnyEffect = race([work, hang("other")])
+        return (yield from beside.timeout(1).map_err(str).result().map(str))
+
+    app = app_on(store)
+    first = await start(made, app)
+    again = next_life(app)
+    assert await resume(made, again) == first
+    assert again.world.done == []
+
+
+async def test_what_ended_in_time_keeps_its_value_however_late_the_resume_is(
+    store: MemoryStore,
+) -> None:
+    @workflow
+    def made(_: object) -> Do[App, Any, Any]:
+        done = yield from late("work", 30).timeout(60)
+        return [done, (yield from act("last"))]
+
+    await start(made, app_on(store, failing=["last"]))
+    app = app_on(store)
+    assert await resume(made, app, at=100_000) == Success(["work", "last"])

@@ -1,0 +1,321 @@
+"""`@step(retry=, timeout=)`: attempts of one step, over the lives of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from returns.result import Failure, Success
+
+from effectflow import (
+    Do,
+    Effect,
+    RetryPolicy,
+    TimedOut,
+    current_step,
+    from_async,
+    sleep,
+    step,
+    workflow,
+)
+from effectflow.checkpoint import (
+    BeforeStep,
+    OutcomeUnknown,
+    read_entries,
+)
+from effectflow.checkpoint import Failed as FailedEntry
+from effectflow.stores import MemoryStore
+from effectflow.testing import crash_everywhere
+from tests.apps import App, Broken, app_on, note
+from tests.workflows.journals import (
+    AnyEffect,
+    clock_at,
+    cut,
+    journal,
+    next_life,
+    resume,
+    start,
+)
+
+pytestmark = pytest.mark.anyio
+
+TWICE_MORE = RetryPolicy.constant(10).with_max_retries(2)
+
+
+async def send(app: App) -> str:
+    """Note the idempotency key and the number of the attempt."""
+    current = current_step()
+    app.world.note(f"{current.idempotency_key} {current.attempt}")
+    return "sent"
+
+
+def noting_key(name: str) -> AnyEffect:
+    return from_async(send).and_then(lambda _: note(name).map_err(lambda _: Broken(name)))
+
+
+@step(retry=TWICE_MORE)
+def pay() -> Effect[App, Broken, Any]:
+    return noting_key("pay")
+
+
+@workflow
+def paying(_: object) -> Do[App, Broken, Any]:
+    return (yield from pay())
+
+
+async def test_all_attempts_have_one_path_and_one_idempotency_key(store: MemoryStore) -> None:
+    app = app_on(store, failing=["pay#1", "pay#2"])
+    assert await start(paying, app) == Success(3)
+    assert app.world.done == ["r:pay 1", "pay", "r:pay 2", "pay", "r:pay 3", "pay"]
+    assert await journal(store) == [
+        "started",
+        "B pay",
+        "F pay",
+        "B2 pay <- F pay",
+        "F pay",
+        "B3 pay <- F pay",
+        "C pay",
+        "completed",
+    ]
+
+
+async def test_each_failed_attempt_says_when_the_next_one_is(store: MemoryStore) -> None:
+    result = await start(paying, app_on(store, failing=["pay"]))
+    assert isinstance(result.failure(), Broken)
+    entries = await read_entries(store, "r")
+    failed = [entry for entry in entries if isinstance(entry, FailedEntry)]
+    assert [None if one.retry_at is None else one.retry_at - one.at for one in failed] == [
+        10,
+        10,
+        None,
+    ]
+    assert [entry.attempt for entry in entries if isinstance(entry, BeforeStep)] == [1, 2, 3]
+
+
+async def test_a_crash_continues_the_count(store: MemoryStore) -> None:
+    await start(paying, app_on(store, failing=["pay"]))
+    attempts = {"started": 3, "B pay": 2, "F pay": 2, "B2 pay <- F pay": 1}
+    for count, line in enumerate((await journal(store))[:4], 1):
+        app = app_on(await cut(store, count), failing=["pay"])
+        assert isinstance(await resume(paying, app), Failure)
+        assert app.world.done.count("pay") == attempts[line], line
+
+
+async def test_a_crash_in_the_last_attempt_allows_no_further_one_by_the_policy(
+    store: MemoryStore,
+) -> None:
+    """The outcome of the attempt is unknown, so the resume attempts the step once more, and only once."""
+    await start(paying, app_on(store, failing=["pay"]))
+    assert (await journal(store))[5] == "B3 pay <- F pay"
+    app = app_on(await cut(store, 6), failing=["pay"])
+    assert isinstance(await resume(paying, app), Failure)
+    assert app.world.done == ["r:pay 4", "pay"]
+
+
+async def test_a_run_that_ended_by_the_step_grants_a_new_budget(store: MemoryStore) -> None:
+    assert isinstance(await start(paying, app_on(store, failing=["pay"])), Failure)
+    app = app_on(store, failing=["pay"])
+    assert isinstance(await resume(paying, app), Failure)
+    assert app.world.done == ["r:pay 4", "pay", "r:pay 5", "pay", "r:pay 6", "pay"]
+    # A crash within the new budget continues it.
+    lines = await journal(store)
+    app = app_on(await cut(store, lines.index("B5 pay <- F pay")), failing=["pay"])
+    await resume(paying, app)
+    assert app.world.done == ["r:pay 5", "pay", "r:pay 6", "pay"]
+
+
+async def test_a_delay_is_durable(store: MemoryStore) -> None:
+    await start(paying, app_on(store, failing=["pay#1"]))
+    shorter = await cut(store, 3)
+    clock = clock_at(4)
+    assert isinstance(await clock.run(paying.resume("r"), app_on(shorter)), Success)
+    assert clock.monotonic() == 6
+    clock = clock_at(100)
+    assert isinstance(await clock.run(paying.resume("r"), app_on(await cut(store, 3))), Success)
+    assert clock.monotonic() == 0
+
+
+async def test_an_interruption_during_a_delay_waits_for_the_rest(store: MemoryStore) -> None:
+    app, clock = app_on(store, failing=["pay#1"]), clock_at()
+    async with anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            await paying.start(None, run_id="r").run(app, clock=clock)
+
+        tasks.start_soon(run)
+        await clock.advance(7)
+        tasks.cancel_scope.cancel()
+    clock = clock_at(8)
+    assert await clock.run(paying.resume("r"), app) == Success(2)
+    assert clock.monotonic() == 2
+    assert app.world.done == ["r:pay 1", "pay", "r:pay 2", "pay"]
+
+
+async def test_the_limit_of_elapsed_time_counts_earlier_lives(store: MemoryStore) -> None:
+    @step(retry=RetryPolicy.constant(10).with_max_elapsed(25))
+    def slow() -> Effect[App, Broken, Any]:
+        return noting_key("pay")
+
+    @workflow
+    def made(_: object) -> Do[App, Broken, Any]:
+        return (yield from slow())
+
+    app = app_on(store, failing=["pay"])
+    await start(made, app)
+    assert app.world.done.count("pay") == 3
+    app = app_on(await cut(store, 3), failing=["pay"])
+    await resume(made, app, at=10)
+    assert app.world.done.count("pay") == 2
+
+
+@step(retry=TWICE_MORE, timeout=5)
+def fetch() -> Effect[App, Broken, str]:
+    def work(count: int) -> AnyEffect:
+        return sleep(100 if count < 3 else 1)
+
+    return note("fetch").and_then(work).map(lambda _: "fetched")
+
+
+@workflow
+def fetching(_: object) -> Do[App, Any, str]:
+    return (yield from fetch())
+
+
+async def test_each_attempt_has_the_whole_time(store: MemoryStore) -> None:
+    clock = clock_at()
+    assert await clock.run(fetching.start(None, run_id="r"), app_on(store)) == Success("fetched")
+    assert clock.monotonic() == 5 + 10 + 5 + 10 + 1
+    entries = await read_entries(store, "r")
+    failed = [entry.error.type for entry in entries if isinstance(entry, FailedEntry)]
+    assert failed == ["effectflow.effects.errors.TimedOut"] * 2
+
+
+async def test_a_step_without_a_retry_fails_with_the_timeout(store: MemoryStore) -> None:
+    @step(timeout=5)
+    def hanging() -> Effect[App, Broken, None]:
+        return note("hang").and_then(lambda _: sleep(100))
+
+    @workflow
+    def made(_: object) -> Do[App, Any, str]:
+        ended = yield from hanging().result()
+        yield from note_step()
+        return repr(ended)
+
+    @step
+    def note_step() -> Effect[App, Broken, int]:
+        return note("after")
+
+    app = app_on(store)
+    first = await start(made, app)
+    assert "TimedOut" in str(first) or "longer than 5" in str(first)
+    # The failure was handled: a resume has it again.
+    lines = await journal(store)
+    again = app_on(await cut(store, lines.index("B note_step <- F hanging") + 1))
+    assert await resume(made, again) == first
+    assert again.world.done == ["after"]
+
+
+async def test_an_attempt_of_at_most_once_that_timed_out_is_not_retried(
+    store: MemoryStore,
+) -> None:
+    @step(retry=TWICE_MORE, timeout=5, at_most_once=True)
+    def transfer() -> Effect[App, Broken, None]:
+        return note("transfer").and_then(lambda _: sleep(100))
+
+    @workflow
+    def made(_: object) -> Do[App, Any, None]:
+        return (yield from transfer())
+
+    app = app_on(store)
+    assert isinstance((await start(made, app)).failure(), TimedOut)
+    assert isinstance((await resume(made, app)).failure(), TimedOut)
+    assert app.world.done == ["transfer"]
+    plan = (await made.plan("r").run(app)).unwrap()
+    assert plan.recurs == ("transfer",)
+
+
+async def test_a_typed_failure_of_at_most_once_is_retried(store: MemoryStore) -> None:
+    @step(retry=TWICE_MORE, at_most_once=True)
+    def transfer() -> Effect[App, Broken, Any]:
+        return noting_key("pay")
+
+    @workflow
+    def made(_: object) -> Do[App, Broken, Any]:
+        return (yield from transfer())
+
+    assert await start(made, app_on(store, failing=["pay#1"])) == Success(2)
+    # An attempt whose outcome is unknown is not.
+    app = app_on(await cut(store, 4))
+    assert isinstance((await resume(made, app)).failure(), OutcomeUnknown)
+    assert app.world.done == []
+
+
+async def test_a_failure_that_is_not_retryable_ends_the_attempts(store: MemoryStore) -> None:
+    @step(retry=TWICE_MORE, retryable=lambda error: error.args != ("pay",))
+    def once() -> Effect[App, Broken, Any]:
+        return noting_key("pay")
+
+    @workflow
+    def made(_: object) -> Do[App, Broken, Any]:
+        return (yield from once())
+
+    app = app_on(store, failing=["pay"])
+    assert isinstance(await start(made, app), Failure)
+    assert isinstance(await resume(made, app), Failure)
+    assert app.world.done.count("pay") == 1
+
+
+async def test_a_defect_is_not_retried_by_the_policy(store: MemoryStore) -> None:
+    from tests.apps import Crash
+
+    app = app_on(store)
+    app.world.crashing.add("pay")
+    with pytest.raises(Crash):
+        await start(paying, app)
+    assert app.world.done.count("pay") == 1
+
+
+async def test_a_handled_step_keeps_its_failure(store: MemoryStore) -> None:
+    @step
+    def after() -> Effect[App, Broken, int]:
+        return note("after")
+
+    @workflow
+    def made(_: object) -> Do[App, Broken, int]:
+        yield from pay().result()
+        return (yield from after())
+
+    await start(made, app_on(store, failing=["pay"]))
+    lines = await journal(store)
+    app = app_on(await cut(store, lines.index("B after <- F pay") + 1))
+    assert await resume(made, app) == Success(1)
+    assert app.world.done == ["after"]
+
+
+async def test_a_crash_at_any_append_leads_to_the_same_end() -> None:
+    def make_env(store: Any) -> Any:
+        return app_on(store, failing=["pay"])
+
+    assert await crash_everywhere(paying, None, make_env)
+
+
+async def test_attempts_outside_a_run_have_one_key_too(store: MemoryStore) -> None:
+    app = app_on(store, failing=["pay#1"])
+    assert await clock_at().run(pay(), app) == Success(2)
+    keys = {line.rpartition(" ")[0] for line in app.world.done if " " in line}
+    assert len(keys) == 1
+
+
+async def test_branches_retry_side_by_side(store: MemoryStore) -> None:
+    from effectflow import par
+
+    @workflow
+    def made(_: object) -> Do[App, Broken | TimedOut, Any]:
+        return (yield from par(pay(), fetch()))
+
+    result = await start(made, app_on(store, failing=["pay#1", "pay#2"]))
+    assert result == Success((3, "fetched"))
+    app = next_life(app_on(store))
+    assert await resume(made, app) == result
+    assert app.world.done == []
