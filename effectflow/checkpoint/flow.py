@@ -566,7 +566,8 @@ class DurableFinalization:
         try:
             error = read_error(recorded.error, self.path, run.types)
         except NotSerializable as unreadable:
-            # Its class is not declared. The source runs, but begins nothing, and must end with it again.
+            # Its class is not declared. The source runs without beginning anything, and must end with
+            # it.
             self.outer.replays_only = unreadable
             return None
         self.outer.skip_to(recorded.reached)

@@ -243,7 +243,7 @@ def test_runs_can_be_exported_and_imported(effectflow: Command, folder: Path) ->
     (folder / "changed.jsonl").write_text(changed)
     ran = effectflow("import", "changed.jsonl")
     assert ran.code == 4
-    assert "are others than those" in ran.err
+    assert "differ from the imported ones" in ran.err
 
 
 def test_export_skips_and_names_damaged_runs(effectflow: Command, folder: Path) -> None:

@@ -152,7 +152,7 @@ async def test_a_duplicate_key_is_refused_by_name(store: MemoryStore) -> None:
     job = spelling(key=lambda number: number % 4)
 
     with pytest.raises(
-        ValueError, match=r"two items of job 'spelling' have the key '0'.*give key="
+        ValueError, match=r"two items of job 'spelling' have the key '0'.*pass a key= function"
     ):
         await job.start(5).run(app_around(store))
     with pytest.raises(ValueError, match="have the key '0'"):
