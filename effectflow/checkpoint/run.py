@@ -273,7 +273,8 @@ class Run:
             flow.take_source_ends(),
         )
         self._ends_interrupted = False
-        await self._tell_around()
+        if self._tells_around:
+            await self._tell_around()
         writer.add(before)
         if definition.at_most_once or self._policy.is_due(writer.completed_since_save):
             await self._save_before(path)
