@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -116,11 +117,19 @@ def scheduler(tmp_path: Path) -> Iterator[Scheduler]:
         command = [sys.executable, "-m", f"distributed.cli.dask_{role}", "--no-dashboard"]
         return subprocess.Popen([*command, "--scheduler-file", str(where), *options], cwd=ROOT)
 
-    scheduler = start("scheduler", "--host", "127.0.0.1", "--port", "0")
-    until(where.exists)
-    options = ["--no-nanny", "--nthreads", "1", "--local-directory", str(tmp_path)]
-    workers = [start("worker", *options) for _ in range(2)]
-    yield Scheduler(json.loads(where.read_text())["address"], scheduler)
-    for process in (*workers, scheduler):
-        process.kill()
-        process.wait()
+    def is_written() -> bool:
+        # It is there before its text is.
+        return where.exists() and where.stat().st_size > 0
+
+    with ExitStack() as processes:
+
+        def run(*command: str) -> subprocess.Popen[bytes]:
+            process = processes.enter_context(start(*command))
+            processes.callback(process.kill)
+            return process
+
+        scheduler = run("scheduler", "--host", "127.0.0.1", "--port", "0")
+        until(is_written)
+        for _ in range(2):
+            run("worker", "--no-nanny", "--nthreads", "1", "--local-directory", str(tmp_path))
+        yield Scheduler(json.loads(where.read_text())["address"], scheduler)
