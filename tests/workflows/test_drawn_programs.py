@@ -158,7 +158,7 @@ def settled_failures(entries: list[Entry]) -> set[str]:
 async def check_plans(tree: Tree) -> None:
     made, store = workflow_of(tree), MemoryStore()
     expected = await ending(made.start(None, run_id="r"), TreeApp(Checkpoints(store)))
-    # Beside a branch that ends at once, such as by a failure that is replayed, it depends on the scheduling
+    # Beside a branch that ends at once, such as by a replayed failure, it depends on the scheduling
     # what else begins.
     shown_tree = repr(tree)
     can_fail_beside = re.search("par|traverse", shown_tree) and re.search("bad|crash", shown_tree)
