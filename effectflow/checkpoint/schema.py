@@ -132,7 +132,7 @@ def _reader(hint: Any) -> _Convert:
 
 def _read_seconds(tree: Any) -> Any:
     if not 0 <= _expect(tree, (float, int)) <= LATEST:
-        raise ValueError(f"{tree!r} seconds are no time and no duration")
+        raise ValueError(f"{tree!r} is not a time or a duration in seconds")
     return tree
 
 

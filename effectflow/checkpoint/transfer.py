@@ -136,5 +136,5 @@ def _as_bytes(row: dict[str, Any]) -> bytes:
 
 def _text(part: Any) -> str:
     if not isinstance(part, str):
-        raise TypeError(f"{part!r} is no text")
+        raise TypeError(f"{part!r} is not text")
     return part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
@@ -16,7 +17,7 @@ __all__ = ["Watch"]
 _entered: list[Watch] = []
 
 
-class Watch:
+class Watch(ABC):
     """Replaces functions of the library, and restores them on exit. Production code pays nothing.
 
     What drives runs is imported and replaced with the first step or run of the test.
@@ -47,9 +48,9 @@ class Watch:
             self._has_steps = True
             self.replace_functions()
 
+    @abstractmethod
     def replace_functions(self) -> None:
         """Replace the functions of `begin`."""
-        raise NotImplementedError
 
     @property
     def is_innermost(self) -> bool:
