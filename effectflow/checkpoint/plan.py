@@ -26,7 +26,9 @@ class ResumePlan:
     """What a resume does, in the order of its flows.
 
     Attributes:
-        start: the steps and nested runs that it begins with, one for each flow that can continue.
+        start: the steps and nested runs that it begins with, one for each flow that can continue. Where
+            a branch ends a race or a parallel operator without a new step, the scheduling decides
+            which of the other branches begin a step before they are cancelled.
         retry: those of `start` that began before.
         skip: the steps whose recorded output is used instead of running them.
         recurs: the steps whose recorded failures end the run again. To try again, start the work under

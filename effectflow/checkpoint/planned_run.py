@@ -161,6 +161,7 @@ class PlannedRun(Run):
                 return await work
         except Parked as parked:
             if parked.reason is None:
+                parked.is_shielded = True
                 raise
             # A resume does not check what a finalizer does outside steps either.
             return None

@@ -75,6 +75,12 @@ class Children:
         if self.parked:
             raise self.parked[0]
 
+    def raise_shielded_end(self) -> None:
+        """Raise what ended a shielded part of a child in a plan: a decided operator waits for that."""
+        for parked in self.parked:
+            if parked.is_shielded:
+                raise parked
+
     async def _watched(
         self, run: Callable[..., Awaitable[object]], arguments: tuple[Any, ...]
     ) -> None:

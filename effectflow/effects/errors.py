@@ -151,8 +151,13 @@ class NotAcquired(BaseException):
 class Parked(BaseException):
     """Ends a flow of a plan, because its next operation would change something.
 
-    `reason` names the operation; None if it is the next step of the flow.
+    Attributes:
+        reason: names the operation; None if it is the next step of the flow.
+        is_shielded: whether it ended an acquisition or a finalizer. An operator around it that has
+            decided waits for those.
     """
+
+    is_shielded = False
 
     def __init__(self, reason: str | None = None) -> None:
         self.reason = reason

@@ -304,6 +304,9 @@ async def _acquire(bracket: Bracket, env: Any, scope: Scope) -> tuple[Any, BaseE
         # The cancellation is raised here.
         await anyio.sleep_forever()
         raise
+    except Parked as parked:
+        parked.is_shielded = True
+        raise
 
 
 def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> OnExit:

@@ -119,6 +119,7 @@ class _Race:
         if self.operator.unfinished is not None:
             raise self.operator.unfinished
         if self.winner is not None:
+            self.children.raise_shielded_end()
             return self.outcomes[self.winner]
         await self.children.raise_bad_end()
         self.operator.branches.check_complete()

@@ -135,9 +135,9 @@ class Traversal:
                 await start()
             except Exception as defect:
                 self._stop_for_items(defect)
-        is_finalizing = self.decided is not None and self.children.parked
-        if self.children.defects or is_finalizing or not (self.failures and self.stop_early):
+        if self.children.defects or not (self.failures and self.stop_early):
             await self.children.raise_bad_end()
+        self.children.raise_shielded_end()
 
     def values_in_order(self) -> list[Any]:
         return [self.values[position] for position in range(len(self.values))]

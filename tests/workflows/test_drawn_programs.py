@@ -158,22 +158,22 @@ def settled_failures(entries: list[Entry]) -> set[str]:
 async def check_plans(tree: Tree) -> None:
     made, store = workflow_of(tree), MemoryStore()
     expected = await ending(made.start(None, run_id="r"), TreeApp(Checkpoints(store)))
-    # Beside a branch that ends at once, such as by a replayed failure, it depends on the scheduling
-    # what else begins.
-    shown_tree = repr(tree)
-    can_fail_beside = re.search("par|traverse", shown_tree) and re.search("bad|crash", shown_tree)
-    is_exact = not re.search("race|plain", shown_tree) and not can_fail_beside
+    can_end_without_steps = bool(re.search("race|plain", repr(tree)))
     for count in range(1, len(await read_entries(store, "r"))):
         shorter = await cut(store, count)
-        before = await shorter.read("r")
+        before = await read_entries(shorter, "r")
         plan = await planned(made, shorter, expected)
-        assert await shorter.read("r") == before
+        assert await read_entries(shorter, "r") == before
         if plan is None:
             continue
         shown = f"{plan} after\n" + "\n".join(await journal(shorter))
         assert plan.problem is None, shown
         begun = await first_begun(made, shorter)
-        assert begun == set(plan.start) or plan.recurs or not is_exact, f"{begun}: {shown}"
+        other = begun ^ set(plan.start)
+        assert all("[" in path for path in other), f"{begun}: {shown}"
+        # Where a branch of an operator ends without a new step, which cancels the others, it depends on
+        # the scheduling which of them begin a step before.
+        assert not other or can_end_without_steps or settled_failures(before), f"{begun}: {shown}"
 
 
 async def planned(made: AnyWorkflow, store: MemoryStore, expected: str) -> ResumePlan | None:

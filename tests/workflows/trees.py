@@ -146,6 +146,7 @@ def trees(leaves: int = 8) -> st.SearchStrategy[Tree]:
                     "on_exit",
                     "bracket",
                     "par",
+                    "par_all",
                     "traverse",
                     "race",
                 ]
