@@ -78,7 +78,8 @@ class Checkpoints:
             again. A run within another run is always kept, because a resume of that one needs its
             output.
         on_save_error: "fail" ends a run whose entries cannot be saved; "warn" logs the error, continues,
-            and tries again with the next entry.
+            and tries again with the next entry. An `at_most_once` step never runs before its beginning
+            is saved.
         observers: receive the events of runs.
         lease_seconds: the seconds after its last renewal during which the lease of a run is valid.
     """

@@ -31,6 +31,9 @@ __all__ = ["JournalWriter"]
 
 logger = logging.getLogger(__name__)
 
+_DELAYS_AT_THE_END = (0.1, 0.5, 2.0)
+"""The seconds between the attempts to save the end of a run."""
+
 
 class JournalWriter:
     """Adds entries to a buffer, and makes them durable: `save` waits until all added entries are durable.
@@ -100,14 +103,18 @@ class JournalWriter:
         if opening is not None:
             self.add(opening)
 
-    async def save(self) -> None:
-        """Wait until all added entries are durable. Raise `Halt` if that is impossible."""
+    async def save(self, *, required: bool = False) -> None:
+        """Wait until all added entries are durable. Raise `Halt` if that is impossible.
+
+        Parameters:
+            required: whether the run must not continue without them, even with `on_save_error="warn"`.
+        """
         target = self.length
         while self._durable < target:
             self.check()
             if self._is_saving:
                 await self._next_save()
-            elif not await self._save_batch(RunStatus.RUNNING):
+            elif not await self._save_batch(RunStatus.RUNNING, required=required):
                 return
         self.check()
 
@@ -121,7 +128,7 @@ class JournalWriter:
         # From here on the lease may be released before this process knows it.
         self._is_ending = True
         try:
-            await self._save_batch(status, release=True)
+            await self._save_end(status)
         except Halt:
             raise
         except BaseException:
@@ -129,6 +136,19 @@ class JournalWriter:
             with anyio.move_on_after(5, shield=True), suppress(Halt):
                 await self._save_batch(status, release=True)
             raise
+
+    async def _save_end(self, status: RunStatus) -> None:
+        """Save the last batch. With `on_save_error="warn"`, try again for some seconds."""
+        for delay in _DELAYS_AT_THE_END:
+            if await self._save_batch(status, release=True):
+                return
+            await anyio.sleep(delay)
+        if not await self._save_batch(status, release=True):
+            logger.error(
+                "run %r has ended, but that could not be saved: a resume continues it after its last "
+                "saved entry",
+                self.run_id,
+            )
 
     async def flush(self) -> None:
         """Save the entries of a halted run, unless the store is the reason for the halt."""
@@ -196,7 +216,9 @@ class JournalWriter:
             self._saved = anyio.Event()
         await self._saved.wait()
 
-    async def _save_batch(self, status: RunStatus, *, release: bool = False) -> bool:
+    async def _save_batch(
+        self, status: RunStatus, *, release: bool = False, required: bool = False
+    ) -> bool:
         """Append what is buffered. Return False if the save failed and the run continues."""
         self._is_saving = True
         try:
@@ -208,7 +230,8 @@ class JournalWriter:
             await self._append(release=release)
         except Exception as raised:
             error = self._save_failed(raised)
-            if self.checkpoints.on_save_error == "warn" and not isinstance(error, LeaseLost):
+            may_warn = self.checkpoints.on_save_error == "warn" and not required
+            if may_warn and not isinstance(error, LeaseLost):
                 logger.warning("%s The run continues, and tries again with the next entry.", error)
                 return False
             raise self.halt(error) from raised

@@ -277,7 +277,7 @@ class Run:
             await self._tell_around()
         writer.add(before)
         if definition.at_most_once or self._policy.is_due(writer.completed_since_save):
-            await self._save_before(path)
+            await self._save_before(path, required=definition.at_most_once)
         current = CurrentStep(self.run_id, path, number, step.make_info)
         inside = scope.inside_step(body := flow.body_of(path), current)
         token = running_step.set(current)
@@ -305,10 +305,10 @@ class Run:
             writer.add(Completed(path, output, duration, self.now(), settles))
         return outcome
 
-    async def _save_before(self, path: str) -> None:
+    async def _save_before(self, path: str, *, required: bool) -> None:
         """Make the begin of a step durable before the step runs."""
         try:
-            await self.writer.save()
+            await self.writer.save(required=required)
         except BaseException:
             # A cancellation here cuts off the step, although it never ran.
             self._cut_off[path] = None

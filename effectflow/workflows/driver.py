@@ -23,6 +23,7 @@ from effectflow.checkpoint.errors import (
     LeaseLost,
     RunCancelled,
     RunConflict,
+    StoreUnavailable,
 )
 from effectflow.checkpoint.failures import write_error
 from effectflow.checkpoint.flow import DurableFlow
@@ -235,7 +236,8 @@ async def _find(place: Place, run_id: str, known: _Found | None = None) -> _Foun
     # Stores would change or reject an id that no encoding can represent.
     to_tree(run_id, path="run_id", types=_NO_TYPES)
     before = None if known is None else known.written
-    written = await read_journal(checkpoints.store, run_id, checkpoints.seal, before)
+    with _store_errors(checkpoints, run_id):
+        written = await read_journal(checkpoints.store, run_id, checkpoints.seal, before)
     if known is not None and len(written.entries) == len(known.written.entries):
         return known
     if not written.entries:
@@ -251,6 +253,18 @@ async def _find(place: Place, run_id: str, known: _Found | None = None) -> _Foun
         step = checkpoint.state.step if checkpoint.state is not None else None
         tell(checkpoints.observers, CheckpointLoaded(run_id, len(entries), step))
     return found
+
+
+@contextmanager
+def _store_errors(checkpoints: Checkpoints, run_id: str) -> Generator[None]:
+    """Raise what the store raises as a CheckpointError, which no body of an outer run can handle."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        reason = f"it raised {error!r} for run {run_id!r}"
+        raise StoreUnavailable(repr(checkpoints.store), reason) from error
 
 
 class _Claim:
@@ -282,7 +296,8 @@ class _Claim:
 
     async def _claim(self, owner: str) -> Lease:
         seconds = self._checkpoints.lease_seconds
-        return await self._checkpoints.store.claim(self._run_id, owner=owner, seconds=seconds)
+        with _store_errors(self._checkpoints, self._run_id):
+            return await self._checkpoints.store.claim(self._run_id, owner=owner, seconds=seconds)
 
     async def __aexit__(self, *_: object) -> None:
         if self._run is not None:
@@ -306,7 +321,8 @@ class _Claim:
 
     async def check_is_whole(self, known: Checkpoint) -> None:
         """Raise CorruptCheckpoint if entries are missing at the end of the journal."""
-        info = await self._checkpoints.store.info(self._run_id)
+        with _store_errors(self._checkpoints, self._run_id):
+            info = await self._checkpoints.store.info(self._run_id)
         if info is not None:
             check_against(info, known)
 

@@ -14,6 +14,8 @@ from effectflow.checkpoint import (
     CheckpointError,
     ChildEnded,
     ChildStarted,
+    Lease,
+    Record,
     RunBusy,
     RunStatus,
     StepInputChanged,
@@ -165,6 +167,43 @@ async def test_no_body_handles_a_checkpoint_error_of_a_child(store: MemoryStore,
 
     await store.release(elsewhere)
     assert await outer.resume("r").run(app) == Success(5)
+
+
+@pytest.mark.parametrize("method", ["claim", "read", "append"])
+async def test_no_body_handles_what_the_store_of_a_child_raises(method: str) -> None:
+    class Unreachable(MemoryStore):
+        """Raises what a store of one's own may raise, for the child only."""
+
+        async def claim(self, run_id: str, **options: Any) -> Lease:
+            self.fail("claim", run_id)
+            return await super().claim(run_id, **options)
+
+        async def read(self, run_id: str, **options: Any) -> list[Record]:
+            self.fail("read", run_id)
+            return await super().read(run_id, **options)
+
+        async def append(self, lease: Lease, *args: Any, **options: Any) -> None:
+            self.fail("append", lease.run_id)
+            await super().append(lease, *args, **options)
+
+        def fail(self, called: str, run_id: str) -> None:
+            if (called, run_id) == (method, "c"):
+                raise OSError("no route")
+
+    handled: list[object] = []
+
+    @workflow
+    def outer(_: None) -> Do[App, Any, int]:
+        try:
+            return (yield from inner.call(5, run_id="c"))
+        except Exception as error:
+            handled.append(error)
+            return 0
+
+    result = await outer.start(None, run_id="r").run(app_on(Unreachable()))
+    assert isinstance(result.failure(), CheckpointError)
+    assert "no route" in str(result.failure())
+    assert handled == []
 
 
 async def test_another_input_for_a_recorded_child_is_refused(store: MemoryStore) -> None:

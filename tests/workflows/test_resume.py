@@ -56,6 +56,7 @@ from effectflow.checkpoint import (
     RunStatus,
     SaveFailed,
     StepInputChanged,
+    current_step,
     read_checkpoint,
     read_entries,
     verify_run,
@@ -675,6 +676,39 @@ async def test_on_save_error_warn_goes_on(
     assert await three_acts.start("a", run_id="r").run(app) == Success(ALL)
     assert "could not be saved" in caplog.text
     assert len((await read_checkpoint(store, "r")).completed_steps) == 3
+
+
+async def test_an_at_most_once_step_does_not_run_before_its_beginning_is_saved(
+    store: MemoryStore,
+) -> None:
+    """Even if the run continues in spite of failed saves: a resume could not know that it ran."""
+    charged: list[str] = []
+
+    @step(at_most_once=True)
+    @effect
+    async def charge(app: App, amount: int) -> None:
+        charged.append(current_step().step)
+
+    @workflow
+    def order(_: None) -> Do[App, Any, None]:
+        yield from charge(5)
+
+    faulty = FaultyStore(store, [SaveFails(append=2)])
+    result = await order.start(None, run_id="r").run(App(Checkpoints(faulty, on_save_error="warn")))
+
+    assert isinstance(result.failure(), SaveFailed)
+    assert charged == []
+    assert (await order.resume("r").run(App(Checkpoints(store)))) == Success(None)
+    assert charged == ["charge"]
+
+
+async def test_the_end_of_a_run_is_tried_again_with_on_save_error_warn(store: MemoryStore) -> None:
+    faulty = FaultyStore(store, [SaveFails(append=4), SaveFails(append=5)])
+    app = App(Checkpoints(faulty, on_save_error="warn"))
+
+    assert await three_acts.start("a", run_id="r").run(app) == Success(ALL)
+    assert not faulty.unmet
+    assert (await read_checkpoint(store, "r")).status is RunStatus.COMPLETED
 
 
 @pytest.mark.parametrize("append", range(1, 5))
