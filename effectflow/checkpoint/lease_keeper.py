@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from effectflow.checkpoint.errors import LeaseLost
 from effectflow.checkpoint.journal_writer import JournalWriter
+from effectflow.checkpoint.store import CheckpointStore
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads
 
 __all__ = ["MAX_BLOCK", "keep_lease"]
@@ -73,12 +74,24 @@ class _Keeper:
                 if not self._kept and time.monotonic() >= self._wakes_at:
                     self._is_running = False
                     return
-            now = time.monotonic()
-            for kept in list(self._kept.values()):
-                if kept.due <= now:
-                    self._renew(kept)
+            self._renew_due()
 
-    def _renew(self, kept: _Kept) -> None:
+    def _renew_due(self) -> None:
+        """Renew the leases that are due."""
+        for kept in list(self._kept.values()):
+            if kept.due <= time.monotonic() and not self._renew(kept):
+                self._postpone(kept.writer.checkpoints.store)
+
+    def _postpone(self, store: CheckpointStore) -> None:
+        """Ask a store that has failed later, so that the leases of other stores need not wait for it."""
+        now = time.monotonic()
+        for kept in list(self._kept.values()):
+            checkpoints = kept.writer.checkpoints
+            if checkpoints.store is store:
+                kept.due = max(kept.due, now + checkpoints.lease_seconds / 10)
+
+    def _renew(self, kept: _Kept) -> bool:
+        """Renew one lease. Return False if the store fails."""
         writer = kept.writer
         seconds = writer.checkpoints.lease_seconds
         kept.due = time.monotonic() + seconds / 3
@@ -87,14 +100,14 @@ class _Keeper:
         except Exception:
             # The event loop was closed, and the run with it.
             self.remove(writer)
-            return
+            return True
         if time.monotonic() - kept.ticked > MAX_BLOCK:
             logger.error(
                 "the event loop of run %r has been stuck for %.0f s: its lease is not renewed",
                 writer.run_id,
                 MAX_BLOCK,
             )
-            return
+            return True
         lease = writer.lease
         try:
             renewed = writer.checkpoints.store.renew(lease, seconds=seconds)
@@ -105,9 +118,11 @@ class _Keeper:
         except Exception as error:
             # A store may raise any exception here. If the lease is lost, a save will fail.
             logger.warning("the lease of run %r was not renewed: %r", writer.run_id, error)
+            return False
         else:
             if writer.lease is lease:
                 writer.lease = renewed
+        return True
 
 
 _keeper = _Keeper()
