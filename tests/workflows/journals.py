@@ -28,6 +28,7 @@ from effectflow.checkpoint import (
     Waiting,
     read_entries,
 )
+from effectflow.checkpoint.integrity import Seal
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, app_on, note
@@ -112,9 +113,9 @@ async def cut(store: Any, count: int, run_id: str = "r") -> MemoryStore:
     return shorter
 
 
-async def journal(store: Any, run_id: str = "r") -> list[str]:
+async def journal(store: Any, run_id: str = "r", *, seal: Seal | None = None) -> list[str]:
     """Return the entries of a run, each as a line of text."""
-    entries = await read_entries(store, run_id)
+    entries = await (read_entries(store, run_id, seal) if seal else read_entries(store, run_id))
     return [line(entry, entries) for entry in entries]
 
 

@@ -13,10 +13,12 @@ from typing import Any
 import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
+from returns.result import Failure
 
 from effectflow import Checkpoints
 from effectflow.checkpoint import (
     BeforeStep,
+    CheckpointError,
     Completed,
     Entry,
     Failed,
@@ -25,6 +27,7 @@ from effectflow.checkpoint import (
     read_entries,
 )
 from effectflow.checkpoint.failures import RecordedDefect
+from effectflow.effects import Clock
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.workflows.journals import AnyWorkflow, cut, journal
@@ -79,11 +82,16 @@ def test_a_plan_names_the_steps_that_a_resume_begins_first(backend: str) -> None
     check()
 
 
-async def ending(effect: Any, app: TreeApp) -> str:
+async def ending(effect: Any, app: TreeApp, clock: Clock | None = None) -> str:
     """Return the end of an effect as text, whether it is a result or a defect."""
     try:
         with anyio.fail_after(60):
-            return repr(await StoppedClock().run(effect, app))
+            if clock is None:
+                result = await StoppedClock().run(effect, app)
+            else:
+                result = await effect.run(app, clock=clock)
+        halted = isinstance(result, Failure) and isinstance(result.failure(), CheckpointError)
+        return f"CheckpointError: {result}" if halted else repr(result)
     except RecordedDefect as defect:
         name, _, message = re.sub(r"^tests\.apps\.", "", str(defect)).partition(": ")
         return f"{name}({message!r})"

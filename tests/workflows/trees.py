@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, TypeAlias
 
 import anyio
@@ -88,6 +89,11 @@ _LEAVES: dict[str, End] = {
 }
 
 
+_ONE_PART = ["result", "timeout"]
+_TWO_PARTS = ["seq", "seq", "recover", "tap_err", "on_exit", "bracket"]
+_TWO_PARTS += ["par", "par_all", "traverse", "race"]
+
+
 def end_of(tree: Tree) -> End | None:
     """Return how a tree ends; None if that depends on the scheduling."""
     ends: list[End | None] = [end_of(part) for part in tree.parts]
@@ -134,30 +140,24 @@ def trees(leaves: int = 8) -> st.SearchStrategy[Tree]:
     leaf = st.builds(Tree, st.sampled_from(sorted(_LEAVES)), st.just(()), name)
 
     def larger(part: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
-        one = st.builds(Tree, st.sampled_from(["result", "timeout"]), st.tuples(part), name)
-        two = st.builds(
-            Tree,
-            st.sampled_from(
-                [
-                    "seq",
-                    "seq",
-                    "recover",
-                    "tap_err",
-                    "on_exit",
-                    "bracket",
-                    "par",
-                    "par_all",
-                    "traverse",
-                    "race",
-                ]
-            ),
-            st.tuples(part, part),
-            name,
-        )
+        one = st.builds(Tree, st.sampled_from(_ONE_PART), st.tuples(part), name)
+        two = st.builds(Tree, st.sampled_from(_TWO_PARTS), st.tuples(part, part), name)
         return st.one_of(one, two, two)
 
     found = st.recursive(leaf, larger, max_leaves=leaves)
     return found.filter(lambda tree: end_of(tree) not in (None, "hang"))
+
+
+def random_tree(random: Random, leaves: int) -> Tree:
+    """Return a tree with this many leaves at most, whose end may depend on the scheduling."""
+    name = random.choice("ab")
+    if leaves <= 1:
+        return Tree(random.choice(sorted(_LEAVES)), (), name)
+    kind = random.choice([*_ONE_PART, *_TWO_PARTS])
+    if kind in _ONE_PART:
+        return Tree(kind, (random_tree(random, leaves - 1),), name)
+    left = random.randint(1, leaves - 1)
+    return Tree(kind, (random_tree(random, left), random_tree(random, leaves - left)), name)
 
 
 def effect_of(tree: Tree) -> AnyEffect:

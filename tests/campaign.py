@@ -1,0 +1,243 @@
+"""Run drawn programs through drawn faults, for as long as you like.
+
+    python -m tests.campaign --seconds 600
+    python -m tests.campaign --seed 7 --scenario 123
+
+Each scenario draws a program, a store, a policy and some lives that end badly: the process dies at an
+append, the store fails, another owner takes over, or the run is cancelled from outside. Then the program
+continues without faults. It must end as it does without any, it must not repeat a step that had ended for
+good, and its journal must be whole. A failing scenario prints the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import Annotated, Any, Literal
+
+import anyio
+import anyio.lowlevel
+import typer
+
+from effectflow import CheckpointPolicy, Checkpoints
+from effectflow.checkpoint import CheckpointStore, RunBusy, RunStatus, read_entries, verify_run
+from effectflow.effects import SystemClock
+from effectflow.effects.event_loop import running_backend
+from effectflow.stores import FileStore, MemoryStore, SqliteStore
+from effectflow.testing import (
+    Busy,
+    CrashPoint,
+    Fault,
+    FaultyStore,
+    SaveFails,
+    TakenOver,
+    Unavailable,
+)
+from tests.workflows.journals import AnyWorkflow, journal
+from tests.workflows.test_drawn_programs import check_nothing_repeated, ending
+from tests.workflows.trees import Tree, TreeApp, TreeWorld, end_of, random_tree, workflow_of
+
+Backend = Literal["asyncio", "trio"]
+
+
+@dataclass(frozen=True)
+class Life:
+    """One life of a process.
+
+    Attributes:
+        faults: what fails in it.
+        cancelled_after: the turns of the event loop after which it is cancelled; None if it is not.
+        is_native: whether asyncio itself cancels it.
+    """
+
+    faults: tuple[Fault, ...] = ()
+    cancelled_after: int | None = None
+    is_native: bool = False
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A program, where it is recorded, and the lives that end badly."""
+
+    tree: Tree
+    backend: Backend
+    store: str
+    options: dict[str, Any]
+    lives: tuple[Life, ...]
+
+    def checkpoints(self, store: CheckpointStore) -> Checkpoints:
+        return Checkpoints(store, **self.options)
+
+
+class HurriedClock(SystemClock):
+    """Waits a hundredth of the time, because virtual time does not wait for stores on disk."""
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds / 100)
+
+    def move_on_after(self, seconds: float) -> AbstractContextManager[anyio.CancelScope]:
+        return super().move_on_after(seconds / 100)
+
+
+def draw(random: Random) -> Scenario:
+    tree = random_tree(random, leaves=random.randint(1, 10))
+    while end_of(tree) in (None, "hang"):
+        tree = random_tree(random, leaves=random.randint(1, 10))
+    backend: Backend = random.choice(["asyncio", "trio"])
+    options = {
+        "lease_seconds": 3.0,
+        "format": random.choice(["json", "cbor"]),
+        "key": random.choice([None, bytes(32)]),
+        "on_save_error": random.choice(["fail", "warn"]),
+        "policy": CheckpointPolicy(every_steps=random.choice([1, 1, 2, 5])),
+    }
+    lives = tuple(draw_life(random) for _ in range(random.randint(1, 4)))
+    return Scenario(tree, backend, random.choice(["memory", "sqlite", "file"]), options, lives)
+
+
+def draw_life(random: Random) -> Life:
+    call = random.randint(1, 12)
+    fault: Fault | None = random.choice(
+        [
+            None,
+            CrashPoint(call, is_durable=random.random() < 0.5),
+            CrashPoint(call, is_durable=random.random() < 0.5),
+            SaveFails(call, is_durable=random.random() < 0.5),
+            TakenOver(call),
+            Busy(1),
+            Unavailable(random.choice(["claim", "append", "read", "info", "release"]), call),
+        ]
+    )
+    cancelled = random.randint(0, 60) if fault is None or random.random() < 0.2 else None
+    return Life(() if fault is None else (fault,), cancelled, random.random() < 0.5)
+
+
+async def play(scenario: Scenario, folder: Path) -> None:
+    """Raise AssertionError if the run of a scenario loses or repeats something."""
+    made, seal = workflow_of(scenario.tree), scenario.checkpoints(MemoryStore()).seal
+    expected = await ending(
+        made.start(None, run_id="r"), TreeApp(Checkpoints(MemoryStore())), HurriedClock()
+    )
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(open_store(scenario.store, folder))
+        worlds: list[TreeWorld] = []
+        for life in scenario.lives:
+            await check_life(made, scenario, life, store, worlds, expected)
+        result = await check_life(made, scenario, Life(), store, worlds, expected)
+        shown = "\n".join(await journal(store, seal=seal))
+        assert result == expected, f"{result}, not {expected}:\n{shown}"
+        verified = await verify_run(store, "r", seal)
+        assert verified.problem is None, f"{verified}:\n{shown}"
+
+
+def open_store(kind: str, folder: Path) -> CheckpointStore:
+    if kind == "sqlite":
+        return SqliteStore(folder / "runs.db")
+    return FileStore(folder / "runs") if kind == "file" else MemoryStore()
+
+
+async def check_life(
+    made: AnyWorkflow,
+    scenario: Scenario,
+    life: Life,
+    store: CheckpointStore,
+    worlds: list[TreeWorld],
+    expected: str,
+) -> str | None:
+    """Run one life. Return how the run ended in it, or None if something cut it off."""
+    seal = scenario.checkpoints(store).seal
+    await wait_until_free(store)
+    before = await read_entries(store, "r", seal)
+    faulty, world = FaultyStore(store, life.faults), TreeWorld()
+    worlds.append(world)
+    app = TreeApp(scenario.checkpoints(faulty), world)
+    result: str | None = None
+    with faulty.life():
+        result = await cancelled_after(
+            life, lambda: ending(made.start(None, run_id="r"), app, HurriedClock())
+        )
+    shown = f"{result} in {life}:\n" + "\n".join(await journal(store, seal=seal))
+    if before and getattr(before[-1], "status", None) is RunStatus.COMPLETED:
+        assert not world.begun, shown
+    check_nothing_repeated(before, world, worlds, shown)
+    assert result in (None, expected) or result.startswith("CheckpointError"), shown
+    return result
+
+
+async def wait_until_free(store: CheckpointStore) -> None:
+    """Wait for the end of the lease of a life whose store failed to release it."""
+    with anyio.fail_after(30):
+        while True:
+            with suppress(RunBusy):
+                await store.release(await store.claim("r", owner="the campaign", seconds=1))
+                return
+            await anyio.sleep(0.1)
+
+
+async def cancelled_after(life: Life, run: Callable[[], Coroutine[Any, Any, str]]) -> str | None:
+    """Run it, and cancel it after some turns of the event loop. Return None if that cut it off."""
+    turns = life.cancelled_after
+    if turns is None:
+        return await run()
+    if life.is_native and running_backend() == "asyncio":
+        task = asyncio.create_task(run())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            return await task
+        return None
+    result: str | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cancel_after, turns, tasks.cancel_scope)
+        result = await run()
+        tasks.cancel_scope.cancel()
+    return result
+
+
+async def cancel_after(turns: int, scope: anyio.CancelScope) -> None:
+    for _ in range(turns):
+        await anyio.lowlevel.checkpoint()
+    scope.cancel()
+
+
+def run_one(seed: int, number: int) -> None:
+    scenario = draw(Random(f"{seed}/{number}"))
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            anyio.run(play, scenario, Path(folder), backend=scenario.backend)
+        except BaseException:
+            typer.echo(
+                f"{scenario}\n\nrepeat it: python -m tests.campaign --seed {seed} --scenario {number}"
+            )
+            raise
+
+
+def main(
+    seconds: Annotated[float, typer.Option(help="How long to draw scenarios.")] = 60,
+    seed: Annotated[int | None, typer.Option(help="The seed of an earlier campaign.")] = None,
+    scenario: Annotated[int | None, typer.Option(help="The only scenario to run.")] = None,
+) -> None:
+    """Run drawn programs through drawn faults."""
+    logging.disable(logging.CRITICAL)
+    chosen = SystemRandom().randrange(10**9) if seed is None else seed
+    typer.echo(f"seed {chosen}")
+    if scenario is not None:
+        run_one(chosen, scenario)
+        return
+    end, number = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        run_one(chosen, number)
+        number += 1
+    typer.echo(f"{number} scenarios")
+
+
+if __name__ == "__main__":
+    typer.run(main)
