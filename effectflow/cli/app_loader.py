@@ -13,14 +13,12 @@ from typing import Annotated, Any, cast
 import typer
 
 from effectflow.checkpoint import Checkpoints
-from effectflow.cli.census.analysis import FileMetrics, measure
-from effectflow.cli.census.pipeline import census
+from effectflow.cli import census
 from effectflow.cli.exits import BadUse
 from effectflow.workflows import Workflow
 
 __all__ = [
     "AppOption",
-    "DemoEnvironment",
     "LoadedWorkflow",
     "PlainEnvironment",
     "demo_workflow",
@@ -43,16 +41,6 @@ class PlainEnvironment:
     checkpoints: Checkpoints
 
 
-@dataclass(frozen=True)
-class DemoEnvironment:
-    """The environment of `demo`: checkpoints, and the function that measures a file."""
-
-    checkpoints: Checkpoints
-
-    def measure(self, folder: Path, name: str) -> FileMetrics:
-        return measure(folder, name)
-
-
 @dataclass(frozen=True, slots=True)
 class LoadedWorkflow:
     """A workflow, and the function that makes its environment from the checkpoints."""
@@ -73,7 +61,7 @@ class LoadedWorkflow:
 
 def demo_workflow() -> LoadedWorkflow:
     """Return the workflow of `effectflow demo`."""
-    return LoadedWorkflow(census, DemoEnvironment)
+    return LoadedWorkflow(census.census, census.environment)
 
 
 def load_workflow(reference: str) -> LoadedWorkflow:
@@ -91,7 +79,7 @@ def workflow_of_run(workflow_name: str, app: str | None) -> LoadedWorkflow:
     Without `--app` only the demo is found: a name that a store holds is never imported.
     """
     if app is None:
-        if workflow_name == census.name:
+        if workflow_name == census.census.name:
             return demo_workflow()
         raise BadUse(f"the run belongs to workflow {workflow_name!r}: add --app MODULE")
     if ":" in app:

@@ -47,7 +47,7 @@ from effectflow.cli.app_loader import (
     load_workflow,
     workflow_of_run,
 )
-from effectflow.cli.census.pipeline import CensusJob, census
+from effectflow.cli.census import CensusJob, census
 from effectflow.cli.exits import BadUse, ExitCode
 from effectflow.cli.key_options import EncryptionKeysOption, KeyFileOption, Keys, read_keys
 from effectflow.cli.render import JsonOption, say

@@ -26,7 +26,7 @@ from effectflow.checkpoint.entry_format import write_entry
 from effectflow.checkpoint.journal_reader import all_run_ids, run_not_found
 from effectflow.checkpoint.values import Tree
 from effectflow.cli.app_loader import AppOption, PlainEnvironment, workflow_of_run
-from effectflow.cli.census.pipeline import census
+from effectflow.cli.census import census
 from effectflow.cli.exits import BadUse, ExitCode
 from effectflow.cli.key_options import EncryptionKeysOption, KeyFileOption, read_keys
 from effectflow.cli.render import (
