@@ -8,17 +8,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
-
-import typer
+from typing import Any, cast
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.cli import census
-from effectflow.cli.exits import BadUse
+from effectflow.cli.options import BadUse
 from effectflow.workflows import Workflow
 
 __all__ = [
-    "AppOption",
     "LoadedWorkflow",
     "PlainEnvironment",
     "demo_workflow",
@@ -27,11 +24,6 @@ __all__ = [
 ]
 
 AnyWorkflow = Workflow[Any, Any, Any, Any]
-
-AppOption = Annotated[
-    str | None,
-    typer.Option("--app", help="The MODULE or MODULE:WORKFLOW that defines the run's workflow."),
-]
 
 
 @dataclass(frozen=True, slots=True)
