@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import typer
 
-__all__ = ["main", "make_app"]
-
 
 def main() -> None:
     """Run the command line; end the process with an `ExitCode`."""

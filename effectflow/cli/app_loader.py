@@ -15,14 +15,6 @@ from effectflow.cli import census
 from effectflow.cli.options import BadUse
 from effectflow.workflows import Workflow
 
-__all__ = [
-    "LoadedWorkflow",
-    "PlainEnvironment",
-    "demo_workflow",
-    "load_workflow",
-    "workflow_of_run",
-]
-
 AnyWorkflow = Workflow[Any, Any, Any, Any]
 
 

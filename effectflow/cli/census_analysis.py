@@ -22,17 +22,6 @@ from threading import Lock
 
 import orjson
 
-__all__ = [
-    "Census",
-    "FileMetrics",
-    "NoSourceFiles",
-    "aggregate",
-    "discover",
-    "measure",
-    "to_json",
-    "to_text",
-]
-
 _KEPT_FUNCTIONS = 5
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "node_modules"})
 

@@ -62,8 +62,6 @@ from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.stores import open_store
 from effectflow.workflows import Machine
 
-__all__ = ["RunProgress", "demo", "resume", "run"]
-
 
 def demo(
     folder: Annotated[

@@ -17,23 +17,6 @@ from effectflow.checkpoint import CheckpointError, CheckpointStore, Encryption, 
 from effectflow.cli.render import say
 from effectflow.stores import open_store
 
-__all__ = [
-    "STORE",
-    "AppOption",
-    "BadUse",
-    "Commands",
-    "EncryptionKeysOption",
-    "ExitCode",
-    "JsonOption",
-    "KeyFileOption",
-    "Keys",
-    "StoreOption",
-    "read_file",
-    "read_keys",
-    "store_at",
-    "with_store",
-]
-
 A = TypeVar("A")
 
 STORE = "sqlite:///effectflow.db"

@@ -35,19 +35,6 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.values import Tree, encode_json
 from effectflow.workflows.progress import JobProgress, job_progress
 
-__all__ = [
-    "checkpoint_tree",
-    "escaped",
-    "plan_tree",
-    "print_json",
-    "say",
-    "show_checkpoint",
-    "show_history",
-    "show_plan",
-    "show_runs",
-    "show_verifications",
-]
-
 
 def escaped(text: str, *, keep: str = "") -> str:
     r"""Return the text with every character escaped that `repr` would escape, such as `\x1b`.

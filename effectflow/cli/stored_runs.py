@@ -62,8 +62,6 @@ from effectflow.cli.render import (
     show_verifications,
 )
 
-__all__ = ["export_runs", "history", "import_runs", "list_runs", "plan", "show", "verify"]
-
 RunArgument = Annotated[
     str, typer.Argument(help="The id of the run, as `effectflow list` shows it.")
 ]

@@ -31,8 +31,6 @@ from effectflow.executors.remote_call import (
     write_factory,
 )
 
-__all__ = ["DaskExecutor"]
-
 logger = logging.getLogger(__name__)
 
 _REGISTER_AGAIN = RetryPolicy.exponential(0.1).with_max_retries(6)

@@ -23,8 +23,6 @@ from effectflow.executors.remote_call import (
     opened_environment,
 )
 
-__all__ = ["CLOSED", "Workplace", "WorkplaceRemover", "answer_in"]
-
 CLOSED = "the DaskExecutor was closed"
 """Why items that were in progress are lost."""
 

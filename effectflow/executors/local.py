@@ -9,8 +9,6 @@ from typing import Self, TypeVar
 from effectflow.effects import Effect
 from effectflow.effects.nodes import Suspend
 
-__all__ = ["LocalExecutor"]
-
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")

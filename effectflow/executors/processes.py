@@ -29,8 +29,6 @@ from effectflow.executors.remote_call import (
 )
 from effectflow.executors.worker_pool import PoolClosed, WorkerDied, WorkerPool
 
-__all__ = ["ProcessExecutor"]
-
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")

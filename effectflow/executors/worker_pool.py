@@ -15,8 +15,6 @@ from effectflow.effects.event_loop import run_to_the_end, running_backend, shiel
 from effectflow.executors.pickling import dumps
 from effectflow.executors.worker_main import CANCEL, FRAME_LENGTH, Greeting, frame
 
-__all__ = ["PoolClosed", "WorkerDied", "WorkerPool", "WorkerProcess"]
-
 _PIPE_ERRORS = (
     anyio.BrokenResourceError,
     anyio.ClosedResourceError,

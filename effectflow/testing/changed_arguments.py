@@ -15,8 +15,6 @@ from effectflow.checkpoint.values import render_arguments
 from effectflow.effects import nodes
 from effectflow.testing.watching import Watch
 
-__all__ = ["ChangedArguments"]
-
 
 class ChangedArguments(Watch):
     """Compares the digest of a step's arguments before and after each attempt.

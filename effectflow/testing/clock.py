@@ -16,8 +16,6 @@ from returns.result import Result
 
 from effectflow.effects import Effect
 
-__all__ = ["TestClock"]
-
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")

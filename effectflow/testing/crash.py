@@ -18,8 +18,6 @@ from effectflow.testing.clock import TestClock
 from effectflow.testing.faulty_store import CrashPoint, FaultyStore
 from effectflow.workflows import Workflow
 
-__all__ = ["crash_everywhere", "crash_points"]
-
 Env = TypeVar("Env", bound=HasCheckpoints)
 E = TypeVar("E")
 Input = TypeVar("Input")

@@ -37,20 +37,6 @@ from effectflow.checkpoint import (
 from effectflow.effects import Clock, SystemClock
 from effectflow.testing.forwarding import ForwardingStore
 
-__all__ = [
-    "Busy",
-    "Call",
-    "CrashPoint",
-    "Crashed",
-    "Fault",
-    "FaultyStore",
-    "Operation",
-    "SaveFails",
-    "Slow",
-    "TakenOver",
-    "Unavailable",
-]
-
 Operation: TypeAlias = Literal[
     "claim", "renew", "release", "append", "read", "info", "find", "delete"
 ]

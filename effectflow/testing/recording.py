@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from effectflow.checkpoint import CheckpointEvent, Entry, EntryAppended, StepSkipped
 
-__all__ = ["RecordingObserver"]
-
 
 class RecordingObserver:
     """Records every event, in order. Pass it to `Checkpoints(observers=...)`."""

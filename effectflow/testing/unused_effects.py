@@ -30,8 +30,6 @@ from effectflow.effects import Effect, nodes
 from effectflow.testing.watching import Watch
 from effectflow.workflows.workflow import Workflow
 
-__all__ = ["CreatedEffect", "UnusedEffects"]
-
 _LIBRARY = dirname(effectflow.__file__) + sep
 _MOST_OBJECTS = 10_000
 """How many objects are searched for effects."""

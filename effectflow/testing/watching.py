@@ -12,8 +12,6 @@ import pytest
 
 from effectflow.effects import nodes
 
-__all__ = ["Watch"]
-
 _entered: list[Watch] = []
 
 
