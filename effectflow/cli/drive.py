@@ -121,7 +121,7 @@ def resume(
     force: Annotated[
         bool,
         typer.Option(
-            help="Continue even if the workflow changed or the outcome of a step is unknown.",
+            help="Continue even if the workflow changed or the outcome of a step is unknown."
         ),
     ] = False,
     store: StoreOption = STORE,

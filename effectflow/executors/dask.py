@@ -24,12 +24,7 @@ from effectflow.effects.event_loop import new_waiter, running_backend, shielded
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
 from effectflow.executors.dask_worker import CLOSED, Workplace, WorkplaceRemover, answer_in
-from effectflow.executors.remote_call import (
-    checked_factory,
-    read_reply,
-    write_call,
-    write_factory,
-)
+from effectflow.executors.remote_call import checked_factory, read_reply, write_call, write_factory
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 
 from effectflow.effects import ExecutorLost
 from effectflow.effects.event_loop import call_soon_from_threads
-from effectflow.executors.remote_call import (
-    answer,
-    defect_reply,
-    failure_reply,
-    opened_environment,
-)
+from effectflow.executors.remote_call import answer, defect_reply, failure_reply, opened_environment
 
 CLOSED = "the DaskExecutor was closed"
 """Why items that were in progress are lost."""

@@ -21,12 +21,7 @@ from effectflow.effects import Effect, ExecutorError, ExecutorLost, WorkerLost
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
-from effectflow.executors.remote_call import (
-    checked_factory,
-    read_reply,
-    write_call,
-    write_factory,
-)
+from effectflow.executors.remote_call import checked_factory, read_reply, write_call, write_factory
 from effectflow.executors.worker_pool import PoolClosed, WorkerDied, WorkerPool
 
 Env = TypeVar("Env")

@@ -15,12 +15,7 @@ from effectflow.effects.event_loop import run_to_the_end, running_backend, shiel
 from effectflow.executors.pickling import dumps
 from effectflow.executors.worker_main import CANCEL, FRAME_LENGTH, Greeting, frame
 
-_PIPE_ERRORS = (
-    anyio.BrokenResourceError,
-    anyio.ClosedResourceError,
-    anyio.EndOfStream,
-    OSError,
-)
+_PIPE_ERRORS = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
 
 
 class PoolClosed(Exception):

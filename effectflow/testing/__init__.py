@@ -41,11 +41,7 @@ __all__ = [
     "store_conformance",
 ]
 
-_MODULES = {
-    "RecordingObserver": "recording",
-    "TestClock": "clock",
-    "crash_everywhere": "crash",
-}
+_MODULES = {"RecordingObserver": "recording", "TestClock": "clock", "crash_everywhere": "crash"}
 """Where a name is from; from `faulty_store` if it is not here."""
 
 

@@ -27,9 +27,7 @@ _RUN = "crash-test"
 
 
 async def crash_everywhere(
-    workflow: Workflow[Env, E, Input, Out],
-    input: Input,
-    make_env: Callable[[CheckpointStore], Env],
+    workflow: Workflow[Env, E, Input, Out], input: Input, make_env: Callable[[CheckpointStore], Env]
 ) -> list[CrashPoint]:
     """Crash a workflow at every append, resume it each time, and compare with an uninterrupted run.
 

@@ -93,8 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "it, and then again like a restarted process (effectflow)",
     )
     config.addinivalue_line(
-        "markers",
-        f"{_ALLOW_UNUSED}: let the test create effects that it does not run (effectflow)",
+        "markers", f"{_ALLOW_UNUSED}: let the test create effects that it does not run (effectflow)"
     )
     finds_unused = config.getini(_UNUSED_EFFECTS)
     finds_changed = config.getini(_CHANGED_ARGUMENTS)
