@@ -123,7 +123,7 @@ async def large_and_unusual_bytes_survive(store: CheckpointStore) -> None:
     # Deeper than some JSON libraries support.
     deep = [b'{"a":' + b"[" * depth + b"]" * depth + b"}\nx" for depth in (*range(245, 260), 5000)]
     odd = [b"", b"\n", b"\0", b'{"a":1e5}\nx', b'{"a":1,"a":1}\nx', *deep, large]
-    lease = await begun(store, "r", *odd)
+    await begun(store, "r", *odd)
 
     assert await bodies_of(store) == odd
 
