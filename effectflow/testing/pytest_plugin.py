@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from effectflow.checkpoint import Checkpoints
     from effectflow.testing.clock import TestClock
     from effectflow.testing.faulty_store import Fault, FaultyStore
-    from effectflow.testing.unused_effects import CreatedEffect
+    from effectflow.testing.pytest_checks import CreatedEffect
 
 __all__ = ["checkpoints", "test_clock"]
 
@@ -117,11 +117,11 @@ class _Checks:
         with ExitStack() as watches:
             changed = unused = None
             if self._finds_changed:
-                from effectflow.testing.changed_arguments import ChangedArguments
+                from effectflow.testing.pytest_checks import ChangedArguments
 
                 changed = watches.enter_context(ChangedArguments())
             if self._finds_unused and item.get_closest_marker(_ALLOW_UNUSED) is None:
-                from effectflow.testing.unused_effects import UnusedEffects
+                from effectflow.testing.pytest_checks import UnusedEffects
 
                 unused = watches.enter_context(UnusedEffects())
             try:
