@@ -86,7 +86,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the markers known, and turn the checks on."""
+    """Make the markers known, and register the checks."""
     config.addinivalue_line(
         "markers",
         f"{_MARKER}: run the test once for each append to `checkpoints`, crashed before it or after "
@@ -95,19 +95,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", f"{_ALLOW_UNUSED}: let the test create effects that it does not run (effectflow)"
     )
-    finds_unused = config.getini(_UNUSED_EFFECTS)
-    finds_changed = config.getini(_CHANGED_ARGUMENTS)
-    if finds_unused or finds_changed:
-        checks = _Checks(finds_unused=finds_unused, finds_changed=finds_changed)
-        config.pluginmanager.register(checks, "effectflow_checks")
+    config.pluginmanager.register(_Checks(), "effectflow_checks")
 
 
 class _Checks:
     """Watches what tests do with effects and steps."""
-
-    def __init__(self, *, finds_unused: bool, finds_changed: bool) -> None:
-        self._finds_unused = finds_unused
-        self._finds_changed = finds_changed
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -116,11 +108,12 @@ class _Checks:
             return (yield)
         with ExitStack() as watches:
             changed = unused = None
-            if self._finds_changed:
+            if item.config.getini(_CHANGED_ARGUMENTS):
                 from effectflow.testing.pytest_checks import ChangedArguments
 
                 changed = watches.enter_context(ChangedArguments())
-            if self._finds_unused and item.get_closest_marker(_ALLOW_UNUSED) is None:
+            is_allowed = item.get_closest_marker(_ALLOW_UNUSED) is not None
+            if item.config.getini(_UNUSED_EFFECTS) and not is_allowed:
                 from effectflow.testing.pytest_checks import UnusedEffects
 
                 unused = watches.enter_context(UnusedEffects())

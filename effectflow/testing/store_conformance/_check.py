@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Generic, TypeAlias, TypeVar
 
+import anyio
+
 from effectflow.checkpoint import CheckpointStore, Lease, Owner, RunInfo, RunStatus, RunSummary
 
+T = TypeVar("T")
 X = TypeVar("X", bound=Exception)
 
 MakeStore: TypeAlias = Callable[[], CheckpointStore]
@@ -78,6 +81,13 @@ def summary_of(
 ) -> RunSummary:
     """Return a summary, by default of a running run."""
     return RunSummary(workflow, "standard", "1", status, created_at)
+
+
+async def at_once(work: Callable[[T], Coroutine[object, object, None]], given: Iterable[T]) -> None:
+    """Do the same with each of these values, concurrently."""
+    async with anyio.create_task_group() as group:
+        for value in given:
+            group.start_soon(work, value)
 
 
 async def claimed(store: CheckpointStore, run_id: str = "r", seconds: float = 60) -> Lease:

@@ -21,6 +21,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.testing.store_conformance._check import (
     MakeStore,
+    at_once,
     begun,
     bodies_of,
     check,
@@ -170,9 +171,7 @@ async def two_hundred_runs_are_written_at_once(store: CheckpointStore) -> None:
             await store.append(lease, [str(number).encode()], after=number)
         await store.release(lease)
 
-    async with anyio.create_task_group() as group:
-        for number in range(200):
-            group.start_soon(drive, f"r{number}")
+    await at_once(drive, [f"r{number}" for number in range(200)])
 
     for number in range(200):
         assert await bodies_of(store, f"r{number}") == [b"0", b"1", b"2", b"3", b"4"]
@@ -193,9 +192,7 @@ async def a_refused_append_does_not_affect_concurrent_ones(store: CheckpointStor
             with fails(ValueError):
                 await store.append(lease, [b"1"], after=0)
 
-    async with anyio.create_task_group() as group:
-        for number in range(60):
-            group.start_soon(drive, number)
+    await at_once(drive, range(60))
 
     found = {info.run_id for info in await store.find()}
     assert found == {f"r{number}" for number in range(0, 60, 3)}
@@ -205,16 +202,14 @@ async def a_refused_append_does_not_affect_concurrent_ones(store: CheckpointStor
 async def one_of_many_concurrent_claims_wins(store: CheckpointStore) -> None:
     outcomes: list[str] = []
 
-    async def try_to_claim() -> None:
+    async def try_to_claim(_: int) -> None:
         try:
             await claimed(store)
             outcomes.append("won")
         except RunBusy:
             outcomes.append("busy")
 
-    async with anyio.create_task_group() as group:
-        for _ in range(50):
-            group.start_soon(try_to_claim)
+    await at_once(try_to_claim, range(50))
 
     assert (outcomes.count("won"), outcomes.count("busy")) == (1, 49)
 
@@ -231,9 +226,7 @@ async def one_of_many_concurrent_appends_wins(store: CheckpointStore) -> None:
         except LeaseLost:
             pass
 
-    async with anyio.create_task_group() as group:
-        for number in range(50):
-            group.start_soon(append, str(number).encode())
+    await at_once(append, [str(number).encode() for number in range(50)])
 
     assert await bodies_of(store) == [b"0", *won]
     assert len(won) == 1
@@ -306,9 +299,7 @@ async def tasks_that_enter_at_once_wait_until_the_store_is_open(make: MakeStore)
             assert await store.read("unknown") == []
 
     for _ in range(3):
-        async with anyio.create_task_group() as group:
-            for number in range(8):
-                group.start_soon(use, number)
+        await at_once(use, range(8))
     with fails(StoreUnavailable):
         await store.read("unknown")
 

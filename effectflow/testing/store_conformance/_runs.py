@@ -30,6 +30,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.effects import Do, Effect, ask, fail, pure, traverse
 from effectflow.testing.store_conformance._check import (
+    at_once,
     begun,
     bodies_of,
     check,
@@ -149,11 +150,13 @@ async def a_concurrent_renewal_never_undoes_a_takeover(store: CheckpointStore) -
         await store.append(taken, [b"1"], after=0, summary=summary_of())
 
 
+ELSEWHERE = str(Owner(1, "elsewhere", "1", "1"))
+"""An owner on another host, where nothing tells whether it lives."""
+
+
 @check
 async def an_expired_lease_is_free(store: CheckpointStore) -> None:
-    """Even if its owner is on another host, where nothing tells whether it lives."""
-    elsewhere = str(Owner(1, "elsewhere", "1", "1"))
-    await store.claim("r", owner=elsewhere, seconds=0.3)
+    await store.claim("r", owner=ELSEWHERE, seconds=0.3)
     with fails(RunBusy):
         await claimed(store)
 
@@ -164,8 +167,7 @@ async def an_expired_lease_is_free(store: CheckpointStore) -> None:
 @check
 async def a_lease_from_a_slow_clock_is_free_and_then_fenced(store: CheckpointStore) -> None:
     """By its own clock the owner still holds it, and may write until another owner claims the run."""
-    elsewhere = str(Owner(1, "elsewhere", "1", "1"))
-    behind = await store.claim("r", owner=elsewhere, seconds=-3600)
+    behind = await store.claim("r", owner=ELSEWHERE, seconds=-3600)
     await store.append(behind, [b"1"], after=0, summary=summary_of())
     assert [info.run_id for info in await store.find(RunQuery(resumable=True))] == ["r"]
 
@@ -184,8 +186,7 @@ async def a_lease_from_a_slow_clock_is_free_and_then_fenced(store: CheckpointSto
 @check
 async def a_renewal_can_shorten_a_lease_from_a_fast_clock(store: CheckpointStore) -> None:
     """A renewal counts from now, even if the lease then ends earlier."""
-    elsewhere = str(Owner(1, "elsewhere", "1", "1"))
-    ahead = await store.claim("r", owner=elsewhere, seconds=10**8)
+    ahead = await store.claim("r", owner=ELSEWHERE, seconds=10**8)
     await store.append(ahead, [b"1"], after=0, summary=summary_of())
     with fails(RunBusy) as caught:
         await claimed(store)
@@ -196,7 +197,7 @@ async def a_renewal_can_shorten_a_lease_from_a_fast_clock(store: CheckpointStore
     with fails(RunBusy) as caught:
         await store.delete("r")
     assert 0 < caught.error.expires_in <= 60
-    again = await store.claim("r", owner=elsewhere, seconds=0)
+    again = await store.claim("r", owner=ELSEWHERE, seconds=0)
     assert again.fence > ahead.fence
     await claimed(store)
 
@@ -315,9 +316,7 @@ async def pages_contain_every_run_once(store: CheckpointStore) -> None:
 async def each_run_is_found_once_while_others_are_added(store: CheckpointStore) -> None:
     """Even by a store that queries them in pieces."""
     there = {f"r{number:03}" for number in range(450)}
-    async with anyio.create_task_group() as group:
-        for run_id in there:
-            group.start_soon(written, store, run_id, b"x")
+    await at_once(lambda run_id: written(store, run_id, b"x"), there)
 
     searches = 0
 
