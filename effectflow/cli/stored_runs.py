@@ -166,21 +166,21 @@ def verify(
 
     verifications = with_store(store, check)
     if as_json:
-        print_json([_verification_tree(one) for one in verifications])
+        print_json(
+            [
+                {
+                    "run_id": one.run_id,
+                    "entries": one.length,
+                    "good": one.good,
+                    "problem": None if one.problem is None else str(one.problem),
+                }
+                for one in verifications
+            ]
+        )
     else:
         show_verifications(Console(), verifications)
     if any(one.problem is not None for one in verifications):
         raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
-
-
-def _verification_tree(verification: Verification) -> Tree:
-    problem = verification.problem
-    return {
-        "run_id": verification.run_id,
-        "entries": verification.length,
-        "good": verification.good,
-        "problem": None if problem is None else str(problem),
-    }
 
 
 def plan(

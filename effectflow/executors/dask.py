@@ -168,7 +168,12 @@ class DaskExecutor(Generic[Env]):
 
     def _connect(self, backend: Literal["asyncio", "trio"]) -> _Client:
         workplace = Workplace(write_factory(self._make_env), backend)
-        client = self._given if isinstance(self._given, Client) else _connected(self._given)
+        client: _Client = self._given
+        if isinstance(self._given, str):
+            try:
+                client = Client(self._given, set_as_default=False)
+            except OSError as error:
+                raise ExecutorLost(f"no Dask scheduler answers at {self._given}") from error
         if client.status != "running":
             raise _lost_connection()
         try:
@@ -193,13 +198,6 @@ class DaskExecutor(Generic[Env]):
                 logger.exception("leaving an environment failed on the Dask cluster")
         if not isinstance(self._given, Client):
             client.close()
-
-
-def _connected(address: str) -> _Client:
-    try:
-        return Client(address, set_as_default=False)
-    except OSError as error:
-        raise ExecutorLost(f"no Dask scheduler answers at {address}") from error
 
 
 def _register(client: _Client, plugin: object, name: str) -> None:

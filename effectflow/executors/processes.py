@@ -135,13 +135,17 @@ class ProcessExecutor(Generic[Env]):
             raise RuntimeError("a ProcessExecutor runs items only inside `async with executor:`")
         async with pool.turns:
             call = write_call(function, item, scope)
-            try:
-                reply = await _ask(pool, call, self._attempts)
-            except WorkerDied as death:
-                return Failed(WorkerLost(reprlib.repr(item), self._attempts, str(death)))
-            except PoolClosed:
-                return Failed(ExecutorLost("the ProcessExecutor was closed"))
-        return read_reply(reply)
+            end = ""
+            for _ in range(self._attempts):
+                try:
+                    reply = await pool.ask(call)
+                except WorkerDied as death:
+                    end = str(death)
+                except PoolClosed:
+                    return Failed(ExecutorLost("the ProcessExecutor was closed"))
+                else:
+                    return read_reply(reply)
+        return Failed(WorkerLost(reprlib.repr(item), self._attempts, end))
 
     async def __aenter__(self) -> Self:
         if self._pool is not None:
@@ -155,14 +159,6 @@ class ProcessExecutor(Generic[Env]):
         pool, self._pool = self._pool, None
         if pool is not None:
             await shielded(pool.close())
-
-
-async def _ask(pool: WorkerPool, call: bytes, attempts: int) -> bytes:
-    """Return the reply of the first worker that survives the call. Raise WorkerDied if none does."""
-    for _ in range(attempts - 1):
-        with suppress(WorkerDied):
-            return await pool.ask(call)
-    return await pool.ask(call)
 
 
 def _cores() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -317,21 +316,13 @@ async def a_closed_store_can_be_opened_again(make: MakeStore) -> None:
 
 @check_reopening
 async def a_store_that_is_not_open_raises(make: MakeStore) -> None:
-    for use in (_use_closed, _use_unopened):
+    closed, unopened = make(), make()
+    async with closed:
+        pass
+    for store in (closed, unopened):
         try:
-            await use(make)
+            await store.read("r")
         except Exception as error:
             assert "open" in str(error), error  # noqa: PT017, pytest may not be installed
         else:
             raise AssertionError("a store that is not open was used")
-
-
-async def _use_unopened(make: MakeStore) -> Any:
-    return await make().read("r")
-
-
-async def _use_closed(make: MakeStore) -> Any:
-    store = make()
-    async with store:
-        pass
-    return await store.read("r")
