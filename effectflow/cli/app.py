@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import typer
 
-__all__ = ["main", "make_app"]
-
 
 def main() -> None:
     """Run the command line; end the process with an `ExitCode`."""
@@ -29,8 +27,8 @@ def make_app() -> typer.Typer:
     """Return the commands by their names."""
     import typer
 
-    from effectflow.cli import drive, inspect, transfer
-    from effectflow.cli.exits import Commands
+    from effectflow.cli import drive, stored_runs
+    from effectflow.cli.options import Commands
 
     app = typer.Typer(
         name="effectflow",
@@ -44,13 +42,13 @@ def make_app() -> typer.Typer:
         ("demo", drive.demo, "demo ~/projects/shop --report shop"),
         ("run", drive.run, """run shop.orders:checkout --input '{"cart": 7}'"""),
         ("resume", drive.resume, "resume --latest"),
-        ("list", inspect.list_runs, "list --workflow census"),
-        ("show", inspect.show, "show census-1f0c7a2e"),
-        ("history", inspect.history, "history census-1f0c7a2e"),
-        ("verify", inspect.verify, "verify --store file:./runs"),
-        ("plan", inspect.plan, "plan census-1f0c7a2e"),
-        ("export", transfer.export_runs, "export census-1f0c7a2e --output run.jsonl"),
-        ("import", transfer.import_runs, "import run.jsonl --store file:./runs"),
+        ("list", stored_runs.list_runs, "list --workflow census"),
+        ("show", stored_runs.show, "show census-1f0c7a2e"),
+        ("history", stored_runs.history, "history census-1f0c7a2e"),
+        ("verify", stored_runs.verify, "verify --store file:./runs"),
+        ("plan", stored_runs.plan, "plan census-1f0c7a2e"),
+        ("export", stored_runs.export_runs, "export census-1f0c7a2e --output run.jsonl"),
+        ("import", stored_runs.import_runs, "import run.jsonl --store file:./runs"),
     ):
         app.command(name, epilog=f"Example: effectflow {example}")(command)
     return app

@@ -8,32 +8,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
-
-import typer
+from typing import Any, cast
 
 from effectflow.checkpoint import Checkpoints
-from effectflow.cli.census.analysis import FileMetrics, measure
-from effectflow.cli.census.pipeline import census
-from effectflow.cli.exits import BadUse
+from effectflow.cli import census
+from effectflow.cli.options import BadUse
 from effectflow.workflows import Workflow
 
-__all__ = [
-    "AppOption",
-    "DemoEnvironment",
-    "LoadedWorkflow",
-    "PlainEnvironment",
-    "demo_workflow",
-    "load_workflow",
-    "workflow_of_run",
-]
-
 AnyWorkflow = Workflow[Any, Any, Any, Any]
-
-AppOption = Annotated[
-    str | None,
-    typer.Option("--app", help="The MODULE or MODULE:WORKFLOW that defines the run's workflow."),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +23,6 @@ class PlainEnvironment:
     """The environment of a workflow whose module defines no `environment` function."""
 
     checkpoints: Checkpoints
-
-
-@dataclass(frozen=True)
-class DemoEnvironment:
-    """The environment of `demo`: checkpoints, and the function that measures a file."""
-
-    checkpoints: Checkpoints
-
-    def measure(self, folder: Path, name: str) -> FileMetrics:
-        return measure(folder, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +45,7 @@ class LoadedWorkflow:
 
 def demo_workflow() -> LoadedWorkflow:
     """Return the workflow of `effectflow demo`."""
-    return LoadedWorkflow(census, DemoEnvironment)
+    return LoadedWorkflow(census.census, census.environment)
 
 
 def load_workflow(reference: str) -> LoadedWorkflow:
@@ -91,7 +63,7 @@ def workflow_of_run(workflow_name: str, app: str | None) -> LoadedWorkflow:
     Without `--app` only the demo is found: a name that a store holds is never imported.
     """
     if app is None:
-        if workflow_name == census.name:
+        if workflow_name == census.census.name:
             return demo_workflow()
         raise BadUse(f"the run belongs to workflow {workflow_name!r}: add --app MODULE")
     if ":" in app:

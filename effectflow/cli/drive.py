@@ -9,8 +9,7 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Any, Literal, NoReturn, Self, cast
+from typing import Annotated, Any, Literal, NoReturn, cast
 from uuid import uuid4
 
 import anyio
@@ -40,24 +39,28 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.values import KnownTypes, to_tree
-from effectflow.cli.app_loader import (
+from effectflow.cli.app_loader import LoadedWorkflow, demo_workflow, load_workflow, workflow_of_run
+from effectflow.cli.census import CensusJob, census
+from effectflow.cli.options import (
+    STORE,
     AppOption,
-    LoadedWorkflow,
-    demo_workflow,
-    load_workflow,
-    workflow_of_run,
+    BadUse,
+    EncryptionKeysOption,
+    ExitCode,
+    JsonOption,
+    KeyFileOption,
+    Keys,
+    StoreOption,
+    read_file,
+    read_keys,
+    store_at,
+    with_store,
 )
-from effectflow.cli.census.pipeline import CensusJob, census
-from effectflow.cli.exits import BadUse, ExitCode
-from effectflow.cli.key_options import EncryptionKeysOption, KeyFileOption, Keys, read_keys
-from effectflow.cli.render import JsonOption, say
-from effectflow.cli.store_access import STORE, StoreOption, store_at, with_store
+from effectflow.cli.render import say
 from effectflow.effects import Effect
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.stores import open_store
 from effectflow.workflows import Machine
-
-__all__ = ["RunProgress", "demo", "resume", "run"]
 
 
 def demo(
@@ -118,7 +121,7 @@ def resume(
     force: Annotated[
         bool,
         typer.Option(
-            help="Continue even if the workflow changed or the outcome of a step is unknown.",
+            help="Continue even if the workflow changed or the outcome of a step is unknown."
         ),
     ] = False,
     store: StoreOption = STORE,
@@ -153,13 +156,8 @@ def _run_id_or_new(run_id: str | None, workflow_name: str) -> str:
 
 def _read_input(text: str) -> Any:
     """Return the JSON in `text`, or in the file that `@path` names."""
-    if text.startswith("@"):
-        try:
-            source: bytes = Path(text[1:]).read_bytes()
-        except OSError as error:
-            raise BadUse(f"cannot read the input file {text[1:]!r}: {error.strerror}") from error
-    else:
-        source = text.encode()
+    name = text.removeprefix("@")
+    source = text.encode() if name == text else read_file(Path(name), f"the input file {name!r}")
     try:
         return orjson.loads(source)
     except orjson.JSONDecodeError as error:
@@ -211,20 +209,16 @@ _EXIT_CODES = {
 def _drive(job: _Job) -> NoReturn:
     """Drive a run to its end, or until a signal; report it, and exit."""
     store_at(job.store)
-    console = Console(stderr=job.as_json)
-    is_demo = job.loaded.workflow is census
-    progress = RunProgress(console, sized_by="discover_files" if is_demo else None)
-    end = _end_of(job, progress, console)
-    if job.as_json:
-        _report_json(job, progress, end)
-    else:
-        _report(job, progress, end, console)
+    sized_by = "discover_files" if job.loaded.workflow is census else None
+    progress = RunProgress(Console(stderr=job.as_json), sized_by=sized_by)
+    end = _end_of(job, progress)
+    (_report_json if job.as_json else _report)(job, progress, end)
     raise typer.Exit(_EXIT_CODES[end.status])
 
 
-def _end_of(job: _Job, progress: RunProgress, console: Console) -> _End:
+def _end_of(job: _Job, progress: RunProgress) -> _End:
     try:
-        result = anyio.run(_perform, job, progress, console)
+        result = anyio.run(_perform, job, progress)
     except StoppedBySignal as stop:
         return _End("interrupted", f"Interrupted by {stop.signal_name}.")
     except CheckpointError as error:
@@ -232,17 +226,19 @@ def _end_of(job: _Job, progress: RunProgress, console: Console) -> _End:
     except Exception:
         say(traceback.format_exc().rstrip(), Console(stderr=True))
         return _End("failed", "The workflow ended in a defect, shown above.")
-    if not isinstance(result, Failure):
-        return _End("completed", output=result.unwrap())
-    error = result.failure()
-    if isinstance(error, CheckpointError):
-        return _End("checkpoint error", str(error))
-    return _End("failed", f"The workflow failed: {type(error).__name__}: {error}")
+    match result:
+        case Failure(CheckpointError() as error):
+            return _End("checkpoint error", str(error))
+        case Failure(error):
+            return _End("failed", f"The workflow failed: {type(error).__name__}: {error}")
+        case _:
+            return _End("completed", output=result.unwrap())
 
 
-async def _perform(job: _Job, progress: RunProgress, console: Console) -> Result[Any, Any]:
+async def _perform(job: _Job, progress: RunProgress) -> Result[Any, Any]:
     def stopping(signal_name: str) -> None:
-        say(f"Stopping after {signal_name}. A second signal ends the process at once.", console)
+        warning = f"Stopping after {signal_name}. A second signal ends the process at once."
+        say(warning, progress.console)
 
     async with open_store(job.store) as store:
         seal = job.keys.seal
@@ -251,11 +247,12 @@ async def _perform(job: _Job, progress: RunProgress, console: Console) -> Result
         )
         # A signal cancels only the run, so that the environment can close in an orderly way.
         async with job.loaded.opened_environment(checkpoints) as env:
-            with progress:
+            with progress.bar:
                 return await run_until_signal(lambda: job.effect.run(env), on_signal=stopping)
 
 
-def _report(job: _Job, progress: RunProgress, end: _End, console: Console) -> None:
+def _report(job: _Job, progress: RunProgress, end: _End) -> None:
+    console = progress.console
     if end.message is not None:
         say(end.message, console)
     counts = f"{progress.completed} steps run, {progress.skipped} skipped (done before)"
@@ -303,6 +300,7 @@ class RunProgress:
         completed: steps that this process completed.
         skipped: steps whose recorded output was used.
         total: how many steps the run has, once the step `sized_by` has returned the list of its items.
+        bar: enter it while the run is driven.
     """
 
     def __init__(self, console: Console, *, sized_by: str | None = None) -> None:
@@ -313,7 +311,7 @@ class RunProgress:
         self.total: int | None = None
         self._began = time.monotonic()
         self._printed_at = self._began
-        self._bar = Progress(
+        self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             TaskProgressColumn(),
@@ -323,7 +321,7 @@ class RunProgress:
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("steps", total=None, rate="")
+        self._task = self.bar.add_task("steps", total=None, rate="")
 
     def notify(self, event: CheckpointEvent) -> None:
         match event:
@@ -343,20 +341,8 @@ class RunProgress:
         now = time.monotonic()
         rate = f"{self.completed / max(now - self._began, 1e-9):.0f}/s"
         if self.console.is_terminal:
-            self._bar.update(self._task, completed=done, total=self.total, rate=rate)
+            self.bar.update(self._task, completed=done, total=self.total, rate=rate)
         elif now - self._printed_at >= _SECONDS_BETWEEN_LINES:
             self._printed_at = now
             of_total = f" of {self.total}" if self.total else ""
             say(f"{done}{of_total} steps done, {rate}", self.console)
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._bar.stop()

@@ -6,10 +6,8 @@ import dataclasses
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Annotated, TypedDict
 
 import orjson
-import typer
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
@@ -36,23 +34,6 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.values import Tree, encode_json
 from effectflow.workflows.progress import JobProgress, job_progress
-
-__all__ = [
-    "JsonOption",
-    "PlanTree",
-    "checkpoint_tree",
-    "escaped",
-    "plan_tree",
-    "print_json",
-    "say",
-    "show_checkpoint",
-    "show_history",
-    "show_plan",
-    "show_runs",
-    "show_verifications",
-]
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def escaped(text: str, *, keep: str = "") -> str:
@@ -218,69 +199,45 @@ def show_verifications(console: Console, verifications: Sequence[Verification]) 
     say(f"{runs} checked, {damaged} damaged", console)
 
 
-class PlanTree(TypedDict):
-    """What a resume would do, as plain data. Each step is given by its path.
-
-    Attributes:
-        start: the steps that a resume begins, in the order of their flows.
-        retry: those of them that were begun before.
-        skip: the steps whose recorded output is used.
-        recurs: the steps whose recorded failure ends the run again.
-        waiting: the sleeps that are not over.
-        unverified: pairs of a recorded step that a plan cannot reach, and the reason.
-        problem: why a resume would fail.
-        is_complete: whether the run is complete, so that a resume returns its recorded output.
-    """
-
-    start: list[str]
-    retry: list[str]
-    skip: list[str]
-    recurs: list[str]
-    waiting: list[str]
-    unverified: list[dict[str, str]]
-    problem: str | None
-    is_complete: bool
-
-
-def plan_tree(plan: ResumePlan) -> PlanTree:
+def plan_tree(plan: ResumePlan) -> dict[str, Tree]:
     """Return a plan as plain data."""
     return {
-        "start": list(plan.start),
-        "retry": list(plan.retry),
-        "skip": list(plan.skip),
-        "recurs": list(plan.recurs),
-        "waiting": list(plan.waiting),
+        "start": [*plan.start],
+        "retry": [*plan.retry],
+        "skip": [*plan.skip],
+        "recurs": [*plan.recurs],
+        "waiting": [*plan.waiting],
         "unverified": [{"step": one.step, "reason": one.reason} for one in plan.unverified],
         "problem": None if plan.problem is None else str(plan.problem),
         "is_complete": plan.is_complete,
     }
 
 
-def show_plan(console: Console, plan: PlanTree, workflow_name: str) -> None:
+def show_plan(console: Console, plan: ResumePlan, workflow_name: str) -> None:
     """Print what a resume would do."""
     for line in _plan_lines(plan, workflow_name):
         say(escaped(line), console)
 
 
-def _plan_lines(plan: PlanTree, workflow_name: str) -> Iterable[str]:
-    yield f"skip: {len(plan['skip'])} completed steps"
-    if plan["is_complete"]:
+def _plan_lines(plan: ResumePlan, workflow_name: str) -> Iterable[str]:
+    yield f"skip: {len(plan.skip)} completed steps"
+    if plan.is_complete:
         yield "start: nothing; the run is complete, and a resume returns its recorded output"
         return
-    for step in plan["start"]:
-        yield f"start: {step}{' (again)' if step in plan['retry'] else ''}"
-    for step in plan["waiting"]:
+    for step in plan.start:
+        yield f"start: {step}{' (again)' if step in plan.retry else ''}"
+    for step in plan.waiting:
         yield f"wait: {step}"
-    for step in plan["recurs"]:
+    for step in plan.recurs:
         yield (
             f"fails again: {step}; the run ends with its recorded failure, which a resume does not "
             "retry. To try again, start a new run with another id"
         )
-    for unverified in plan["unverified"]:
-        yield f"unverified: {unverified['step']} ({unverified['reason']})"
-    if plan["problem"] is not None:
-        yield f"problem: {plan['problem']}"
-    if not (plan["start"] or plan["waiting"] or plan["recurs"] or plan["problem"]):
+    for unverified in plan.unverified:
+        yield f"unverified: {unverified.step} ({unverified.reason})"
+    if plan.problem is not None:
+        yield f"problem: {plan.problem}"
+    if not (plan.start or plan.waiting or plan.recurs or plan.problem):
         yield f"start: unknown; only the code of {workflow_name} can tell: give it with --app"
 
 

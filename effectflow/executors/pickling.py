@@ -21,8 +21,6 @@ from weakref import WeakSet
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]  # it has none
 
-__all__ = ["dumps", "loads"]
-
 X = TypeVar("X", bound=BaseException)
 
 _Setter: TypeAlias = Callable[[type, Any], object]

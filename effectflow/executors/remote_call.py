@@ -23,17 +23,6 @@ from effectflow.effects.notes import add_note
 from effectflow.effects.scope import PLAIN, Scope, root_scope, running_step
 from effectflow.executors.pickling import dumps, loads
 
-__all__ = [
-    "answer",
-    "checked_factory",
-    "defect_reply",
-    "failure_reply",
-    "opened_environment",
-    "read_reply",
-    "write_call",
-    "write_factory",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class _Call:

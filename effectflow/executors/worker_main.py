@@ -26,8 +26,6 @@ from effectflow.effects.event_loop import CallSoon, call_soon_from_threads
 from effectflow.executors.pickling import loads
 from effectflow.executors.remote_call import answer, defect_reply, opened_environment
 
-__all__ = ["CANCEL", "FRAME_LENGTH", "Greeting", "frame", "main"]
-
 FRAME_LENGTH = struct.Struct(">Q")
 """The header of a frame: the length in bytes of the message that follows."""
 

@@ -16,8 +16,6 @@ from effectflow.checkpoint.delayed_saves import SaveRequest, save_request
 from effectflow.checkpoint.interruption import StopRequest, stop_request
 from effectflow.effects.event_loop import call_soon_from_threads
 
-__all__ = ["StoppedBySignal", "run_until_signal"]
-
 A = TypeVar("A")
 
 _STOP = (signal.SIGINT, signal.SIGTERM)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from effectflow.testing import store_conformance
-    from effectflow.testing.clock import TestClock
     from effectflow.testing.crash import crash_everywhere
+    from effectflow.testing.doubles import RecordingObserver, TestClock
     from effectflow.testing.faulty_store import (
         Busy,
         Call,
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         TakenOver,
         Unavailable,
     )
-    from effectflow.testing.recording import RecordingObserver
 
 __all__ = [
     "Busy",
@@ -41,11 +40,7 @@ __all__ = [
     "store_conformance",
 ]
 
-_MODULES = {
-    "RecordingObserver": "recording",
-    "TestClock": "clock",
-    "crash_everywhere": "crash",
-}
+_MODULES = {"RecordingObserver": "doubles", "TestClock": "doubles", "crash_everywhere": "crash"}
 """Where a name is from; from `faulty_store` if it is not here."""
 
 

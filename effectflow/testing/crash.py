@@ -14,11 +14,9 @@ from returns.result import Result
 
 from effectflow.checkpoint import Checkpoint, CheckpointStore, HasCheckpoints, read_checkpoint
 from effectflow.stores import MemoryStore
-from effectflow.testing.clock import TestClock
+from effectflow.testing.doubles import TestClock
 from effectflow.testing.faulty_store import CrashPoint, FaultyStore
 from effectflow.workflows import Workflow
-
-__all__ = ["crash_everywhere", "crash_points"]
 
 Env = TypeVar("Env", bound=HasCheckpoints)
 E = TypeVar("E")
@@ -29,9 +27,7 @@ _RUN = "crash-test"
 
 
 async def crash_everywhere(
-    workflow: Workflow[Env, E, Input, Out],
-    input: Input,
-    make_env: Callable[[CheckpointStore], Env],
+    workflow: Workflow[Env, E, Input, Out], input: Input, make_env: Callable[[CheckpointStore], Env]
 ) -> list[CrashPoint]:
     """Crash a workflow at every append, resume it each time, and compare with an uninterrupted run.
 
@@ -49,14 +45,16 @@ async def crash_everywhere(
     resumed run ended differently.
     """
     whole = FaultyStore(MemoryStore())
-    expected = _shown(await _live(workflow, input, make_env(whole)), await _end_of(whole))
+    expected = _shown(
+        await _live(workflow, input, make_env(whole)), await read_checkpoint(whole, _RUN)
+    )
     points = crash_points(whole)
     for point in points:
         store = FaultyStore(MemoryStore(), [point])
         with store.life():
             await _live(workflow, input, make_env(store))
         result = await _live(workflow, input, make_env(store))
-        found = _shown(result, await _end_of(store))
+        found = _shown(result, await read_checkpoint(store, _RUN))
         for what, value in expected.items():
             if found[what] != value:
                 raise AssertionError(
@@ -81,10 +79,6 @@ async def _live(
 ) -> Result[Out, object]:
     """Run one life of the process. A start with the same id and input continues the run."""
     return await _StoppedClock().run(workflow.start(input, run_id=_RUN), env)
-
-
-async def _end_of(store: CheckpointStore) -> Checkpoint:
-    return await read_checkpoint(store, _RUN)
 
 
 def _shown(result: Result[Any, Any], checkpoint: Checkpoint) -> dict[str, object]:

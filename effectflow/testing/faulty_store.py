@@ -37,20 +37,6 @@ from effectflow.checkpoint import (
 from effectflow.effects import Clock, SystemClock
 from effectflow.testing.forwarding import ForwardingStore
 
-__all__ = [
-    "Busy",
-    "Call",
-    "CrashPoint",
-    "Crashed",
-    "Fault",
-    "FaultyStore",
-    "Operation",
-    "SaveFails",
-    "Slow",
-    "TakenOver",
-    "Unavailable",
-]
-
 Operation: TypeAlias = Literal[
     "claim", "renew", "release", "append", "read", "info", "find", "delete"
 ]
@@ -208,13 +194,10 @@ class FaultyStore(ForwardingStore):
 
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
         for fault in self._note("renew", lease.run_id):
-            match fault:
-                case Slow(_, seconds):
-                    time.sleep(seconds)
-                case Unavailable():
-                    raise self._unavailable(fault)
-                case _:
-                    pass
+            if isinstance(fault, Slow):
+                time.sleep(fault.seconds)
+            elif isinstance(fault, Unavailable):
+                raise self._unavailable(fault)
         return super().renew(lease, seconds=seconds)
 
     async def release(self, lease: Lease) -> None:
@@ -231,28 +214,12 @@ class FaultyStore(ForwardingStore):
         release: bool = False,
     ) -> None:
         faults = await self._meet("append", lease.run_id)
-        for fault in faults:
-            match fault:
-                case TakenOver():
-                    await self._take_over(lease)
-                case SaveFails(is_durable=False):
-                    raise SaveFailed(lease.run_id, str(fault))
-                case CrashPoint(is_durable=False):
-                    self._die()
-                case _:
-                    pass
+        await self._strike(faults, lease, is_durable=False)
         await super().append(lease, bodies, after=after, summary=summary, release=release)
         if summary is not None and summary.status is RunStatus.COMPLETED:
             self.completed.add(lease.run_id)
         self._check()
-        for fault in faults:
-            match fault:
-                case SaveFails():
-                    raise SaveFailed(lease.run_id, str(fault))
-                case CrashPoint():
-                    self._die()
-                case _:
-                    pass
+        await self._strike(faults, lease, is_durable=True)
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         await self._meet("read", run_id)
@@ -274,13 +241,10 @@ class FaultyStore(ForwardingStore):
         """Note a call. Wait or raise as its faults say, and return them."""
         faults = self._note(operation, run_id)
         for fault in faults:
-            match fault:
-                case Slow(_, seconds):
-                    await self._clock.sleep(seconds)
-                case Unavailable():
-                    raise self._unavailable(fault)
-                case _:
-                    pass
+            if isinstance(fault, Slow):
+                await self._clock.sleep(fault.seconds)
+            elif isinstance(fault, Unavailable):
+                raise self._unavailable(fault)
         return faults
 
     def _note(self, operation: Operation, run_id: str | None) -> list[Fault]:
@@ -302,9 +266,16 @@ class FaultyStore(ForwardingStore):
         if self._is_dead:
             raise Crashed
 
-    async def _take_over(self, lease: Lease) -> None:
-        await self.store.release(lease)
-        await self.store.claim(lease.run_id, owner="the new owner", seconds=0)
+    async def _strike(self, faults: list[Fault], lease: Lease, *, is_durable: bool) -> None:
+        """Let those faults happen that precede the effect of an append, or those that follow it."""
+        for fault in faults:
+            if isinstance(fault, TakenOver) and not is_durable:
+                await self.store.release(lease)
+                await self.store.claim(lease.run_id, owner="the new owner", seconds=0)
+            elif isinstance(fault, SaveFails) and fault.is_durable is is_durable:
+                raise SaveFailed(lease.run_id, str(fault))
+            elif isinstance(fault, CrashPoint) and fault.is_durable is is_durable:
+                self._die()
 
     def _die(self) -> NoReturn:
         self._is_dead = True

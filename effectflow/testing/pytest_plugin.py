@@ -34,9 +34,9 @@ from _pytest.runner import runtestprotocol
 # Every test session loads this module, so it imports the rest where it is used.
 if TYPE_CHECKING:
     from effectflow.checkpoint import Checkpoints
-    from effectflow.testing.clock import TestClock
+    from effectflow.testing.doubles import TestClock
     from effectflow.testing.faulty_store import Fault, FaultyStore
-    from effectflow.testing.unused_effects import CreatedEffect
+    from effectflow.testing.pytest_checks import CreatedEffect
 
 __all__ = ["checkpoints", "test_clock"]
 
@@ -64,7 +64,7 @@ def checkpoints(request: pytest.FixtureRequest) -> Checkpoints:
 @pytest.fixture
 def test_clock() -> TestClock:
     """Return a `TestClock`: run an effect on it with `await test_clock.run(effect, env)`."""
-    from effectflow.testing.clock import TestClock
+    from effectflow.testing.doubles import TestClock
 
     return TestClock()
 
@@ -86,29 +86,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the markers known, and turn the checks on."""
+    """Make the markers known, and register the checks."""
     config.addinivalue_line(
         "markers",
         f"{_MARKER}: run the test once for each append to `checkpoints`, crashed before it or after "
         "it, and then again like a restarted process (effectflow)",
     )
     config.addinivalue_line(
-        "markers",
-        f"{_ALLOW_UNUSED}: let the test create effects that it does not run (effectflow)",
+        "markers", f"{_ALLOW_UNUSED}: let the test create effects that it does not run (effectflow)"
     )
-    finds_unused = config.getini(_UNUSED_EFFECTS)
-    finds_changed = config.getini(_CHANGED_ARGUMENTS)
-    if finds_unused or finds_changed:
-        checks = _Checks(finds_unused=finds_unused, finds_changed=finds_changed)
-        config.pluginmanager.register(checks, "effectflow_checks")
+    config.pluginmanager.register(_Checks(), "effectflow_checks")
 
 
 class _Checks:
     """Watches what tests do with effects and steps."""
-
-    def __init__(self, *, finds_unused: bool, finds_changed: bool) -> None:
-        self._finds_unused = finds_unused
-        self._finds_changed = finds_changed
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -117,12 +108,13 @@ class _Checks:
             return (yield)
         with ExitStack() as watches:
             changed = unused = None
-            if self._finds_changed:
-                from effectflow.testing.changed_arguments import ChangedArguments
+            if item.config.getini(_CHANGED_ARGUMENTS):
+                from effectflow.testing.pytest_checks import ChangedArguments
 
                 changed = watches.enter_context(ChangedArguments())
-            if self._finds_unused and item.get_closest_marker(_ALLOW_UNUSED) is None:
-                from effectflow.testing.unused_effects import UnusedEffects
+            is_allowed = item.get_closest_marker(_ALLOW_UNUSED) is not None
+            if item.config.getini(_UNUSED_EFFECTS) and not is_allowed:
+                from effectflow.testing.pytest_checks import UnusedEffects
 
                 unused = watches.enter_context(UnusedEffects())
             try:
@@ -140,25 +132,17 @@ class _Checks:
 
 def _warn(never_run: Iterable[CreatedEffect]) -> list[str]:
     """Emit a `ResourceWarning` for each effect where it was created. Return the messages."""
+    messages: list[str] = []
     for created in never_run:
         with warnings.catch_warnings():
             # Python ignores this kind by default, and a filter may make an error of it.
             warnings.simplefilter("always", ResourceWarning)
-            warnings.warn_explicit(
-                f"{created.name} was created and never run",
-                ResourceWarning,
-                created.file,
-                created.line,
-            )
-    here = Path.cwd()
-    return [
-        f"{each.name}, created at {_relative(each.file, here)}:{each.line}, was never run"
-        for each in never_run
-    ]
-
-
-def _relative(file: str, here: Path) -> str:
-    return str(Path(file).relative_to(here)) if Path(file).is_relative_to(here) else file
+            message = f"{created.name} was created and never run"
+            warnings.warn_explicit(message, ResourceWarning, created.file, created.line)
+        path, here = Path(created.file), Path.cwd()
+        file = path.relative_to(here) if path.is_relative_to(here) else path
+        messages.append(f"{created.name}, created at {file}:{created.line}, was never run")
+    return messages
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -248,26 +232,22 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if store is None:
         return (yield)
     if not store.unmet:
-        return (yield from _whole(store))
+        from effectflow.testing.crash import crash_points
+
+        result = yield
+        if not crash_points(store):
+            pytest.fail(
+                "crash_everywhere: the test starts no run with the fixture `checkpoints` of "
+                "effectflow, so there is nothing to crash",
+                pytrace=False,
+            )
+        return result
     [point] = store.unmet
     try:
         return (yield from _crashed(item, store, point))
     except BaseException as raised:
         raised.add_note(f"crash_everywhere: crashed {point}, and started again")
         raise
-
-
-def _whole(store: FaultyStore) -> Generator[None, object, object]:
-    from effectflow.testing.crash import crash_points
-
-    result = yield
-    if not crash_points(store):
-        pytest.fail(
-            "crash_everywhere: the test starts no run with the fixture `checkpoints` of effectflow, "
-            "so there is nothing to crash",
-            pytrace=False,
-        )
-    return result
 
 
 def _crashed(

@@ -17,10 +17,10 @@ FILES = 120
 
 COUNTED = textwrap.dedent("""
     import os, time
-    from effectflow.cli import app_loader
+    from effectflow.cli import census
     from effectflow.cli.app import main
 
-    class Environment(app_loader.DemoEnvironment):
+    class Environment(census.CensusEnvironment):
         '''Logs each file after measuring it. Waits to be killed once enough files are logged.'''
 
         def measure(self, folder, name):
@@ -34,7 +34,7 @@ COUNTED = textwrap.dedent("""
                 time.sleep(60)
             return metrics
 
-    app_loader.DemoEnvironment = Environment
+    census.environment = Environment
     main()
 """)
 """The command line, with an environment that logs what it measures."""

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from effectflow.cli.render import PlanTree, show_plan
+from effectflow.checkpoint import CheckpointError, ResumePlan, Unverified
+from effectflow.cli.render import show_plan
 from tests.cli.conftest import Command
 
 SAGA = textwrap.dedent("""
@@ -77,16 +78,15 @@ def test_plan_reports_a_failure_that_recurs_and_what_to_do(
 
 
 def test_every_part_of_a_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    plan: PlanTree = {
-        "start": ["pay", "notify"],
-        "retry": ["pay"],
-        "skip": ["reserve"],
-        "recurs": ["audit"],
-        "waiting": ["sleep#2"],
-        "unverified": [{"step": "ship", "reason": "it follows an asynchronous effect"}],
-        "problem": "the outcome of step 'charge' is unknown",
-        "is_complete": False,
-    }
+    plan = ResumePlan(
+        start=("pay", "notify"),
+        retry=("pay",),
+        skip=("reserve",),
+        recurs=("audit",),
+        waiting=("sleep#2",),
+        unverified=(Unverified("ship", "it follows an asynchronous effect"),),
+        problem=CheckpointError("the outcome of step 'charge' is unknown"),
+    )
     show_plan(Console(), plan, "buy")
 
     fails = (
@@ -106,17 +106,7 @@ def test_every_part_of_a_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_next_step_that_only_the_code_knows_is_named_as_such(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    plan: PlanTree = {
-        "start": [],
-        "retry": [],
-        "skip": [],
-        "recurs": [],
-        "waiting": [],
-        "unverified": [],
-        "problem": None,
-        "is_complete": False,
-    }
-    show_plan(Console(), plan, "buy")
+    show_plan(Console(), ResumePlan(), "buy")
 
     assert "start: unknown; only the code of buy can tell" in capsys.readouterr().out
 

@@ -21,7 +21,7 @@ from returns.result import Failure, Result, Success
 from effectflow import Effect, from_async, par, par_all, par_traverse, pure
 from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.executors import DaskExecutor
-from effectflow.executors.dask_worker import answer_in
+from effectflow.executors.dask import answer_in
 from effectflow.executors.remote_call import read_reply
 from tests.executors.conftest import Scheduler, interrupted, on_both_backends, soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from effectflow.executors.worker_pool import WorkerPool
+from effectflow.executors.processes import WorkerPool
 from tests.executors.conftest import on_both_backends
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ class Worker:
 async def test_a_new_worker_answers_the_call_that_started_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("effectflow.executors.worker_pool.WorkerProcess", Worker)
+    monkeypatch.setattr("effectflow.executors.processes.WorkerProcess", Worker)
     Worker.started = anyio.Event()
     pool = WorkerPool(b"", limit=2, grace=1)
     replies: list[bytes] = []

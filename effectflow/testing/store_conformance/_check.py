@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Generic, TypeAlias, TypeVar
 
-from effectflow.checkpoint import (
-    CheckpointStore,
-    Lease,
-    Owner,
-    RunStatus,
-    RunSummary,
-)
+import anyio
 
+from effectflow.checkpoint import CheckpointStore, Lease, Owner, RunInfo, RunStatus, RunSummary
+
+T = TypeVar("T")
 X = TypeVar("X", bound=Exception)
 
 MakeStore: TypeAlias = Callable[[], CheckpointStore]
@@ -86,9 +83,32 @@ def summary_of(
     return RunSummary(workflow, "standard", "1", status, created_at)
 
 
+async def at_once(work: Callable[[T], Coroutine[object, object, None]], given: Iterable[T]) -> None:
+    """Do the same with each of these values, concurrently."""
+    async with anyio.create_task_group() as group:
+        for value in given:
+            group.start_soon(work, value)
+
+
 async def claimed(store: CheckpointStore, run_id: str = "r", seconds: float = 60) -> Lease:
     """Claim a run for a new owner."""
     return await store.claim(run_id, owner=str(Owner.new()), seconds=seconds)
+
+
+async def begun(
+    store: CheckpointStore, run_id: str = "r", *bodies: bytes, seconds: float = 60
+) -> Lease:
+    """Claim a run for a new owner and write its first entries, by default `b"1"`."""
+    lease = await claimed(store, run_id, seconds)
+    await store.append(lease, bodies or [b"1"], after=0, summary=summary_of())
+    return lease
+
+
+async def info_of(store: CheckpointStore, run_id: str = "r") -> RunInfo:
+    """Return what the store knows of a run that must exist."""
+    info = await store.info(run_id)
+    assert info is not None
+    return info
 
 
 async def written(store: CheckpointStore, run_id: str, *bodies: bytes) -> None:

@@ -1,20 +1,33 @@
-"""Append to a run, and read it."""
+"""Append to a run and read it: in order, many at once, and after the store is opened again."""
 
 from __future__ import annotations
 
 import time
+from functools import partial
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
 
 from effectflow.checkpoint import (
     CheckpointStore,
     LeaseLost,
+    Owner,
+    RunBusy,
     RunNotFound,
     RunStatus,
+    StoreUnavailable,
 )
 from effectflow.testing.store_conformance._check import (
+    MakeStore,
+    at_once,
+    begun,
     bodies_of,
     check,
+    check_reopening,
     claimed,
     fails,
+    info_of,
     summary_of,
     written,
 )
@@ -31,8 +44,7 @@ async def the_caller_owns_the_list_that_it_reads(store: CheckpointStore) -> None
 
 @check
 async def records_are_read_in_order(store: CheckpointStore) -> None:
-    lease = await claimed(store)
-    await store.append(lease, [b"1", b"2"], after=0, summary=summary_of())
+    lease = await begun(store, "r", b"1", b"2")
     await store.append(lease, [b"3"], after=2)
 
     records = await store.read("r")
@@ -69,11 +81,8 @@ async def the_first_append_needs_a_summary(store: CheckpointStore) -> None:
 
 
 @check
-async def an_append_at_the_wrong_position_writes_nothing(
-    store: CheckpointStore,
-) -> None:
-    lease = await claimed(store)
-    await store.append(lease, [b"1"], after=0, summary=summary_of())
+async def an_append_at_the_wrong_position_writes_nothing(store: CheckpointStore) -> None:
+    lease = await begun(store)
 
     for after in (0, 2):
         with fails(LeaseLost):
@@ -81,21 +90,18 @@ async def an_append_at_the_wrong_position_writes_nothing(
                 lease, [b"x", b"y"], after=after, summary=summary_of(RunStatus.FAILED)
             )
 
-    info = await store.info("r")
-    assert info is not None
+    info = await info_of(store)
     assert (info.length, info.summary) == (1, summary_of())
     assert await bodies_of(store) == [b"1"]
 
 
 @check
 async def an_append_can_replace_the_summary_and_release_the_lease(store: CheckpointStore) -> None:
-    lease = await claimed(store)
-    await store.append(lease, [b"1"], after=0, summary=summary_of())
+    lease = await begun(store)
     done = summary_of(RunStatus.COMPLETED)
     await store.append(lease, [b"2"], after=1, summary=done, release=True)
 
-    info = await store.info("r")
-    assert info is not None
+    info = await info_of(store)
     assert info.summary == done
     assert info.lease is None
     assert info.length == 2
@@ -104,12 +110,10 @@ async def an_append_can_replace_the_summary_and_release_the_lease(store: Checkpo
 
 @check
 async def an_append_without_records_can_change_the_summary(store: CheckpointStore) -> None:
-    lease = await claimed(store)
-    await store.append(lease, [b"1"], after=0, summary=summary_of())
+    lease = await begun(store)
     await store.append(lease, [], after=1, summary=summary_of(RunStatus.INTERRUPTED), release=True)
 
-    info = await store.info("r")
-    assert info is not None
+    info = await info_of(store)
     assert (info.summary.status, info.length) == (RunStatus.INTERRUPTED, 1)
 
 
@@ -119,8 +123,7 @@ async def large_and_unusual_bytes_survive(store: CheckpointStore) -> None:
     # Deeper than some JSON libraries support.
     deep = [b'{"a":' + b"[" * depth + b"]" * depth + b"}\nx" for depth in (*range(245, 260), 5000)]
     odd = [b"", b"\n", b"\0", b'{"a":1e5}\nx', b'{"a":1,"a":1}\nx', *deep, large]
-    lease = await claimed(store)
-    await store.append(lease, odd, after=0, summary=summary_of())
+    await begun(store, "r", *odd)
 
     assert await bodies_of(store) == odd
 
@@ -133,3 +136,193 @@ async def a_long_journal_is_read_completely(store: CheckpointStore) -> None:
     await store.append(lease, written[1:], after=1)
 
     assert await bodies_of(store) == written
+
+
+@check
+async def a_reader_sees_whole_appends(store: CheckpointStore) -> None:
+    """Each append has two records, and no read returns just one of them."""
+    lengths: list[int] = []
+
+    async def write() -> None:
+        lease = await claimed(store)
+        for number in range(50):
+            summary = summary_of() if number == 0 else None
+            await store.append(lease, [b"a", b"b"], after=number * 2, summary=summary)
+
+    async def read() -> None:
+        while not lengths or lengths[-1] < 100:
+            lengths.append(len(await store.read("r")))
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        group.start_soon(read)
+        await write()
+
+    assert all(length % 2 == 0 for length in lengths)
+
+
+@check
+async def two_hundred_runs_are_written_at_once(store: CheckpointStore) -> None:
+    async def drive(run_id: str) -> None:
+        lease = await begun(store, run_id, b"0")
+        for number in range(1, 5):
+            await store.append(lease, [str(number).encode()], after=number)
+        await store.release(lease)
+
+    await at_once(drive, [f"r{number}" for number in range(200)])
+
+    for number in range(200):
+        assert await bodies_of(store, f"r{number}") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@check
+async def a_refused_append_does_not_affect_concurrent_ones(store: CheckpointStore) -> None:
+    """They may be part of the same commit."""
+
+    async def drive(number: int) -> None:
+        lease = await claimed(store, f"r{number}")
+        if number % 3 == 0:
+            await store.append(lease, [b"1"], after=0, summary=summary_of())
+        elif number % 3 == 1:
+            with fails(LeaseLost):
+                await store.append(lease, [b"1"], after=5, summary=summary_of())
+        else:
+            with fails(ValueError):
+                await store.append(lease, [b"1"], after=0)
+
+    await at_once(drive, range(60))
+
+    found = {info.run_id for info in await store.find()}
+    assert found == {f"r{number}" for number in range(0, 60, 3)}
+
+
+@check
+async def one_of_many_concurrent_claims_wins(store: CheckpointStore) -> None:
+    outcomes: list[str] = []
+
+    async def try_to_claim(_: int) -> None:
+        try:
+            await claimed(store)
+            outcomes.append("won")
+        except RunBusy:
+            outcomes.append("busy")
+
+    await at_once(try_to_claim, range(50))
+
+    assert (outcomes.count("won"), outcomes.count("busy")) == (1, 49)
+
+
+@check
+async def one_of_many_concurrent_appends_wins(store: CheckpointStore) -> None:
+    lease = await begun(store, "r", b"0")
+    won: list[bytes] = []
+
+    async def append(body: bytes) -> None:
+        try:
+            await store.append(lease, [body], after=1)
+            won.append(body)
+        except LeaseLost:
+            pass
+
+    await at_once(append, [str(number).encode() for number in range(50)])
+
+    assert await bodies_of(store) == [b"0", *won]
+    assert len(won) == 1
+
+
+@check
+async def a_cancelled_append_is_settled_by_the_next_claim(store: CheckpointStore) -> None:
+    owner = str(Owner.new())
+    lease = await store.claim("r", owner=owner, seconds=60)
+    await store.append(lease, [b"first"], after=0, summary=summary_of())
+    for number in range(40):
+        length = len(await store.read("r"))
+        with anyio.move_on_after(number * 0.0001):
+            await store.append(lease, [b"%d" % number], after=length)
+        lease = await store.claim("r", owner=owner, seconds=60)
+        settled = await bodies_of(store)
+        await anyio.sleep(0.002)
+        assert await bodies_of(store) == settled
+        assert settled[length:] in ([], [b"%d" % number])
+
+
+@check_reopening
+async def records_survive_reopening(make: MakeStore) -> None:
+    async with make() as first:
+        lease = await begun(first, "r", b"1", b"2")
+        await first.release(lease)
+    async with make() as second:
+        assert await bodies_of(second) == [b"1", b"2"]
+        assert (await claimed(second)).fence > lease.fence
+
+
+@check_reopening
+async def two_stores_on_the_same_data_fence_each_other(make: MakeStore) -> None:
+    async with make() as one, make() as other:
+        lease = await begun(one)
+        assert await bodies_of(other) == [b"1"]
+        with fails(RunBusy):
+            await claimed(other)
+        await one.release(lease)
+        taken = await claimed(other)
+        with fails(LeaseLost):
+            await one.append(lease, [b"x"], after=1)
+        await other.append(taken, [b"2"], after=1)
+        assert await bodies_of(one) == [b"1", b"2"]
+
+
+@check
+async def a_store_entered_again_closes_at_the_last_exit(store: CheckpointStore) -> None:
+    async with store as again:
+        lease = await claimed(again)
+    await store.append(lease, [b"1"], after=0, summary=summary_of())
+    try:
+        async with store, store:
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+    assert await bodies_of(store) == [b"1"]
+
+
+@check_reopening
+async def tasks_that_enter_at_once_wait_until_the_store_is_open(make: MakeStore) -> None:
+    """And those that enter while it is closed wait, and open it again."""
+    store = make()
+
+    async def use(number: int) -> None:
+        async with store:
+            assert await store.read("unknown") == []
+            await anyio.sleep(number * 0.001)
+        async with store:
+            assert await store.read("unknown") == []
+
+    for _ in range(3):
+        await at_once(use, range(8))
+    with fails(StoreUnavailable):
+        await store.read("unknown")
+
+
+@check_reopening
+async def a_closed_store_can_be_opened_again(make: MakeStore) -> None:
+    store = make()
+    async with store:
+        lease = await begun(store)
+    async with store:
+        renewed = await anyio.to_thread.run_sync(partial(store.renew, lease, seconds=60))
+        await store.append(renewed, [b"2"], after=1)
+        assert await bodies_of(store) == [b"1", b"2"]
+
+
+@check_reopening
+async def a_store_that_is_not_open_raises(make: MakeStore) -> None:
+    closed, unopened = make(), make()
+    async with closed:
+        pass
+    for store in (closed, unopened):
+        try:
+            await store.read("r")
+        except Exception as error:
+            assert "open" in str(error), error  # noqa: PT017, pytest may not be installed
+        else:
+            raise AssertionError("a store that is not open was used")

@@ -1,9 +1,16 @@
-"""Find, name, keep and delete runs."""
+"""Hold runs by leases; find, name, keep and delete them."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
 import time
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -12,7 +19,9 @@ from effectflow.checkpoint import (
     Checkpoints,
     CheckpointStore,
     KeepsHistory,
+    Lease,
     LeaseLost,
+    Owner,
     RunBusy,
     RunNotFound,
     RunQuery,
@@ -21,14 +30,218 @@ from effectflow.checkpoint import (
 )
 from effectflow.effects import Do, Effect, ask, fail, pure, traverse
 from effectflow.testing.store_conformance._check import (
+    at_once,
+    begun,
     bodies_of,
     check,
     claimed,
     fails,
+    info_of,
     summary_of,
     written,
 )
 from effectflow.workflows import workflow
+
+
+@check
+async def a_stale_owner_cannot_write(store: CheckpointStore) -> None:
+    old = await begun(store, seconds=0)
+    new = await claimed(store)
+
+    assert new.fence > old.fence
+    with fails(LeaseLost):
+        await store.append(old, [b"x"], after=1)
+    with fails(LeaseLost):
+        store.renew(old, seconds=60)
+    await store.release(old)
+    await store.append(new, [b"2"], after=1)
+    assert await bodies_of(store) == [b"1", b"2"]
+
+
+@check
+async def an_expired_lease_writes_until_the_run_is_claimed(store: CheckpointStore) -> None:
+    lease = await begun(store, seconds=0)
+    store.renew(lease, seconds=60)
+
+    assert await bodies_of(store) == [b"1"]
+    with fails(RunBusy):
+        await claimed(store)
+
+
+@check
+async def a_held_run_is_busy_until_it_is_released(store: CheckpointStore) -> None:
+    lease = await claimed(store)
+    with fails(RunBusy) as caught:
+        await claimed(store)
+    assert caught.error.owner == lease.owner
+    assert 0 < caught.error.expires_in <= 60
+
+    await store.release(lease)
+    again = await claimed(store)
+    assert again.fence > lease.fence
+    with fails(LeaseLost):
+        await store.append(lease, [b"x"], after=0, summary=summary_of())
+
+
+@check
+async def an_owner_can_claim_a_run_that_it_holds(store: CheckpointStore) -> None:
+    """It does so if it does not know whether its first claim succeeded."""
+    owner = str(Owner.new())
+    first = await store.claim("r", owner=owner, seconds=60)
+    second = await store.claim("r", owner=owner, seconds=60)
+
+    assert second.fence > first.fence
+    with fails(LeaseLost):
+        await store.append(first, [b"x"], after=0, summary=summary_of())
+    with fails(LeaseLost):
+        store.renew(first, seconds=60)
+    await store.release(first)
+    await store.append(second, [b"1"], after=0, summary=summary_of())
+
+
+@check
+async def a_renewal_extends_the_lease(store: CheckpointStore) -> None:
+    lease = await claimed(store, seconds=0)
+    renewed = store.renew(lease, seconds=60)
+
+    assert renewed.expires_at > lease.expires_at
+    with fails(RunBusy):
+        await claimed(store)
+
+
+@check
+async def a_lease_is_renewed_while_the_event_loop_is_blocked(store: CheckpointStore) -> None:
+    """From another thread, as one that renews the leases of all runs does."""
+    expired = await claimed(store, seconds=0)
+    stale = await claimed(store, "taken", seconds=0)
+    await claimed(store, "taken")
+
+    with ThreadPoolExecutor(1) as pool:
+        renewed = pool.submit(partial(store.renew, expired, seconds=60)).result(timeout=30)
+        lost = pool.submit(partial(store.renew, stale, seconds=60)).exception(timeout=30)
+
+    assert (renewed.owner, renewed.fence) == (expired.owner, expired.fence)
+    assert renewed.expires_at > expired.expires_at
+    assert isinstance(lost, LeaseLost)
+    with fails(RunBusy):
+        await claimed(store)
+
+
+@check
+async def a_concurrent_renewal_never_undoes_a_takeover(store: CheckpointStore) -> None:
+    for number in range(10):
+        run_id = f"r{number}"
+        stale = await claimed(store, run_id, seconds=0)
+        renewing = threading.Event()
+
+        def renew_until_lost(stale: Lease = stale, renewing: threading.Event = renewing) -> bool:
+            try:
+                while True:
+                    store.renew(stale, seconds=0)
+                    renewing.set()
+            except LeaseLost:
+                return True
+
+        with ThreadPoolExecutor(1) as pool:
+            is_lost = pool.submit(renew_until_lost)
+            assert renewing.wait(timeout=30)
+            taken = await claimed(store, run_id)
+            assert is_lost.result(timeout=30)
+        await store.append(taken, [b"1"], after=0, summary=summary_of())
+
+
+ELSEWHERE = str(Owner(1, "elsewhere", "1", "1"))
+"""An owner on another host, where nothing tells whether it lives."""
+
+
+@check
+async def an_expired_lease_is_free(store: CheckpointStore) -> None:
+    await store.claim("r", owner=ELSEWHERE, seconds=0.3)
+    with fails(RunBusy):
+        await claimed(store)
+
+    await anyio.sleep(0.4)
+    await claimed(store)
+
+
+@check
+async def a_lease_from_a_slow_clock_is_free_and_then_fenced(store: CheckpointStore) -> None:
+    """By its own clock the owner still holds it, and may write until another owner claims the run."""
+    behind = await store.claim("r", owner=ELSEWHERE, seconds=-3600)
+    await store.append(behind, [b"1"], after=0, summary=summary_of())
+    assert [info.run_id for info in await store.find(RunQuery(resumable=True))] == ["r"]
+
+    taken = await claimed(store)
+    with fails(LeaseLost):
+        await store.append(behind, [b"x"], after=1)
+    with fails(LeaseLost):
+        store.renew(behind, seconds=3600)
+    await store.release(behind)
+    await store.append(taken, [b"2"], after=1)
+    with fails(RunBusy):
+        await claimed(store)
+    assert await bodies_of(store) == [b"1", b"2"]
+
+
+@check
+async def a_renewal_can_shorten_a_lease_from_a_fast_clock(store: CheckpointStore) -> None:
+    """A renewal counts from now, even if the lease then ends earlier."""
+    ahead = await store.claim("r", owner=ELSEWHERE, seconds=10**8)
+    await store.append(ahead, [b"1"], after=0, summary=summary_of())
+    with fails(RunBusy) as caught:
+        await claimed(store)
+    assert caught.error.expires_in > 10**7
+
+    renewed = store.renew(ahead, seconds=60)
+    assert renewed.expires_at < ahead.expires_at
+    with fails(RunBusy) as caught:
+        await store.delete("r")
+    assert 0 < caught.error.expires_in <= 60
+    again = await store.claim("r", owner=ELSEWHERE, seconds=0)
+    assert again.fence > ahead.fence
+    await claimed(store)
+
+
+@check
+async def a_run_whose_lease_has_expired_can_be_deleted(store: CheckpointStore) -> None:
+    stale = await begun(store, seconds=0)
+    await store.delete("r")
+
+    assert await store.info("r") is None
+    with fails(LeaseLost):
+        await store.append(stale, [b"x"], after=0, summary=summary_of())
+
+
+@check
+async def a_lease_of_a_dead_process_is_free_at_once(store: CheckpointStore) -> None:
+    async with _held_by_another_process(store, "r", "deleted"):
+        for run_id in ("r", "deleted"):
+            with fails(RunBusy):
+                await store.claim(run_id, owner=str(Owner.new()), seconds=60)
+        with fails(RunBusy):
+            await store.delete("deleted")
+
+    await claimed(store)
+    await store.delete("deleted")
+    assert [info.run_id for info in await store.find()] == ["r"]
+
+
+@asynccontextmanager
+async def _held_by_another_process(store: CheckpointStore, *run_ids: str) -> AsyncGenerator[None]:
+    """Write runs whose leases belong to another process, which is killed at the end."""
+    script = "from effectflow.checkpoint import Owner; print(Owner.new(), flush=True); input()"
+    child = subprocess.Popen(  # noqa: ASYNC220, it takes only milliseconds
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with child:
+        assert child.stdout is not None
+        owner = child.stdout.readline().strip()
+        for run_id in run_ids:
+            lease = await store.claim(run_id, owner=owner, seconds=3600)
+            await store.append(lease, [b"1"], after=0, summary=summary_of())
+        yield
+        child.kill()
+
 
 HOSTILE_RUN_IDS = (
     "",
@@ -103,9 +316,7 @@ async def pages_contain_every_run_once(store: CheckpointStore) -> None:
 async def each_run_is_found_once_while_others_are_added(store: CheckpointStore) -> None:
     """Even by a store that queries them in pieces."""
     there = {f"r{number:03}" for number in range(450)}
-    async with anyio.create_task_group() as group:
-        for run_id in there:
-            group.start_soon(written, store, run_id, b"x")
+    await at_once(lambda run_id: written(store, run_id, b"x"), there)
 
     searches = 0
 
@@ -128,11 +339,8 @@ async def each_run_is_found_once_while_others_are_added(store: CheckpointStore) 
 
 
 @check
-async def a_stale_owner_cannot_restore_a_deleted_run(
-    store: CheckpointStore,
-) -> None:
-    lease = await claimed(store)
-    await store.append(lease, [b"1"], after=0, summary=summary_of())
+async def a_stale_owner_cannot_restore_a_deleted_run(store: CheckpointStore) -> None:
+    lease = await begun(store)
     with fails(RunBusy):
         await store.delete("r")
     await store.release(lease)
@@ -154,8 +362,7 @@ async def hostile_run_ids_are_plain_names(store: CheckpointStore) -> None:
 
     for run_id in HOSTILE_RUN_IDS:
         assert await bodies_of(store, run_id) == [run_id.encode()]
-        info = await store.info(run_id)
-        assert info is not None
+        info = await info_of(store, run_id)
         assert info.run_id == run_id
     assert {info.run_id for info in await store.find()} == set(HOSTILE_RUN_IDS)
     for run_id in HOSTILE_RUN_IDS:
@@ -188,8 +395,7 @@ async def a_completed_run_is_deleted_unless_it_is_preserved(store: CheckpointSto
     checkpoints = Checkpoints(store, preserve=False)
     for _ in range(2):
         await _delivery.start(["a", "b"], run_id="r").run(_App(checkpoints, is_broken=True))
-        info = await store.info("r")
-        assert info is not None
+        info = await info_of(store)
         assert (info.summary.status, info.lease) == (RunStatus.FAILED, None)
 
         assert await _delivery.resume("r").run_or_raise(_App(checkpoints)) == ["a", "b"]

@@ -6,23 +6,23 @@ files that the killed run had not measured yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Never, Protocol
+from typing import Never
 
 from effectflow import Checkpoints, Do, Effect, attempt, from_blocking, par_traverse, step, workflow
-from effectflow.cli.census.analysis import (
+from effectflow.cli.census_analysis import (
     Census,
     FileMetrics,
     NoSourceFiles,
     aggregate,
     discover,
+    measure,
     to_json,
     to_text,
 )
 
-__all__ = ["CensusEnvironment", "CensusJob", "census"]
+__all__ = ["CensusEnvironment", "CensusJob", "census", "environment"]
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,18 @@ class CensusJob:
     limit: int = 8
 
 
-class CensusEnvironment(Protocol):
+@dataclass(frozen=True)
+class CensusEnvironment:
     """What the workflow needs: checkpoints, and a function that measures one file."""
 
-    @property
-    def checkpoints(self) -> Checkpoints: ...
+    checkpoints: Checkpoints
 
-    @property
-    def measure(self) -> Callable[[Path, str], FileMetrics]: ...
+    def measure(self, folder: Path, name: str) -> FileMetrics:
+        return measure(folder, name)
+
+
+environment = CensusEnvironment
+"""Makes the environment of the workflows of this module: the commands look for this name."""
 
 
 @step

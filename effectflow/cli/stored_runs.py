@@ -1,8 +1,10 @@
-"""The commands that inspect runs: list, show, history, verify and plan. They change nothing."""
+"""The commands that read stored runs and copy them: list, show, history, verify, plan, export, import."""
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,39 +12,55 @@ from rich.console import Console
 
 from effectflow.checkpoint import (
     Checkpoint,
+    CheckpointError,
     Checkpoints,
     CheckpointStore,
+    CorruptCheckpoint,
     Entry,
+    ExportedRun,
     ResumePlan,
     RunInfo,
     RunQuery,
+    UnsupportedVersion,
     Verification,
+    export_run,
+    import_run,
     plan_resume,
     read_checkpoint,
     read_entries,
+    read_exported,
     verify_run,
+    write_exported,
 )
 from effectflow.checkpoint.entry_format import write_entry
 from effectflow.checkpoint.journal_reader import all_run_ids, run_not_found
 from effectflow.checkpoint.values import Tree
-from effectflow.cli.app_loader import AppOption, PlainEnvironment, workflow_of_run
-from effectflow.cli.census.pipeline import census
-from effectflow.cli.exits import BadUse, ExitCode
-from effectflow.cli.key_options import EncryptionKeysOption, KeyFileOption, read_keys
-from effectflow.cli.render import (
+from effectflow.cli.app_loader import PlainEnvironment, workflow_of_run
+from effectflow.cli.census import census
+from effectflow.cli.options import (
+    STORE,
+    AppOption,
+    BadUse,
+    EncryptionKeysOption,
+    ExitCode,
     JsonOption,
+    KeyFileOption,
+    StoreOption,
+    read_file,
+    read_keys,
+    with_store,
+)
+from effectflow.cli.render import (
     checkpoint_tree,
     plan_tree,
     print_json,
+    say,
     show_checkpoint,
     show_history,
     show_plan,
     show_runs,
     show_verifications,
 )
-from effectflow.cli.store_access import STORE, StoreOption, with_store
-
-__all__ = ["history", "list_runs", "plan", "show", "verify"]
 
 RunArgument = Annotated[
     str, typer.Argument(help="The id of the run, as `effectflow list` shows it.")
@@ -148,21 +166,21 @@ def verify(
 
     verifications = with_store(store, check)
     if as_json:
-        print_json([_verification_tree(one) for one in verifications])
+        print_json(
+            [
+                {
+                    "run_id": one.run_id,
+                    "entries": one.length,
+                    "good": one.good,
+                    "problem": None if one.problem is None else str(one.problem),
+                }
+                for one in verifications
+            ]
+        )
     else:
         show_verifications(Console(), verifications)
     if any(one.problem is not None for one in verifications):
         raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
-
-
-def _verification_tree(verification: Verification) -> Tree:
-    problem = verification.problem
-    return {
-        "run_id": verification.run_id,
-        "entries": verification.length,
-        "good": verification.good,
-        "problem": None if problem is None else str(problem),
-    }
 
 
 def plan(
@@ -190,8 +208,65 @@ def plan(
         return name, await effect.run_or_raise(env)
 
     workflow_name, made = with_store(store, make)
-    tree = plan_tree(made)
     if as_json:
-        print_json({"run_id": run_id, **tree})
+        print_json({"run_id": run_id, **plan_tree(made)})
     else:
-        show_plan(Console(), tree, workflow_name)
+        show_plan(Console(), made, workflow_name)
+
+
+def export_runs(
+    run_ids: Annotated[
+        list[str] | None, typer.Argument(help="The runs to export; by default all runs.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="The file to write; by default standard output.")
+    ] = None,
+    store: StoreOption = STORE,
+) -> None:
+    """Write runs as lines of JSON, which `import` reads into a store of any kind.
+
+    Skip runs that cannot be read, and name them at the end.
+    """
+    problems: list[CheckpointError] = []
+
+    async def export(opened: CheckpointStore) -> list[ExportedRun]:
+        runs: list[ExportedRun] = []
+        for run_id in run_ids or await all_run_ids(opened):
+            try:
+                runs.append(await export_run(opened, run_id))
+            except (CorruptCheckpoint, UnsupportedVersion) as error:
+                problems.append(error)
+        return runs
+
+    data = b"".join(line for run in with_store(store, export) for line in write_exported(run))
+    if output is None:
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+    else:
+        try:
+            output.write_bytes(data)
+        except OSError as error:
+            raise BadUse(f"cannot write {output}: {error.strerror}") from error
+    if problems:
+        reasons = "; ".join(map(str, problems))
+        say(f"effectflow: some runs were not exported: {reasons}", Console(stderr=True))
+        raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
+
+
+def import_runs(
+    source: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
+    store: StoreOption = STORE,
+    as_json: JsonOption = False,
+) -> None:
+    """Add exported runs to a store. Runs that the store already has stay as they are."""
+    lines = read_file(source, str(source)).splitlines()
+
+    async def load(opened: CheckpointStore) -> dict[str, bool]:
+        return {run.run_id: await import_run(opened, run) for run in read_exported(lines)}
+
+    imported = with_store(store, load, must_exist=False)
+    if as_json:
+        print_json(dict(imported))
+        return
+    for run_id, is_new in imported.items():
+        say(f"{run_id}: {'imported' if is_new else 'already in the store'}")

@@ -1,4 +1,4 @@
-"""Virtual time: an hour of back-off takes milliseconds, and is the same each time."""
+"""Test doubles: a clock with virtual time, and an observer that records events."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import anyio
 import anyio.lowlevel
 from returns.result import Result
 
+from effectflow.checkpoint import CheckpointEvent, Entry, EntryAppended, StepSkipped
 from effectflow.effects import Effect
-
-__all__ = ["TestClock"]
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -31,6 +30,8 @@ _FEW = 64
 
 class TestClock:
     """A clock that stands still until it is advanced, for asyncio and trio.
+
+    An hour of back-off takes milliseconds, and is the same each time.
 
     Either `run` an effect on it: whenever all tasks wait, it jumps to the next time that one waits for.
     Or pass it to `effect.run(env, clock=...)` and `advance` it. It does not wait for work that does not
@@ -143,3 +144,24 @@ class TestClock:
 async def _come_to_rest() -> None:
     for _ in range(_ROUNDS):
         await anyio.lowlevel.checkpoint()
+
+
+class RecordingObserver:
+    """Records every event, in order. Pass it to `Checkpoints(observers=...)`."""
+
+    def __init__(self) -> None:
+        self.events: list[CheckpointEvent] = []
+
+    def notify(self, event: CheckpointEvent) -> None:
+        """Remember the event."""
+        self.events.append(event)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The entries that were appended."""
+        return [event.entry for event in self.events if isinstance(event, EntryAppended)]
+
+    @property
+    def skipped(self) -> list[str]:
+        """The steps that were reached and not run, because their outcome was recorded."""
+        return [event.step for event in self.events if isinstance(event, StepSkipped)]

@@ -1,14 +1,6 @@
-"""Finds effects of steps and workflows that a test creates and never runs.
+"""The checks of the pytest plugin: effects that are never run, and steps that change their arguments.
 
-Such an effect is a bug like a coroutine that is never awaited. It is found when it is garbage: what is
-still referenced at the end of the test, by a list of a fixture or a module, may run later.
-
-An effect is used once it is run, or is part of one that is run. To avoid false alarms, an effect also
-counts as used once
-
-- a function of another effect refers to it (`a.fallback_to(b)`, `a.and_then(lambda _: b)`);
-- a failure, a defect or a cancellation passes, or an operator decides, or a `pytest.raises` block ends,
-  while it exists: that may be why it is not run.
+They replace functions of the library while a test runs, so production code pays nothing.
 """
 
 from __future__ import annotations
@@ -16,27 +8,144 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, is_dataclass
-from functools import partial
+from functools import partial, wraps
 from os.path import dirname, sep
 from types import CellType, FunctionType, MethodType
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import pytest
 
 import effectflow
+from effectflow.checkpoint.errors import NotSerializable
+from effectflow.checkpoint.step import StepDefinition
+from effectflow.checkpoint.values import render_arguments
 from effectflow.effects import Effect, nodes
-from effectflow.testing.watching import Watch
 from effectflow.workflows.workflow import Workflow
-
-__all__ = ["CreatedEffect", "UnusedEffects"]
 
 _LIBRARY = dirname(effectflow.__file__) + sep
 _MOST_OBJECTS = 10_000
 """How many objects are searched for effects."""
 
 _SEARCHED = (tuple, list, dict, set, frozenset, partial, CellType, MethodType, Effect)
+
+
+class _Watch(ABC):
+    """Replaces functions of the library, and restores them on exit.
+
+    What drives runs is imported and replaced with the first step or run of the test.
+    A test may run tests itself: then only the watch of the inner test takes note.
+    """
+
+    entered: ClassVar[list[_Watch]] = []
+
+    def __init__(self) -> None:
+        self._patches = pytest.MonkeyPatch()
+        self._has_steps = False
+
+    def __enter__(self) -> Self:
+        self.entered.append(self)
+        self.before(nodes.Step, "__init__", lambda _args, _more: self.begin())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patches.undo()
+        self.entered.remove(self)
+
+    def begin(self) -> None:
+        """Replace what only tests with steps or runs need."""
+        if not self._has_steps:
+            self._has_steps = True
+            self.replace_functions()
+
+    @abstractmethod
+    def replace_functions(self) -> None:
+        """Replace the functions of `begin`."""
+
+    def before(self, owner: Any, name: str, react: Callable[[Any, Any], object]) -> None:
+        """Call `react` with the tuple and the dict of the arguments of each call, before it."""
+
+        def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
+            def reacting(*args: Any, **kwargs: Any) -> Any:
+                __tracebackhide__ = True
+                react(args, kwargs)
+                return call(*args, **kwargs)
+
+            return reacting
+
+        self.around(owner, name, wrap)
+
+    def around(
+        self, owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
+        """Call `wrap(function)` instead of a function."""
+        function = getattr(owner, name)
+        wrapped = wrap(function)
+
+        @wraps(function)
+        def replaced(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            # Of the watches of this kind, only the one that was entered last takes note.
+            last = next(each for each in reversed(self.entered) if type(each) is type(self))
+            return (wrapped if last is self else function)(*args, **kwargs)
+
+        self._patches.setattr(owner, name, replaced)
+
+
+class ChangedArguments(_Watch):
+    """Finds steps that change their arguments, by digests before and after each attempt.
+
+    A resume that finds a step completed does not run it, so what it changed in an argument is seen only
+    by the life that ran it. A test with one life does not notice.
+
+    Attributes:
+        found: what changed, as messages.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def replace_functions(self) -> None:
+        from effectflow.checkpoint.run import Run
+
+        def attempt_of(run: Any, _flow: Any, _step: Any, path: str, number: int, *_: Any) -> str:
+            return f"step {path!r} of run {run.run_id!r}, attempt {number},"
+
+        def plain(definition: Any, *_: Any) -> str:
+            return f"step {definition.name!r}"
+
+        self.around(Run, "_attempt", partial(self._comparing, attempt_of))
+        self.around(StepDefinition, "execute_plainly", partial(self._comparing, plain))
+
+    def _comparing(self, name_of: Callable[..., str], execute: Any) -> Callable[..., Any]:
+        async def comparing(*args: Any) -> Any:
+            step = next(arg for arg in args if isinstance(arg, nodes.Step))
+            before = _arguments_of(step)
+            try:
+                return await execute(*args)
+            finally:
+                if before is not None:
+                    self._compare(before, _arguments_of(step), name_of(*args))
+
+        return comparing
+
+    def _compare(self, before: tuple[str, str], after: tuple[str, str] | None, name: str) -> None:
+        if after is None:
+            self.found.append(f"{name} changed its arguments: they cannot be encoded any more")
+        elif after[0] != before[0]:
+            was, now = render_arguments(before[1]), render_arguments(after[1])
+            self.found.append(f"{name} changed its arguments from {was} to {now}")
+
+
+def _arguments_of(step: nodes.Step) -> tuple[str, str] | None:
+    """Return the digest and the preview of a step's arguments; None without an encoding."""
+    try:
+        return None if step.arguments is None else step.arguments()
+    except NotSerializable:
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +183,19 @@ class _Performing:
         return nodes.itself, (self.f,)
 
 
-class UnusedEffects(Watch):
-    """Takes note of the effects that are created, and of those that are used."""
+class UnusedEffects(_Watch):
+    """Finds effects of steps and workflows that a test creates and never runs.
+
+    Such an effect is a bug like a coroutine that is never awaited. It is found when it is garbage: what
+    is still referenced at the end of the test, by a list of a fixture or a module, may run later.
+
+    An effect is used once it is run, or is part of one that is run. To avoid false alarms, an effect
+    also counts as used once
+
+    - a function of another effect refers to it (`a.fallback_to(b)`, `a.and_then(lambda _: b)`);
+    - a failure, a defect or a cancellation passes, or an operator decides, or a `pytest.raises` block
+      ends, while it exists: that may be why it is not run.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,13 +233,13 @@ class UnusedEffects(Watch):
 
         self.around(nodes.Perform, "__init__", self._creating_perform)
         for node in _WITH_FUNCTIONS:
-            self.before(node, "__init__", self._use_all_but_source)
+            self.before(node, "__init__", lambda args, _: self._use(args[2:]))
         for node in _WITHOUT_SOURCE:
-            self.before(node, "__init__", self._use_all)
+            self.before(node, "__init__", lambda args, more: self._use((args[1:], more)))
         for flow in (type(PLAIN), DurableFlow):
-            self.before(flow, "execute", self._use_step)
+            self.before(flow, "execute", lambda args, _: self._use(args[1]))
         for name in ("run", "__iter__"):
-            self.before(Effect, name, self._use_effect)
+            self.before(Effect, name, lambda args, _: self._use(args[0]))
         self.around(Effect, "run_or_raise", self._running)
         for name in ("_unwind", "_throw_failure", "declares"):
             self.before(interpreter, name, self._forget)
@@ -172,23 +292,11 @@ class UnusedEffects(Watch):
         self._pending[key] = created, weakref.ref(effect, die)
         return created
 
-    def _forget(self, *_: Any, **__: Any) -> None:
+    def _forget(self, *_: object) -> None:
         self._pending.clear()
 
     def _use(self, whole: object) -> None:
         self.mark_used(self._parts_of(whole))
-
-    def _use_effect(self, effect: object, *_: Any, **__: Any) -> None:
-        self._use(effect)
-
-    def _use_step(self, _flow: object, step: object, *_: Any, **__: Any) -> None:
-        self._use(step)
-
-    def _use_all(self, _effect: object, *parts: Any, **more: Any) -> None:
-        self._use((parts, more))
-
-    def _use_all_but_source(self, _effect: object, _source: object, *functions: Any) -> None:
-        self._use(functions)
 
     def _parts_of(self, whole: object) -> list[CreatedEffect]:
         """Return the effects that are not used yet and are part of something."""

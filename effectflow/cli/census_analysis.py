@@ -16,28 +16,11 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import decode_source
 from pathlib import Path
 from threading import Lock
 
 import orjson
-
-__all__ = [
-    "Census",
-    "ComplexFunction",
-    "Duplicates",
-    "FileMetrics",
-    "Finding",
-    "FunctionMetrics",
-    "LargeFile",
-    "ModuleUse",
-    "NoSourceFiles",
-    "Totals",
-    "aggregate",
-    "discover",
-    "measure",
-    "to_json",
-    "to_text",
-]
 
 _KEPT_FUNCTIONS = 5
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "node_modules"})
@@ -49,8 +32,9 @@ class NoSourceFiles(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FunctionMetrics:
-    """One function: its qualified name, first line and cyclomatic complexity."""
+    """One function: its file, qualified name, first line and cyclomatic complexity."""
 
+    file: str
     name: str
     line: int
     complexity: int
@@ -105,19 +89,27 @@ def discover(folder: Path) -> list[str]:
         folders[:] = [
             name for name in folders if name not in _SKIPPED_FOLDERS and not name.startswith(".")
         ]
-        found += [
-            _shown((Path(root) / name).relative_to(folder).as_posix())
-            for name in files
-            if name.endswith(".py")
-        ]
+        for name in files:
+            if name.endswith(".py"):
+                path = os.fsencode((Path(root) / name).relative_to(folder).as_posix())
+                # Bytes that are not UTF-8 are shown as `\xff`; `_path_of` reads them back.
+                found.append(path.decode("utf-8", "backslashreplace"))
     if not found:
         raise NoSourceFiles(f"found no Python file below {folder}: choose another folder")
     return sorted(found)
 
 
+def _path_of(folder: Path, name: str) -> Path:
+    """Return the path of a file that `discover` named."""
+    encoded = re.sub(
+        rb"\\x([89a-f][0-9a-f])", lambda byte: bytes.fromhex(byte[1].decode()), name.encode()
+    )
+    return folder / os.fsdecode(encoded)
+
+
 def measure(folder: Path, name: str) -> FileMetrics:
     """Return the measures of the file `name` below `folder`, or its `problem`."""
-    path = folder / _hidden(name)
+    path = _path_of(folder, name)
     if path.exists() and not path.is_file():
         return FileMetrics(name, problem="not a regular file")
     try:
@@ -126,12 +118,12 @@ def measure(folder: Path, name: str) -> FileMetrics:
         return FileMetrics(name, problem=f"cannot be read: {error.strerror}")
     sha256 = hashlib.sha256(data).hexdigest()
     try:
-        text = _decode(data)
+        text = decode_source(data)
         tree = _parse(text)
         lines, code, comments = _count_lines(text)
     except _UNPARSABLE as error:
         return FileMetrics(name, sha256, len(data), problem=_problem(error))
-    functions = sorted(_functions(tree), key=lambda found: (-found.complexity, found.line))
+    functions = sorted(_functions(name, tree), key=lambda found: (-found.complexity, found.line))
     nodes = list(ast.walk(tree))
     return FileMetrics(
         name,
@@ -148,36 +140,6 @@ def measure(folder: Path, name: str) -> FileMetrics:
     )
 
 
-def _shown(name: str) -> str:
-    r"""Return a file name as text, with bytes that are not UTF-8 written as `\xff`."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
-
-
-def _hidden(name: str) -> str:
-    """Return the file name that `_shown` wrote as text."""
-    encoded = re.sub(
-        rb"\\x([89a-f][0-9a-f])",
-        lambda escape: bytes.fromhex(escape[1].decode()),
-        name.encode(),
-    )
-    return os.fsdecode(encoded)
-
-
-_UNPARSABLE = (
-    SyntaxError,
-    ValueError,
-    LookupError,
-    RecursionError,
-    MemoryError,
-    tokenize.TokenError,
-)
-
-
-def _decode(data: bytes) -> str:
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-    return io.TextIOWrapper(io.BytesIO(data), encoding, newline=None).read()
-
-
 _PARSER = Lock()
 
 
@@ -188,6 +150,11 @@ def _parse(text: str) -> ast.Module:
         # The parser warns of odd escapes, which are the business of the file's author.
         warnings.simplefilter("ignore")
         return ast.parse(text)
+
+
+_LAYOUT = frozenset(
+    {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+)
 
 
 def _count_lines(text: str) -> tuple[int, int, int]:
@@ -203,69 +170,14 @@ def _count_lines(text: str) -> tuple[int, int, int]:
     return lines, len(code), len(comments - code)
 
 
-_LAYOUT = frozenset(
-    {
-        tokenize.NL,
-        tokenize.NEWLINE,
-        tokenize.INDENT,
-        tokenize.DEDENT,
-        tokenize.ENDMARKER,
-        tokenize.ENCODING,
-    }
+_UNPARSABLE = (
+    SyntaxError,
+    ValueError,
+    LookupError,
+    RecursionError,
+    MemoryError,
+    tokenize.TokenError,
 )
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def _functions(tree: ast.Module) -> Iterator[FunctionMetrics]:
-    """Yield every function. Its complexity excludes the functions nested in it."""
-    todo: list[tuple[ast.AST, str]] = [(tree, "")]
-    while todo:
-        node, prefix = todo.pop()
-        for child in ast.iter_child_nodes(node):
-            if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                todo.append((child, prefix))
-                continue
-            name = f"{prefix}{child.name}"
-            todo.append((child, f"{name}."))
-            if not isinstance(child, ast.ClassDef):
-                yield FunctionMetrics(name, child.lineno, 1 + _own_decisions(child))
-
-
-def _own_decisions(function: _Function) -> int:
-    count = 0
-    todo = list(ast.iter_child_nodes(function))
-    while todo:
-        node = todo.pop()
-        count += _decisions(node)
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            todo.extend(ast.iter_child_nodes(node))
-    return count
-
-
-def _decisions(node: ast.AST) -> int:
-    """Return how many paths a node adds to its function (McCabe, 1976)."""
-    match node:
-        case ast.If() | ast.For() | ast.AsyncFor() | ast.While() | ast.IfExp():
-            return 1
-        case ast.ExceptHandler() | ast.Assert():
-            return 1
-        case ast.BoolOp():
-            return len(node.values) - 1
-        case ast.comprehension():
-            return 1 + len(node.ifs)
-        case ast.match_case():
-            return 1
-        case _:
-            return 0
-
-
-def _imported(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name.partition(".")[0] for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        return ["."] if node.level else [(node.module or ".").partition(".")[0]]
-    return []
 
 
 def _problem(error: BaseException) -> str:
@@ -279,29 +191,56 @@ def _problem(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Sums over all files."""
-
-    files: int
-    bytes: int
-    lines: int
-    code: int
-    comments: int
-    blank: int
-    functions: int
-    classes: int
-    complexity: int
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-@dataclass(frozen=True, slots=True)
-class ComplexFunction:
-    """A function and its place."""
+def _functions(file: str, tree: ast.Module) -> Iterator[FunctionMetrics]:
+    """Yield every function. Its complexity excludes what is defined in it."""
+    todo: list[tuple[ast.AST, str]] = [(tree, "")]
+    while todo:
+        outer, prefix = todo.pop()
+        complexity = 1
+        inside = [*ast.iter_child_nodes(outer)]
+        while inside:
+            node = inside.pop()
+            if isinstance(node, _Definition):
+                todo.append((node, f"{prefix}{node.name}."))
+            else:
+                complexity += _decisions(node)
+                inside.extend(ast.iter_child_nodes(node))
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield FunctionMetrics(file, prefix[:-1], outer.lineno, complexity)
 
-    file: str
-    name: str
-    line: int
-    complexity: int
+
+def _decisions(node: ast.AST) -> int:
+    """Return how many paths a node adds to its function (McCabe, 1976)."""
+    match node:
+        case ast.BoolOp():
+            return len(node.values) - 1
+        case ast.comprehension():
+            return 1 + len(node.ifs)
+        case _:
+            return int(isinstance(node, _BRANCHES))
+
+
+_BRANCHES = (
+    ast.If,
+    ast.IfExp,
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.ExceptHandler,
+    ast.Assert,
+    ast.match_case,
+)
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name.partition(".")[0] for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return ["."] if node.level else [(node.module or ".").partition(".")[0]]
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +253,7 @@ class ModuleUse:
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Files with the same content."""
+    """Files with the same content, and the size of each in bytes."""
 
     sha256: str
     bytes: int
@@ -339,10 +278,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """The report as data."""
+    """The report as data. `totals` are sums over all files, by name."""
 
-    totals: Totals
-    most_complex: tuple[ComplexFunction, ...]
+    totals: dict[str, int]
+    most_complex: tuple[FunctionMetrics, ...]
     most_imported: tuple[ModuleUse, ...]
     largest: tuple[LargeFile, ...]
     duplicates: tuple[Duplicates, ...]
@@ -352,116 +291,79 @@ class Census:
 def aggregate(metrics: Iterable[FileMetrics]) -> Census:
     """Return the census of these files."""
     files = sorted(metrics, key=lambda file: file.name)
-    functions = [
-        ComplexFunction(file.name, found.name, found.line, found.complexity)
-        for file in files
-        for found in file.most_complex
-    ]
+    counted = ("lines", "code", "comments", "blank", "functions", "classes", "complexity")
+    totals = {name: sum(getattr(file, name) for file in files) for name in counted}
+    functions = [function for file in files for function in file.most_complex]
     functions.sort(key=lambda found: (-found.complexity, found.file, found.line, found.name))
     uses = Counter(module for file in files for module in file.imports if module != ".")
-    modules = [ModuleUse(module, count) for module, count in uses.items()]
-    modules.sort(key=lambda use: (-use.files, use.module))
+    modules = sorted(uses.items(), key=lambda use: (-use[1], use[0]))
     largest = sorted(files, key=lambda file: (-file.lines, file.name))
     return Census(
-        totals=_totals(files),
+        totals={"files": len(files), "bytes": sum(file.size for file in files), **totals},
         most_complex=tuple(functions[:20]),
-        most_imported=tuple(modules[:20]),
+        most_imported=tuple(ModuleUse(module, count) for module, count in modules[:20]),
         largest=tuple(LargeFile(file.name, file.lines) for file in largest[:10]),
         duplicates=_duplicates(files),
         findings=tuple(Finding(file.name, file.problem) for file in files if file.problem),
     )
 
 
-def _totals(files: Sequence[FileMetrics]) -> Totals:
-    return Totals(
-        files=len(files),
-        bytes=sum(file.size for file in files),
-        lines=sum(file.lines for file in files),
-        code=sum(file.code for file in files),
-        comments=sum(file.comments for file in files),
-        blank=sum(file.blank for file in files),
-        functions=sum(file.functions for file in files),
-        classes=sum(file.classes for file in files),
-        complexity=sum(file.complexity for file in files),
-    )
-
-
 def _duplicates(files: Sequence[FileMetrics]) -> tuple[Duplicates, ...]:
-    groups: dict[str, list[FileMetrics]] = {}
+    groups: dict[tuple[str, int], list[str]] = {}
     for file in files:
         if file.size:
-            groups.setdefault(file.sha256, []).append(file)
+            groups.setdefault((file.sha256, file.size), []).append(file.name)
     found = [
-        Duplicates(sha256, group[0].size, tuple(file.name for file in group))
-        for sha256, group in groups.items()
-        if len(group) > 1
+        Duplicates(sha256, size, tuple(names))
+        for (sha256, size), names in groups.items()
+        if len(names) > 1
     ]
     return tuple(sorted(found, key=lambda group: (-group.bytes, group.files)))
 
 
 def to_json(census: Census) -> bytes:
     """Return the census as JSON, with the same bytes for the same census."""
-    options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
-    return orjson.dumps(census, option=options)
+    return orjson.dumps(census, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def to_text(census: Census, folder_name: str) -> str:
     """Return the census as a report for people."""
-    totals = census.totals
-    sections = [
-        _section(
-            f"Python files below {folder_name}",
-            _columns(
-                (f"{count:,}", what)
-                for what, count in (
-                    ("files", totals.files),
-                    ("bytes", totals.bytes),
-                    ("lines", totals.lines),
-                    ("lines of code", totals.code),
-                    ("lines of comment", totals.comments),
-                    ("blank lines", totals.blank),
-                    ("functions", totals.functions),
-                    ("classes", totals.classes),
-                )
-            ),
-        ),
-        _section(
-            "Most complex functions",
-            _columns(
-                (str(found.complexity), f"{found.name}  {found.file}:{found.line}")
-                for found in census.most_complex
-            ),
-        ),
-        _section(
-            "Most imported modules (files)",
-            _columns((str(use.files), use.module) for use in census.most_imported),
-        ),
-        _section(
-            "Largest files (lines)",
-            _columns((f"{large.lines:,}", large.file) for large in census.largest),
-        ),
-        _section(
-            "Files with the same content",
-            [line for group in census.duplicates for line in _group(group.bytes, group.files)],
-        ),
-        _section(
-            "Files that could not be parsed",
-            [f"  {finding.file}: {finding.problem}" for finding in census.findings],
-        ),
+    labels = {"code": "lines of code", "comments": "lines of comment", "blank": "blank lines"}
+    totals = [
+        (count, labels.get(name, name))
+        for name, count in census.totals.items()
+        if name != "complexity"
     ]
-    return "\n\n".join(sections) + "\n"
+    functions = [
+        (found.complexity, f"{found.name}  {found.file}:{found.line}")
+        for found in census.most_complex
+    ]
+    sections = {
+        f"Python files below {folder_name}": _columns(totals),
+        "Most complex functions": _columns(functions),
+        "Most imported modules (files)": _columns(
+            [(use.files, use.module) for use in census.most_imported]
+        ),
+        "Largest files (lines)": _columns([(large.lines, large.file) for large in census.largest]),
+        "Files with the same content": [
+            line
+            for group in census.duplicates
+            for line in (f"  {group.bytes:,} bytes each:", *(f"    {name}" for name in group.files))
+        ],
+        "Files that could not be parsed": [
+            f"  {finding.file}: {finding.problem}" for finding in census.findings
+        ],
+    }
+    return (
+        "\n\n".join(
+            "\n".join([heading, "-" * len(heading), *(lines or ["  none"])])
+            for heading, lines in sections.items()
+        )
+        + "\n"
+    )
 
 
-def _section(heading: str, lines: Sequence[str]) -> str:
-    return "\n".join([heading, "-" * len(heading), *(lines or ["  none"])])
-
-
-def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
+def _columns(rows: Sequence[tuple[int, str]]) -> list[str]:
     """Return a line for each pair of a number and a text, with the numbers aligned at the right."""
-    pairs = list(rows)
-    width = max((len(number) for number, _ in pairs), default=0)
-    return [f"  {number:>{width}}  {what}" for number, what in pairs]
-
-
-def _group(size: int, files: Sequence[str]) -> list[str]:
-    return [f"  {size:,} bytes each:", *(f"    {name}" for name in files)]
+    width = max((len(f"{number:,}") for number, _ in rows), default=0)
+    return [f"  {number:>{width},}  {what}" for number, what in rows]

@@ -1,0 +1,172 @@
+"""The options that several commands share, and how commands end: exit codes and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import anyio
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from effectflow.checkpoint import CheckpointError, CheckpointStore, Encryption, RunNotFound, Seal
+from effectflow.cli.render import say
+from effectflow.stores import open_store
+
+A = TypeVar("A")
+
+STORE = "sqlite:///effectflow.db"
+"""The default of `StoreOption`."""
+
+StoreOption = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="EFFECTFLOW_STORE",
+        help="The store of the runs, such as sqlite:///runs.db.",
+    ),
+]
+AppOption = Annotated[
+    str | None,
+    typer.Option("--app", help="The MODULE or MODULE:WORKFLOW that defines the run's workflow."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+# Keys are never arguments, which other users could see.
+KeyFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        envvar="EFFECTFLOW_KEY_FILE",
+        help="A file with the key that signs entries.",
+        rich_help_panel="Keys",
+    ),
+]
+EncryptionKeysOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--encryption-keys",
+        envvar="EFFECTFLOW_ENCRYPTION_KEYS",
+        help="A file with one line `ID HEX` for each key. New entries use the last key.",
+        rich_help_panel="Keys",
+    ),
+]
+
+
+class ExitCode(IntEnum):
+    """The exit codes of all commands."""
+
+    DONE = 0
+    WORKFLOW_FAILED = 1
+    BAD_USE = 2
+    INTERRUPTED = 3
+    CHECKPOINT_ERROR = 4
+
+
+class BadUse(Exception):
+    """The user gave a command something that it cannot work with. The message says what to do."""
+
+
+class Commands(TyperGroup):
+    """A group of commands that ends with a message and an exit code where a command raises."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (BadUse, RunNotFound) as error:
+            code, message = ExitCode.BAD_USE, str(error)
+        except CheckpointError as error:
+            code, message = ExitCode.CHECKPOINT_ERROR, str(error)
+        say(f"effectflow: {message}", Console(stderr=True))
+        raise typer.Exit(code)
+
+
+def store_at(url: str) -> CheckpointStore:
+    """Return the store at a URL, not yet opened. Raise BadUse if the URL names no store."""
+    try:
+        return open_store(url)
+    except (ValueError, ModuleNotFoundError) as error:
+        raise BadUse(str(error)) from error
+
+
+def with_store(
+    url: str, use: Callable[[CheckpointStore], Awaitable[A]], *, must_exist: bool = True
+) -> A:
+    """Open the store at a URL and return `await use(store)`.
+
+    Raise BadUse if the store does not exist and `must_exist` is true.
+    """
+    store = store_at(url)
+    path = getattr(store, "path", None) or getattr(store, "directory", None)
+    if must_exist and isinstance(path, Path) and not path.exists():
+        raise BadUse(
+            f"there is no store {path}; `effectflow demo` and `effectflow run` create stores"
+        )
+
+    async def main() -> A:
+        async with store as opened:
+            return await use(opened)
+
+    return anyio.run(main)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of a command.
+
+    Attributes:
+        seal: signs, encrypts and checks entries with these keys.
+        options: the words that give another command the same keys.
+    """
+
+    seal: Seal
+    options: tuple[str, ...]
+
+
+def read_keys(key_file: Path | None, encryption_keys: Path | None) -> Keys:
+    """Return the keys in these files. Raise BadUse for a file that holds none."""
+    given = {"--key-file": key_file, "--encryption-keys": encryption_keys}
+    options = [word for name, path in given.items() if path for word in (name, str(path))]
+    seal = Seal(
+        key=None if key_file is None else _read_signing_key(key_file),
+        encryption=None if encryption_keys is None else _read_encryption(encryption_keys),
+    )
+    return Keys(seal, tuple(options))
+
+
+def _read_signing_key(path: Path) -> bytes:
+    """Return all bytes of a file, without the newline that ends a text file."""
+    key = read_file(path, f"the key file {path}")
+    if key.isascii():
+        key = key.rstrip(b"\r\n")
+    if len(key) < 16:
+        raise BadUse(f"the key in {path} has {len(key)} bytes; it needs at least 16")
+    return key
+
+
+def _read_encryption(path: Path) -> Encryption:
+    keys: dict[str, bytes] = {}
+    try:
+        for line in read_file(path, f"the key file {path}").decode().splitlines():
+            if line.strip():
+                name, digits = line.split()
+                keys[name] = bytes.fromhex(digits)
+        return Encryption(next(reversed(keys)), keys)
+    except (ValueError, StopIteration):
+        # The message must not quote the file, which may hold part of a key.
+        raise BadUse(
+            f"{path} should have one line `ID HEX` for each key of 16, 24 or 32 bytes"
+        ) from None
+    except ModuleNotFoundError as error:
+        raise BadUse(str(error)) from error
+
+
+def read_file(path: Path, what: str) -> bytes:
+    """Return the content of a file. Raise BadUse if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadUse(f"cannot read {what}: {error.strerror}") from error
