@@ -463,6 +463,8 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
     try:
         outcome = await _run_finalizer(frame, _exit_of(value), value, None, env, scope)
     except LeftToResume:
+        if scope.is_shielded:
+            raise
         # The run is being stopped. This wait raises its cancellation.
         return await anyio.sleep_forever()
     except Exception as defect:

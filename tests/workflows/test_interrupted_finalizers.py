@@ -109,6 +109,14 @@ def releasing_at_length(what: str) -> Do[App, Any, object]:
     return [used, (yield from use_nothing(what))]
 
 
+@workflow
+def releasing_in_two_steps(what: str) -> Do[App, Any, object]:
+    """The finalizer has a finalizer, whose step is left to the resume."""
+    held = yield from reserve(what)
+    finalizer = use_nothing("x").on_exit(release(held))
+    return (yield from use(held).on_exit(finalizer))
+
+
 @step
 def whole(what: str) -> Effect[App, Any, object]:
     """A step with steps of its own, which a resume skips."""
@@ -178,6 +186,7 @@ WORKFLOWS: list[AnyWorkflow] = [
     side_by_side,
     within_operators,
     releasing_at_length,
+    releasing_in_two_steps,
     within_a_step,
     child,
     child_of_a_holder,
