@@ -34,10 +34,16 @@ from effectflow.stores._atomic_files import (
     replace_link,
     write_whole,
 )
+from effectflow.stores._base import (
+    ReentrantStore,
+    check_current,
+    check_free,
+    check_length,
+    first_summary,
+    select,
+)
 from effectflow.stores._file_format import RunState
 from effectflow.stores._file_run import Mark, RunFolder, run_id_of
-from effectflow.stores._leases import check_current, check_free
-from effectflow.stores._lifecycle import ReentrantStore
 
 logger = logging.getLogger(__name__)
 
@@ -169,13 +175,9 @@ class FileStore(ReentrantStore, CheckpointStore):
         def append(folder: RunFolder) -> None:
             state = folder.state_of_driver(lease, after)
             check_current(lease, folder.lease(state))
-            length = 0 if state is None else state.length
-            if length != after:
-                raise LeaseLost(lease.run_id, f"its journal has {length} entries, not {after}")
+            check_length(lease, 0 if state is None else state.length, after=after)
             if state is None:
-                if summary is None:
-                    raise ValueError("the first append of a run needs a summary")
-                state = folder.create(summary)
+                state = folder.create(first_summary(summary))
                 replace_link(self._sessions / "latest", folder.path.name)
             folder.save(
                 state,
@@ -208,13 +210,10 @@ class FileStore(ReentrantStore, CheckpointStore):
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         def find() -> list[RunInfo]:
-            now = time.time()
             infos, damaged = self._all()
             for run_id, error in damaged.items():
                 logger.warning("skipping run %r: %s", run_id, error)
-            found = [info for info in infos if query.matches(info, now)]
-            found.sort(key=lambda info: (-info.summary.created_at, info.run_id))
-            return found[query.offset : query.offset + query.limit]
+            return select(infos, query, now=time.time())
 
         return await self._read(find)
 

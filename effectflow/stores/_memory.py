@@ -7,13 +7,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from types import TracebackType
 from typing import Self
 
-from effectflow.checkpoint.errors import LeaseLost, RunNotFound
+from effectflow.checkpoint.errors import RunNotFound
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunSummary
-from effectflow.stores._leases import check_current, check_free
+from effectflow.stores._base import (
+    check_current,
+    check_free,
+    check_length,
+    first_summary,
+    select,
+)
 
 
 @dataclass(slots=True)
@@ -76,13 +81,9 @@ class MemoryStore(CheckpointStore):
         with self._changing:
             check_current(lease, self._leases.get(lease.run_id))
             run = self._runs.get(lease.run_id)
-            length = 0 if run is None else len(run.bodies)
-            if length != after:
-                raise LeaseLost(lease.run_id, f"its journal has {length} entries, not {after}")
+            check_length(lease, 0 if run is None else len(run.bodies), after=after)
             if run is None:
-                if summary is None:
-                    raise ValueError("the first append of a run needs a summary")
-                run = self._runs[lease.run_id] = _Run(summary)
+                run = self._runs[lease.run_id] = _Run(first_summary(summary))
             run.bodies += map(bytes, bodies)
             run.times += [time.time()] * len(bodies)
             run.summary = summary or run.summary
@@ -104,11 +105,8 @@ class MemoryStore(CheckpointStore):
         return RunInfo(run_id, run.summary, run.times[-1], len(run.bodies), lease)
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
-        now = time.time()
         infos = [await self.info(run_id) for run_id in self._runs]
-        found = [info for info in infos if info is not None and query.matches(info, now)]
-        found.sort(key=lambda info: (-info.summary.created_at, info.run_id))
-        return found[query.offset : query.offset + query.limit]
+        return select((info for info in infos if info is not None), query, now=time.time())
 
     async def delete(self, run_id: str) -> None:
         with self._changing:
@@ -121,10 +119,5 @@ class MemoryStore(CheckpointStore):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         pass

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
@@ -16,28 +15,13 @@ from psycopg import conninfo, sql
 from psycopg.abc import PQGen
 from psycopg_pool import AsyncConnectionPool
 
-from effectflow.checkpoint.errors import (
-    CorruptCheckpoint,
-    LeaseLost,
-    RunNotFound,
-    StoreUnavailable,
-)
+from effectflow.checkpoint.errors import RunNotFound
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import (
-    CheckpointStore,
-    Record,
-    RunInfo,
-    RunQuery,
-    RunStatus,
-    RunSummary,
-)
-from effectflow.stores._leases import Holder, check_free, take_over_from_dead
-from effectflow.stores._lifecycle import ReentrantStore
+from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
+from effectflow.stores._base import check_free, readable, run_info, sql_conditions
 from effectflow.stores._postgres_schema import Queries, escaped, key_of, migrate, unescaped
 from effectflow.stores._postgres_writer import Append, PostgresWriter
-from effectflow.stores._servers import AsyncioBridge, Reconnect
-
-logger = logging.getLogger(__name__)
+from effectflow.stores._servers import Holder, ServerStore
 
 A = TypeVar("A")
 
@@ -47,7 +31,7 @@ _ROWS_PER_READ = 200
 _CONNECT_SECONDS = 10
 
 
-class PostgresStore(ReentrantStore, CheckpointStore):
+class PostgresStore(ServerStore):
     """Keeps runs in PostgreSQL. Needs the extra `effectflow[postgres]` (psycopg 3).
 
     A durable append is one round trip. Appends that are requested while another one is under way are
@@ -67,6 +51,7 @@ class PostgresStore(ReentrantStore, CheckpointStore):
     UnsupportedVersion if a newer effectflow migrated the schema.
     """
 
+    driver_error = psycopg.Error
     _pool: AsyncConnectionPool[Connection]
     _writer: PostgresWriter
 
@@ -80,17 +65,14 @@ class PostgresStore(ReentrantStore, CheckpointStore):
         reconnect_timeout: float = 15.0,
         renew_timeout: float = 5.0,
     ) -> None:
-        super().__init__()
+        super().__init__(reconnect_timeout=reconnect_timeout)
         self._parameters = _parsed(dsn)
         self._schema = schema
         self._pool_size = pool_size
         self._statement_timeout = statement_timeout
         self._queries = Queries(schema)
         self._rows = self._queries.rows
-        self._reconnect = Reconnect(self, seconds=reconnect_timeout, is_lost=_is_lost)
         self._renewals = _Renewals(self._parameters, self._queries, timeout=renew_timeout)
-        self._bridge = AsyncioBridge()
-        self._opened = AsyncExitStack()
 
     def __repr__(self) -> str:
         return f"PostgresStore(schema={self._schema!r})"
@@ -99,87 +81,59 @@ class PostgresStore(ReentrantStore, CheckpointStore):
     def durability(self) -> str:
         return "full"
 
-    # Opening and closing.
-
-    async def _open(self) -> None:
-        await self._bridge.open()
-        await self._bridge.call(self._open_pool)
-
-    async def _open_pool(self) -> None:
-        pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+    async def _connect(self) -> None:
+        self._opened.push_async_callback(to_thread.run_sync, self._renewals.close)
+        self._writer = PostgresWriter(self, self._queries, self._new_connection)
+        self._opened.push_async_callback(self._writer.close)
+        # The first one is not the pool's, because a pool does not say why it cannot connect.
+        await migrate(await self._writer.connection(), self._schema)
+        self._pool = AsyncConnectionPool(
             kwargs=self._parameters,
             configure=self._configure,
-            min_size=1,
-            max_size=self._pool_size + 1,
+            min_size=0,
+            max_size=self._pool_size,
             open=False,
-            timeout=self._reconnect.seconds,
+            timeout=self._reconnect_timeout,
         )
+        self._opened.push_async_callback(self._pool.close)
+        await self._pool.open()
+
+    async def _new_connection(self) -> Connection:
+        connection = await psycopg.AsyncConnection[Any].connect(**self._parameters)
         try:
-            # Without the pool at first, because a pool does not say why it cannot connect.
-            async with await psycopg.AsyncConnection[Any].connect(**self._parameters) as connection:
-                await self._configure(connection)
-                await migrate(connection, self._schema)
-            self._opened.push_async_callback(pool.close)
-            await pool.open(wait=True)
-        except psycopg.Error as error:
-            raise StoreUnavailable(repr(self), f"it cannot be opened: {error}") from error
-        self._pool = pool
-        self._writer = PostgresWriter(pool, self._queries, self._reconnect)
-        self._opened.push_async_callback(self._writer.close)
-        self._opened.push_async_callback(to_thread.run_sync, self._renewals.close)
+            await self._configure(connection)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
 
     async def _configure(self, connection: Connection) -> None:
         # Not through `options`, which would replace those of the connection string.
         await connection.execute(_set_timeout(self._statement_timeout))
 
-    async def _close(self) -> None:
-        try:
-            await self._bridge.call(self._opened.aclose)
-        finally:
-            await self._bridge.close()
+    async def _ask_claim(
+        self, run_id: str, owner: str, seconds: float, dead: int
+    ) -> Lease | Holder:
+        [row] = await self._query(
+            "SELECT owner, fence, expires_at, {schema}.now() FROM {schema}.claim(%s, %s, %s, %s)",
+            (key_of(run_id), owner, seconds, dead),
+        )
+        holder, fence, expires_at, now = row
+        if holder == owner:
+            return Lease(run_id, owner, fence, expires_at)
+        return Holder(holder, fence, expires_at - now)
 
-    # The contract of a store.
-
-    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        async def ask(connection: Connection, dead: int) -> Lease | Holder:
-            [row] = await self._rows(
-                connection,
-                "SELECT owner, fence, expires_at, {schema}.now() FROM {schema}.claim(%s, %s, %s, %s)",
-                (key_of(run_id), owner, seconds, dead),
-            )
-            holder, fence, expires_at, now = row
-            if holder == owner:
-                return Lease(run_id, owner, fence, expires_at)
-            return Holder(holder, fence, expires_at - now)
-
-        async def claim(connection: Connection) -> Lease:
-            return await take_over_from_dead(run_id, lambda dead: ask(connection, dead))
-
-        return await self._do(claim)
-
-    def renew(self, lease: Lease, *, seconds: float) -> Lease:
-        self._check_open(in_any_thread=True)
-        try:
-            rows = self._renewals.rows(
-                "UPDATE {schema}.leases SET expires_at = {schema}.now() + %s"
-                " WHERE key = %s AND fence = %s AND owner <> '' RETURNING expires_at",
-                (seconds, key_of(lease.run_id), lease.fence),
-            )
-        except psycopg.Error as error:
-            raise StoreUnavailable(repr(self), f"it did not renew a lease: {error}") from error
-        if not rows:
-            raise LeaseLost(lease.run_id, "another owner has claimed it, or it was released")
-        return Lease(lease.run_id, lease.owner, lease.fence, rows[0][0])
+    def _ask_renewal(self, lease: Lease, seconds: float) -> float | None:
+        rows = self._renewals.rows(
+            "UPDATE {schema}.leases SET expires_at = {schema}.now() + %s"
+            " WHERE key = %s AND fence = %s AND owner <> '' RETURNING expires_at",
+            (seconds, key_of(lease.run_id), lease.fence),
+        )
+        return rows[0][0] if rows else None
 
     async def release(self, lease: Lease) -> None:
-        async def release(connection: Connection) -> None:
-            await self._rows(
-                connection,
-                "SELECT {schema}.release(%s, %s)",
-                (key_of(lease.run_id), lease.fence),
-            )
-
-        await self._do(release)
+        key = key_of(lease.run_id)
+        await self._query("SELECT {schema}.release(%s, %s)", (key, lease.fence))
 
     async def append(
         self,
@@ -197,83 +151,60 @@ class PostgresStore(ReentrantStore, CheckpointStore):
                 Append(lease, [bytes(body) for body in bodies], after, summary, release)
             )
 
-        await self._bridge.call(submit)
+        await self._in_asyncio(submit)
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
-        async def read(connection: Connection) -> list[Record]:
-            rows = await self._rows(
-                connection,
-                "SELECT sequence, written_at, body FROM {schema}.entries JOIN {schema}.runs"
-                " ON run = number WHERE key = %s AND sequence > %s ORDER BY sequence",
-                (key_of(run_id), after),
-            )
-            return [Record(sequence, at, bytes(body)) for sequence, at, body in rows]
-
-        return await self._do(read)
+        rows = await self._query(
+            "SELECT sequence, written_at, body FROM {schema}.entries JOIN {schema}.runs"
+            " ON run = number WHERE key = %s AND sequence > %s ORDER BY sequence",
+            (key_of(run_id), after),
+        )
+        return [Record(sequence, at, bytes(body)) for sequence, at, body in rows]
 
     async def info(self, run_id: str) -> RunInfo | None:
-        async def info(connection: Connection) -> RunInfo | None:
-            rows = await self._rows(connection, f"{_INFO} WHERE runs.key = %s", (key_of(run_id),))
-            return _info(rows[0]) if rows else None
-
-        return await self._do(info)
+        rows = await self._query(f"{_INFO} WHERE runs.key = %s", (key_of(run_id),))
+        return _info(rows[0]) if rows else None
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
-        async def find(connection: Connection) -> list[RunInfo]:
-            conditions, parameters = _conditions(query)
-            statement = f"{_INFO} WHERE {conditions} AND {_BEHIND} LIMIT %s"
-            wanted = query.offset + query.limit
-            found: list[RunInfo] = []
-            created_at, run_id = math.inf, ""
-            while len(found) < wanted:
-                # From the last run on, and not by its position, since runs come and go in between.
-                behind = (created_at, created_at, run_id)
-                rows = await self._rows(
-                    connection, statement, (*parameters, *behind, _ROWS_PER_READ)
-                )
-                # SQL cannot tell whether an owner lives, so the paging is done here.
-                for row in rows:
-                    try:
-                        info = _info(row)
-                    except CorruptCheckpoint as error:
-                        logger.warning("skipping run %r: %s", error.run_id, error)
-                        continue
-                    if query.matches(info, row[_NOW_COLUMN]):
-                        found.append(info)
-                if len(rows) < _ROWS_PER_READ:
-                    break
-                created_at, run_id = rows[-1][_CREATED_AT_COLUMN], rows[-1][_RUN_ID_COLUMN]
-            return found[query.offset : wanted]
-
-        return await self._do(find)
+        workflow = None if query.workflow is None else escaped(query.workflow)
+        conditions, parameters = sql_conditions(replace(query, workflow=workflow), "%s")
+        statement = f"{_INFO} WHERE {conditions} AND {_BEHIND} LIMIT %s"
+        wanted = query.offset + query.limit
+        found: list[RunInfo] = []
+        created_at, run_id, has_more = math.inf, "", True
+        while has_more and len(found) < wanted:
+            # From the last run on, and not by its position, since runs come and go in between.
+            behind = (created_at, created_at, run_id)
+            rows = await self._query(statement, (*parameters, *behind, _ROWS_PER_READ))
+            # SQL cannot tell whether an owner lives, so the paging is done here.
+            for row in rows:
+                created_at, run_id, now = row[_CREATED_AT], row[_RUN_ID], row[_NOW]
+                found += [info for info in readable([row], _info) if query.matches(info, now)]
+            has_more = len(rows) == _ROWS_PER_READ
+        return found[query.offset : wanted]
 
     async def damaged_runs(self) -> list[str]:
         """Return the ids of the runs that `find` skips because they cannot be read."""
-
-        async def find(connection: Connection) -> list[str]:
-            rows = await self._rows(
-                connection,
-                "SELECT run_id FROM {schema}.runs WHERE status <> ALL(%s)"
-                ' ORDER BY run_id COLLATE "C"',
-                ([str(status) for status in RunStatus],),
-            )
-            return [unescaped(run_id) for (run_id,) in rows]
-
-        return await self._do(find)
+        rows = await self._query(
+            'SELECT run_id FROM {schema}.runs WHERE status <> ALL(%s) ORDER BY run_id COLLATE "C"',
+            ([str(status) for status in RunStatus],),
+        )
+        return [unescaped(run_id) for (run_id,) in rows]
 
     async def delete(self, run_id: str) -> None:
         key, number = (key_of(run_id),), None
 
         async def delete(connection: Connection) -> None:
             nonlocal number
+            rows = self._queries.rows
             async with connection.transaction():
-                held = await self._rows(
+                held = await rows(
                     connection,
                     "SELECT owner, fence, expires_at, {schema}.now() FROM {schema}.leases"
                     " WHERE key = %s FOR UPDATE",
                     key,
                 )
-                found = await self._rows(
+                found = await rows(
                     connection, "SELECT number FROM {schema}.runs WHERE key = %s", key
                 )
                 if number is not None and (not found or found[0] != number):
@@ -285,24 +216,31 @@ class PostgresStore(ReentrantStore, CheckpointStore):
                 for owner, fence, expires_at, now in held:
                     check_free(Lease(run_id, owner, fence, expires_at), now=now)
                 for statement in _DELETE:
-                    await self._rows(connection, statement, number)
+                    await rows(connection, statement, number)
 
         await self._do(delete)
 
     # How it talks to the server.
 
+    async def _query(self, statement: str, parameters: Sequence[Any]) -> list[Any]:
+        """Return the rows of a statement, which may be repeated after a lost connection."""
+        return await self._do(
+            lambda connection: self._queries.rows(connection, statement, parameters)
+        )
+
     async def _do(self, work: Callable[[Connection], Awaitable[A]]) -> A:
         """Return the result of `work`, which may be repeated after a lost connection."""
-        self._check_open()
 
         async def attempt() -> A:
             async with self._pool.connection() as connection:
                 return await work(connection)
 
-        try:
-            return await self._bridge.call(lambda: self._reconnect.ask(attempt))
-        except psycopg.Error as error:
-            raise StoreUnavailable(repr(self), f"it refused a statement: {error}") from error
+        return await self._ask(attempt)
+
+    @staticmethod
+    def is_lost(error: Exception) -> bool:
+        gave_up = psycopg.errors.QueryCanceled
+        return isinstance(error, psycopg.OperationalError) and not isinstance(error, gave_up)
 
 
 class _Renewals:
@@ -328,7 +266,7 @@ class _Renewals:
             try:
                 return self._attempt(statement, parameters, deadline)
             except psycopg.OperationalError as error:
-                if not _is_lost(error) or time.monotonic() >= deadline:
+                if not PostgresStore.is_lost(error) or time.monotonic() >= deadline:
                     raise
                 return self._attempt(statement, parameters, deadline)
         finally:
@@ -406,44 +344,12 @@ def _set_timeout(seconds: float) -> sql.Composed:
     return sql.SQL("SET statement_timeout = {}").format(round(seconds * 1000))
 
 
-def _is_lost(error: Exception) -> bool:
-    """Return whether the same request may succeed later."""
-    gave_up = psycopg.errors.QueryCanceled
-    return isinstance(error, psycopg.OperationalError) and not isinstance(error, gave_up)
-
-
-def _conditions(query: RunQuery) -> tuple[str, list[Any]]:
-    conditions, parameters = ["true"], list[Any]()
-    if query.workflow is not None:
-        conditions.append("workflow = %s")
-        parameters.append(escaped(query.workflow))
-    if query.statuses:
-        conditions.append("status = ANY(%s)")
-        parameters.append([str(status) for status in query.statuses])
-    if query.resumable:
-        conditions.append("status NOT IN ('completed', 'cancelled')")
-    if query.updated_before is not None:
-        conditions.append("newest.written_at < %s")
-        parameters.append(query.updated_before)
-    return " AND ".join(conditions), parameters
-
-
 def _info(row: Sequence[Any]) -> RunInfo:
-    run_id, workflow, kind, version, status, created_at, updated_at, length = row[:8]
-    owner, fence, expires_at = row[8:11]
-    run_id = unescaped(run_id)
-    lease = None if owner is None else Lease(run_id, owner, fence, expires_at)
-    summary = RunSummary(
-        unescaped(workflow),
-        kind,
-        unescaped(version),
-        RunStatus.stored(status, run_id),
-        created_at,
-    )
-    return RunInfo(run_id, summary, updated_at, length, lease)
+    run_id, workflow, kind, version, *rest = row[:_NOW]
+    return run_info(unescaped(run_id), unescaped(workflow), kind, unescaped(version), *rest)
 
 
-_RUN_ID_COLUMN, _CREATED_AT_COLUMN, _NOW_COLUMN = 0, 5, 11
+_RUN_ID, _CREATED_AT, _NOW = 0, 5, 11
 
 _INFO = """
     SELECT runs.run_id, workflow, kind, version, status, created_at, newest.written_at,

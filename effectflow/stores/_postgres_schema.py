@@ -204,16 +204,11 @@ class Queries:
     """Executes statements in which `{schema}` stands for the schema of a store."""
 
     def __init__(self, schema: str) -> None:
-        self._schema = sql.Identifier(schema)
-        self._texts: dict[str, bytes] = {}
+        self._schema = sql.Identifier(schema).as_string()
 
     def text(self, statement: str) -> bytes:
         """Return the statement as it is sent to the server."""
-        text = self._texts.get(statement)
-        if text is None:
-            composed = sql.SQL(statement).format(schema=self._schema)  # pyright: ignore[reportArgumentType]  # all are literals
-            text = self._texts[statement] = composed.as_bytes(None)
-        return text
+        return statement.replace("{schema}", self._schema).encode()
 
     async def rows(
         self, connection: AsyncConnection[Any], statement: str, parameters: Sequence[Any]

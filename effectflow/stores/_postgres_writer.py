@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool
 
-from effectflow.checkpoint.errors import LeaseLost, SaveFailed, StoreUnavailable
+from effectflow.checkpoint.errors import SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import RunSummary
 from effectflow.stores._postgres_schema import Queries, escaped, key_of
-from effectflow.stores._servers import Reconnect
+from effectflow.stores._servers import ServerStore, check_appended
 
 Connection: TypeAlias = psycopg.AsyncConnection[Any]
 
@@ -30,8 +29,8 @@ class Append:
     """An append that is queued or was sent.
 
     Attributes:
-        unanswered: how often it was sent without an answer; each time it may have been written.
-        done: resolved with its outcome.
+        is_unknown: whether it was sent without an answer, so that it may have been written.
+        answer: resolved with why the server refused it, or None once it is written.
     """
 
     lease: Lease
@@ -39,8 +38,8 @@ class Append:
     after: int
     summary: RunSummary | None
     release: bool
-    unanswered: int = 0
-    done: asyncio.Future[None] = field(
+    is_unknown: bool = False
+    answer: asyncio.Future[str | None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
@@ -48,29 +47,43 @@ class Append:
     def key(self) -> bytes:
         return key_of(self.lease.run_id)
 
-    def end(self, error: Exception | None = None) -> None:
-        """Resolve `done`, unless its waiter was cancelled."""
-        if self.done.done():
-            return
-        if error is None:
-            self.done.set_result(None)
-        else:
-            self.done.set_exception(error)
+    def row(self) -> tuple[Any, ...]:
+        """Return the parameters of the server's function `append`."""
+        summary = None
+        if self.summary is not None:
+            fields = {"run_id": self.lease.run_id, **asdict(self.summary)}
+            for name in ("run_id", "workflow", "version"):
+                fields[name] = escaped(fields[name])
+            summary = json.dumps(fields)
+        return self.key, self.lease.fence, self.after, self.release, summary, self.bodies
 
-    def fail(self, reason: str) -> None:
-        """Resolve `done` with SaveFailed."""
-        self.end(SaveFailed(self.lease.run_id, reason, is_unknown=self.unanswered > 0))
+    def end(self, refusal: str | None) -> None:
+        """Resolve `answer`, unless its waiter was cancelled."""
+        if not self.answer.done():
+            self.answer.set_result(refusal)
+
+    def fail(self, error: Exception) -> None:
+        """End the wait with an error."""
+        if isinstance(error, StoreUnavailable | psycopg.Error):
+            what = "" if isinstance(error, StoreUnavailable) else "the server refused it: "
+            reason = f"{what}{error}"
+            error = SaveFailed(self.lease.run_id, reason, is_unknown=self.is_unknown)
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
 
 class PostgresWriter:
     """Sends appends on its own connection; those that queue up meanwhile are sent together."""
 
     def __init__(
-        self, pool: AsyncConnectionPool[Connection], queries: Queries, reconnect: Reconnect
+        self,
+        store: ServerStore,
+        queries: Queries,
+        connect: Callable[[], Awaitable[Connection]],
     ) -> None:
-        self._pool = pool
+        self._store = store
         self._queries = queries
-        self._reconnect = reconnect
+        self._connect = connect
         self._own: Connection | None = None
         self._waiting: list[Append] = []
         self._has_waiting = asyncio.Event()
@@ -81,22 +94,28 @@ class PostgresWriter:
         """Send this append with the next batch. Raise SaveFailed, LeaseLost or ValueError."""
         self._waiting.append(append)
         self._has_waiting.set()
-        await append.done
+        check_appended(append.lease.run_id, await append.answer)
+
+    async def connection(self) -> Connection:
+        """Return the writer's own connection, or a new one if it was lost."""
+        if self._own is None or self._own.closed:
+            self._own = await self._connect()
+        return self._own
 
     async def close(self) -> None:
-        """Send all queued appends, and return the connection to the pool."""
+        """Send all queued appends, and close the connection."""
         self._is_closing = True
         self._has_waiting.set()
         await self._task
         if self._own is not None:
-            await self._pool.putconn(self._own)
+            await self._own.close()
 
     async def _work(self) -> None:
         while True:
             await self._has_waiting.wait()
             batch = self._next_batch()
             if batch:
-                await self._send(batch)
+                await self._deliver(batch)
             elif self._is_closing:
                 return
             else:
@@ -114,72 +133,56 @@ class PostgresWriter:
         del self._waiting[:count]
         return batch
 
-    async def _send(self, batch: Sequence[Append]) -> None:
-        try:
-            await self._deliver(batch)
-        except StoreUnavailable as error:
-            for append in batch:
-                append.fail(str(error))
-        except Exception as defect:
-            # Without this, their callers would wait for ever.
-            for append in batch:
-                append.end(defect)
-
     async def _deliver(self, batch: Sequence[Append]) -> None:
         try:
-            await self._reconnect.ask(lambda: self._attempt(batch))
-        except psycopg.Error as refusal:
-            if len(batch) == 1:
-                batch[0].fail(f"the server refused it: {refusal}")
+            await self._store.persist(lambda: self._attempt(batch))
+        except Exception as error:
+            if isinstance(error, psycopg.Error) and len(batch) > 1:
+                # One of them is the cause, such as a run whose lease another program has locked.
+                for append in batch:
+                    await self._deliver([append])
                 return
-            # One of them is the cause, such as a run whose lease another program has locked.
+            # Also a defect: without this, their callers would wait for ever.
             for append in batch:
-                await self._deliver([append])
+                append.fail(error)
 
     async def _attempt(self, batch: Sequence[Append]) -> None:
         """Send the appends that have no answer yet. Called again after a lost connection."""
-        connection = await self._connection()
+        connection = await self.connection()
         # All programs lock in the same order, so that they cannot deadlock.
-        todo = sorted((one for one in batch if not one.done.done()), key=lambda one: one.key)
-        problems = await self._ask(connection, todo)
-        for append, problem in zip(todo, problems, strict=True):
-            if problem is None:
-                append.end()
-            elif append.unanswered and await self._is_written(connection, append):
-                # An earlier request wrote it, and may have been under way until now.
-                append.end()
-            else:
-                append.end(_refusal(append, problem))
-
-    async def _ask(self, connection: Connection, todo: Sequence[Append]) -> list[str | None]:
-        """Return why each append was refused, or None for each that was written."""
-        for append in todo:
-            append.unanswered += 1
-        rows: list[Any] = []
+        todo = sorted((one for one in batch if not one.answer.done()), key=lambda one: one.key)
         try:
-            if len(todo) == 1:
-                rows = await self._queries.rows(connection, _APPEND, _row(todo[0]))
-            elif todo:
-                rows = await self._queries.rows(connection, _APPEND_ALL, _columns(todo))
+            refusals = await self._send(connection, todo)
         except psycopg.Error as error:
-            if not _is_answer(error):
-                raise
-            for append in todo:
-                append.unanswered -= 1
+            # An ERROR says that nothing was written. A FATAL error, or none, does not say so.
+            if error.diag.severity_nonlocalized != "ERROR":
+                for append in todo:
+                    append.is_unknown = True
             raise
-        for append in todo:
-            append.unanswered -= 1
-        return [problem for (problem,) in rows]
+        doubtful: list[tuple[Append, str]] = []
+        for append, refusal in zip(todo, refusals, strict=True):
+            if refusal is not None and append.is_unknown:
+                doubtful.append((append, refusal))
+            else:
+                append.end(refusal)
+        for append, refusal in doubtful:
+            # An earlier request may have written it, and may have been under way until now.
+            append.end(None if await self._is_written(connection, append) else refusal)
 
-    async def _connection(self) -> Connection:
-        """Return the writer's own connection, or a new one if it was lost."""
-        if self._own is not None:
-            if not self._own.closed:
-                return self._own
-            lost, self._own = self._own, None
-            await self._pool.putconn(lost)
-        self._own = await self._pool.getconn()
-        return self._own
+    async def _send(self, connection: Connection, todo: Sequence[Append]) -> list[str | None]:
+        """Return why each append was refused, or None for each that was written."""
+        rows: list[Any] = []
+        if len(todo) == 1:
+            rows = await self._queries.rows(connection, _APPEND, todo[0].row())
+        elif todo:
+            *columns, bodies = map(list, zip(*(append.row() for append in todo), strict=True))
+            lengths, joined = (
+                [len(part) for part in bodies],
+                [body for part in bodies for body in part],
+            )
+            parameters = *columns, lengths, joined
+            rows = await self._queries.rows(connection, _APPEND_ALL, parameters)
+        return [refusal for (refusal,) in rows]
 
     async def _is_written(self, connection: Connection, append: Append) -> bool:
         """Return whether an append whose answer was lost was written: only it has used its fence."""
@@ -208,40 +211,3 @@ _APPEND_ALL = """
     SELECT * FROM {schema}.append_all(%b::bytea[], %s::bigint[], %s::bigint[], %s::bool[],
                                       %s::text[]::jsonb[], %s::int[], %b::bytea[])
 """
-
-
-def _row(append: Append) -> tuple[Any, ...]:
-    summary, bodies = _summary_json(append), append.bodies
-    return append.key, append.lease.fence, append.after, append.release, summary, bodies
-
-
-def _columns(batch: Sequence[Append]) -> tuple[Any, ...]:
-    *columns, bodies = (list(column) for column in zip(*map(_row, batch), strict=True))
-    return *columns, [len(part) for part in bodies], [body for part in bodies for body in part]
-
-
-def _summary_json(append: Append) -> str | None:
-    summary = append.summary
-    if summary is None:
-        return None
-    return json.dumps(
-        {
-            "run_id": escaped(append.lease.run_id),
-            "workflow": escaped(summary.workflow),
-            "kind": summary.kind,
-            "version": escaped(summary.version),
-            "status": str(summary.status),
-            "created_at": summary.created_at,
-        }
-    )
-
-
-def _is_answer(error: psycopg.Error) -> bool:
-    """Return whether the server says that nothing was written. A FATAL error does not say so."""
-    return error.diag.severity_nonlocalized == "ERROR"
-
-
-def _refusal(append: Append, problem: str) -> Exception:
-    if problem == "no summary":
-        return ValueError("the first append of a run needs a summary")
-    return LeaseLost(append.lease.run_id, problem)

@@ -7,7 +7,7 @@ import json
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from dataclasses import asdict, fields
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 from uuid import uuid4
@@ -25,24 +25,15 @@ from redis.retry import Retry
 
 from effectflow.checkpoint.errors import (
     CorruptCheckpoint,
-    LeaseLost,
     RunNotFound,
     SaveFailed,
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import (
-    CheckpointStore,
-    Record,
-    RunInfo,
-    RunQuery,
-    RunStatus,
-    RunSummary,
-)
+from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
 from effectflow.stores import _redis_scripts as scripts
-from effectflow.stores._leases import Holder, take_over_from_dead
-from effectflow.stores._lifecycle import ReentrantStore
-from effectflow.stores._servers import AsyncioBridge, Reconnect
+from effectflow.stores._base import readable, run_info, select
+from effectflow.stores._servers import Holder, ServerStore, check_appended, take_over_from_dead
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +45,7 @@ Client: TypeAlias = Any
 _FIELDS_PER_COMMAND = 500
 
 
-class RedisStore(ReentrantStore, CheckpointStore):
+class RedisStore(ServerStore):
     """Keeps runs in Redis. Needs the extra `effectflow[redis]` (redis-py, hiredis).
 
     An append is one atomic script. A script that arrives twice, because its answer was lost, is
@@ -75,6 +66,7 @@ class RedisStore(ReentrantStore, CheckpointStore):
     Raise ValueError for a URL that cannot be parsed. Opening raises StoreUnavailable.
     """
 
+    driver_error = RedisError
     _client: Client
     _renewing: Any
 
@@ -87,14 +79,12 @@ class RedisStore(ReentrantStore, CheckpointStore):
         reconnect_timeout: float = 15.0,
         renew_timeout: float = 5.0,
     ) -> None:
-        super().__init__()
+        super().__init__(reconnect_timeout=reconnect_timeout)
         self._url = _checked(url)
         self._prefix = prefix
+        self._index = f"{prefix}:runs"
         self._timeout = timeout
         self._renew_timeout = renew_timeout
-        self._reconnect = Reconnect(self, seconds=reconnect_timeout, is_lost=_is_lost)
-        self._bridge = AsyncioBridge()
-        self._opened = AsyncExitStack()
         self._durability = "process"
 
     def __repr__(self) -> str:
@@ -105,83 +95,54 @@ class RedisStore(ReentrantStore, CheckpointStore):
         """What the server is configured to keep. It is known once the store is open."""
         return self._durability
 
-    # Opening and closing.
-
-    async def _open(self) -> None:
-        await self._bridge.open()
-        await self._bridge.call(self._connect)
-
     async def _connect(self) -> None:
+        # The store itself counts how often a request was sent.
+        never, timeout = AsyncRetry(NoBackoff(), 0), self._timeout
         self._client = cast(Any, redis.asyncio.Redis).from_url(
-            self._url,
-            socket_timeout=self._timeout,
-            socket_connect_timeout=self._timeout,
-            # The store itself counts how often a request was sent.
-            retry=AsyncRetry(NoBackoff(), 0),
+            self._url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=never
         )
         self._opened.push_async_callback(self._client.aclose)
         # It has two attempts, and connects when it is first used.
-        attempt = self._renew_timeout / 2
+        once, timeout = Retry(NoBackoff(), 1), self._renew_timeout / 2
         self._renewing = cast(Any, redis.Redis).from_url(
-            self._url,
-            socket_timeout=attempt,
-            socket_connect_timeout=attempt,
-            retry=Retry(NoBackoff(), 1),
+            self._url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=once
         )
         self._opened.push_async_callback(to_thread.run_sync, self._renewing.close)
-        try:
-            self._durability = await _durability_of(self._client)
-            evicting = await _evicting_policy_of(self._client)
-        except (RedisError, OSError) as error:
-            raise StoreUnavailable(repr(self), f"it cannot be opened: {error}") from error
+        self._durability = await _durability_of(self._client)
         if self._durability == "memory":
             logger.warning(
                 "the server of %r keeps nothing on disk, so its runs are lost when it ends; "
                 "set `appendonly yes` in its configuration",
                 self,
             )
-        if evicting is not None:
+        memory = await self._client.info("memory")
+        policy = str(memory.get("maxmemory_policy", ""))
+        # The other policies remove nothing, or only keys that expire.
+        if memory.get("maxmemory") and policy.startswith("allkeys"):
             logger.warning(
                 "the server of %r removes runs when its memory is full (maxmemory-policy %s); "
                 "set `maxmemory-policy noeviction` in its configuration",
                 self,
-                evicting,
+                policy,
             )
 
-    async def _close(self) -> None:
-        try:
-            await self._bridge.call(self._opened.aclose)
-        finally:
-            await self._bridge.close()
+    async def _ask_claim(
+        self, run_id: str, owner: str, seconds: float, dead: int
+    ) -> Lease | Holder:
+        answer = await self._run(scripts.CLAIM, run_id, owner, seconds, dead)
+        holder, fence = answer[0].decode(), int(answer[1])
+        expires_at, now = float(answer[2]), float(answer[3])
+        if holder == owner:
+            return Lease(run_id, owner, fence, expires_at)
+        return Holder(holder, fence, expires_at - now)
 
-    # The contract of a store.
-
-    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        async def ask(dead: int) -> Lease | Holder:
-            keys = [self._key(run_id)]
-            answer = await self._run(scripts.CLAIM, keys, owner, seconds, dead)
-            holder, fence = answer[0].decode(), int(answer[1])
-            expires_at, now = float(answer[2]), float(answer[3])
-            if holder == owner:
-                return Lease(run_id, owner, fence, expires_at)
-            return Holder(holder, fence, expires_at - now)
-
-        return await take_over_from_dead(run_id, ask)
-
-    def renew(self, lease: Lease, *, seconds: float) -> Lease:
-        self._check_open(in_any_thread=True)
-        try:
-            renew = self._renewing.register_script(scripts.RENEW)
-            expires_at = renew([self._key(lease.run_id)], [lease.owner, lease.fence, seconds])
-        except (RedisError, OSError) as error:
-            raise StoreUnavailable(repr(self), f"it did not renew a lease: {error}") from error
-        if expires_at is None:
-            raise LeaseLost(lease.run_id, "another owner has claimed it, or it was released")
-        return Lease(lease.run_id, lease.owner, lease.fence, float(expires_at))
+    def _ask_renewal(self, lease: Lease, seconds: float) -> float | None:
+        renew = self._renewing.register_script(scripts.RENEW)
+        expires_at = renew(self._keys(lease.run_id), [lease.owner, lease.fence, seconds])
+        return None if expires_at is None else float(expires_at)
 
     async def release(self, lease: Lease) -> None:
-        keys = [self._key(lease.run_id)]
-        await self._run(scripts.RELEASE, keys, lease.owner, lease.fence)
+        await self._run(scripts.RELEASE, lease.run_id, lease.owner, lease.fence)
 
     async def append(
         self,
@@ -192,7 +153,6 @@ class RedisStore(ReentrantStore, CheckpointStore):
         summary: RunSummary | None = None,
         release: bool = False,
     ) -> None:
-        keys = [self._key(lease.run_id), self._index]
         arguments = (
             lease.owner,
             lease.fence,
@@ -200,7 +160,7 @@ class RedisStore(ReentrantStore, CheckpointStore):
             int(release),
             lease.run_id,
             uuid4().bytes,
-            "" if summary is None else _summary_json(summary),
+            "" if summary is None else json.dumps(asdict(summary)),
             *bodies,
         )
         is_unknown = False
@@ -208,21 +168,17 @@ class RedisStore(ReentrantStore, CheckpointStore):
         async def ask(client: Client) -> Any:
             nonlocal is_unknown
             try:
-                return await _evaluate(client, scripts.APPEND, keys, arguments)
+                return await self._evaluate(client, scripts.APPEND, lease.run_id, arguments)
             except Exception as error:
-                is_unknown = is_unknown or (_is_lost(error) and not _is_refused(error))
+                is_unknown = is_unknown or (self.is_lost(error) and not _is_refused(error))
                 raise
 
         self._check_open()
         try:
-            problem = await self._do(ask)
+            refusal = await self._do(ask)
         except StoreUnavailable as error:
             raise SaveFailed(lease.run_id, str(error), is_unknown=is_unknown) from error
-        if problem is None:
-            return
-        if problem.decode() == "no summary":
-            raise ValueError("the first append of a run needs a summary")
-        raise LeaseLost(lease.run_id, problem.decode())
+        check_appended(lease.run_id, refusal and refusal.decode())
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         ask = partial(_entries, key=self._key(run_id), after=after)
@@ -242,18 +198,9 @@ class RedisStore(ReentrantStore, CheckpointStore):
         return _info(rows[0]) if rows else None
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
-        now = await self._now()
-        infos: list[RunInfo] = []
-        for row in await self._all_rows():
-            try:
-                info = _info(row)
-            except CorruptCheckpoint as error:
-                logger.warning("skipping run %r: %s", error.run_id, error)
-                continue
-            if query.matches(info, now):
-                infos.append(info)
-        infos.sort(key=lambda info: (-info.summary.created_at, info.run_id))
-        return infos[query.offset : query.offset + query.limit]
+        seconds, microseconds = await self._do(lambda client: client.time())
+        infos = readable(await self._all_rows(), _info)
+        return select(infos, query, now=seconds + microseconds / 1e6)
 
     async def damaged_runs(self) -> list[str]:
         """Return the ids of the runs that `find` skips because they cannot be read."""
@@ -269,8 +216,7 @@ class RedisStore(ReentrantStore, CheckpointStore):
         deletion = uuid4().bytes
 
         async def ask(dead: int) -> bool | Holder:
-            keys = [self._key(run_id)]
-            state, *held = await self._run(scripts.DELETE, keys, deletion, dead)
+            state, *held = await self._run(scripts.DELETE, run_id, deletion, dead)
             if state == b"held":
                 return Holder(held[0].decode(), int(held[1]), float(held[2]))
             return state == b"deleted"
@@ -283,25 +229,19 @@ class RedisStore(ReentrantStore, CheckpointStore):
 
     async def _sweep(self, run_id: str) -> None:
         """Remove what is left of a deleted run. No query returns it any more."""
-        keys = [self._key(run_id), self._index]
-        fields: list[bytes] = await self._do(lambda client: client.hkeys(keys[0]))
-        left = [field for field in fields if field not in scripts.LEFT]
+        there: list[bytes] = await self._do(lambda client: client.hkeys(self._key(run_id)))
+        left = [field for field in there if field not in scripts.LEFT]
         for start in range(0, len(left) + 1, _FIELDS_PER_COMMAND):
-            await self._run(scripts.SWEEP, keys, *left[start : start + _FIELDS_PER_COMMAND])
+            await self._run(scripts.SWEEP, run_id, *left[start : start + _FIELDS_PER_COMMAND])
 
     # How it talks to the server.
-
-    @property
-    def _index(self) -> str:
-        return f"{self._prefix}:runs"
 
     def _key(self, run_id: str) -> str:
         # A run id may be any text, and people look at keys.
         return f"{self._prefix}:run:{hashlib.sha256(run_id.encode()).hexdigest()}"
 
-    async def _now(self) -> float:
-        seconds, microseconds = await self._do(lambda client: client.time())
-        return seconds + microseconds / 1e6
+    def _keys(self, run_id: str) -> list[str]:
+        return [self._key(run_id), self._index]
 
     async def _all_rows(self) -> list[_Row]:
         keys: list[bytes] = await self._do(lambda client: client.hkeys(self._index))
@@ -322,21 +262,20 @@ class RedisStore(ReentrantStore, CheckpointStore):
         rows = [_Row(*row) for row in await self._do(ask)]
         return [row for row in rows if int(row.length or 0)]
 
-    async def _run(self, script: str, keys: list[str], *arguments: Any) -> Any:
-        return await self._do(lambda client: _evaluate(client, script, keys, arguments))
+    async def _run(self, script: str, run_id: str, *arguments: Any) -> Any:
+        return await self._do(lambda client: self._evaluate(client, script, run_id, arguments))
+
+    async def _evaluate(
+        self, client: Client, script: str, run_id: str, arguments: Sequence[Any]
+    ) -> Any:
+        return await client.register_script(script)(keys=self._keys(run_id), args=arguments)
 
     async def _do(self, ask: Callable[[Client], Awaitable[A]]) -> A:
-        self._check_open()
-        try:
-            return await self._bridge.call(lambda: self._reconnect.ask(lambda: ask(self._client)))
-        except RedisError as error:
-            raise StoreUnavailable(repr(self), f"it refused a command: {error}") from error
+        return await self._ask(lambda: ask(self._client))
 
-
-async def _evaluate(
-    client: Client, script: str, keys: Sequence[str], arguments: Sequence[Any]
-) -> Any:
-    return await client.register_script(script)(keys=keys, args=arguments)
+    @staticmethod
+    def is_lost(error: Exception) -> bool:
+        return isinstance(error, LostConnection | NoAnswer | OSError) or _is_busy(error)
 
 
 async def _entries(
@@ -363,36 +302,22 @@ class _Row(NamedTuple):
     expires: bytes | None
 
 
-def _summary_json(summary: RunSummary) -> str:
-    return json.dumps(
-        {
-            "workflow": summary.workflow,
-            "kind": summary.kind,
-            "version": summary.version,
-            "status": str(summary.status),
-            "created_at": summary.created_at,
-        }
-    )
-
-
 def _info(row: _Row) -> RunInfo:
     """Return one line about a run. Raise CorruptCheckpoint if it cannot be read."""
     run_id = row.id.decode()
-    held = None
-    if row.owner:
-        held = Lease(run_id, row.owner.decode(), int(row.fence or 0), float(row.expires or 0))
     try:
-        stored = json.loads(row.summary)
-        summary = RunSummary(
-            stored["workflow"],
-            stored["kind"],
-            stored["version"],
-            RunStatus.stored(stored["status"], run_id),
-            stored["created_at"],
+        summary = json.loads(row.summary)
+        return run_info(
+            run_id,
+            *(summary[field.name] for field in fields(RunSummary)),
+            updated_at=float(row.updated),
+            length=int(row.length),
+            owner=(row.owner or b"").decode(),
+            fence=int(row.fence or 0),
+            expires_at=float(row.expires or 0),
         )
     except (ValueError, LookupError, TypeError) as error:
         raise CorruptCheckpoint(run_id, f"its summary is damaged: {error}") from error
-    return RunInfo(run_id, summary, float(row.updated), int(row.length), held)
 
 
 def _checked(url: str) -> str:
@@ -429,20 +354,6 @@ async def _durability_of(client: Client) -> str:
         return "process"
     always = {"appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
     return "full" if settings == always else "process"
-
-
-async def _evicting_policy_of(client: Client) -> str | None:
-    """Return the policy by which the server removes keys when its memory is full, or None if it may not
-    remove those of runs."""
-    info = await client.info("memory")
-    policy = str(info.get("maxmemory_policy", ""))
-    # The other policies remove nothing, or only keys that expire.
-    return policy if info.get("maxmemory") and policy.startswith("allkeys") else None
-
-
-def _is_lost(error: Exception) -> bool:
-    """Return whether the same request may succeed later."""
-    return isinstance(error, LostConnection | NoAnswer | OSError) or _is_busy(error)
 
 
 def _is_refused(error: Exception) -> bool:

@@ -2,6 +2,7 @@
 
 A run is one hash. It contains the lease, the summary, and the entries by their numbers. Its `length` is
 the number of entries: fields with higher numbers do not count. The index has the keys of all runs.
+Each script receives both keys, KEYS[1] and KEYS[2].
 
 A server that is killed while it writes to its append-only file may leave only the first writes of a
 script there. It ignores them when it starts, but most versions keep them in the file and execute them at
@@ -41,7 +42,7 @@ _RUN = """
 CLAIM = (
     _RUN
     + """
-    -- KEYS: run.  ARGV: owner, seconds, fence of a dead owner.
+    -- ARGV: owner, seconds, fence of a dead owner.
     if not is_held or owner == ARGV[1] or fence == ARGV[3] then
         keep()
         owner, fence = ARGV[1], tostring(tonumber(fence) + 1)
@@ -55,7 +56,7 @@ CLAIM = (
 RENEW = (
     _RUN
     + """
-    -- KEYS: run.  ARGV: owner, fence, seconds.
+    -- ARGV: owner, fence, seconds.
     if owner ~= ARGV[1] or fence ~= ARGV[2] then
         return false
     end
@@ -69,7 +70,7 @@ RENEW = (
 RELEASE = (
     _RUN
     + """
-    -- KEYS: run.  ARGV: owner, fence.
+    -- ARGV: owner, fence.
     if owner == ARGV[1] and fence == ARGV[2] then
         keep()
         redis.call('HSET', KEYS[1], 'owner', '')
@@ -80,7 +81,6 @@ RELEASE = (
 APPEND = (
     _RUN
     + """
-    -- KEYS: run, index.
     -- ARGV: owner, fence, after, release, run id, id of this append, summary or '', bodies.
     local append = 'append ' .. ARGV[2]
     if redis.call('HGET', KEYS[1], append) == ARGV[6] then
@@ -121,7 +121,7 @@ APPEND = (
 DELETE = (
     _RUN
     + """
-    -- KEYS: run.  ARGV: id of this deletion, fence of a dead owner.
+    -- ARGV: id of this deletion, fence of a dead owner.
     if run[7] == ARGV[1] then
         -- Its answer was lost, and it was sent again. There may be a new run by now.
         return {'deleted'}
@@ -140,7 +140,7 @@ DELETE = (
 )
 
 SWEEP = """
-    -- KEYS: run, index.  ARGV: fields left by a deleted run. There may be a new run by now.
+    -- ARGV: fields left by a deleted run. There may be a new run by now.
     local length = tonumber(redis.call('HGET', KEYS[1], 'length') or '0')
     for _, field in ipairs(ARGV) do
         if (tonumber(field) or 1) > length then

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
+from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
-from effectflow.checkpoint.errors import (
-    CorruptCheckpoint,
-    LeaseLost,
-    RunNotFound,
-    SaveFailed,
-    StoreUnavailable,
-)
+from effectflow.checkpoint.errors import RunNotFound, SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import (
     CheckpointStore,
@@ -30,11 +25,17 @@ from effectflow.checkpoint.store import (
     RunSummary,
 )
 from effectflow.effects.event_loop import shielded
-from effectflow.stores._leases import check_current, check_free
-from effectflow.stores._lifecycle import ReentrantStore
+from effectflow.stores._base import (
+    ReentrantStore,
+    check_current,
+    check_free,
+    check_length,
+    first_summary,
+    readable,
+    run_info,
+    sql_conditions,
+)
 from effectflow.stores._sqlite_database import SqliteWriter, open_database
-
-logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
@@ -125,9 +126,8 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             ).fetchone()
             lease = Lease(run_id, owner, fence, now + seconds)
             database.execute(
-                "INSERT OR REPLACE INTO leases (run_id, owner, fence, expires_at)"
-                " VALUES (?, ?, ?, ?)",
-                (run_id, owner, lease.fence, lease.expires_at),
+                "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)",
+                (run_id, owner, fence, lease.expires_at),
             )
             return lease
 
@@ -136,7 +136,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
         def renew(database: sqlite3.Connection) -> Lease:
             check_current(lease, _lease(database, lease.run_id))
-            renewed = Lease(lease.run_id, lease.owner, lease.fence, time.time() + seconds)
+            renewed = replace(lease, expires_at=time.time() + seconds)
             database.execute(
                 "UPDATE leases SET expires_at = ? WHERE run_id = ?",
                 (renewed.expires_at, lease.run_id),
@@ -180,7 +180,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
     async def info(self, run_id: str) -> RunInfo | None:
         def read(database: sqlite3.Connection) -> RunInfo | None:
             row = database.execute(f"{_INFO} WHERE runs.run_id = ?", (run_id,)).fetchone()
-            return None if row is None else _info(row)
+            return None if row is None else run_info(*row)
 
         return await self._read(read)
 
@@ -258,36 +258,21 @@ def _append(
         (lease.run_id,),
     ).fetchone()
     check_current(lease, owner and Lease(lease.run_id, owner, fence, 0))
-    if (length or 0) != after:
-        raise LeaseLost(lease.run_id, f"its journal has {length or 0} entries, not {after}")
-    if summary is not None:
-        number = _put_summary(database, lease.run_id, summary)
-    elif number is None:
-        raise ValueError("the first append of a run needs a summary")
+    check_length(lease, length or 0, after=after)
+    if summary is not None or number is None:
+        new = first_summary(summary)
+        [number] = database.execute(
+            "INSERT INTO runs (run_id, workflow, kind, version, status, created_at)"
+            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET"
+            " workflow = excluded.workflow, kind = excluded.kind, version = excluded.version,"
+            " status = excluded.status, created_at = excluded.created_at RETURNING number",
+            (lease.run_id, new.workflow, new.kind, new.version, str(new.status), new.created_at),
+        ).fetchone()
     now = time.time()
     database.executemany(
         "INSERT INTO entries (run, sequence, written_at, body) VALUES (?, ?, ?, ?)",
         [(number, sequence, now, body) for sequence, body in enumerate(bodies, after + 1)],
     )
-
-
-def _put_summary(database: sqlite3.Connection, run_id: str, summary: RunSummary) -> int:
-    [number] = database.execute(
-        "INSERT INTO runs (run_id, workflow, kind, version, status, created_at)"
-        " VALUES (?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT (run_id) DO UPDATE SET workflow = excluded.workflow, kind = excluded.kind,"
-        " version = excluded.version, status = excluded.status, created_at = excluded.created_at"
-        " RETURNING number",
-        (
-            run_id,
-            summary.workflow,
-            summary.kind,
-            summary.version,
-            str(summary.status),
-            summary.created_at,
-        ),
-    ).fetchone()
-    return number
 
 
 def _read_records(database: sqlite3.Connection, run_id: str, after: int) -> list[Record]:
@@ -309,52 +294,11 @@ def _read_records(database: sqlite3.Connection, run_id: str, after: int) -> list
 
 
 def _find(database: sqlite3.Connection, query: RunQuery) -> list[RunInfo]:
-    conditions, parameters = ["1"], list[object]()
-    if query.workflow is not None:
-        conditions.append("workflow = ?")
-        parameters.append(query.workflow)
-    if query.statuses:
-        conditions.append(f"status IN ({', '.join('?' * len(query.statuses))})")
-        parameters += [str(status) for status in query.statuses]
-    if query.resumable:
-        conditions.append("status NOT IN ('completed', 'cancelled')")
-    if query.updated_before is not None:
-        conditions.append("newest.written_at < ?")
-        parameters.append(query.updated_before)
-    sql = f"{_INFO} WHERE {' AND '.join(conditions)} ORDER BY created_at DESC, runs.run_id"
-    wanted = query.offset + query.limit
+    conditions, parameters = sql_conditions(query, "?")
+    sql = f"{_INFO} WHERE {conditions} ORDER BY created_at DESC, runs.run_id"
     now = time.time()
-    found: list[RunInfo] = []
     with closing(database.execute(sql, parameters)) as cursor:
         # SQL cannot tell whether an owner lives, so the paging is done here.
-        for row in cursor:
-            if len(found) >= wanted:
-                break
-            try:
-                info = _info(row)
-            except CorruptCheckpoint as error:
-                logger.warning("skipping run %r: %s", error.run_id, error)
-                continue
-            if query.matches(info, now):
-                found.append(info)
-    return found[query.offset :]
-
-
-_InfoRow: TypeAlias = tuple[
-    str, str, str, str, str, float, float, int, str | None, int | None, float | None
-]
-
-
-def _info(row: _InfoRow) -> RunInfo:
-    run_id, workflow, kind, version, status, created_at, updated_at, length = row[:8]
-    owner, fence, expires_at = row[8:]
-    lease = None
-    if owner is not None and fence is not None and expires_at is not None:
-        lease = Lease(run_id, owner, fence, expires_at)
-    return RunInfo(
-        run_id,
-        RunSummary(workflow, kind, version, RunStatus.stored(status, run_id), created_at),
-        updated_at,
-        length,
-        lease,
-    )
+        infos = readable(cursor, lambda row: run_info(*row))
+        found = (info for info in infos if query.matches(info, now))
+        return list(islice(found, query.offset, query.offset + query.limit))

@@ -11,7 +11,8 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
@@ -85,26 +86,22 @@ def open_database(path: Path, durability: str) -> sqlite3.Connection:
     """
     try:
         make_folder(path.parent)
-        connection = sqlite3.connect(
-            path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
+        with ExitStack() as abandoned:
+            connection = sqlite3.connect(
+                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            abandoned.callback(connection.close)
+            _prepare(connection, path)
+            synchronous = "FULL" if durability == "full" else "NORMAL"
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
+            connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+            # SQLite syncs the names of the file and its log as well, but ignores a failure.
+            sync_folder(path.parent)
+            abandoned.pop_all()
+            return connection
     except (OSError, sqlite3.Error) as error:
-        raise StoreUnavailable(str(path), f"it cannot be opened: {error}") from error
-    try:
-        _prepare(connection, path)
-        synchronous = "FULL" if durability == "full" else "NORMAL"
-        connection.execute(f"PRAGMA synchronous = {synchronous}")
-        connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
-        # SQLite syncs the names of the file and its log as well, but ignores a failure.
-        sync_folder(path.parent)
-    except (OSError, sqlite3.Error) as error:
-        connection.close()
         raise StoreUnavailable(str(path), _explain(error)) from error
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
@@ -126,14 +123,11 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 def _is_store(connection: sqlite3.Connection, path: Path) -> bool:
     """Return whether the file is a store, or False if it is empty. Raise if it is something else."""
     # One transaction, since another process may be creating the store right now.
-    connection.execute("BEGIN")
-    try:
+    with connection:
+        connection.execute("BEGIN")
         [application] = connection.execute("PRAGMA application_id").fetchone()
         [version] = connection.execute("PRAGMA user_version").fetchone()
         [tables] = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
     if application == 0 and tables == 0:
         return False
     if application != _APPLICATION_ID:
@@ -159,20 +153,14 @@ def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _create(connection: sqlite3.Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
         [tables] = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if tables == 0:
             for statement in _SCHEMA.split(";"):
-                if statement.strip():
-                    connection.execute(statement)
+                connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 class _BlockedThread:
@@ -187,22 +175,15 @@ class _BlockedThread:
         callback(*arguments)
 
 
+@dataclass(slots=True, eq=False)
 class _Request:
     """Work for the next transaction, and how to tell its caller that it is done."""
 
-    __slots__ = ("done", "error", "perform", "result", "run_id")
-
-    def __init__(
-        self,
-        run_id: str,
-        perform: Callable[[sqlite3.Connection], Any],
-        done: Waiter | _BlockedThread,
-    ) -> None:
-        self.run_id = run_id
-        self.perform = perform
-        self.done = done
-        self.result: Any = None
-        self.error: Exception | None = None
+    run_id: str
+    perform: Callable[[sqlite3.Connection], Any]
+    done: Waiter | _BlockedThread
+    result: Any = None
+    error: Exception | None = None
 
     def outcome(self) -> Any:
         """Return the result, or raise the error."""
@@ -360,6 +341,8 @@ def _may_be_in_log(error: Exception) -> bool:
 
 def _explain(error: Exception) -> str:
     text = str(error)
+    if isinstance(error, OSError):
+        return f"it cannot be opened: {text}"
     if "not a database" in text:
         return "it is not an SQLite database and was not changed. Choose another file"
     if "locked" in text:

@@ -1,0 +1,194 @@
+"""What the stores share: how they open and close, refuse a writer, and select runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Self, TypeVar
+
+import anyio
+
+from effectflow.checkpoint.errors import (
+    CorruptCheckpoint,
+    LeaseLost,
+    RunBusy,
+    StoreUnavailable,
+)
+from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.store import RunInfo, RunQuery, RunStatus, RunSummary
+from effectflow.effects.event_loop import CallSoon, call_soon_from_threads, shielded
+
+logger = logging.getLogger(__name__)
+
+A = TypeVar("A")
+
+
+class ReentrantStore:
+    """Opens at the first entry, closes at the last exit, and can then be opened again.
+
+    A task that enters while another one opens or closes the store waits for that. A store belongs to
+    the process and the event loop that opened it; used from any other, it raises StoreUnavailable.
+    """
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._home: tuple[int, CallSoon] | None = None
+        self._transition: anyio.Lock | None = None
+
+    @abstractmethod
+    async def _open(self) -> None:
+        """Acquire what the store works with. If this raises or is cancelled, `_close` follows."""
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """Release what `_open` acquired, which may be only a part. Never cancelled."""
+
+    async def __aenter__(self) -> Self:
+        transition = self._lock_of_transitions()
+        if self._users:
+            self._users += 1
+            return self
+        async with transition:
+            if not self._users:
+                try:
+                    await self._open()
+                except BaseException:
+                    await shielded(self._close())
+                    raise
+            self._users += 1
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        if self._users > 1:
+            self._users -= 1
+        else:
+            await shielded(self._leave(self._lock_of_transitions()))
+
+    async def _leave(self, transition: anyio.Lock) -> None:
+        async with transition:
+            self._users -= 1
+            if not self._users:
+                await self._close()
+
+    def _check_open(self, *, in_any_thread: bool = False) -> None:
+        """Raise StoreUnavailable unless the store is open, in this event loop or at least process."""
+        if not self._users or self._home is None:
+            raise StoreUnavailable(repr(self), "it is not open: use `async with store: ...`")
+        is_home = self._home[0] == os.getpid() if in_any_thread else self._home == _here()
+        if not is_home:
+            raise self._is_elsewhere()
+
+    def _lock_of_transitions(self) -> anyio.Lock:
+        """Return the lock to open and close under, once this event loop has the store for itself."""
+        here = _here()
+        if self._transition is None or self._home != here:
+            if self._users or (self._transition is not None and self._transition.locked()):
+                raise self._is_elsewhere()
+            self._home, self._transition = here, anyio.Lock()
+        return self._transition
+
+    def _is_elsewhere(self) -> StoreUnavailable:
+        opened_by = os.getpid() if self._home is None else self._home[0]
+        if opened_by != os.getpid():
+            reason = (
+                f"process {opened_by} opened it, and its files and connections cannot be shared "
+                "with a forked process. Create a store in each process"
+            )
+        else:
+            reason = (
+                "it is open in another event loop. Create a store for each event loop, or close this "
+                "one there first"
+            )
+        return StoreUnavailable(repr(self), reason)
+
+
+def _here() -> tuple[int, CallSoon]:
+    return os.getpid(), call_soon_from_threads()
+
+
+def check_free(held: Lease | None, *, now: float, claimant: str = "") -> None:
+    """Raise RunBusy if a live owner other than the claimant holds the lease at `now`."""
+    if held is not None and held.owner not in ("", claimant) and held.is_held(now):
+        raise RunBusy(held.run_id, held.owner, held.expires_at - now)
+
+
+def check_current(lease: Lease, held: Lease | None) -> None:
+    """Raise LeaseLost unless this is the current lease of the run."""
+    # FileStore may issue a fence twice, if the file with the newest was lost. Owners differ then.
+    holder, fence = (held.owner, held.fence) if held is not None else ("", 0)
+    if (fence, holder) != (lease.fence, lease.owner):
+        reason = f"{holder} holds it" if holder else "its lease was released"
+        raise LeaseLost(lease.run_id, reason)
+
+
+def check_length(lease: Lease, length: int, *, after: int) -> None:
+    """Raise LeaseLost unless the journal has the length that the holder of the lease expects."""
+    if length != after:
+        raise LeaseLost(lease.run_id, f"its journal has {length} entries, not {after}")
+
+
+def first_summary(summary: RunSummary | None) -> RunSummary:
+    """Return the summary that the first append of a run needs. Raise ValueError if it is missing."""
+    if summary is None:
+        raise ValueError("the first append of a run needs a summary")
+    return summary
+
+
+def run_info(
+    run_id: str,
+    workflow: str,
+    kind: str,
+    version: str,
+    status: str,
+    created_at: float,
+    updated_at: float,
+    length: int,
+    owner: str | None,
+    fence: int,
+    expires_at: float,
+) -> RunInfo:
+    """Return one line about a run, from what databases keep of it. `owner` is empty without a lease.
+
+    Raise CorruptCheckpoint for an unknown status.
+    """
+    summary = RunSummary(workflow, kind, version, RunStatus.stored(status, run_id), created_at)
+    lease = Lease(run_id, owner, fence, expires_at) if owner else None
+    return RunInfo(run_id, summary, updated_at, length, lease)
+
+
+def readable(rows: Iterable[A], info: Callable[[A], RunInfo]) -> Iterator[RunInfo]:
+    """Yield the `info` of each row. Skip damaged runs with a warning."""
+    for row in rows:
+        try:
+            yield info(row)
+        except CorruptCheckpoint as error:
+            logger.warning("skipping run %r: %s", error.run_id, error)
+
+
+def select(infos: Iterable[RunInfo], query: RunQuery, *, now: float) -> list[RunInfo]:
+    """Return the runs that the query asks for at `now`, in its order."""
+    found = [info for info in infos if query.matches(info, now)]
+    found.sort(key=lambda info: (-info.summary.created_at, info.run_id))
+    return found[query.offset : query.offset + query.limit]
+
+
+def sql_conditions(query: RunQuery, mark: str) -> tuple[str, list[object]]:
+    """Return the condition of a query in SQL, and its parameters, which `mark` stands for.
+
+    `newest` is the newest entry of a run. Whether a live owner holds the run is left to `matches`.
+    """
+    conditions, parameters = ["1 = 1"], list[object]()
+    if query.workflow is not None:
+        conditions.append(f"workflow = {mark}")
+        parameters.append(query.workflow)
+    if query.statuses:
+        conditions.append(f"status IN ({', '.join([mark] * len(query.statuses))})")
+        parameters += map(str, query.statuses)
+    if query.resumable:
+        conditions.append("status NOT IN ('completed', 'cancelled')")
+    if query.updated_before is not None:
+        conditions.append(f"newest.written_at < {mark}")
+        parameters.append(query.updated_before)
+    return " AND ".join(conditions), parameters
