@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-import zlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from effectflow.checkpoint.errors import (
     CheckpointError,
@@ -28,11 +26,9 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunSummary
 from effectflow.stores._atomic_files import (
-    folder_name,
     make_folder,
     remove_link,
     replace_link,
-    write_whole,
 )
 from effectflow.stores._base import (
     ReentrantStore,
@@ -50,9 +46,6 @@ logger = logging.getLogger(__name__)
 A = TypeVar("A")
 
 _THREADS = 20
-_LOCKS = 1024
-"""Several runs may share a lock. Few runs that are written to at the same moment do."""
-
 _LOCK_SECONDS = 10.0
 """How long to wait for another program that writes to the same run."""
 
@@ -91,10 +84,9 @@ class FileStore(ReentrantStore, CheckpointStore):
         self.directory = Path(directory)
         self._renew_timeout = renew_timeout
         self._sessions = self.directory / "sessions"
-        self._locks = self.directory / "locks"
-        self._history: dict[str, int] = {}
         self._found: dict[str, tuple[Mark, RunState]] = {}
-        self._driven: dict[str, _Run] = {}
+        # Of the runs that this store drives, so that each append knows what the last one has saved.
+        self._driven: dict[str, RunFolder] = {}
 
     def __repr__(self) -> str:
         return f"FileStore({str(self.directory)!r})"
@@ -116,8 +108,7 @@ class FileStore(ReentrantStore, CheckpointStore):
 
     def keep_history(self, run_id: str, copies: int) -> None:
         """Keep this many copies of earlier checkpoints of the run until it is released (default 10)."""
-        self._forget(run_id)
-        self._history[run_id] = copies
+        self._driven[run_id] = RunFolder(self.directory, run_id, history=copies)
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         def claim(folder: RunFolder) -> Lease:
@@ -126,7 +117,7 @@ class FileStore(ReentrantStore, CheckpointStore):
             held = folder.lease(state)
             check_free(held, now=now, claimant=owner)
             folder.tidy(state)
-            fence = max(held.fence, self._run(run_id).lock.fence()) + 1
+            fence = max(held.fence, folder.deleted_fence()) + 1
             lease = Lease(run_id, owner, fence, now + seconds)
             folder.write_lease(lease)
             return lease
@@ -152,16 +143,14 @@ class FileStore(ReentrantStore, CheckpointStore):
             if not folder.is_current(lease, state):
                 return False
             if folder.is_claimed_only(state):
-                self._remove(folder, lease)
+                self._remove(folder, state)
             else:
                 folder.write_lease(replace(lease, owner=""))
             return True
 
-        was_current = await self._change(lease.run_id, release)
-        self._driven.pop(lease.run_id, None)
-        if was_current:
-            # Otherwise a new owner, maybe of this very store, may have set its own.
-            self._history.pop(lease.run_id, None)
+        # Otherwise a new owner, maybe of this very store, may have set its own history.
+        if await self._change(lease.run_id, release):
+            self._driven.pop(lease.run_id, None)
 
     async def append(
         self,
@@ -187,22 +176,21 @@ class FileStore(ReentrantStore, CheckpointStore):
                 release=release,
             )
 
-        # Kept, so that the next append knows what this one has saved.
-        self._driven[lease.run_id] = self._run(lease.run_id)
+        folder = self._driven.setdefault(lease.run_id, self._folder(lease.run_id))
         try:
             await self._change(lease.run_id, append)
         except LeaseLost:
-            self._driven.pop(lease.run_id, None)
+            folder.forget()
             raise
         if release:
-            self._forget(lease.run_id)
+            self._driven.pop(lease.run_id, None)
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
-        return await self._read(lambda: self._run(run_id).folder.records(after))
+        return await self._read(lambda: self._folder(run_id).records(after))
 
     async def info(self, run_id: str) -> RunInfo | None:
         def info() -> RunInfo | None:
-            folder = self._run(run_id).folder
+            folder = self._folder(run_id)
             state = folder.state()
             return None if state is None else _info(folder, state)
 
@@ -225,7 +213,7 @@ class FileStore(ReentrantStore, CheckpointStore):
         """Return what is wrong with a run's `checkpoint.json` and which copy is read instead, or None."""
 
         def look() -> str | None:
-            state = self._run(run_id).folder.state()
+            state = self._folder(run_id).state()
             return state.damage or None if state is not None else None
 
         return await self._read(look)
@@ -239,30 +227,18 @@ class FileStore(ReentrantStore, CheckpointStore):
             except CorruptCheckpoint:
                 # A run that cannot be read can still be deleted.
                 state = None
-            held = folder.lease(state)
-            check_free(held, now=time.time())
-            self._remove(folder, held)
+            check_free(folder.lease(state), now=time.time())
+            self._remove(folder, state)
 
         await self._change(run_id, delete)
-        self._forget(run_id)
-
-    def _forget(self, run_id: str) -> None:
-        self._history.pop(run_id, None)
         self._driven.pop(run_id, None)
 
-    def _remove(self, folder: RunFolder, held: Lease) -> None:
-        self._run(folder.run_id).lock.remember(held.fence)
-        folder.remove()
+    def _remove(self, folder: RunFolder, state: RunState | None) -> None:
+        folder.remove(state)
         remove_link(self._sessions / "latest", folder.path.name)
 
-    def _run(self, run_id: str) -> _Run:
-        """Return the folder and lock of a run, with what is known of it if it is being driven."""
-        driven = self._driven.get(run_id)
-        if driven is not None:
-            return driven
-        name = folder_name(run_id)
-        folder = RunFolder(self._sessions / name, run_id, history=self._history.get(run_id, 10))
-        return _Run(folder, _RunLock(self._locks, name))
+    def _folder(self, run_id: str) -> RunFolder:
+        return self._driven.get(run_id) or RunFolder(self.directory, run_id)
 
     def _all(self) -> tuple[list[RunInfo], dict[str, CheckpointError]]:
         """Return one line about each run, and what is wrong with those that cannot be read."""
@@ -275,7 +251,7 @@ class FileStore(ReentrantStore, CheckpointStore):
             run_id = run_id_of(path)
             if run_id is None:
                 continue
-            folder = RunFolder(path, run_id)
+            folder = RunFolder(self.directory, run_id)
             try:
                 mark = folder.mark()
                 known = self._found.get(run_id)
@@ -314,57 +290,17 @@ class FileStore(ReentrantStore, CheckpointStore):
         return await to_thread.run_sync(perform, limiter=self._threads)
 
     def _locked(self, run_id: str, work: Callable[[RunFolder], A], *, timeout: float) -> A:
-        folder, lock = self._run(run_id)
+        folder = self._folder(run_id)
         try:
-            with lock.acquire(timeout):
+            with folder.lock.acquire(timeout=timeout):
                 return work(folder)
         except Timeout as error:
-            reason = f"another program has locked {lock.path} for {timeout:.0f} s"
+            reason = f"another program has locked {folder.lock.lock_file} for {timeout:.0f} s"
             raise SaveFailed(run_id, reason) from error
         except OSError as error:
             reason = f"{folder.path}: {error.strerror or error}"
             unknown = folder.may_be_saved(error)
             raise SaveFailed(run_id, reason, is_unknown=unknown) from error
-
-
-class _RunLock:
-    """The lock of a run, and the highest fence of the deleted runs that shared this lock.
-
-    ::
-
-        {number}          the lock
-        {number}.fence    the fence
-
-    There is a fixed number of locks, so that a run leaves no lock behind.
-    """
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.path = folder / f"{zlib.crc32(name.encode()) % _LOCKS:03x}"
-        self._lock = FileLock(self.path, poll_interval=0.01)
-        self._fence = self.path.with_suffix(".fence")
-
-    def acquire(self, timeout: float) -> AbstractContextManager[object]:
-        """Lock until the context exits. Raise Timeout after this many seconds."""
-        return self._lock.acquire(timeout=timeout)
-
-    def fence(self) -> int:
-        """Return the fence that a claim of a new run must exceed, to refuse stale writers."""
-        try:
-            return int(self._fence.read_bytes())
-        except (FileNotFoundError, ValueError):
-            # If the file was damaged, stale writers are still recognised by their owner.
-            return 0
-
-    def remember(self, fence: int) -> None:
-        """Keep the fence of a run that is about to be removed."""
-        if fence > self.fence():
-            make_folder(self.path.parent)
-            write_whole(self._fence, b"%d" % fence)
-
-
-class _Run(NamedTuple):
-    folder: RunFolder
-    lock: _RunLock
 
 
 def _info(folder: RunFolder, state: RunState) -> RunInfo:

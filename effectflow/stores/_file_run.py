@@ -18,14 +18,17 @@ import logging
 import os
 import re
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import orjson
+from filelock import FileLock
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import Lease
@@ -35,6 +38,7 @@ from effectflow.stores._atomic_files import (
     Unsynced,
     folder_name,
     keep_copy,
+    make_folder,
     sync_folder,
     write_whole,
 )
@@ -56,6 +60,9 @@ logger = logging.getLogger(__name__)
 Mark: TypeAlias = tuple[int, int, int]
 """What changes whenever a file is replaced: its inode, time and size."""
 
+_LOCKS = 1024
+"""Several runs may share a lock. Few runs that are written to at the same moment do."""
+
 _ENTRIES_PER_FILE = 100
 _BYTES_PER_FILE = 1024 * 1024
 
@@ -70,7 +77,6 @@ class _Saved:
 
     mark: Mark
     state: RunState
-    copies: list[Path]
     rows: list[Row]
 
 
@@ -97,15 +103,41 @@ def _files_with_run_id(path: Path) -> Iterator[Path]:
 class RunFolder:
     """The files of one run. A writer holds the lock of the run and its lease.
 
-    `history` is the number of copies of earlier checkpoints to keep.
+    ::
+
+        directory/sessions/{name}           the folder
+        directory/locks/{number}            the lock, which several runs may share
+        directory/locks/{number}.fence      the highest fence of the deleted runs that shared it
+
+    There is a fixed number of locks, so that a run leaves none behind. `history` is the number of copies
+    of earlier checkpoints to keep.
     """
 
-    def __init__(self, path: Path, run_id: str, *, history: int = 10) -> None:
-        self.path = path
+    def __init__(self, directory: Path, run_id: str, *, history: int = 10) -> None:
+        name = folder_name(run_id)
+        self.path = directory / "sessions" / name
         self.run_id = run_id
         self.history = history
-        self._checkpoint = path / "checkpoint.json"
+        self._lock = directory / "locks" / f"{zlib.crc32(name.encode()) % _LOCKS:03x}"
+        self._checkpoint = self.path / "checkpoint.json"
         self._last: _Saved | None = None
+
+    @cached_property
+    def lock(self) -> FileLock:
+        """The lock of the run. Acquire it before any change."""
+        return FileLock(self._lock, poll_interval=0.01)
+
+    def deleted_fence(self) -> int:
+        """Return the fence that a claim of a new run must exceed, to refuse stale writers."""
+        try:
+            return int(self._lock.with_suffix(".fence").read_bytes())
+        except (FileNotFoundError, ValueError):
+            # If the file was damaged, stale writers are still recognised by their owner.
+            return 0
+
+    def forget(self) -> None:
+        """Forget what the last save left behind."""
+        self._last = None
 
     # The lease.
 
@@ -115,18 +147,11 @@ class RunFolder:
         It is free if its file is missing or damaged. The checkpoint then tells its fence.
         """
         fence = 0 if state is None else state.fence
-        lease = self._written_lease()
-        if lease is None or lease.fence < fence:
-            return Lease(self.run_id, "", fence, 0.0)
-        if state is not None and state.is_released and lease.fence == fence:
-            return replace(lease, owner="")
-        return lease
-
-    def _written_lease(self) -> Lease | None:
+        free = Lease(self.run_id, "", fence, 0.0)
         try:
-            return decode_lease((self.path / "lease.json").read_bytes(), self.run_id)
+            lease = decode_lease((self.path / "lease.json").read_bytes(), self.run_id)
         except FileNotFoundError:
-            return None
+            return free
         except Damaged as damage:
             logger.warning(
                 "lease.json of run %r is damaged (%s): the run can be claimed, and its current owner, "
@@ -134,7 +159,12 @@ class RunFolder:
                 self.run_id,
                 damage,
             )
-            return None
+            return free
+        if lease.fence < fence:
+            return free
+        if state is not None and state.is_released and lease.fence == fence:
+            return replace(lease, owner="")
+        return lease
 
     def is_current(self, lease: Lease, state: RunState | None) -> bool:
         """Return whether this is the lease that holds the run, given its state."""
@@ -323,45 +353,48 @@ class RunFolder:
                 self.path / "entries" / f"{saved.first:09}.json", encode_records(saved.records)
             )
             saved, rows = saved.without_records(), list[Row]()
-        if known is None:
-            copies = self._with_replaced(is_damaged=bool(state.damage))
-        else:
-            copies = self._with_copy(known.copies)
+        self._keep_replaced(is_damaged=bool(state.damage))
         write_whole(self._checkpoint, encode_state(saved, rows))
         # The save is done: a problem from here on must not be reported as a failed save.
-        copies = _without_old(copies, self.history, self.run_id)
         with suppress(OSError):
+            self._remove_old_copies()
             mark = self.mark()
             if mark is not None:
-                self._last = _Saved(mark, saved, copies, rows)
+                self._last = _Saved(mark, saved, rows)
 
     def may_be_saved(self, error: OSError) -> bool:
         """Return whether a `save` that raised this may have appended the records all the same."""
         return isinstance(error, Unsynced) and error.filename == str(self._checkpoint)
 
-    def _with_replaced(self, *, is_damaged: bool) -> list[Path]:
-        """Copy the checkpoint that is about to be replaced, and return all copies."""
+    def _keep_replaced(self, *, is_damaged: bool) -> None:
+        """Keep a copy of the checkpoint that is about to be replaced."""
         copies = _copies_of(self.path)
-        if not self._checkpoint.exists():
-            return copies
-        if is_damaged:
-            damaged = self.path / "history" / f"damaged-{_new_stamp(copies)}.json"
-            keep_copy(self._checkpoint, damaged)
-            return copies
-        if copies and copies[0].samefile(self._checkpoint):
-            # The last save failed after it had made the copy.
-            return copies
-        return self._with_copy(copies)
+        if not self._checkpoint.exists() or not (self.history or is_damaged):
+            return
+        # The last save may have failed after it had made the copy.
+        if is_damaged or not copies or not copies[0].samefile(self._checkpoint):
+            kind = "damaged" if is_damaged else "checkpoint"
+            keep_copy(self._checkpoint, self.path / "history" / f"{kind}-{_new_stamp(copies)}.json")
 
-    def _with_copy(self, copies: list[Path]) -> list[Path]:
-        if not self.history:
-            return copies
-        copy = self.path / "history" / f"checkpoint-{_new_stamp(copies)}.json"
-        keep_copy(self._checkpoint, copy)
-        return [copy, *copies]
+    def _remove_old_copies(self) -> None:
+        for path in _copies_of(self.path)[self.history :]:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                logger.warning(
+                    "cannot remove %s of run %r, which is no longer needed (%s); "
+                    "the next save tries again",
+                    path.name,
+                    self.run_id,
+                    error,
+                )
 
-    def remove(self) -> None:
-        """Remove the run durably. An interrupted removal leaves the whole run or none."""
+    def remove(self, state: RunState | None) -> None:
+        """Remove the run durably, except its fence. If interrupted, the whole run is left or none."""
+        fence = self.lease(state).fence
+        if fence > self.deleted_fence():
+            make_folder(self._lock.parent)
+            write_whole(self._lock.with_suffix(".fence"), b"%d" % fence)
         # The copies first: a missing checkpoint would be read from them.
         for path in (self.path / "history").glob("*"):
             path.unlink()
@@ -420,20 +453,3 @@ def _new_stamp(copies: list[Path]) -> str:
         # The name has the form of a time, but no calendar has that time.
         return now
     return after.strftime(_STAMP)
-
-
-def _without_old(copies: list[Path], limit: int, run_id: str) -> list[Path]:
-    """Remove the oldest copies. Return those that are left, including any that cannot be removed."""
-    left: list[Path] = []
-    for path in copies[limit:]:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            logger.warning(
-                "cannot remove %s of run %r, which is no longer needed (%s); the next save tries again",
-                path.name,
-                run_id,
-                error,
-            )
-            left.append(path)
-    return [*copies[:limit], *left]
