@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
@@ -15,17 +17,21 @@ from psycopg import conninfo, sql
 from psycopg.abc import PQGen
 from psycopg_pool import AsyncConnectionPool
 
-from effectflow.checkpoint.errors import RunNotFound
+from effectflow.checkpoint.errors import RunNotFound, SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
 from effectflow.stores._base import check_free, readable, run_info, sql_conditions
 from effectflow.stores._postgres_schema import Queries, escaped, key_of, migrate, unescaped
-from effectflow.stores._postgres_writer import Append, PostgresWriter
-from effectflow.stores._servers import Holder, ServerStore
+from effectflow.stores._servers import Holder, ServerStore, check_appended
 
 A = TypeVar("A")
 
 Connection: TypeAlias = psycopg.AsyncConnection[Any]
+
+_APPENDS_PER_BATCH = 500
+_BYTES_PER_BATCH = 16 * 1024 * 1024
+"""The limit for a batch of several appends. The server refuses a statement of a gibibyte, and closes
+the connection."""
 
 _ROWS_PER_READ = 200
 _CONNECT_SECONDS = 10
@@ -51,9 +57,8 @@ class PostgresStore(ServerStore):
     UnsupportedVersion if a newer effectflow migrated the schema.
     """
 
-    driver_error = psycopg.Error
     _pool: AsyncConnectionPool[Connection]
-    _writer: PostgresWriter
+    _writer: _Writer
 
     def __init__(
         self,
@@ -65,7 +70,9 @@ class PostgresStore(ServerStore):
         reconnect_timeout: float = 15.0,
         renew_timeout: float = 5.0,
     ) -> None:
-        super().__init__(reconnect_timeout=reconnect_timeout)
+        super().__init__(
+            reconnect_timeout=reconnect_timeout, driver_error=psycopg.Error, is_lost=_is_lost
+        )
         self._parameters = _parsed(dsn)
         self._schema = schema
         self._pool_size = pool_size
@@ -83,7 +90,7 @@ class PostgresStore(ServerStore):
 
     async def _connect(self) -> None:
         self._opened.push_async_callback(to_thread.run_sync, self._renewals.close)
-        self._writer = PostgresWriter(self, self._queries, self._new_connection)
+        self._writer = _Writer(self._queries, self._new_connection, self._persist)
         self._opened.push_async_callback(self._writer.close)
         # The first one is not the pool's, because a pool does not say why it cannot connect.
         await migrate(await self._writer.connection(), self._schema)
@@ -148,7 +155,7 @@ class PostgresStore(ServerStore):
 
         async def submit() -> None:
             await self._writer.submit(
-                Append(lease, [bytes(body) for body in bodies], after, summary, release)
+                _Append(lease, [bytes(body) for body in bodies], after, summary, release)
             )
 
         await self._in_asyncio(submit)
@@ -237,10 +244,179 @@ class PostgresStore(ServerStore):
 
         return await self._ask(attempt)
 
-    @staticmethod
-    def is_lost(error: Exception) -> bool:
-        gave_up = psycopg.errors.QueryCanceled
-        return isinstance(error, psycopg.OperationalError) and not isinstance(error, gave_up)
+
+@dataclass(slots=True, eq=False)
+class _Append:
+    """An append that is queued or was sent.
+
+    Attributes:
+        is_unknown: whether it was sent without an answer, so that it may have been written.
+        answer: resolved with why the server refused it, or None once it is written.
+    """
+
+    lease: Lease
+    bodies: list[bytes]
+    after: int
+    summary: RunSummary | None
+    release: bool
+    is_unknown: bool = False
+    answer: asyncio.Future[str | None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+    @property
+    def key(self) -> bytes:
+        return key_of(self.lease.run_id)
+
+    def row(self) -> tuple[Any, ...]:
+        """Return the parameters of the server's function `append`."""
+        summary = None
+        if self.summary is not None:
+            fields = {"run_id": self.lease.run_id, **asdict(self.summary)}
+            for name in ("run_id", "workflow", "version"):
+                fields[name] = escaped(fields[name])
+            summary = json.dumps(fields)
+        return self.key, self.lease.fence, self.after, self.release, summary, self.bodies
+
+    def end(self, refusal: str | None) -> None:
+        """Resolve `answer`, unless its waiter was cancelled."""
+        if not self.answer.done():
+            self.answer.set_result(refusal)
+
+    def fail(self, error: Exception) -> None:
+        """End the wait with an error."""
+        if isinstance(error, StoreUnavailable | psycopg.Error):
+            is_refused = isinstance(error, psycopg.Error)
+            reason = f"the server refused it: {error}" if is_refused else str(error)
+            error = SaveFailed(self.lease.run_id, reason, is_unknown=self.is_unknown)
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+class _Writer:
+    """Sends appends on its own connection; those that queue up meanwhile are sent together."""
+
+    def __init__(
+        self,
+        queries: Queries,
+        connect: Callable[[], Awaitable[Connection]],
+        persist: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
+    ) -> None:
+        self._queries = queries
+        self._connect = connect
+        self._persist = persist
+        self._own: Connection | None = None
+        self._waiting: list[_Append] = []
+        self._has_waiting = asyncio.Event()
+        self._is_closing = False
+        self._task = asyncio.create_task(self._work())
+
+    async def submit(self, append: _Append) -> None:
+        """Send this append with the next batch. Raise SaveFailed, LeaseLost or ValueError."""
+        self._waiting.append(append)
+        self._has_waiting.set()
+        check_appended(append.lease.run_id, await append.answer)
+
+    async def connection(self) -> Connection:
+        """Return the writer's own connection, or a new one if it was lost."""
+        if self._own is None or self._own.closed:
+            self._own = await self._connect()
+        return self._own
+
+    async def close(self) -> None:
+        """Send all queued appends, and close the connection."""
+        self._is_closing = True
+        self._has_waiting.set()
+        await self._task
+        if self._own is not None:
+            await self._own.close()
+
+    async def _work(self) -> None:
+        while True:
+            await self._has_waiting.wait()
+            batch = self._next_batch()
+            if batch:
+                await self._deliver(batch)
+            elif self._is_closing:
+                return
+            else:
+                self._has_waiting.clear()
+
+    def _next_batch(self) -> list[_Append]:
+        """Pop the oldest queued appends, up to the batch limits."""
+        count = size = 0
+        for append in self._waiting[:_APPENDS_PER_BATCH]:
+            size += sum(map(len, append.bodies))
+            if count and size > _BYTES_PER_BATCH:
+                break
+            count += 1
+        batch = self._waiting[:count]
+        del self._waiting[:count]
+        return batch
+
+    async def _deliver(self, batch: Sequence[_Append]) -> None:
+        try:
+            await self._persist(lambda: self._attempt(batch))
+        except Exception as error:
+            if isinstance(error, psycopg.Error) and len(batch) > 1:
+                # One of them is the cause, such as a run whose lease another program has locked.
+                for append in batch:
+                    await self._deliver([append])
+                return
+            # Also a defect: without this, their callers would wait for ever.
+            for append in batch:
+                append.fail(error)
+
+    async def _attempt(self, batch: Sequence[_Append]) -> None:
+        """Send the appends that have no answer yet. Called again after a lost connection."""
+        connection = await self.connection()
+        # All programs lock in the same order, so that they cannot deadlock.
+        todo = sorted((one for one in batch if not one.answer.done()), key=lambda one: one.key)
+        try:
+            refusals = await self._send(connection, todo)
+        except psycopg.Error as error:
+            # An ERROR says that nothing was written. A FATAL error, or none, does not say so.
+            if error.diag.severity_nonlocalized != "ERROR":
+                for append in todo:
+                    append.is_unknown = True
+            raise
+        doubtful: list[tuple[_Append, str]] = []
+        for append, refusal in zip(todo, refusals, strict=True):
+            if refusal is not None and append.is_unknown:
+                doubtful.append((append, refusal))
+            else:
+                append.end(refusal)
+        for append, refusal in doubtful:
+            # An earlier request may have written it, and may have been under way until now.
+            append.end(None if await self._is_written(connection, append) else refusal)
+
+    async def _send(self, connection: Connection, todo: Sequence[_Append]) -> list[str | None]:
+        """Return why each append was refused, or None for each that was written."""
+        rows: list[Any] = []
+        if len(todo) == 1:
+            rows = await self._queries.rows(connection, _APPEND, todo[0].row())
+        elif todo:
+            *columns, bodies = map(list, zip(*(append.row() for append in todo), strict=True))
+            columns += [[*map(len, bodies)], [body for part in bodies for body in part]]
+            rows = await self._queries.rows(connection, _APPEND_ALL, columns)
+        return [refusal for (refusal,) in rows]
+
+    async def _is_written(self, connection: Connection, append: _Append) -> bool:
+        """Return whether an append whose answer was lost was written: only it has used its fence."""
+        rows = await self._queries.rows(
+            connection,
+            "SELECT body FROM {schema}.entries JOIN {schema}.runs ON run = number"
+            " WHERE key = %s AND sequence > %s AND sequence <= %s ORDER BY sequence",
+            (append.key, append.after, append.after + len(append.bodies)),
+        )
+        if append.bodies:
+            return [bytes(body) for (body,) in rows] == append.bodies
+        released = await self._queries.rows(
+            connection,
+            "SELECT 1 FROM {schema}.leases WHERE key = %s AND fence = %s AND owner = ''",
+            (append.key, append.lease.fence),
+        )
+        return append.release and bool(released)
 
 
 class _Renewals:
@@ -251,7 +427,7 @@ class _Renewals:
     """
 
     def __init__(self, parameters: dict[str, Any], queries: Queries, *, timeout: float) -> None:
-        self._parameters = parameters
+        self._parameters: dict[str, Any] = {**parameters, "connect_timeout": math.ceil(timeout)}
         self._queries = queries
         self._timeout = timeout
         self._connection: _BoundedConnection | None = None
@@ -266,7 +442,7 @@ class _Renewals:
             try:
                 return self._attempt(statement, parameters, deadline)
             except psycopg.OperationalError as error:
-                if not PostgresStore.is_lost(error) or time.monotonic() >= deadline:
+                if not _is_lost(error) or time.monotonic() >= deadline:
                     raise
                 return self._attempt(statement, parameters, deadline)
         finally:
@@ -275,11 +451,7 @@ class _Renewals:
     def _attempt(self, statement: str, parameters: Sequence[Any], deadline: float) -> list[Any]:
         try:
             if self._connection is None:
-                limited: dict[str, Any] = {
-                    **self._parameters,
-                    "connect_timeout": math.ceil(self._timeout),
-                }
-                self._connection = _BoundedConnection.connect(**limited)
+                self._connection = _BoundedConnection.connect(**self._parameters)
                 self._connection.deadline = deadline
                 self._connection.execute(_set_timeout(self._timeout))
             self._connection.deadline = deadline
@@ -340,6 +512,12 @@ def _are_ports(text: object) -> bool:
     return text is None or all(port.isdecimal() or not port for port in str(text).split(","))
 
 
+def _is_lost(error: Exception) -> bool:
+    """Return whether the same request may succeed later."""
+    gave_up = psycopg.errors.QueryCanceled
+    return isinstance(error, psycopg.OperationalError) and not isinstance(error, gave_up)
+
+
 def _set_timeout(seconds: float) -> sql.Composed:
     return sql.SQL("SET statement_timeout = {}").format(round(seconds * 1000))
 
@@ -360,6 +538,16 @@ _INFO = """
         ORDER BY sequence DESC LIMIT 1
     ) AS newest ON true
     LEFT JOIN {schema}.leases ON leases.key = runs.key AND leases.owner <> ''
+"""
+
+_APPEND = """
+    SELECT {schema}.append(%b::bytea, %s::bigint, %s::bigint, %s::bool, %s::text::jsonb,
+                           %b::bytea[])
+"""
+
+_APPEND_ALL = """
+    SELECT * FROM {schema}.append_all(%b::bytea[], %s::bigint[], %s::bigint[], %s::bool[],
+                                      %s::text[]::jsonb[], %s::int[], %b::bytea[])
 """
 
 _DELETE = (

@@ -31,7 +31,6 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
-from effectflow.stores import _redis_scripts as scripts
 from effectflow.stores._base import readable, run_info, select
 from effectflow.stores._servers import Holder, ServerStore, check_appended, take_over_from_dead
 
@@ -66,7 +65,6 @@ class RedisStore(ServerStore):
     Raise ValueError for a URL that cannot be parsed. Opening raises StoreUnavailable.
     """
 
-    driver_error = RedisError
     _client: Client
     _renewing: Any
 
@@ -79,7 +77,9 @@ class RedisStore(ServerStore):
         reconnect_timeout: float = 15.0,
         renew_timeout: float = 5.0,
     ) -> None:
-        super().__init__(reconnect_timeout=reconnect_timeout)
+        super().__init__(
+            reconnect_timeout=reconnect_timeout, driver_error=RedisError, is_lost=_is_lost
+        )
         self._url = _checked(url)
         self._prefix = prefix
         self._index = f"{prefix}:runs"
@@ -129,7 +129,7 @@ class RedisStore(ServerStore):
     async def _ask_claim(
         self, run_id: str, owner: str, seconds: float, dead: int
     ) -> Lease | Holder:
-        answer = await self._run(scripts.CLAIM, run_id, owner, seconds, dead)
+        answer = await self._run(_CLAIM, run_id, owner, seconds, dead)
         holder, fence = answer[0].decode(), int(answer[1])
         expires_at, now = float(answer[2]), float(answer[3])
         if holder == owner:
@@ -137,12 +137,12 @@ class RedisStore(ServerStore):
         return Holder(holder, fence, expires_at - now)
 
     def _ask_renewal(self, lease: Lease, seconds: float) -> float | None:
-        renew = self._renewing.register_script(scripts.RENEW)
+        renew = self._renewing.register_script(_RENEW)
         expires_at = renew(self._keys(lease.run_id), [lease.owner, lease.fence, seconds])
         return None if expires_at is None else float(expires_at)
 
     async def release(self, lease: Lease) -> None:
-        await self._run(scripts.RELEASE, lease.run_id, lease.owner, lease.fence)
+        await self._run(_RELEASE, lease.run_id, lease.owner, lease.fence)
 
     async def append(
         self,
@@ -168,9 +168,9 @@ class RedisStore(ServerStore):
         async def ask(client: Client) -> Any:
             nonlocal is_unknown
             try:
-                return await self._evaluate(client, scripts.APPEND, lease.run_id, arguments)
+                return await self._evaluate(client, _APPEND, lease.run_id, arguments)
             except Exception as error:
-                is_unknown = is_unknown or (self.is_lost(error) and not _is_refused(error))
+                is_unknown = is_unknown or (_is_lost(error) and not _is_refused(error))
                 raise
 
         self._check_open()
@@ -216,7 +216,7 @@ class RedisStore(ServerStore):
         deletion = uuid4().bytes
 
         async def ask(dead: int) -> bool | Holder:
-            state, *held = await self._run(scripts.DELETE, run_id, deletion, dead)
+            state, *held = await self._run(_DELETE, run_id, deletion, dead)
             if state == b"held":
                 return Holder(held[0].decode(), int(held[1]), float(held[2]))
             return state == b"deleted"
@@ -230,9 +230,9 @@ class RedisStore(ServerStore):
     async def _sweep(self, run_id: str) -> None:
         """Remove what is left of a deleted run. No query returns it any more."""
         there: list[bytes] = await self._do(lambda client: client.hkeys(self._key(run_id)))
-        left = [field for field in there if field not in scripts.LEFT]
+        left = [field for field in there if field not in _LEFT]
         for start in range(0, len(left) + 1, _FIELDS_PER_COMMAND):
-            await self._run(scripts.SWEEP, run_id, *left[start : start + _FIELDS_PER_COMMAND])
+            await self._run(_SWEEP, run_id, *left[start : start + _FIELDS_PER_COMMAND])
 
     # How it talks to the server.
 
@@ -272,10 +272,6 @@ class RedisStore(ServerStore):
 
     async def _do(self, ask: Callable[[Client], Awaitable[A]]) -> A:
         return await self._ask(lambda: ask(self._client))
-
-    @staticmethod
-    def is_lost(error: Exception) -> bool:
-        return isinstance(error, LostConnection | NoAnswer | OSError) or _is_busy(error)
 
 
 async def _entries(
@@ -356,6 +352,11 @@ async def _durability_of(client: Client) -> str:
     return "full" if settings == always else "process"
 
 
+def _is_lost(error: Exception) -> bool:
+    """Return whether the same request may succeed later."""
+    return isinstance(error, LostConnection | NoAnswer | OSError) or _is_busy(error)
+
+
 def _is_refused(error: Exception) -> bool:
     """Return whether a lost request was certainly not executed."""
     # The connection could not be made, so nothing was sent.
@@ -367,3 +368,155 @@ def _is_refused(error: Exception) -> bool:
 def _is_busy(error: Exception) -> bool:
     """Return whether the server waits for another script to end."""
     return isinstance(error, ResponseError) and str(error).startswith("BUSY")
+
+
+# The scripts. Each is one atomic operation on the server.
+#
+# A run is one hash. It contains the lease, the summary, and the entries by their numbers. Its
+# `length` is the number of entries: fields with higher numbers do not count. The index has the keys
+# of all runs. Each script receives both keys, KEYS[1] and KEYS[2].
+#
+# A server that is killed while it writes to its append-only file may leave only the first writes of a
+# script there. It ignores them when it starts, but most versions keep them in the file and execute
+# them at the start after that, just before the transaction that was written next. Single commands
+# that follow are lost unless a transaction follows too (valkey-io/valkey#4342). Therefore:
+#
+# - The first writes of a script do no harm, even if all of its writes follow once more: they set
+#   fields and never increment them, and the write that makes the others count comes last. They use
+#   HSET, which is written to the file even if it changes nothing, unlike ZADD.
+# - A script that claims, renews, releases or appends first writes again all that counts. So the next
+#   script for a run undoes what such writes may do later.
+# - Each script has at least two writes, which makes it a transaction.
+
+_LEFT = frozenset({b"owner", b"fence", b"expires", b"length", b"deletion"})
+"""The fields that a deleted run keeps, so that a stale writer cannot write to a new run."""
+
+_RUN = """
+    local time = redis.call('TIME')
+    local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+
+    local run = redis.call('HMGET', KEYS[1], 'owner', 'fence', 'expires', 'length',
+                           'summary', 'updated', 'deletion')
+    local owner, fence, expires, length = run[1] or '', run[2] or '0', run[3] or '0', run[4] or '0'
+    local is_held = owner ~= '' and tonumber(expires) > now
+
+    local function keep()
+        local append = 'append ' .. fence
+        redis.call('HSET', KEYS[1], 'owner', owner, 'fence', fence, 'expires', expires,
+                   'length', length, 'summary', run[5] or '', 'updated', run[6] or '',
+                   'deletion', run[7] or '', append, redis.call('HGET', KEYS[1], append) or '')
+    end
+"""
+
+_CLAIM = (
+    _RUN
+    + """
+    -- ARGV: owner, seconds, fence of a dead owner.
+    if not is_held or owner == ARGV[1] or fence == ARGV[3] then
+        keep()
+        owner, fence = ARGV[1], tostring(tonumber(fence) + 1)
+        expires = string.format('%.6f', now + tonumber(ARGV[2]))
+        redis.call('HSET', KEYS[1], 'owner', owner, 'fence', fence, 'expires', expires)
+    end
+    return {owner, fence, expires, string.format('%.6f', now)}
+"""
+)
+
+_RENEW = (
+    _RUN
+    + """
+    -- ARGV: owner, fence, seconds.
+    if owner ~= ARGV[1] or fence ~= ARGV[2] then
+        return false
+    end
+    keep()
+    expires = string.format('%.6f', now + tonumber(ARGV[3]))
+    redis.call('HSET', KEYS[1], 'expires', expires)
+    return expires
+"""
+)
+
+_RELEASE = (
+    _RUN
+    + """
+    -- ARGV: owner, fence.
+    if owner == ARGV[1] and fence == ARGV[2] then
+        keep()
+        redis.call('HSET', KEYS[1], 'owner', '')
+    end
+"""
+)
+
+_APPEND = (
+    _RUN
+    + """
+    -- ARGV: owner, fence, after, release, run id, id of this append, summary or '', bodies.
+    local append = 'append ' .. ARGV[2]
+    if redis.call('HGET', KEYS[1], append) == ARGV[6] then
+        -- Its answer was lost, and it was sent again.
+        return false
+    end
+    if owner ~= ARGV[1] or fence ~= ARGV[2] then
+        return owner == '' and 'its lease was released' or owner .. ' holds it'
+    end
+    if length ~= ARGV[3] then
+        return 'its journal has ' .. length .. ' entries, not ' .. ARGV[3]
+    end
+    if ARGV[7] == '' and length == '0' then
+        return 'no summary'
+    end
+    keep()
+    local at, last = string.format('%.6f', now), tonumber(length)
+    for i = 8, #ARGV do
+        last = last + 1
+        redis.call('HSET', KEYS[1], last, at .. ' ' .. ARGV[i])
+    end
+    if ARGV[7] ~= '' then
+        redis.call('HSET', KEYS[2], KEYS[1], ARGV[5])
+    end
+    local changes = {'id', ARGV[5], append, ARGV[6], 'length', last}
+    local function set(field, value)
+        changes[#changes + 1] = field
+        changes[#changes + 1] = value
+    end
+    if #ARGV > 7 then set('updated', at) end
+    if ARGV[7] ~= '' then set('summary', ARGV[7]) end
+    if ARGV[4] == '1' then set('owner', '') end
+    redis.call('HSET', KEYS[1], unpack(changes))
+    return false
+"""
+)
+
+_DELETE = (
+    _RUN
+    + """
+    -- ARGV: id of this deletion, fence of a dead owner.
+    if run[7] == ARGV[1] then
+        -- Its answer was lost, and it was sent again. There may be a new run by now.
+        return {'deleted'}
+    end
+    if length == '0' then
+        return {'missing'}
+    end
+    if is_held and fence ~= ARGV[2] then
+        return {'held', owner, fence, string.format('%.6f', tonumber(expires) - now)}
+    end
+    -- If its memory is full, a server only continues scripts that have removed something.
+    redis.call('HDEL', KEYS[1], 'expires')
+    redis.call('HSET', KEYS[1], 'deletion', ARGV[1], 'owner', '', 'length', 0)
+    return {'deleted'}
+"""
+)
+
+_SWEEP = """
+    -- ARGV: fields left by a deleted run. There may be a new run by now.
+    local length = tonumber(redis.call('HGET', KEYS[1], 'length') or '0')
+    for _, field in ipairs(ARGV) do
+        if (tonumber(field) or 1) > length then
+            redis.call('HDEL', KEYS[1], field)
+        end
+    end
+    if length == 0 then
+        redis.call('HDEL', KEYS[2], KEYS[1])
+    end
+"""

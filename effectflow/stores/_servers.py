@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from anyio import to_thread
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -47,13 +47,20 @@ class ServerStore(ReentrantStore, CheckpointStore):
 
     Parameters:
         reconnect_timeout: how many seconds to try to reconnect to a lost server.
+        driver_error: the base class of what the driver raises.
+        is_lost: returns whether the same request may succeed later.
     """
 
-    driver_error: ClassVar[type[Exception]]
-    """The base class of what the driver raises."""
-
-    def __init__(self, *, reconnect_timeout: float) -> None:
+    def __init__(
+        self,
+        *,
+        reconnect_timeout: float,
+        driver_error: type[Exception],
+        is_lost: Callable[[Exception], bool],
+    ) -> None:
         super().__init__()
+        self._driver_error = driver_error
+        self._is_lost = is_lost
         self._reconnect_timeout = reconnect_timeout
         self._opened = AsyncExitStack()
         self._portal: BlockingPortal | None = None
@@ -73,11 +80,6 @@ class ServerStore(ReentrantStore, CheckpointStore):
     def _ask_renewal(self, lease: Lease, seconds: float) -> float | None:
         """Return when the renewed lease expires, or None if it is no longer current."""
 
-    @staticmethod
-    @abstractmethod
-    def is_lost(error: Exception) -> bool:
-        """Return whether the same request may succeed later."""
-
     # Opening and closing.
 
     async def _open(self) -> None:
@@ -86,7 +88,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
             self._portal = await shielded(to_thread.run_sync(self._threads.enter_context, portal))
         try:
             await self._in_asyncio(self._connect)
-        except (self.driver_error, OSError) as error:
+        except (self._driver_error, OSError) as error:
             raise StoreUnavailable(repr(self), f"it cannot be opened: {error}") from error
 
     async def _close(self) -> None:
@@ -108,7 +110,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
         self._check_open(in_any_thread=True)
         try:
             expires_at = self._ask_renewal(lease, seconds)
-        except (self.driver_error, OSError) as error:
+        except (self._driver_error, OSError) as error:
             raise StoreUnavailable(repr(self), f"it did not renew a lease: {error}") from error
         if expires_at is None:
             raise LeaseLost(lease.run_id, "another owner has claimed it, or it was released")
@@ -120,11 +122,11 @@ class ServerStore(ReentrantStore, CheckpointStore):
         """Return the answer to a request, which is repeated after a lost connection."""
         self._check_open()
         try:
-            return await self._in_asyncio(lambda: self.persist(request))
-        except self.driver_error as error:
+            return await self._in_asyncio(lambda: self._persist(request))
+        except self._driver_error as error:
             raise StoreUnavailable(repr(self), f"it refused a request: {error}") from error
 
-    async def persist(self, request: Callable[[], Awaitable[A]]) -> A:
+    async def _persist(self, request: Callable[[], Awaitable[A]]) -> A:
         """Return the answer to a request, in asyncio. Repeat it while the connection is lost.
 
         Raise StoreUnavailable if the server stays out of reach, and every other error of the request.
@@ -135,7 +137,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
             try:
                 return await request()
             except Exception as error:
-                if not self.is_lost(error):
+                if not self._is_lost(error):
                     raise
                 if delays is None:
                     delays = _DELAYS.delays()
