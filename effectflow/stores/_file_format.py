@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ import orjson
 from effectflow.checkpoint.errors import RunConflict, UnsupportedVersion
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunStatus, RunSummary
+from effectflow.stores._base import summary_fields
 
 _VERSION = 1
 
@@ -64,7 +65,7 @@ def encode_state(state: RunState, rows: Sequence[Row]) -> bytes:
     content = {
         "effectflow": _VERSION,
         "run_id": state.run_id,
-        **asdict(state.summary),
+        **summary_fields(state.summary),
         "updated_at": state.updated_at,
         "fence": state.fence,
         "released": state.is_released,

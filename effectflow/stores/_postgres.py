@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
@@ -20,7 +20,7 @@ from psycopg_pool import AsyncConnectionPool
 from effectflow.checkpoint.errors import RunNotFound, SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
-from effectflow.stores._base import check_free, readable, run_info, sql_conditions
+from effectflow.stores._base import check_free, readable, run_info, sql_conditions, summary_fields
 from effectflow.stores._postgres_schema import Queries, escaped, key_of, migrate, unescaped
 from effectflow.stores._servers import Holder, ServerStore, check_appended
 
@@ -272,7 +272,7 @@ class _Append:
         """Return the parameters of the server's function `append`."""
         summary = None
         if self.summary is not None:
-            fields = {"run_id": self.lease.run_id, **asdict(self.summary)}
+            fields = {"run_id": self.lease.run_id, **summary_fields(self.summary)}
             for name in ("run_id", "workflow", "version"):
                 fields[name] = escaped(fields[name])
             summary = json.dumps(fields)

@@ -7,7 +7,6 @@ import json
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, fields
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 from uuid import uuid4
@@ -31,7 +30,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
-from effectflow.stores._base import readable, run_info, select
+from effectflow.stores._base import SUMMARY_FIELDS, readable, run_info, select, summary_fields
 from effectflow.stores._servers import Holder, ServerStore, check_appended, take_over_from_dead
 
 logger = logging.getLogger(__name__)
@@ -160,7 +159,7 @@ class RedisStore(ServerStore):
             int(release),
             lease.run_id,
             uuid4().bytes,
-            "" if summary is None else json.dumps(asdict(summary)),
+            "" if summary is None else json.dumps(summary_fields(summary)),
             *bodies,
         )
         is_unknown = False
@@ -305,7 +304,7 @@ def _info(row: _Row) -> RunInfo:
         summary = json.loads(row.summary)
         return run_info(
             run_id,
-            *(summary[field.name] for field in fields(RunSummary)),
+            *(summary[name] for name in SUMMARY_FIELDS),
             updated_at=float(row.updated),
             length=int(row.length),
             owner=(row.owner or b"").decode(),

@@ -168,14 +168,56 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         release: bool = False,
     ) -> None:
         def append(database: sqlite3.Connection) -> None:
-            _append(database, lease, bodies, after, summary)
+            # Check everything before writing, so that a refused append does not affect its commit.
+            owner, fence, number, length = database.execute(
+                "SELECT leases.owner, leases.fence, runs.number,"
+                " (SELECT max(sequence) FROM entries WHERE run = runs.number)"
+                " FROM (SELECT ? AS run_id) AS wanted"
+                " LEFT JOIN leases ON leases.run_id = wanted.run_id"
+                " LEFT JOIN runs ON runs.run_id = wanted.run_id",
+                (lease.run_id,),
+            ).fetchone()
+            check_current(lease, owner and Lease(lease.run_id, owner, fence, 0))
+            check_length(lease, length or 0, after=after)
+            if summary is not None or number is None:
+                new = first_summary(summary)
+                [number] = database.execute(
+                    "INSERT INTO runs (run_id, workflow, kind, version, status, created_at)"
+                    " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET"
+                    " workflow = excluded.workflow, kind = excluded.kind, version = excluded.version,"
+                    " status = excluded.status, created_at = excluded.created_at RETURNING number",
+                    (lease.run_id, new.workflow, new.kind, new.version, new.status, new.created_at),
+                ).fetchone()
+            now = time.time()
+            database.executemany(
+                "INSERT INTO entries (run, sequence, written_at, body) VALUES (?, ?, ?, ?)",
+                [(number, sequence, now, body) for sequence, body in enumerate(bodies, after + 1)],
+            )
             if release:
                 database.execute("DELETE FROM leases WHERE run_id = ?", (lease.run_id,))
 
         await self._submit(lease.run_id, append)
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
-        return await self._read(lambda database: _read_records(database, run_id, after))
+        def read(database: sqlite3.Connection) -> list[Record]:
+            row = database.execute("SELECT number FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+            if row is None:
+                return []
+            records: list[Record] = []
+            last = after
+            while True:
+                # Each piece ends its snapshot, and a journal only ever grows at its end.
+                rows = database.execute(
+                    "SELECT sequence, written_at, body FROM entries WHERE run = ? AND sequence > ?"
+                    " ORDER BY sequence LIMIT ?",
+                    (row[0], last, _ROWS_PER_READ),
+                ).fetchall()
+                records += [Record(*columns) for columns in rows]
+                if len(rows) < _ROWS_PER_READ:
+                    return records
+                last = records[-1].sequence
+
+        return await self._read(read)
 
     async def info(self, run_id: str) -> RunInfo | None:
         def read(database: sqlite3.Connection) -> RunInfo | None:
@@ -185,7 +227,17 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         return await self._read(read)
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
-        return await self._read(lambda database: _find(database, query))
+        def read(database: sqlite3.Connection) -> list[RunInfo]:
+            conditions, parameters = sql_conditions(query, "?")
+            sql = f"{_INFO} WHERE {conditions} ORDER BY created_at DESC, runs.run_id"
+            now = time.time()
+            with closing(database.execute(sql, parameters)) as cursor:
+                # SQL cannot tell whether an owner lives, so the paging is done here.
+                infos = readable(cursor, lambda row: run_info(*row))
+                found = (info for info in infos if query.matches(info, now))
+                return list(islice(found, query.offset, query.offset + query.limit))
+
+        return await self._read(read)
 
     async def damaged_runs(self) -> list[str]:
         """Return the ids of the runs that `find` skips because they cannot be read."""
@@ -239,66 +291,3 @@ def _lease(database: sqlite3.Connection, run_id: str) -> Lease | None:
         "SELECT owner, fence, expires_at FROM leases WHERE run_id = ?", (run_id,)
     ).fetchone()
     return None if row is None else Lease(run_id, *row)
-
-
-def _append(
-    database: sqlite3.Connection,
-    lease: Lease,
-    bodies: Sequence[bytes],
-    after: int,
-    summary: RunSummary | None,
-) -> None:
-    """Check everything before writing, so that a refused append does not affect its commit."""
-    owner, fence, number, length = database.execute(
-        "SELECT leases.owner, leases.fence, runs.number,"
-        " (SELECT max(sequence) FROM entries WHERE run = runs.number)"
-        " FROM (SELECT ? AS run_id) AS wanted"
-        " LEFT JOIN leases ON leases.run_id = wanted.run_id"
-        " LEFT JOIN runs ON runs.run_id = wanted.run_id",
-        (lease.run_id,),
-    ).fetchone()
-    check_current(lease, owner and Lease(lease.run_id, owner, fence, 0))
-    check_length(lease, length or 0, after=after)
-    if summary is not None or number is None:
-        new = first_summary(summary)
-        [number] = database.execute(
-            "INSERT INTO runs (run_id, workflow, kind, version, status, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET"
-            " workflow = excluded.workflow, kind = excluded.kind, version = excluded.version,"
-            " status = excluded.status, created_at = excluded.created_at RETURNING number",
-            (lease.run_id, new.workflow, new.kind, new.version, str(new.status), new.created_at),
-        ).fetchone()
-    now = time.time()
-    database.executemany(
-        "INSERT INTO entries (run, sequence, written_at, body) VALUES (?, ?, ?, ?)",
-        [(number, sequence, now, body) for sequence, body in enumerate(bodies, after + 1)],
-    )
-
-
-def _read_records(database: sqlite3.Connection, run_id: str, after: int) -> list[Record]:
-    row = database.execute("SELECT number FROM runs WHERE run_id = ?", (run_id,)).fetchone()
-    if row is None:
-        return []
-    records: list[Record] = []
-    while True:
-        # Each piece ends its snapshot, and a journal only ever grows at its end.
-        rows = database.execute(
-            "SELECT sequence, written_at, body FROM entries WHERE run = ? AND sequence > ?"
-            " ORDER BY sequence LIMIT ?",
-            (row[0], after, _ROWS_PER_READ),
-        ).fetchall()
-        records += [Record(*columns) for columns in rows]
-        if len(rows) < _ROWS_PER_READ:
-            return records
-        after = records[-1].sequence
-
-
-def _find(database: sqlite3.Connection, query: RunQuery) -> list[RunInfo]:
-    conditions, parameters = sql_conditions(query, "?")
-    sql = f"{_INFO} WHERE {conditions} ORDER BY created_at DESC, runs.run_id"
-    now = time.time()
-    with closing(database.execute(sql, parameters)) as cursor:
-        # SQL cannot tell whether an owner lives, so the paging is done here.
-        infos = readable(cursor, lambda row: run_info(*row))
-        found = (info for info in infos if query.matches(info, now))
-        return list(islice(found, query.offset, query.offset + query.limit))
