@@ -441,15 +441,9 @@ def _copies_of(folder: Path) -> list[Path]:
 
 def _new_stamp(copies: list[Path]) -> str:
     """Return the time, or just after the newest copy if the clock was set back since."""
-    now = datetime.now(UTC).strftime(_STAMP)
-    if not copies:
-        return now
-    newest = copies[0].name.removeprefix("checkpoint-").removesuffix(".json")
-    if newest < now:
-        return now
-    try:
-        after = datetime.strptime(newest, _STAMP).replace(tzinfo=UTC) + timedelta(microseconds=1)
-    except ValueError:
-        # The name has the form of a time, but no calendar has that time.
-        return now
-    return after.strftime(_STAMP)
+    now = datetime.now(UTC)
+    # The name may have the form of a time that no calendar has.
+    with suppress(IndexError, ValueError):
+        newest = datetime.strptime(copies[0].name, f"checkpoint-{_STAMP}.json").replace(tzinfo=UTC)
+        now = max(now, newest + timedelta(microseconds=1))
+    return now.strftime(_STAMP)

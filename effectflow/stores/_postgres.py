@@ -22,7 +22,7 @@ from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
 from effectflow.stores._base import check_free, readable, run_info, sql_conditions, summary_fields
 from effectflow.stores._postgres_schema import Queries, escaped, key_of, migrate, unescaped
-from effectflow.stores._servers import Holder, ServerStore, check_appended
+from effectflow.stores._servers import ServerStore, check_appended
 
 A = TypeVar("A")
 
@@ -120,15 +120,12 @@ class PostgresStore(ServerStore):
 
     async def _ask_claim(
         self, run_id: str, owner: str, seconds: float, dead: int
-    ) -> Lease | Holder:
+    ) -> tuple[str, int, float, float]:
         [row] = await self._query(
             "SELECT owner, fence, expires_at, {schema}.now() FROM {schema}.claim(%s, %s, %s, %s)",
             (key_of(run_id), owner, seconds, dead),
         )
-        holder, fence, expires_at, now = row
-        if holder == owner:
-            return Lease(run_id, owner, fence, expires_at)
-        return Holder(holder, fence, expires_at - now)
+        return row
 
     def _ask_renewal(self, lease: Lease, seconds: float) -> float | None:
         rows = self._renewals.rows(

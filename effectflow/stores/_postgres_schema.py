@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, LiteralString
 
-from psycopg import AsyncConnection, sql
+from psycopg import AsyncConnection, AsyncCursor, sql
 
 from effectflow.checkpoint.errors import UnsupportedVersion
 
@@ -144,45 +144,28 @@ async def migrate(connection: AsyncConnection[Any], schema: str) -> None:
 
     If there is nothing to do, this needs no privilege to create anything.
     """
-    name = sql.Identifier(schema)
+
+    async def execute(statement: LiteralString, *parameters: object) -> AsyncCursor[Any]:
+        text = sql.SQL(statement).format(schema=sql.Identifier(schema))
+        return await connection.execute(text, parameters or None)
+
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        version = await _version(connection, schema)
-        if version is None:
-            await _create(connection, schema)
-            version = 0
+        await execute("SELECT pg_advisory_xact_lock(%s)", _LOCK)
+        # A query first: IF NOT EXISTS needs the privilege to create schemas even if this one exists.
+        found = await execute("SELECT FROM pg_namespace WHERE nspname = %s", schema)
+        if not found.rowcount:
+            await execute("CREATE SCHEMA {schema}")
+        tables = "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'schema_version'"
+        found = await execute(tables, schema)
+        if not found.rowcount:
+            await execute("CREATE TABLE {schema}.schema_version (version int)")
+        newest = await execute("SELECT coalesce(max(version), 0) FROM {schema}.schema_version")
+        [version] = await newest.fetchone() or [0]
         if version > len(_MIGRATIONS):
             raise UnsupportedVersion(f"schema {schema!r}", version, len(_MIGRATIONS))
         for number, statements in enumerate(_MIGRATIONS[version:], version + 1):
-            await connection.execute(sql.SQL(statements).format(schema=name))
-            await connection.execute(
-                sql.SQL("INSERT INTO {}.schema_version VALUES (%s)").format(name), (number,)
-            )
-
-
-async def _version(connection: AsyncConnection[Any], schema: str) -> int | None:
-    """Return the version of the schema, or None if it has no tables."""
-    is_there = await connection.execute(
-        "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'schema_version'", (schema,)
-    )
-    if not is_there.rowcount:
-        return None
-    newest = await connection.execute(
-        sql.SQL("SELECT coalesce(max(version), 0) FROM {}.schema_version").format(
-            sql.Identifier(schema)
-        )
-    )
-    [version] = await newest.fetchone() or [0]
-    return version
-
-
-async def _create(connection: AsyncConnection[Any], schema: str) -> None:
-    name = sql.Identifier(schema)
-    # A query first: IF NOT EXISTS needs the privilege to create schemas even if this one exists.
-    is_there = await connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (schema,))
-    if not is_there.rowcount:
-        await connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
-    await connection.execute(sql.SQL("CREATE TABLE {}.schema_version (version int)").format(name))
+            await execute(statements)
+            await execute("INSERT INTO {schema}.schema_version VALUES (%s)", number)
 
 
 def key_of(run_id: str) -> bytes:

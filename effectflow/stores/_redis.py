@@ -127,13 +127,9 @@ class RedisStore(ServerStore):
 
     async def _ask_claim(
         self, run_id: str, owner: str, seconds: float, dead: int
-    ) -> Lease | Holder:
+    ) -> tuple[str, int, float, float]:
         answer = await self._run(_CLAIM, run_id, owner, seconds, dead)
-        holder, fence = answer[0].decode(), int(answer[1])
-        expires_at, now = float(answer[2]), float(answer[3])
-        if holder == owner:
-            return Lease(run_id, owner, fence, expires_at)
-        return Holder(holder, fence, expires_at - now)
+        return answer[0].decode(), int(answer[1]), float(answer[2]), float(answer[3])
 
     def _ask_renewal(self, lease: Lease, seconds: float) -> float | None:
         renew = self._renewing.register_script(_RENEW)

@@ -73,8 +73,11 @@ class ServerStore(ReentrantStore, CheckpointStore):
     @abstractmethod
     async def _ask_claim(
         self, run_id: str, owner: str, seconds: float, dead: int
-    ) -> Lease | Holder:
-        """Claim the lease, also from the holder with the fence `dead`. Return another holder."""
+    ) -> tuple[str, int, float, float]:
+        """Claim the lease if it is free, or held with the fence `dead`.
+
+        Return its owner, fence and expiry as they are then, and the time.
+        """
 
     @abstractmethod
     def _ask_renewal(self, lease: Lease, seconds: float) -> float | None:
@@ -102,9 +105,13 @@ class ServerStore(ReentrantStore, CheckpointStore):
     # Leases.
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        return await take_over_from_dead(
-            run_id, lambda dead: self._ask_claim(run_id, owner, seconds, dead)
-        )
+        async def ask(dead: int) -> Lease | Holder:
+            holder, fence, expires_at, now = await self._ask_claim(run_id, owner, seconds, dead)
+            if holder == owner:
+                return Lease(run_id, owner, fence, expires_at)
+            return Holder(holder, fence, expires_at - now)
+
+        return await take_over_from_dead(run_id, ask)
 
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
         self._check_open(in_any_thread=True)
