@@ -187,7 +187,7 @@ class Queries:
     """Executes statements in which `{schema}` stands for the schema of a store."""
 
     def __init__(self, schema: str) -> None:
-        self._schema = sql.Identifier(schema).as_string()
+        self._schema = sql.Identifier(schema).as_string(None)
 
     def text(self, statement: str) -> bytes:
         """Return the statement as it is sent to the server."""

@@ -6,9 +6,8 @@ import hashlib
 import json
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import redis
@@ -35,11 +34,6 @@ from effectflow.stores._servers import Holder, ServerStore, check_appended, take
 
 logger = logging.getLogger(__name__)
 
-A = TypeVar("A")
-
-Client: TypeAlias = Any
-"""A `redis.asyncio.Redis`. The checkers know its types only in part."""
-
 _FIELDS_PER_COMMAND = 500
 
 
@@ -64,7 +58,8 @@ class RedisStore(ServerStore):
     Raise ValueError for a URL that cannot be parsed. Opening raises StoreUnavailable.
     """
 
-    _client: Client
+    # The checkers know the types of these clients only in part.
+    _client: Any
     _renewing: Any
 
     def __init__(
@@ -95,17 +90,16 @@ class RedisStore(ServerStore):
         return self._durability
 
     async def _connect(self) -> None:
+        def client(kind: Any, timeout: float, retry: object) -> Any:
+            return kind.from_url(
+                self._url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=retry
+            )
+
         # The store itself counts how often a request was sent.
-        never, timeout = AsyncRetry(NoBackoff(), 0), self._timeout
-        self._client = cast(Any, redis.asyncio.Redis).from_url(
-            self._url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=never
-        )
+        self._client = client(redis.asyncio.Redis, self._timeout, AsyncRetry(NoBackoff(), 0))
         self._opened.push_async_callback(self._client.aclose)
         # It has two attempts, and connects when it is first used.
-        once, timeout = Retry(NoBackoff(), 1), self._renew_timeout / 2
-        self._renewing = cast(Any, redis.Redis).from_url(
-            self._url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=once
-        )
+        self._renewing = client(redis.Redis, self._renew_timeout / 2, Retry(NoBackoff(), 1))
         self._opened.push_async_callback(to_thread.run_sync, self._renewing.close)
         self._durability = await _durability_of(self._client)
         if self._durability == "memory":
@@ -160,26 +154,25 @@ class RedisStore(ServerStore):
         )
         is_unknown = False
 
-        async def ask(client: Client) -> Any:
+        async def ask() -> Any:
             nonlocal is_unknown
             try:
-                return await self._evaluate(client, _APPEND, lease.run_id, arguments)
+                return await self._evaluate(_APPEND, lease.run_id, arguments)
             except Exception as error:
                 is_unknown = is_unknown or (_is_lost(error) and not _is_refused(error))
                 raise
 
         self._check_open()
         try:
-            refusal = await self._do(ask)
+            refusal = await self._ask(ask)
         except StoreUnavailable as error:
             raise SaveFailed(lease.run_id, str(error), is_unknown=is_unknown) from error
         check_appended(lease.run_id, refusal and refusal.decode())
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
-        ask = partial(_entries, key=self._key(run_id), after=after)
-        length, entries = await self._do(partial(ask, last=after + _FIELDS_PER_COMMAND))
+        length, entries = await self._entries(run_id, after, after + _FIELDS_PER_COMMAND)
         if length > after + _FIELDS_PER_COMMAND:
-            length, entries = await self._do(partial(ask, last=length))
+            length, entries = await self._entries(run_id, after, length)
         records: list[Record] = []
         for number, entry in enumerate(entries[: max(length - after, 0)], after + 1):
             if entry is None:
@@ -193,7 +186,7 @@ class RedisStore(ServerStore):
         return _info(rows[0]) if rows else None
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
-        seconds, microseconds = await self._do(lambda client: client.time())
+        seconds, microseconds = await self._ask(lambda: self._client.time())
         infos = readable(await self._all_rows(), _info)
         return select(infos, query, now=seconds + microseconds / 1e6)
 
@@ -224,7 +217,7 @@ class RedisStore(ServerStore):
 
     async def _sweep(self, run_id: str) -> None:
         """Remove what is left of a deleted run. No query returns it any more."""
-        there: list[bytes] = await self._do(lambda client: client.hkeys(self._key(run_id)))
+        there: list[bytes] = await self._ask(lambda: self._client.hkeys(self._key(run_id)))
         left = [field for field in there if field not in _LEFT]
         for start in range(0, len(left) + 1, _FIELDS_PER_COMMAND):
             await self._run(_SWEEP, run_id, *left[start : start + _FIELDS_PER_COMMAND])
@@ -239,7 +232,7 @@ class RedisStore(ServerStore):
         return [self._key(run_id), self._index]
 
     async def _all_rows(self) -> list[_Row]:
-        keys: list[bytes] = await self._do(lambda client: client.hkeys(self._index))
+        keys: list[bytes] = await self._ask(lambda: self._client.hkeys(self._index))
         rows: list[_Row] = []
         for start in range(0, len(keys), _FIELDS_PER_COMMAND):
             rows += await self._rows(keys[start : start + _FIELDS_PER_COMMAND])
@@ -248,37 +241,34 @@ class RedisStore(ServerStore):
     async def _rows(self, keys: Sequence[str | bytes]) -> list[_Row]:
         """Return the fields of the runs with these keys, without deleted runs."""
 
-        async def ask(client: Client) -> list[Any]:
-            pipeline = client.pipeline(transaction=False)
+        async def ask() -> list[Any]:
+            pipeline = self._client.pipeline(transaction=False)
             for key in keys:
                 pipeline.hmget(key, _Row._fields)
             return await pipeline.execute()
 
-        rows = [_Row(*row) for row in await self._do(ask)]
+        rows = [_Row(*row) for row in await self._ask(ask)]
         return [row for row in rows if int(row.length or 0)]
 
+    async def _entries(self, run_id: str, after: int, last: int) -> tuple[int, list[bytes | None]]:
+        """Return the length of a run and its entries from `after` to `last`, in one transaction."""
+
+        async def ask() -> list[Any]:
+            pipeline = self._client.pipeline(transaction=True)
+            key = self._key(run_id)
+            pipeline.hget(key, "length")
+            for first in range(after + 1, last + 1, _FIELDS_PER_COMMAND):
+                pipeline.hmget(key, range(first, min(first + _FIELDS_PER_COMMAND, last + 1)))
+            return await pipeline.execute()
+
+        length, *chunks = await self._ask(ask)
+        return int(length or 0), [entry for chunk in chunks for entry in chunk]
+
     async def _run(self, script: str, run_id: str, *arguments: Any) -> Any:
-        return await self._do(lambda client: self._evaluate(client, script, run_id, arguments))
+        return await self._ask(lambda: self._evaluate(script, run_id, arguments))
 
-    async def _evaluate(
-        self, client: Client, script: str, run_id: str, arguments: Sequence[Any]
-    ) -> Any:
-        return await client.register_script(script)(keys=self._keys(run_id), args=arguments)
-
-    async def _do(self, ask: Callable[[Client], Awaitable[A]]) -> A:
-        return await self._ask(lambda: ask(self._client))
-
-
-async def _entries(
-    client: Client, *, key: str, after: int, last: int
-) -> tuple[int, list[bytes | None]]:
-    """Return the length of a run and its entries from `after` to `last`, in one transaction."""
-    pipeline = client.pipeline(transaction=True)
-    pipeline.hget(key, "length")
-    for first in range(after + 1, last + 1, _FIELDS_PER_COMMAND):
-        pipeline.hmget(key, range(first, min(first + _FIELDS_PER_COMMAND, last + 1)))
-    length, *chunks = await pipeline.execute()
-    return int(length or 0), [entry for chunk in chunks for entry in chunk]
+    async def _evaluate(self, script: str, run_id: str, arguments: Sequence[Any]) -> Any:
+        return await self._client.register_script(script)(self._keys(run_id), arguments)
 
 
 class _Row(NamedTuple):
@@ -330,7 +320,7 @@ def _checked(url: str) -> str:
     )
 
 
-async def _durability_of(client: Client) -> str:
+async def _durability_of(client: Any) -> str:
     """Return what survives, as far as the server tells."""
     info = await client.info("persistence")
     if not info.get("aof_enabled"):
