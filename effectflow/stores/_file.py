@@ -25,11 +25,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunSummary
-from effectflow.stores._atomic_files import (
-    make_folder,
-    remove_link,
-    replace_link,
-)
+from effectflow.stores._atomic_files import make_folder
 from effectflow.stores._base import (
     ReentrantStore,
     check_current,
@@ -143,7 +139,7 @@ class FileStore(ReentrantStore, CheckpointStore):
             if not folder.is_current(lease, state):
                 return False
             if folder.is_claimed_only(state):
-                self._remove(folder, state)
+                folder.remove(state)
             else:
                 folder.write_lease(replace(lease, owner=""))
             return True
@@ -167,7 +163,6 @@ class FileStore(ReentrantStore, CheckpointStore):
             check_length(lease, 0 if state is None else state.length, after=after)
             if state is None:
                 state = folder.create(first_summary(summary))
-                replace_link(self._sessions / "latest", folder.path.name)
             folder.save(
                 state,
                 [bytes(body) for body in bodies],
@@ -192,7 +187,7 @@ class FileStore(ReentrantStore, CheckpointStore):
         def info() -> RunInfo | None:
             folder = self._folder(run_id)
             state = folder.state()
-            return None if state is None else _info(folder, state)
+            return state and folder.info(state)
 
         return await self._read(info)
 
@@ -214,7 +209,7 @@ class FileStore(ReentrantStore, CheckpointStore):
 
         def look() -> str | None:
             state = self._folder(run_id).state()
-            return state.damage or None if state is not None else None
+            return (state and state.damage) or None
 
         return await self._read(look)
 
@@ -228,14 +223,10 @@ class FileStore(ReentrantStore, CheckpointStore):
                 # A run that cannot be read can still be deleted.
                 state = None
             check_free(folder.lease(state), now=time.time())
-            self._remove(folder, state)
+            folder.remove(state)
 
         await self._change(run_id, delete)
         self._driven.pop(run_id, None)
-
-    def _remove(self, folder: RunFolder, state: RunState | None) -> None:
-        folder.remove(state)
-        remove_link(self._sessions / "latest", folder.path.name)
 
     def _folder(self, run_id: str) -> RunFolder:
         return self._driven.get(run_id) or RunFolder(self.directory, run_id)
@@ -260,7 +251,7 @@ class FileStore(ReentrantStore, CheckpointStore):
                     continue
                 if mark is not None and not state.damage:
                     found[run_id] = mark, state.without_records()
-                infos.append(_info(folder, state))
+                infos.append(folder.info(state))
             except (CorruptCheckpoint, RunConflict, UnsupportedVersion) as error:
                 damaged[run_id] = error
         self._found = found
@@ -301,10 +292,3 @@ class FileStore(ReentrantStore, CheckpointStore):
             reason = f"{folder.path}: {error.strerror or error}"
             unknown = folder.may_be_saved(error)
             raise SaveFailed(run_id, reason, is_unknown=unknown) from error
-
-
-def _info(folder: RunFolder, state: RunState) -> RunInfo:
-    held = folder.lease(state)
-    return RunInfo(
-        state.run_id, state.summary, state.updated_at, state.length, held if held.owner else None
-    )

@@ -32,13 +32,15 @@ from filelock import FileLock
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, RunStatus, RunSummary
+from effectflow.checkpoint.store import Record, RunInfo, RunStatus, RunSummary
 from effectflow.stores._atomic_files import (
     TEMPORARY,
     Unsynced,
     folder_name,
     keep_copy,
     make_folder,
+    remove_link,
+    replace_link,
     sync_folder,
     write_whole,
 )
@@ -232,6 +234,12 @@ class RunFolder:
             )
             return replace(last.state, damage=str(damage))
 
+    def info(self, state: RunState) -> RunInfo:
+        """Return one line about the run, given its state."""
+        lease = self.lease(state)
+        held = lease if lease.owner else None
+        return RunInfo(self.run_id, state.summary, state.updated_at, state.length, held)
+
     def records(self, after: int) -> list[Record]:
         """Return the records after a sequence number."""
         state = self.state()
@@ -308,6 +316,7 @@ class RunFolder:
         self._make_folders()
         sync_folder(self.path)
         sync_folder(self.path.parent)
+        replace_link(self.path.with_name("latest"), self.path.name)
         return RunState(self.run_id, summary, summary.created_at, 1, ())
 
     def _make_folders(self) -> None:
@@ -410,6 +419,7 @@ class RunFolder:
                     (self.path / name).rmdir()
             (self.path / "lease.json").unlink(missing_ok=True)
             self.path.rmdir()
+        remove_link(self.path.with_name("latest"), self.path.name)
 
     def tidy(self, state: RunState | None) -> None:
         """Remove what an interrupted save left behind. It was never part of the run."""
