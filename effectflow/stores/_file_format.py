@@ -30,15 +30,10 @@ class Damaged(Exception):
 class RunState:
     """The content of `checkpoint.json`.
 
-    Attributes:
-        run_id: the run.
-        summary: what the run is found by.
-        updated_at: when its newest record was written, in seconds since the epoch.
-        first: the sequence number of the first record in `records`; earlier ones are in `entries`.
-        records: the newest records.
-        fence: the fence of the lease under which this was saved.
-        is_released: whether that lease was released by the same save.
-        damage: what is wrong with `checkpoint.json` and what was read instead; empty if it is intact.
+    `records` are the newest; `first` is the sequence number of the first of them, and earlier ones are
+    in `entries`. `fence` is that of the lease under which this was saved, and `is_released` tells
+    whether the same save released it. `damage` says what is wrong with `checkpoint.json` and what was
+    read instead.
     """
 
     run_id: str

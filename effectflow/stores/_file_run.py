@@ -105,14 +105,9 @@ def _files_with_run_id(path: Path) -> Iterator[Path]:
 class RunFolder:
     """The files of one run. A writer holds the lock of the run and its lease.
 
-    ::
-
-        directory/sessions/{name}           the folder
-        directory/locks/{number}            the lock, which several runs may share
-        directory/locks/{number}.fence      the highest fence of the deleted runs that shared it
-
-    There is a fixed number of locks, so that a run leaves none behind. `history` is the number of copies
-    of earlier checkpoints to keep.
+    There is a fixed number of locks, so that a run leaves none behind. Beside each lock is the highest
+    fence of the deleted runs that shared it. `history` is the number of copies of earlier checkpoints to
+    keep.
     """
 
     def __init__(self, directory: Path, run_id: str, *, history: int = 10) -> None:

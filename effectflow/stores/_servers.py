@@ -189,13 +189,13 @@ async def take_over_from_dead(run_id: str, ask: Callable[[int], Awaitable[A | Ho
         dead = answer.fence
 
 
-NO_SUMMARY = "no summary"
+_NO_SUMMARY = "no summary"
 """The answer to the first append of a run if it needs a summary."""
 
 
 def check_appended(run_id: str, refusal: str | None) -> None:
-    """Raise why a server refused an append, if it did."""
-    if refusal == NO_SUMMARY:
+    """Raise ValueError or LeaseLost if a server refused an append."""
+    if refusal == _NO_SUMMARY:
         first_summary(None)
     elif refusal is not None:
         raise LeaseLost(run_id, refusal)
