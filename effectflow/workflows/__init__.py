@@ -6,8 +6,7 @@ Only code and lists of steps are imported with the package, and all others on fi
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from effectflow.workflows.decorator import workflow
-from effectflow.workflows.workflow import Workflow
+from effectflow.workflows.workflow import Workflow, workflow
 
 if TYPE_CHECKING:
     from effectflow.workflows.graph import (

@@ -58,7 +58,7 @@ from effectflow.effects.event_loop import is_cancellation, mark_as_cancelled
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
-from effectflow.workflows.blueprint import Blueprint
+from effectflow.workflows.workflow import Blueprint
 
 __all__ = ["Place", "Reopen", "new_run_id", "plan_run", "resume_run", "start_run"]
 

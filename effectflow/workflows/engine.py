@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from effectflow.effects import Effect
-from effectflow.effects.nodes import Fail, FromGenerator, Map, Pure, Suspend
+from effectflow.effects.nodes import Fail, FromGenerator, InScope, Map, Pure, Suspend
+from effectflow.effects.scope import Scope
 
 S = TypeVar("S")
+Env = TypeVar("Env")
+E = TypeVar("E")
+A = TypeVar("A")
 
 AnyEffect = Effect[Any, Any, Any]
 
@@ -77,3 +81,25 @@ def advance_once(pick: Pick[S], state: S, shown: tuple[object, ...]) -> AnyEffec
 
 def _end(picked: Done | Stuck) -> AnyEffect:
     return Pure(picked.value) if isinstance(picked, Done) else Fail(picked.error)
+
+
+def durable_scope(effect: Effect[Env, E, A], shown: tuple[object, ...]) -> Effect[Env, E, A]:
+    """Return the effect as a flow that can be resumed in the middle, even inside a step.
+
+    A step runs again as a whole, so operators inside it record nothing. In this flow they do: a resume
+    skips the steps of this effect, so the decisions between them must be the same again.
+
+    Parameters:
+        effect: the effect of the flow.
+        shown: the call that created it, for `repr`: a name and its arguments.
+    """
+
+    def reach(scope: Scope) -> Effect[Env, E, A]:
+        if scope.step is None:
+            return effect
+        inside = scope.copy()
+        inside.step = None
+        scope.flow.record_decisions()
+        return InScope(effect, inside)
+
+    return Suspend(reach, shown)

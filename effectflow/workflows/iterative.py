@@ -13,7 +13,6 @@ from effectflow.checkpoint.step import StepDefinition, durable
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, suspend
 from effectflow.effects.signatures import effect_types
-from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.checks import (
     count_problems,
     function_problems,
@@ -21,10 +20,8 @@ from effectflow.workflows.checks import (
     refuse,
     workflow_name_problems,
 )
-from effectflow.workflows.durable_scope import durable_scope
-from effectflow.workflows.engine import Done, Next, advance
-from effectflow.workflows.linear import input_type
-from effectflow.workflows.workflow import Workflow
+from effectflow.workflows.engine import Done, Next, advance, durable_scope
+from effectflow.workflows.workflow import Blueprint, Workflow, input_type
 
 Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -130,7 +127,7 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
 
         super().__init__(
             Blueprint(
-                define=lambda: definition,
+                definition,
                 body=lambda value: advance(pick, _Reached(value), ("rounds", name)),
                 input_type=input_type(round),
                 input_types=types,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from effectflow.checkpoint.entries import ChildEnded, ChildStarted
@@ -24,7 +24,6 @@ _NAME = str.maketrans(dict.fromkeys("/[]#", "_"))
 
 async def run_nested(
     place: Place,
-    *,
     run_id: str | None,
     input_digest: str,
     drive: Callable[[Place, str], Awaitable[Any]],
@@ -74,18 +73,20 @@ async def run_nested(
     return outcome
 
 
+@dataclass(frozen=True)
 class _Child:
     """A nested run, as the outer run records it."""
 
-    def __init__(
-        self, flow: DurableFlow, place: Place, path: str, run_id: str, input_digest: str
-    ) -> None:
-        self.flow = flow
-        self.run = flow.run
-        self.place = place
-        self.path = path
-        self.run_id = run_id
-        self.input_digest = input_digest
+    flow: DurableFlow
+    place: Place
+    path: str
+    run_id: str
+    input_digest: str
+
+    @property
+    def run(self) -> Run:
+        """The outer run."""
+        return self.flow.run
 
     async def begin(self) -> None:
         """Record durably that it starts or continues."""

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError
+from effectflow.checkpoint.step import Step, step
 from effectflow.checkpoint.values import KnownTypes, digest_of, to_tree
-from effectflow.effects import Effect
+from effectflow.effects import Effect, do
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
-from effectflow.workflows.blueprint import Blueprint
-from effectflow.workflows.durable_scope import durable_scope
-from effectflow.workflows.linear import chain, input_type, step_of
-from effectflow.workflows.migrations import Migration, check_migrations, is_of_outermost_flow
-from effectflow.workflows.structuring import structure_as
+from effectflow.effects.signatures import effect_types
+from effectflow.workflows.engine import Done, Next, advance, durable_scope
+from effectflow.workflows.migrations import (
+    Migration,
+    check_migrations,
+    is_of_outermost_flow,
+    removed_entries,
+    upgrade,
+)
 
 if TYPE_CHECKING:
     # The modules that drive runs are imported with the first run.
+    from effectflow.checkpoint.entries import Entry
     from effectflow.checkpoint.plan import ResumePlan
     from effectflow.workflows.driver import Place, Reopen
 
-__all__ = ["Workflow"]
+__all__ = ["Blueprint", "Workflow", "input_type", "structure_as", "workflow"]
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -36,6 +45,40 @@ E2 = TypeVar("E2")
 Input2 = TypeVar("Input2")
 Out2 = TypeVar("Out2")
 S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """Everything that is needed to run a workflow, common to all builders.
+
+    Attributes:
+        definition: what a resume compares.
+        body: returns the effect to run for an input.
+        input_type: the annotation of the input, or None.
+        input_types: the classes that may occur in inputs.
+        output_types: the classes that may occur in outputs and errors.
+        migrations: for each earlier version, the migration to the next one.
+        gives_state: tells by its path whether a step returns a state, to migrate; None for code, of
+            which all outputs are migrated.
+    """
+
+    definition: Definition
+    body: Callable[[Any], Effect[Any, Any, Any]]
+    input_type: object
+    input_types: KnownTypes
+    output_types: KnownTypes
+    migrations: Mapping[int, Migration] = field(default_factory=dict[int, Any])
+    gives_state: Callable[[str], bool] | None = None
+
+    def removed(self, entries: tuple[Entry, ...]) -> tuple[int, ...]:
+        """Return the sequence numbers of entries of steps that migrations remove."""
+        return tuple(removed_entries(entries, self.migrations)) if self.migrations else ()
+
+    def upgraded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Return a journal as the current version of the workflow would have written it."""
+        if not self.migrations:
+            return entries
+        return upgrade(entries, self.definition, self.migrations, self.gives_state)
 
 
 class Workflow(Generic[Env, E, Input, Out]):
@@ -70,21 +113,30 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         Raises ValueError if there are no steps, two have one name, or a migration is missing.
         """
-        parts = [step_of(part) for part in steps]
-        names = [part.name for part in parts]
+        made = [_step_of(part) for part in steps]
+        names = [part.name for part in made]
         if not names:
             raise ValueError(f"workflow {name!r} has no steps")
         twice = sorted({part for part in names if names.count(part) > 1})
         if twice:
             raise ValueError(f"workflow {name!r} has two steps named {', '.join(twice)}")
         check_migrations(name, version, migrations or {})
-        types = KnownTypes.of(*(annotation for part in parts for annotation in part.annotations))
-        definition = Definition(name, version, "standard", tuple(names))
+        functions = [part.function for part in made]
+        types = KnownTypes.of(
+            *(kind for each in functions for kind in (*effect_types(each), input_type(each)))
+        )
+
+        def pick(reached: tuple[int, Any]) -> Next[tuple[int, Any]] | Done:
+            number, state = reached
+            if number == len(made):
+                return Done(state)
+            return Next(made[number](state), lambda output: (number + 1, output))
+
         return Workflow(
             Blueprint(
-                define=lambda: definition,
-                body=lambda state: chain(parts, state),
-                input_type=input_type(parts[0].step.function),
+                Definition(name, version, "standard", tuple(names)),
+                body=lambda state: advance(pick, (0, state), ("steps", *names)),
+                input_type=input_type(functions[0]),
                 input_types=types,
                 output_types=types,
                 migrations=migrations or {},
@@ -160,21 +212,16 @@ class Workflow(Generic[Env, E, Input, Out]):
             from effectflow.workflows.driver import new_run_id, start_run
             from effectflow.workflows.nested import run_nested
 
+            is_new = run_id is None and not place.is_nested
+
             async def drive(place: Place, run_id: str) -> Any:
-                return await start_run(
-                    place,
-                    input,
-                    run_id=run_id,
-                    is_new=is_new,
-                    context=place.scope.context if context is None else context,
-                )
+                given = place.scope.context if context is None else context
+                return await start_run(place, input, run_id=run_id, is_new=is_new, context=given)
 
             if place.is_nested:
-                is_new = False
-                digest = self._input_digest(input)
-                return await run_nested(place, run_id=run_id, input_digest=digest, drive=drive)
+                tree = to_tree(input, path="input: $", types=self._blueprint.input_types)
+                return await run_nested(place, run_id, digest_of(tree), drive)
             # A new id for each run of this effect: run twice, it starts two runs.
-            is_new = run_id is None
             return await drive(place, new_run_id(self.name) if run_id is None else run_id)
 
         return self._durably(perform, ("start", input))
@@ -219,7 +266,6 @@ class Workflow(Generic[Env, E, Input, Out]):
         Fails with the workflow's own errors, with RunNotFound, RunBusy, DefinitionChanged,
         OutcomeUnknown, StepInputChanged, and the other CheckpointErrors.
         """
-
         return self._take_up(run_id, force=force)
 
     def _take_up(
@@ -233,7 +279,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 return await resume_run(place, run_id=run_id, force=force, reopen=reopen)
 
             if place.is_nested:
-                return await run_nested(place, run_id=run_id, input_digest="", drive=drive)
+                return await run_nested(place, run_id, "", drive)
             return await drive(place, run_id)
 
         return self._durably(perform, ("resume", run_id))
@@ -260,9 +306,6 @@ class Workflow(Generic[Env, E, Input, Out]):
             return await plan_run(place, run_id, effects=effects)
 
         return self._durably(perform, ("plan", run_id))
-
-    def _input_digest(self, input: object) -> str:
-        return digest_of(to_tree(input, path="input: $", types=self._blueprint.input_types))
 
     def _durably(
         self, perform: Callable[[Place], Awaitable[Any]], shown: tuple[object, ...]
@@ -299,3 +342,130 @@ class Workflow(Generic[Env, E, Input, Out]):
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name!r} version {self.version!r}>"
+
+
+class WorkflowDecorator:
+    """The result of `@workflow(...)`, before it receives the function."""
+
+    def __init__(self, name: str | None, version: str, migrations: Mapping[int, Migration]) -> None:
+        self._name = name
+        self._version = version
+        self._migrations = migrations
+
+    @overload
+    def __call__(
+        self, body: Callable[[Input2], Generator[Effect[Env2, E2, Any], Any, Out2]], /
+    ) -> Workflow[Env2, E2, Input2, Out2]: ...
+    @overload
+    def __call__(
+        self, body: Callable[[Input2], Effect[Env2, E2, Out2]], /
+    ) -> Workflow[Env2, E2, Input2, Out2]: ...
+    def __call__(self, body: Callable[[Any], Any], /) -> Workflow[Any, Any, Any, Any]:
+        make = do(body) if inspect.isgeneratorfunction(body) else body
+        output, error = effect_types(body)
+        name, version = self._name or body.__name__, self._version
+        check_migrations(name, version, self._migrations)
+        return Workflow(
+            Blueprint(
+                Definition(name, version, "standard"),
+                body=make,
+                input_type=input_type(body),
+                input_types=KnownTypes.of(input_type(body)),
+                output_types=KnownTypes.of(output, error),
+                migrations=self._migrations,
+            )
+        )
+
+
+@overload
+def workflow(
+    body: Callable[[Input2], Generator[Effect[Env2, E2, Any], Any, Out2]], /
+) -> Workflow[Env2, E2, Input2, Out2]: ...
+@overload
+def workflow(
+    body: Callable[[Input2], Effect[Env2, E2, Out2]], /
+) -> Workflow[Env2, E2, Input2, Out2]: ...
+@overload
+def workflow(
+    *,
+    name: str | None = None,
+    version: str = "1",
+    migrations: Mapping[int, Migration] | None = None,
+) -> WorkflowDecorator: ...
+def workflow(
+    body: Callable[[Any], Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    version: str = "1",
+    migrations: Mapping[int, Migration] | None = None,
+) -> Any:
+    """Make a workflow from a function of an input that returns an effect, or from a generator function.
+
+    A resume runs the code between steps again, so it must do the same again: take time and chance from
+    `now()`, `random()` and `uuid()`, whose values are recorded, and act on the world only in steps. A
+    resume that reaches other steps than the recorded ones fails with DefinitionChanged.
+
+    Parameters:
+        name: the name in stores and commands; the function's name by default.
+        version: change it when a code change matters to runs in progress.
+        migrations: for each earlier version, a pure function from a state that it saved, as plain data,
+            to that of the next version, or a `StepMigration`. It receives the input and the output of a
+            run, and the output of every step. Runs of those versions then continue, upgraded.
+    """
+    decorator = WorkflowDecorator(name, version, migrations or {})
+    return decorator if body is None else decorator(body)
+
+
+def _step_of(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], Any, Any, Any]:
+    """Return the function if it is a step, otherwise a step that calls it."""
+    given: Any = function
+    return cast("Step[[Any], Any, Any, Any]", given if isinstance(given, Step) else step(given))
+
+
+def input_type(function: Callable[..., Any]) -> object:
+    """Return the annotation of a function's first parameter, or None without one."""
+    try:
+        hints = typing.get_type_hints(function)
+    except (NameError, TypeError, AttributeError):
+        # A name that exists only for type checkers: its classes count as undeclared.
+        return None
+    hints.pop("return", None)
+    return next(iter(hints.values()), None)
+
+
+_BASIC: tuple[type[Any], ...] = (bool, int, float, str)
+
+
+def _exactly(data: object, kind: type[Any]) -> Any:
+    """Accept numbers, text and booleans of the exact type only: neither 1.9 nor "5" is an int.
+
+    A subclass, such as a StrEnum, is made of a value of its basic type.
+    """
+    basic = next(each for each in _BASIC if issubclass(kind, each))
+    if type(data) is not basic:
+        if basic is not float or type(data) is not int:
+            raise ValueError(f"{data!r} is not of type {kind.__name__}")
+        data = float(data)
+    return data if kind is basic else kind(data)
+
+
+def structure_as(annotation: object, data: object) -> Any:
+    """Return `data` as the annotated type, or unchanged without an annotation.
+
+    Raises ValueError, with the path of each part that does not fit.
+    """
+    if annotation in (None, type(None), Any, object):
+        return data
+    # Imported here, as it takes 60 ms and only programs that read input need it.
+    from cattrs import transform_error
+    from cattrs.preconf.orjson import make_converter
+
+    converter = make_converter(forbid_extra_keys=True)
+    for kind in _BASIC:
+        converter.register_structure_hook(kind, _exactly)
+    try:
+        return converter.structure(data, cast(Any, annotation))
+    except Exception as error:
+        reasons = "; ".join(transform_error(error))
+        raise ValueError(f"the input does not fit {annotation}: {reasons}") from error

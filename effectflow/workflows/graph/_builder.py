@@ -24,9 +24,8 @@ from effectflow.workflows.graph._draft import (
 from effectflow.workflows.graph._graph import Graph
 from effectflow.workflows.graph._structure import Call, Edge, Node, Structure
 from effectflow.workflows.graph._walk import GraphError
-from effectflow.workflows.linear import input_type
 from effectflow.workflows.migrations import StateMigration, check_migrations
-from effectflow.workflows.workflow import Workflow
+from effectflow.workflows.workflow import Workflow, input_type
 
 Env = TypeVar("Env", bound=HasCheckpoints)
 E = TypeVar("E")

@@ -14,9 +14,8 @@ from effectflow.effects.signatures import effect_types
 from effectflow.workflows.checks import function_problems, reachable, step_name_problems
 from effectflow.workflows.graph._graph import Graph
 from effectflow.workflows.graph._structure import Call, Edge, Nested, Node, Parallel
-from effectflow.workflows.linear import input_type
 from effectflow.workflows.machine import StateMachine
-from effectflow.workflows.workflow import Workflow
+from effectflow.workflows.workflow import Workflow, input_type
 
 
 class InvalidGraph(ValueError):

@@ -9,13 +9,12 @@ from typing import Generic, TypeVar
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.values import KnownTypes
-from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.diagrams import Diagram, to_dot, to_mermaid
 from effectflow.workflows.graph._structure import Structure, definition_of, gives_state
 from effectflow.workflows.graph._visits import GraphProgress, diagram_of, progress_of
 from effectflow.workflows.graph._walk import walk
 from effectflow.workflows.migrations import StateMigration
-from effectflow.workflows.workflow import Workflow
+from effectflow.workflows.workflow import Blueprint, Workflow
 
 Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -42,7 +41,7 @@ class Graph(Workflow[Env, E, S, S], Generic[Env, E, S]):
         definition = definition_of(structure, version)
         super().__init__(
             Blueprint(
-                define=lambda: definition,
+                definition,
                 body=partial(walk, structure),
                 input_type=input_type,
                 input_types=types,

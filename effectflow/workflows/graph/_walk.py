@@ -16,8 +16,7 @@ from effectflow.checkpoint.step import arguments_of, durable
 from effectflow.effects import Effect, Exit, Interruption, par_traverse
 from effectflow.effects.nodes import FromFn, OnExit, Suspend
 from effectflow.effects.scope import Scope
-from effectflow.workflows.durable_scope import durable_scope
-from effectflow.workflows.engine import Done, Next, Stuck, advance
+from effectflow.workflows.engine import Done, Next, Stuck, advance, durable_scope
 from effectflow.workflows.graph._structure import Call, Edge, Nested, Node, Parallel, Structure
 
 AnyEffect = Effect[Any, Any, Any]

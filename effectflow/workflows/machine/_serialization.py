@@ -34,7 +34,7 @@ from effectflow.workflows.machine._machine import (
 from effectflow.workflows.machine._reachability import Chart
 from effectflow.workflows.machine._states import State, StateSet, name_of
 from effectflow.workflows.migrations import StateMigration, migrated
-from effectflow.workflows.structuring import structure_as
+from effectflow.workflows.workflow import structure_as
 
 MACHINE_FORMAT = 1
 """The version of the format of saved machines."""

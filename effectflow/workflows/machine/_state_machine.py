@@ -12,7 +12,6 @@ from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.nodes import AnyEffect
-from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.checks import workflow_name_problems
 from effectflow.workflows.diagrams import to_dot, to_mermaid
 from effectflow.workflows.engine import Done, Next, Stuck, advance, advance_once
@@ -30,7 +29,7 @@ from effectflow.workflows.machine._transition_table import (
     saved_types,
 )
 from effectflow.workflows.migrations import StateMigration, check_migrations, is_of_outermost_flow
-from effectflow.workflows.workflow import Workflow
+from effectflow.workflows.workflow import Blueprint, Workflow
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -115,7 +114,7 @@ class StateMachine(
         definition = Definition(name, version, "machine", steps, chart.structure)
         super().__init__(
             Blueprint(
-                define=lambda: definition,
+                definition,
                 body=lambda input: self.run_until_final(self._machine(input)).map(self._form.write),
                 # Plain data may fit several classes of states: see `structure_input`.
                 input_type=None,

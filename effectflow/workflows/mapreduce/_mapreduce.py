@@ -14,17 +14,15 @@ from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, Executor, RetryExhausted, RetryPolicy
 from effectflow.effects.reduce import FAN_IN
 from effectflow.effects.signatures import effect_types
-from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.checks import (
     count_problems,
     function_problems,
     refuse,
     workflow_name_problems,
 )
-from effectflow.workflows.linear import input_type
 from effectflow.workflows.mapreduce._job import Job, MapPhase, ReducePhase, last_failure
 from effectflow.workflows.mapreduce._results import ItemFailed, JobResult
-from effectflow.workflows.workflow import Workflow
+from effectflow.workflows.workflow import Blueprint, Workflow, input_type
 
 Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -206,7 +204,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         definition = Definition(name, version, "mapreduce", steps, structure)
         super().__init__(
             Blueprint(
-                define=lambda: definition,
+                definition,
                 body=Job(name, items, key, mapping, reducing, max_parallel, fan_in),
                 input_type=input_type(items),
                 input_types=KnownTypes.of(input_type(items)),
