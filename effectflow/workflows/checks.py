@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeVar
 
 from effectflow.checkpoint.step import StepDefinition
-from effectflow.effects import Effect
+from effectflow.effects import Effect, RetryPolicy
 
 T = TypeVar("T")
 N = TypeVar("N", bound=Hashable)
@@ -19,12 +19,17 @@ def workflow_name_problems(name: object) -> Iterator[str]:
         yield f"its name must be text that is not empty, not {name!r}"
 
 
-def step_name_problems(name: str) -> Iterator[str]:
-    """Yield a problem unless `name` can be the name of a step."""
+def problems_raised(check: Callable[[], object]) -> Iterator[str]:
+    """Yield the ValueError that a check raises."""
     try:
-        StepDefinition(name)
+        check()
     except ValueError as problem:
         yield str(problem)
+
+
+def step_name_problems(name: str) -> Iterator[str]:
+    """Yield a problem unless `name` can be the name of a step."""
+    return problems_raised(lambda: StepDefinition(name))
 
 
 def function_problems(given: object, owner: str, expected: str) -> Iterator[str]:
@@ -50,6 +55,17 @@ def count_problems(given: object, name: str, *, least: int) -> Iterator[str]:
     """Yield a problem unless `given` is an int >= `least`."""
     if type(given) is not int or given < least:
         yield f"{name} must be an int >= {least}, not {given!r}"
+
+
+def retry_problems(policy: object, owner: str) -> Iterator[str]:
+    """Yield a problem unless `policy` is a RetryPolicy with a bound, or declared to have none."""
+    if not isinstance(policy, RetryPolicy):
+        yield f"the retry policy of {owner} must be a RetryPolicy, not {policy!r}"
+    elif not policy.is_bounded:
+        yield (
+            f"the retry policy of {owner} is unbounded: add with_max_retries(n), "
+            "with_max_elapsed(seconds), or without_bound()"
+        )
 
 
 def reachable(start: Iterable[N], edges: Iterable[tuple[N, N]]) -> set[N]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, cast
 
-from returns.maybe import Nothing, Some
+from returns.maybe import Maybe, Nothing, Some
 
+from effectflow.checkpoint.errors import StepInputChanged
+from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.step import StepDefinition, arguments_of, durable
 from effectflow.checkpoint.values import digest_of
 from effectflow.effects import (
@@ -22,19 +23,16 @@ from effectflow.effects import (
     pure,
     suspend,
 )
-from effectflow.effects.nodes import AndThen, Named, Suspend
+from effectflow.effects.nodes import AndThen, AnyEffect, Named, Perform, Suspend
+from effectflow.effects.paths import child_path
 from effectflow.effects.reduce import reduction_of
 from effectflow.effects.scope import Scope
-from effectflow.workflows.mapreduce._records import (
-    MAPPED,
-    refuse_new_items,
-    requested_retries,
-    set_aside,
-    was_set_aside,
-)
-from effectflow.workflows.mapreduce._results import DeadLetter, ItemFailed, JobResult, PartialResult
+from effectflow.workflows.mapreduce._results import DeadLetter, ItemFailed, JobResult
 
-AnyEffect = Effect[Any, Any, Any]
+_MAPPED = StepDefinition("mapped")
+"""The step that ends the map phase: once it is complete, the items of the job are known."""
+
+_SET_ASIDE = "dead_letter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,12 @@ class Job:
         name: the job's name.
         items: returns the items for an input, or an effect that yields them.
         key: returns the key of an item.
-        mapping, reducing: the work on items, and on groups.
+        map_step, map: the durable step of each item, and the user's function.
+        parameter: the name under which that step records its item; empty if it does not.
+        executor: where `map` runs; in this event loop if None.
+        retry: the policy of attempts within the step of an item; a single attempt if None.
+        keeps_dead_letters: whether a failed item is set aside; otherwise it stops the job.
+        reduce_step, reduce: the durable step of each group, and the user's function.
         max_parallel: the number of items and groups that run at once.
         fan_in: the number of values in a group.
     """
@@ -53,14 +56,20 @@ class Job:
     name: str
     items: Callable[[Any], Any]
     key: Callable[[Any], object]
-    mapping: MapPhase
-    reducing: ReducePhase
+    map_step: StepDefinition
+    map: Callable[[Any], AnyEffect]
+    parameter: str
+    executor: Executor | None
+    retry: RetryPolicy | None
+    keeps_dead_letters: bool
+    reduce_step: StepDefinition
+    reduce: Callable[[list[Any]], AnyEffect]
     max_parallel: int
     fan_in: int
 
     def __call__(self, input: Any) -> AnyEffect:
         def begin(scope: Scope) -> AnyEffect:
-            retries = requested_retries(scope)
+            retries = _requested_retries(scope)
             source = self.items(input)
             if isinstance(source, Effect):
                 listing = cast(AnyEffect, source)
@@ -76,106 +85,70 @@ class Job:
                 f"yields one, not {source!r}"
             )
         items = cast("Iterable[Any]", source)
-        return Suspend(lambda scope: self._map_and_reduce(items, retries, refuse_new_items(scope)))
 
-    def _map_and_reduce(
-        self, items: Iterable[Any], retries: int, check: Callable[[str], None]
-    ) -> AnyEffect:
-        def map_item(item: Any) -> AnyEffect:
-            key = self._key_of(item)
-            check(key)
-            return self.mapping.part_of(key, item, retries)
+        def begin(scope: Scope) -> AnyEffect:
+            check = _refuse_new_items(scope)
 
-        def end_map_phase(count: int) -> AnyEffect:
-            # A step, so that a resume must find the same number of items.
-            arguments = (digest_of(count), f"({count} items)")
-            return durable(_MAPPED, pure(count), lambda: arguments)
+            def map_item(item: Any) -> AnyEffect:
+                key = self._key_of(item)
+                check(key)
+                return self._mapped(key, item, retries)
 
-        return reduction_of(
-            f"job {self.name!r}",
-            items,
-            map_item,
-            self.reducing.part_of,
-            limit=self.max_parallel,
-            fan_in=self.fan_in,
-            key=self._key_of,
-            on_mapped=end_map_phase,
-        ).and_then(self.reducing.result_of)
+            return reduction_of(
+                f"job {self.name!r}",
+                items,
+                map_item,
+                self._reduced,
+                limit=self.max_parallel,
+                fan_in=self.fan_in,
+                key=self._key_of,
+                on_mapped=_end_map_phase,
+            ).and_then(self._result)
+
+        return Suspend(begin)
 
     def _key_of(self, item: object) -> str:
         """Return the key of an item, as text that every encoding supports; file names may not be."""
         key = str(self.key(item))
         return key if key.isascii() else key.encode("utf-8", "backslashreplace").decode()
 
-
-_MAPPED = StepDefinition(MAPPED)
-
-
-@dataclass(frozen=True, slots=True)
-class MapPhase:
-    """The map phase: each item is a durable step, with its retries and its dead letter.
-
-    Attributes:
-        job: the job's name.
-        step: the durable step of each item.
-        function: the user's function.
-        executor: where it runs; in this event loop if None.
-        retry: the policy of attempts within the step; a single attempt if None.
-        keeps_dead_letters: whether a failed item is set aside; otherwise it stops the job.
-        parameter: the name under which the item is recorded; None if it is not.
-    """
-
-    job: str
-    step: StepDefinition
-    function: Callable[[Any], AnyEffect]
-    executor: Executor | None
-    retry: RetryPolicy | None
-    keeps_dead_letters: bool
-    parameter: str | None
-
-    def part_of(self, key: str, item: object, retries: int) -> AnyEffect:
+    def _mapped(self, key: str, item: object, retries: int) -> AnyEffect:
         """Return the effect that maps an item, and retries it `retries` times if it is a dead letter."""
-        step = durable(self.step, self._work(item), self._describe(item))
+        definition, parameter = self.map_step, self.parameter
+
+        def describe() -> tuple[str, str]:
+            return arguments_of(definition.name, {parameter: item})
+
+        # A resume notices if the item of a `@step` has changed.
+        step = durable(definition, self._attempts(item), describe if parameter else None)
 
         def attempt(retry: int, before: int) -> AnyEffect:
+            def again(letter: DeadLetter[Any]) -> AnyEffect:
+                return attempt(retry + 1, letter.attempts)
+
             def failed(raised: object) -> AnyEffect:
                 error, attempts = last_failure(raised)
                 letter = DeadLetter(key, error, before + attempts)
-                is_retryable = self.step.is_retryable(raised)
                 if self.keeps_dead_letters:
-                    return AndThen(set_aside(letter), lambda _: kept(retry, letter))
-                return Suspend(partial(stopped, retry, letter, is_retryable))
+                    kept = pure(PartialResult.of_dead_letter(letter))
+                    return AndThen(
+                        _set_aside(letter), lambda _: again(letter) if retry < retries else kept
+                    )
+                is_retryable = definition.is_retryable(raised)
+                stopped = fail(
+                    ItemFailed(self.name, key, error, letter.attempts, is_retryable=is_retryable)
+                )
+                # If the run kept dead letters earlier, that settled the failures of these items.
+                return Suspend(lambda scope: again(letter) if _was_set_aside(scope) else stopped)
 
-            return step.map(lambda value: PartialResult.of_item(key, value, retry=retry)).or_else(
-                failed
-            )
-
-        def kept(retry: int, letter: DeadLetter[Any]) -> AnyEffect:
-            if retry < retries:
-                return attempt(retry + 1, letter.attempts)
-            return pure(PartialResult.of_dead_letter(letter))
-
-        def stopped(
-            retry: int, letter: DeadLetter[Any], is_retryable: bool, scope: Scope
-        ) -> AnyEffect:
-            if was_set_aside(scope):
-                # The run kept dead letters earlier, which settled the failures of these items.
-                return attempt(retry + 1, letter.attempts)
-            error, attempts = letter.error, letter.attempts
-            return fail(ItemFailed(self.job, key, error, attempts, is_retryable=is_retryable))
+            mapped = step.map(lambda value: PartialResult.of_item(key, value, retry=retry))
+            return mapped.or_else(failed)
 
         return attempt(0, 0)
 
-    def _describe(self, item: object) -> Callable[[], tuple[str, str]] | None:
-        """Return the arguments that a `@step` records, so that a resume notices a changed item."""
-        parameter = self.parameter
-        if parameter is None:
-            return None
-        return lambda: arguments_of(self.step.name, {parameter: item})
-
-    def _work(self, item: object) -> AnyEffect:
+    def _attempts(self, item: object) -> AnyEffect:
         """Return the work on an item. Only running it calls the user's function."""
-        executor, function = self.executor, self.function
+        executor, function = self.executor, self.map
         if executor is None:
             work = suspend(lambda: function(item))
         else:
@@ -183,6 +156,34 @@ class MapPhase:
             # it stops the job, and a resume continues.
             work = suspend(lambda: executor.apply(function, item).recover(ExecutorLost, die))
         return work.map_err(_single_attempt) if self.retry is None else work.retry(self.retry)
+
+    def _reduced(self, parts: list[PartialResult]) -> AnyEffect:
+        """Return the effect that makes one part of a group; None if there are no items at all."""
+        if not parts:
+            return pure(None)
+        whole = PartialResult.of_group(parts)
+        present = [part for part in parts if part.value is not Nothing]
+        if not present:
+            return pure(whole)
+        if len(present) == 1 and present[0].is_reduced:
+            return pure(replace(whole, value=present[0].value))
+        values = [part.value.unwrap() for part in present]
+        definition = self.reduce_step
+        if whole.retry > 0:
+            # A dead letter has joined the group, so it is reduced again, as another step.
+            definition = replace(definition, name=f"{definition.name} after retry {whole.retry}")
+        # A resume must find the same items here.
+        arguments = whole.digest, f"({whole.count} items, {whole.first!r} to {whole.last!r})"
+        step = durable(definition, suspend(lambda: self.reduce(values)), lambda: arguments)
+        return step.map(lambda value: replace(whole, value=Some(value)))
+
+    def _result(self, part: PartialResult | None) -> AnyEffect:
+        """Return the effect that makes the job's result of the last part; None if there are no items."""
+        count, letters = (0, ()) if part is None else (part.count, part.dead_letters)
+        if part is not None and part.value is not Nothing:
+            return pure(JobResult(part.value.unwrap(), count, letters))
+        step = durable(self.reduce_step, suspend(lambda: self.reduce([])))
+        return step.map(lambda value: JobResult(value, count, letters))
 
 
 def last_failure(raised: Any) -> tuple[Any, int]:
@@ -201,42 +202,99 @@ def _single_attempt(error: object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class ReducePhase:
-    """The reduce phase: each group of parts becomes one part, in a durable step.
+class PartialResult:
+    """The partial result of consecutive items.
 
     Attributes:
-        step: the durable step of each group.
-        function: the user's function.
+        value: the value of the items; nothing if all of them are dead letters.
+        dead_letters: the items that failed, in order.
+        count: the number of items.
+        first, last: the keys of the first and the last item.
+        digest: the key of a single item; for several, a digest of their keys.
+        retry: the retry of dead letters that changed the value last; 0 for none.
+        is_reduced: whether `reduce` made the value.
     """
 
-    step: StepDefinition
-    function: Callable[[list[Any]], AnyEffect]
+    value: Maybe[Any]
+    dead_letters: tuple[DeadLetter[Any], ...]
+    count: int
+    first: str
+    last: str
+    digest: str
+    retry: int = 0
+    is_reduced: bool = False
 
-    def part_of(self, parts: list[PartialResult]) -> AnyEffect:
-        """Return the effect that makes one part of a group; None if there are no items at all."""
-        if not parts:
-            return pure(None)
-        whole = PartialResult.of_group(parts)
-        present = [part for part in parts if part.value is not Nothing]
-        if not present:
-            return pure(whole)
-        if len(present) == 1 and present[0].is_reduced:
-            return pure(replace(whole, value=present[0].value))
-        values = [part.value.unwrap() for part in present]
-        definition = self.step
-        if whole.retry > 0:
-            # A dead letter has joined the group, so it is reduced again, as another step.
-            definition = replace(definition, name=f"{definition.name} after retry {whole.retry}")
-        step = durable(definition, self._work(values), lambda: whole.arguments)
-        return step.map(lambda value: replace(whole, value=Some(value)))
+    @staticmethod
+    def of_item(key: str, value: object, *, retry: int = 0) -> PartialResult:
+        """Return the part of an item that succeeded."""
+        return PartialResult(Some(value), (), 1, key, key, key, retry)
 
-    def result_of(self, part: PartialResult | None) -> AnyEffect:
-        """Return the effect that makes the job's result of the last part; None if there are no items."""
-        count, letters = (0, ()) if part is None else (part.count, part.dead_letters)
-        if part is not None and part.value is not Nothing:
-            return pure(JobResult(part.value.unwrap(), count, letters))
-        step = durable(self.step, self._work([]))
-        return step.map(lambda value: JobResult(value, count, letters))
+    @staticmethod
+    def of_dead_letter(letter: DeadLetter[Any]) -> PartialResult:
+        """Return the part of an item that failed."""
+        return PartialResult(Nothing, (letter,), 1, letter.key, letter.key, letter.key)
 
-    def _work(self, values: list[Any]) -> AnyEffect:
-        return suspend(lambda: self.function(values))
+    @staticmethod
+    def of_group(parts: Sequence[PartialResult]) -> PartialResult:
+        """Return the part of all items of these parts, still without a value."""
+        return PartialResult(
+            value=Nothing,
+            dead_letters=tuple(letter for part in parts for letter in part.dead_letters),
+            count=sum(part.count for part in parts),
+            first=parts[0].first,
+            last=parts[-1].last,
+            digest=digest_of([part.digest for part in parts]),
+            retry=max(part.retry for part in parts),
+            is_reduced=True,
+        )
+
+
+def _refuse_new_items(scope: Scope) -> Callable[[str], None]:
+    """Return a check of the keys of the job that comes next: none may be new after its map phase.
+
+    The check halts the run with StepInputChanged, before the item begins a step.
+    """
+    flow = scope.flow
+    mapped = None
+    if isinstance(flow, DurableFlow):
+        mapped = flow.run.recording.steps.get(flow.path_to_come(_MAPPED.name))
+    if not isinstance(flow, DurableFlow) or mapped is None or not mapped.is_completed:
+        return lambda key: None
+    run, path, count = flow.run, flow.path_to_come("map"), mapped.output
+
+    def check(key: str) -> None:
+        if child_path(path, key) not in run.recording.flows:
+            raise run.writer.halt(
+                StepInputChanged(run.run_id, path, f"({count} items)", f"(a new item {key!r})")
+            )
+
+    return check
+
+
+def _end_map_phase(count: int) -> AnyEffect:
+    # A step, so that a resume must find the same number of items.
+    arguments = (digest_of(count), f"({count} items)")
+    return durable(_MAPPED, pure(count), lambda: arguments)
+
+
+def _requested_retries(scope: Scope) -> int:
+    """Return how often `retry_dead_letters` was called for the run whose body this is."""
+    flow = scope.flow
+    return flow.run.recording.reopenings if isinstance(flow, DurableFlow) and not flow.path else 0
+
+
+def _set_aside(letter: DeadLetter[Any]) -> AnyEffect:
+    """Record that an item is a dead letter. This settles its failure: a resume does not retry it."""
+
+    async def record(_: object, scope: Scope) -> object:
+        return await scope.flow.decide(scope, _SET_ASIDE, lambda: {"attempts": letter.attempts})
+
+    return Perform(record)
+
+
+def _was_set_aside(scope: Scope) -> bool:
+    """Return whether the item is recorded as a dead letter at this place."""
+    flow = scope.flow
+    return (
+        isinstance(flow, DurableFlow) and flow.next_path(_SET_ASIDE) in flow.run.recording.decisions
+    )

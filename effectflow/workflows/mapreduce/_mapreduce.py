@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, Never, TypeVar, cast, overload
 
@@ -12,15 +12,17 @@ from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.step import Step, StepDefinition
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, Executor, RetryExhausted, RetryPolicy
+from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.reduce import FAN_IN
 from effectflow.effects.signatures import effect_types
 from effectflow.workflows.checks import (
     count_problems,
     function_problems,
     refuse,
+    retry_problems,
     workflow_name_problems,
 )
-from effectflow.workflows.mapreduce._job import Job, MapPhase, ReducePhase, last_failure
+from effectflow.workflows.mapreduce._job import Job, last_failure
 from effectflow.workflows.mapreduce._results import ItemFailed, JobResult
 from effectflow.workflows.workflow import Blueprint, Workflow, input_type
 
@@ -37,7 +39,7 @@ X = TypeVar("X")
 E2 = TypeVar("E2")
 E3 = TypeVar("E3")
 
-AnyEffect = Effect[Any, Any, Any]
+_SOURCE = "a function from the job's input to its items"
 
 
 class MapReduce(Workflow[Env, E, Input, Out]):
@@ -177,35 +179,47 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         executor: Executor | None = None,
         version: str = "1",
     ) -> None:
-        refuse(
-            f"job {name!r}",
-            [
-                *workflow_name_problems(name),
-                *_function_problems(items, map, reduce, key),
-                *count_problems(max_parallel, "max_parallel", least=1),
-                *count_problems(fan_in, "fan_in", least=2),
-                *_failure_problems(on_item_failure, retry),
-            ],
+        # The job makes its own steps of functions that are steps.
+        mapping, reducing = _function_of(map), _function_of(reduce)
+        problems = [
+            *workflow_name_problems(name),
+            *(() if callable(items) else [f"`items` takes {_SOURCE}, not {items!r}"]),
+            *function_problems(mapping, "`map`", "a function from an item to an effect"),
+            *function_problems(reducing, "`reduce`", "a function from a list to an effect"),
+            *function_problems(key, "`key`", "a function from an item to its key"),
+            *count_problems(max_parallel, "max_parallel", least=1),
+            *count_problems(fan_in, "fan_in", least=2),
+            *(() if retry is None else retry_problems(retry, "the job")),
+        ]
+        if on_item_failure not in ("fail", "dead_letter"):
+            problems.append(
+                f'on_item_failure must be "fail" or "dead_letter", not {on_item_failure!r}'
+            )
+        refuse(f"job {name!r}", problems)
+        types = KnownTypes.of(
+            JobResult, RetryExhausted, *effect_types(mapping), *effect_types(reducing)
         )
-        annotations = (*effect_types(_plain(map)), *effect_types(_plain(reduce)))
-        types = KnownTypes.of(JobResult, RetryExhausted, *annotations)
-        mapping = MapPhase(
-            job=name,
-            step=_of_last_attempt(_step_of(map, "map", types)),
-            function=_plain(map),
+        job = Job(
+            name=name,
+            items=items,
+            key=key,
+            map_step=_of_last_attempt(_step_of(map, "map", types)),
+            map=mapping,
+            parameter=next(iter(map.parameters), "item") if isinstance(map, Step) else "",
             executor=executor,
             retry=retry,
             keeps_dead_letters=on_item_failure == "dead_letter",
-            parameter=_parameter_of(map),
+            reduce_step=_step_of(reduce, "reduce", types),
+            reduce=reducing,
+            max_parallel=max_parallel,
+            fan_in=fan_in,
         )
-        reducing = ReducePhase(_step_of(reduce, "reduce", types), _plain(reduce))
-        steps = (mapping.step.name, reducing.step.name)
+        steps = (job.map_step.name, job.reduce_step.name)
         structure = (f"on_item_failure={on_item_failure}", f"fan_in={fan_in}")
-        definition = Definition(name, version, "mapreduce", steps, structure)
         super().__init__(
             Blueprint(
-                definition,
-                body=Job(name, items, key, mapping, reducing, max_parallel, fan_in),
+                Definition(name, version, "mapreduce", steps, structure),
+                body=job,
                 input_type=input_type(items),
                 input_types=KnownTypes.of(input_type(items)),
                 output_types=types,
@@ -239,35 +253,12 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         return ("map", "reduce", reduce_step) if result.dead_letters else ()
 
 
-def _function_problems(items: object, map: object, reduce: object, key: object) -> Iterator[str]:
-    if not callable(items):
-        yield f"`items` takes a function from the job's input to its items, not {items!r}"
-    yield from function_problems(_plain(map), "`map`", "a function from an item to an effect")
-    yield from function_problems(_plain(reduce), "`reduce`", "a function from a list to an effect")
-    yield from function_problems(key, "`key`", "a function from an item to its key")
-
-
-def _failure_problems(on_item_failure: object, retry: RetryPolicy | None) -> Iterator[str]:
-    if on_item_failure not in ("fail", "dead_letter"):
-        yield f'on_item_failure must be "fail" or "dead_letter", not {on_item_failure!r}'
-    if retry is not None and not retry.is_bounded:
-        yield (
-            "the retry policy is unbounded: add with_max_retries(n), with_max_elapsed(seconds), or "
-            "without_bound()"
-        )
-
-
 def _step_of(function: Any, role: str, types: KnownTypes) -> StepDefinition:
     """Return the definition of a `@step`, or a new one with the name of the function."""
     if isinstance(function, Step):
         return replace(function.definition, types=types)
     name = getattr(function, "__name__", "<lambda>")
     return StepDefinition(role if name == "<lambda>" else name, types)
-
-
-def _parameter_of(function: Any) -> str | None:
-    """Return the parameter under which a `@step` records its item; None for any other function."""
-    return next(iter(function.parameters), "item") if isinstance(function, Step) else None
 
 
 def _of_last_attempt(step: StepDefinition) -> StepDefinition:
@@ -282,6 +273,6 @@ def _of_last_attempt(step: StepDefinition) -> StepDefinition:
     return replace(step, retryable=of_last_attempt)
 
 
-def _plain(function: Any) -> Any:
-    """Return the function of a `@step`: the job makes its own step of it."""
-    return cast("Any", function.function) if isinstance(function, Step) else function
+def _function_of(given: Any) -> Any:
+    """Return the function of a `@step`, and any other function as it is."""
+    return cast("Any", given.function) if isinstance(given, Step) else given
