@@ -82,11 +82,13 @@ def reachable(start: Iterable[N], edges: Iterable[tuple[N, N]]) -> set[N]:
     return found
 
 
-def refuse(subject: str, problems: Iterable[str]) -> None:
-    """Raise a ValueError that lists all problems, if there are any."""
-    lines = "".join(f"\n- {problem}" for problem in problems)
-    if lines:
-        raise ValueError(f"{subject} cannot be built:{lines}")
+class InvalidDefinition(ValueError):
+    """The definition of a workflow has problems. `problems` lists all of them."""
+
+    def __init__(self, subject: str, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        lines = "".join(f"\n- {problem}" for problem in self.problems)
+        super().__init__(f"{subject} cannot be built:{lines}")
 
 
 def pure_result(result: T, function: str) -> T:

@@ -14,10 +14,10 @@ from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, suspend
 from effectflow.effects.signatures import effect_types
 from effectflow.workflows.checks import (
+    InvalidDefinition,
     count_problems,
     function_problems,
     pure_result,
-    refuse,
     workflow_name_problems,
 )
 from effectflow.workflows.engine import Done, Next, advance, durable_scope
@@ -101,15 +101,14 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
         max_rounds: int,
         version: str = "1",
     ) -> None:
-        refuse(
-            f"iterative workflow {name!r}",
-            [
-                *workflow_name_problems(name),
-                *function_problems(round, "`round`", "a function from a value to an effect"),
-                *function_problems(converged, "`converged`", "a function of two values"),
-                *count_problems(max_rounds, "max_rounds", least=1),
-            ],
-        )
+        problems = [
+            *workflow_name_problems(name),
+            *function_problems(round, "`round`", "a function from a value to an effect"),
+            *function_problems(converged, "`converged`", "a function of two values"),
+            *count_problems(max_rounds, "max_rounds", least=1),
+        ]
+        if problems:
+            raise InvalidDefinition(f"iterative workflow {name!r}", problems)
         output, error = effect_types(round)
         types = KnownTypes.of(IterativeResult, output, error, input_type(round))
         step = StepDefinition("round", types)

@@ -29,6 +29,7 @@ from effectflow.workflows.migrations import (
 
 if TYPE_CHECKING:
     # The modules that drive runs are imported with the first run.
+    from effectflow.checkpoint.checkpoint import Checkpoint
     from effectflow.checkpoint.entries import Entry
     from effectflow.checkpoint.plan import ResumePlan
     from effectflow.workflows.driver import Place, Reopen
@@ -332,6 +333,13 @@ class Workflow(Generic[Env, E, Input, Out]):
                 return Failed(error)
 
         return Perform(run, (f"{self.name}.{shown[0]}", *shown[1:]))
+
+    def _check_is_of_this(self, checkpoint: Checkpoint) -> None:
+        """Raise ValueError for the checkpoint of another workflow."""
+        if checkpoint.workflow != self.name:
+            raise ValueError(
+                f"run {checkpoint.run_id!r} is of workflow {checkpoint.workflow!r}, not of {self.name!r}"
+            )
 
     def structure_input(self, data: object) -> Any:
         """Return the input that plain data, such as parsed JSON, represents, as the type of the input.

@@ -1,40 +1,116 @@
-"""`StateGraph`: describe a graph part by part, and build it."""
+"""`StateGraph` describes a graph part by part, and builds it: a `Graph`, which is a workflow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from typing import Any, Generic, Self, TypeAlias, TypeVar, get_args
+from itertools import chain
+from typing import Any, Generic, Self, TypeAlias, TypeVar, cast, get_args
 
+from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import HasCheckpoints
+from effectflow.checkpoint.step import Step, StepDefinition
+from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
-from effectflow.workflows.checks import function_problems, pure_result, workflow_name_problems
+from effectflow.effects.nodes import AnyEffect
+from effectflow.effects.signatures import effect_types
+from effectflow.workflows.checks import (
+    function_problems,
+    problems_raised,
+    pure_result,
+    workflow_name_problems,
+)
+from effectflow.workflows.diagrams import Diagram, to_dot, to_mermaid
 from effectflow.workflows.graph._draft import (
     Draft,
     InvalidGraph,
-    make_node,
-    make_parallel_node,
     node_problems,
     parallel_problems,
-    types_of,
-    with_types,
 )
-from effectflow.workflows.graph._graph import Graph
-from effectflow.workflows.graph._structure import Call, Edge, Node, Structure
-from effectflow.workflows.graph._walk import GraphError
+from effectflow.workflows.graph._structure import (
+    Call,
+    Edge,
+    Nested,
+    Node,
+    Parallel,
+    Structure,
+    definition_of,
+    gives_state,
+)
+from effectflow.workflows.graph._visits import GraphProgress, diagram_of, progress_of
+from effectflow.workflows.graph._walk import GraphError, walk
 from effectflow.workflows.migrations import StateMigration, check_migrations
-from effectflow.workflows.workflow import Workflow, input_type
+from effectflow.workflows.workflow import Blueprint, Workflow, input_type
 
 Env = TypeVar("Env", bound=HasCheckpoints)
 E = TypeVar("E")
 S = TypeVar("S")
 B = TypeVar("B")
 Choice = TypeVar("Choice", bound=Hashable)
+Env_contra = TypeVar("Env_contra", bound=HasCheckpoints, contravariant=True)
+E_co = TypeVar("E_co", covariant=True)
 
 Body: TypeAlias = Callable[[S], Effect[Env, E, B]] | Workflow[Env, E, S, B]
 """The work of a node: a function from a state to an effect, or a workflow."""
+
+
+class Graph(Workflow[Env_contra, E_co, S, S], Generic[Env_contra, E_co, S]):
+    """A workflow that takes a state of type `S` from node to node. `StateGraph.build` makes one.
+
+    Attributes:
+        structure: its nodes and edges.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        *,
+        version: str,
+        input_type: object,
+        types: KnownTypes,
+        migrations: Mapping[int, StateMigration],
+    ) -> None:
+        self.structure = structure
+        super().__init__(
+            Blueprint(
+                definition_of(structure, version),
+                body=partial(walk, structure),
+                input_type=input_type,
+                input_types=types,
+                output_types=types,
+                migrations=migrations,
+                gives_state=partial(gives_state, structure),
+            )
+        )
+
+    def progress(self, checkpoint: Checkpoint) -> GraphProgress:
+        """Return which nodes a run of this graph has visited, and where it is now. Pure.
+
+        Raises ValueError for the checkpoint of another workflow.
+        """
+        self._check_is_of_this(checkpoint)
+        return progress_of(self.structure, checkpoint)
+
+    def to_mermaid(self, checkpoint: Checkpoint | None = None) -> str:
+        """Return the graph as a Mermaid flowchart.
+
+        With a checkpoint of one of its runs, the nodes that were visited are coloured and show the number
+        of their visits, and the current node stands out. Raises ValueError for the checkpoint of another
+        workflow.
+        """
+        return to_mermaid(self._diagram(checkpoint))
+
+    def to_dot(self, checkpoint: Checkpoint | None = None) -> str:
+        """Return the same diagram in DOT, the language of Graphviz; see `to_mermaid`."""
+        return to_dot(self._diagram(checkpoint))
+
+    def _diagram(self, checkpoint: Checkpoint | None) -> Diagram:
+        return diagram_of(self.structure, None if checkpoint is None else self.progress(checkpoint))
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.name!r} version {self.version!r}>"
 
 
 class StateGraph(Generic[Env, E, S]):
@@ -88,7 +164,7 @@ class StateGraph(Generic[Env, E, S]):
         self._max_iterations = max_iterations
         self._migrations = migrations or {}
         self._names: list[str] = []
-        self._nodes: dict[str, Node] = {}
+        self._bodies: dict[str, object] = {}
         self._edges: list[Edge] = []
         self._entries: list[str] = []
         self._exits: list[str] = []
@@ -101,7 +177,7 @@ class StateGraph(Generic[Env, E, S]):
         `retryable`), but not its name. The steps of a workflow, such as another graph, are recorded
         within the visit.
         """
-        return self._add(name, node_problems(name, body), partial(make_node, name, body))
+        return self._add(name, body, node_problems(name, body))
 
     def parallel(
         self,
@@ -121,7 +197,7 @@ class StateGraph(Generic[Env, E, S]):
                 `branches`; returns the next state. Pure.
         """
         problems = parallel_problems(name, branches, merge)
-        return self._add(name, problems, partial(make_parallel_node, name, branches, merge))
+        return self._add(name, _Branches(dict(branches), merge), problems)
 
     def edge(
         self,
@@ -181,56 +257,90 @@ class StateGraph(Generic[Env, E, S]):
 
         Raises InvalidGraph with all problems of the description.
         """
-        nodes = self._nodes.values()
         draft = Draft(self._names, self._edges, self._entries, self._exits, self._max_iterations)
         _, error, state = get_args(getattr(self, "__orig_class__", None)) or (None, None, None)
+
+        def known_types() -> KnownTypes:
+            annotations = (_annotations_of(body) for body in self._bodies.values())
+            return KnownTypes.of(state, error, GraphError, *chain.from_iterable(annotations))
+
         problems = [
             *workflow_name_problems(self._name),
             *self._problems,
             *draft.problems(),
-            *_refusal(lambda: check_migrations(self._name, self._version, self._migrations)),
-            *_refusal(lambda: types_of(nodes, state, error, GraphError)),
+            *problems_raised(lambda: check_migrations(self._name, self._version, self._migrations)),
+            *problems_raised(known_types),
         ]
         if problems:
             raise InvalidGraph(self._name, problems)
-        types = types_of(nodes, state, error, GraphError)
+        types = known_types()
         built = {
             name: replace(
-                with_types(node, types),
+                _make_node(name, body, types),
                 edges=tuple(edge for edge in self._edges if edge.source == name),
                 is_exit=name in self._exits,
             )
-            for name, node in self._nodes.items()
+            for name, body in self._bodies.items()
         }
         entry = built[self._entries[0]]
+        if state is None and isinstance(entry.work, Call):
+            state = input_type(entry.work.function)
         return Graph(
             Structure(self._name, built, entry.name, self._max_iterations),
             version=self._version,
-            input_type=state
-            or (input_type(entry.work.function) if isinstance(entry.work, Call) else None),
+            input_type=state,
             types=types,
             migrations=self._migrations,
         )
 
-    def _add(self, name: str, problems: Iterable[str], make: Callable[[], Node]) -> Self:
+    def _add(self, name: str, body: object, problems: Iterable[str]) -> Self:
         self._names.append(name)
         found = list(problems)
-        try:
-            if not found:
-                self._nodes[name] = make()
-        except ValueError as problem:
-            found.append(str(problem))
         self._problems += found
+        if not found:
+            self._bodies[name] = body
         return self
 
 
-def _refusal(check: Callable[[], object]) -> list[str]:
-    """Return the problem that a check raises."""
-    try:
-        check()
-    except ValueError as problem:
-        return [str(problem)]
-    return []
+@dataclass(frozen=True, slots=True)
+class _Branches:
+    """The body of a node with branches."""
+
+    bodies: Mapping[str, object]
+    merge: Callable[[Any, Mapping[str, Any]], Any]
+
+
+def _annotations_of(body: object) -> Iterator[object]:
+    """Yield the classes and annotations of the values that a body may yield, and of its errors."""
+    match body:
+        case _Branches(bodies):
+            for branch in bodies.values():
+                yield from _annotations_of(branch)
+        case Workflow(blueprint=Blueprint(output_types=types)):
+            yield from (*types.classes.values(), *types.errors.values())
+        case Step(definition=StepDefinition(types=types), function=function):
+            yield from (*types.classes.values(), *types.errors.values(), input_type(function))
+        case _:
+            function = cast("Callable[[Any], AnyEffect]", body)
+            yield from (*effect_types(function), input_type(function))
+
+
+def _make_node(name: str, body: object, types: KnownTypes) -> Node:
+    """Return the node of a body without problems. Graphs share the classes that they know."""
+    definition = StepDefinition(name, types)
+    match body:
+        case _Branches(bodies, merge):
+            made = tuple(_make_node(branch, each, types) for branch, each in bodies.items())
+            return Node(definition, Parallel(made, merge))
+        case Workflow():
+            workflow = cast("Workflow[Any, Any, Any, Any]", body)
+            structure = workflow.structure if isinstance(workflow, Graph) else None
+            return Node(definition, Nested(workflow, structure))
+        case Step():
+            step = cast("Step[[Any], Any, Any, Any]", body)
+            return Node(replace(step.definition, name=name, types=types), Call(step.function))
+        case _:
+            return Node(definition, Call(cast("Callable[[Any], AnyEffect]", body)))
 
 
 def _chooses(choose: Callable[[Any], object], choice: object, state: Any) -> bool:

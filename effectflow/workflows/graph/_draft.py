@@ -1,31 +1,30 @@
-"""A graph as its author describes it: make its nodes, and find everything that is wrong with it."""
+"""Find everything that is wrong with a graph as its author describes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, cast
 
-from effectflow.checkpoint.step import Step, StepDefinition
-from effectflow.checkpoint.values import KnownTypes
-from effectflow.effects import Effect
-from effectflow.effects.signatures import effect_types
-from effectflow.workflows.checks import function_problems, reachable, step_name_problems
-from effectflow.workflows.graph._graph import Graph
-from effectflow.workflows.graph._structure import Call, Edge, Nested, Node, Parallel
+from effectflow.checkpoint.step import Step
+from effectflow.workflows.checks import (
+    InvalidDefinition,
+    count_problems,
+    function_problems,
+    reachable,
+    step_name_problems,
+)
+from effectflow.workflows.graph._structure import Edge
 from effectflow.workflows.machine import StateMachine
-from effectflow.workflows.workflow import Workflow, input_type
+from effectflow.workflows.workflow import Workflow
 
 
-class InvalidGraph(ValueError):
+class InvalidGraph(InvalidDefinition):
     """The description of a graph has problems. `problems` lists all of them."""
 
-    def __init__(self, graph: str, problems: Sequence[str]) -> None:
+    def __init__(self, graph: str, problems: Iterable[str]) -> None:
         self.graph = graph
-        self.problems = tuple(problems)
-        lines = "".join(f"\n- {problem}" for problem in self.problems)
-        super().__init__(f"graph {graph!r} cannot be built:{lines}")
+        super().__init__(f"graph {graph!r}", problems)
 
 
 _OUTPUTS = {
@@ -74,54 +73,6 @@ def _body_problems(name: str, body: object) -> Iterator[str]:
         yield from function_problems(body, f"node {name!r}", expected)
 
 
-def make_node(name: str, body: object) -> Node:
-    """Make a node of a function, a step or a workflow without `node_problems`."""
-    match body:
-        case Workflow():
-            workflow = cast("Workflow[Any, Any, Any, Any]", body)
-            structure = workflow.structure if isinstance(workflow, Graph) else None
-            blueprint = workflow.blueprint
-            work = Nested(workflow.body, workflow.definition, structure, blueprint.gives_state)
-            return Node(StepDefinition(name, blueprint.output_types), work)
-        case Step():
-            step = cast("Step[[Any], Any, Any, Any]", body)
-            node = Node(replace(step.definition, name=name), Call(step.function))
-            return with_types(node, types_of([node], input_type(step.function)))
-        case _:
-            function = cast("Callable[[Any], Effect[Any, Any, Any]]", body)
-            types = KnownTypes.of(*effect_types(function), input_type(function))
-            return Node(StepDefinition(name, types), Call(function))
-
-
-def make_parallel_node(
-    name: str, branches: Mapping[str, object], merge: Callable[[Any, Mapping[str, Any]], Any]
-) -> Node:
-    """Make a node of branches without `parallel_problems`."""
-    made = tuple(make_node(branch, body) for branch, body in branches.items())
-    return Node(StepDefinition(name, types_of(made)), Parallel(made, merge))
-
-
-def types_of(nodes: Iterable[Node], *annotations: object) -> KnownTypes:
-    """Return the classes that the nodes and the annotations know.
-
-    Raises ValueError if two different classes have the same name.
-    """
-    known = [node.definition.types for node in nodes]
-    classes = [
-        kind for types in known for kind in (*types.classes.values(), *types.errors.values())
-    ]
-    return KnownTypes.of(*annotations, *classes)
-
-
-def with_types(node: Node, types: KnownTypes) -> Node:
-    """Return the node and its branches with these known classes, which a graph shares."""
-    definition, work = replace(node.definition, types=types), node.work
-    if isinstance(work, Parallel):
-        branches = tuple(with_types(branch, types) for branch in work.branches)
-        work = replace(work, branches=branches)
-    return replace(node, definition=definition, work=work)
-
-
 @dataclass(frozen=True, slots=True)
 class Draft:
     """The description of a graph, right or wrong."""
@@ -141,8 +92,7 @@ class Draft:
             yield f"it has several entries, {_listed(self.entries)}, but must begin at one"
         yield from self._edge_problems()
         yield from self._path_problems()
-        if self.max_iterations < 1:
-            yield f"max_iterations must be an int >= 1, not {self.max_iterations}"
+        yield from count_problems(self.max_iterations, "max_iterations", least=1)
 
     def _name_problems(self) -> Iterator[str]:
         if not self.nodes:

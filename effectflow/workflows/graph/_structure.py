@@ -12,8 +12,7 @@ from effectflow.effects import Effect
 from effectflow.effects.notes import add_note
 from effectflow.effects.paths import StepPath, child_path
 from effectflow.workflows.checks import pure_result
-
-NodeBody: TypeAlias = Callable[[Any], Effect[Any, Any, Any]]
+from effectflow.workflows.workflow import Workflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +47,15 @@ class Edge:
 class Call:
     """Call a function from a state to an effect."""
 
-    function: NodeBody
+    function: Callable[[Any], Effect[Any, Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """Run another workflow.
+    """Run another workflow, whose `structure` is known if it is a graph."""
 
-    Attributes:
-        body: its body.
-        definition: its definition.
-        structure: its structure, if it is a graph.
-        gives_state: which of its steps return a state, as in `Blueprint`.
-    """
-
-    body: NodeBody
-    definition: Definition
+    workflow: Workflow[Any, Any, Any, Any]
     structure: Structure | None
-    gives_state: Callable[[str], bool] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +123,8 @@ def _steps_of(node: Node, within: str) -> Iterator[str]:
     path = f"{within}{node.name}"
     yield path
     match node.work:
-        case Nested(definition=definition):
-            yield from (f"{path}/{step}" for step in definition.steps)
+        case Nested(workflow):
+            yield from (f"{path}/{step}" for step in workflow.definition.steps)
         case Parallel(branches):
             for branch in branches:
                 yield from _steps_of(branch, f"{path}/")
@@ -155,10 +145,10 @@ def _lines(structure: Structure, within: str) -> Iterator[str]:
         parts = {path: node, **{f"{path}/{branch.name}": branch for branch in branches}}
         for name, part in parts.items():
             if isinstance(part.work, Nested):
-                definition = part.work.definition
-                yield f"{name} = {definition.name} version {definition.version}"
-                if part.work.structure is not None:
-                    yield from _lines(part.work.structure, f"{name}/")
+                nested, inner = part.work.workflow, part.work.structure
+                yield f"{name} = {nested.name} version {nested.version}"
+                if inner is not None:
+                    yield from _lines(inner, f"{name}/")
 
 
 def name_in_flow(path: str, flow: str) -> str:
@@ -182,7 +172,8 @@ def _gives_state(node: Node, within: Sequence[str]) -> bool:
     if not within:
         return True
     match node.work:
-        case Nested(gives_state=inner):
+        case Nested(workflow):
+            inner = workflow.blueprint.gives_state
             return inner is not None and inner("/".join(within))
         case Parallel(branches):
             operator, *inside = within
@@ -190,7 +181,7 @@ def _gives_state(node: Node, within: Sequence[str]) -> bool:
                 operator == child_path("par_traverse", branch.name)
                 and inside[:1] == [branch.name]
                 and isinstance(branch.work, Nested)
-                and branch.work.gives_state is not None
+                and branch.work.workflow.blueprint.gives_state is not None
                 and _gives_state(branch, inside[1:])
                 for branch in branches
             )

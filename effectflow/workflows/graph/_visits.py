@@ -37,61 +37,44 @@ class GraphProgress:
 
 def progress_of(structure: Structure, checkpoint: Checkpoint) -> GraphProgress:
     """Return the progress of a run of this graph. Pure."""
-    steps = _Steps(checkpoint)
-    visits = Counter(_nodes(structure, "", "", steps, only_current=False))
-    return GraphProgress(dict(visits), tuple(_nodes(structure, "", "", steps, only_current=True)))
+    completed = {step.step for step in checkpoint.completed_steps}
+    # By flow, and ordered by their last beginning. A graph is one flow: if a step follows an attempt that
+    # has not completed, the edges have changed and lead elsewhere.
+    begun: dict[str, list[str]] = {}
+    for path in checkpoint.metadata.attempts:
+        begun.setdefault(flow_of(path), []).append(path)
 
+    def visits(
+        graph: Structure, flow: str, within: str, is_current: bool
+    ) -> Iterator[tuple[str, bool]]:
+        """Yield the node of each visit, at any depth, and whether the run is there now."""
+        paths = begun.get(flow, [])
+        for path in paths:
+            node = graph.nodes.get(name_in_flow(path, flow))
+            if node is not None:
+                yield from visit(node, path, within, is_current and path == paths[-1])
 
-class _Steps:
-    """The steps of a checkpoint, by their flow."""
+    def visit(node: Node, path: str, within: str, is_current: bool) -> Iterator[tuple[str, bool]]:
+        name = f"{within}{node.name}"
+        yield name, is_current
+        is_running = is_current and path not in completed
+        match node.work:
+            case Nested(structure=Structure() as inner):
+                yield from visits(inner, path, f"{name}/", is_running)
+            case Parallel(branches):
+                for branch in branches:
+                    # The paths that `par_traverse` gives to branches.
+                    flow = child_path(step_path(path, "par_traverse", 1), branch.name)
+                    of_branch = step_path(flow, branch.name, 1)
+                    if of_branch in begun.get(flow, ()):
+                        is_left = is_running and of_branch not in completed
+                        yield from visit(branch, of_branch, f"{name}/", is_left)
+            case _:
+                pass
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.completed = {step.step for step in checkpoint.completed_steps}
-        self.begun: dict[str, list[str]] = {}
-        # Ordered by their last beginning. A graph is one flow: if a step follows an attempt that has not
-        # completed, the edges have changed and lead elsewhere.
-        for path in checkpoint.metadata.attempts:
-            self.begun.setdefault(flow_of(path), []).append(path)
-
-
-def _nodes(
-    structure: Structure, flow: str, within: str, steps: _Steps, *, only_current: bool
-) -> Iterator[str]:
-    """Yield the node of each visit at any depth, or only the current nodes."""
-    begun = steps.begun.get(flow, ())
-    for path in begun[-1:] if only_current else begun:
-        node = structure.nodes.get(name_in_flow(path, flow))
-        if node is not None:
-            yield from _nodes_at(node, path, within, steps, only_current=only_current)
-
-
-def _nodes_at(
-    node: Node, path: str, within: str, steps: _Steps, *, only_current: bool
-) -> Iterator[str]:
-    name = f"{within}{node.name}"
-    yield name
-    if only_current and path in steps.completed:
-        return
-    match node.work:
-        case Nested(structure=Structure() as inner):
-            yield from _nodes(inner, path, f"{name}/", steps, only_current=only_current)
-        case Parallel():
-            for branch, branch_path in _begun_branches(node.work, path, steps):
-                if not (only_current and branch_path in steps.completed):
-                    yield from _nodes_at(
-                        branch, branch_path, f"{name}/", steps, only_current=only_current
-                    )
-        case _:
-            pass
-
-
-def _begun_branches(work: Parallel, path: str, steps: _Steps) -> Iterator[tuple[Node, str]]:
-    """Yield the branches of a visit that have begun, with the paths that `par_traverse` gives them."""
-    for branch in work.branches:
-        flow = child_path(step_path(path, "par_traverse", 1), branch.name)
-        branch_path = step_path(flow, branch.name, 1)
-        if branch_path in steps.begun.get(flow, ()):
-            yield branch, branch_path
+    found = list(visits(structure, "", "", True))
+    counts = Counter(name for name, _ in found)
+    return GraphProgress(dict(counts), tuple(name for name, is_current in found if is_current))
 
 
 def diagram_of(structure: Structure, progress: GraphProgress | None = None) -> Diagram:

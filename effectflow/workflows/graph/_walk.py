@@ -13,13 +13,11 @@ from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.observers import CycleDetected, EdgeEvaluated, NodeEnded, NodeStarted
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.step import arguments_of, durable
-from effectflow.effects import Effect, Exit, Interruption, par_traverse
-from effectflow.effects.nodes import FromFn, OnExit, Suspend
+from effectflow.effects import Exit, Interruption, par_traverse
+from effectflow.effects.nodes import AnyEffect, FromFn, OnExit, Suspend
 from effectflow.effects.scope import Scope
 from effectflow.workflows.engine import Done, Next, Stuck, advance, durable_scope
 from effectflow.workflows.graph._structure import Call, Edge, Nested, Node, Parallel, Structure
-
-AnyEffect = Effect[Any, Any, Any]
 
 
 class GraphError(Exception):
@@ -130,8 +128,8 @@ def _work(node: Node, state: Any, visit: int, watch: Watch | None) -> AnyEffect:
     match node.work:
         case Call(function):
             return function(state)
-        case Nested(body):
-            return body(state)
+        case Nested(workflow):
+            return workflow.body(state)
         case Parallel(branches, merge):
 
             def join(results: list[Any]) -> Any:

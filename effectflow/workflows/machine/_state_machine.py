@@ -186,10 +186,7 @@ class StateMachine(
         Raises ValueError for the checkpoint of another workflow, and CorruptCheckpoint for states that
         this definition does not know.
         """
-        if checkpoint.workflow != self.name:
-            raise ValueError(
-                f"run {checkpoint.run_id!r} is of workflow {checkpoint.workflow!r}, not of {self.name!r}"
-            )
+        self._check_is_of_this(checkpoint)
         return replay(self._begun(checkpoint), checkpoint, self._form.types)
 
     def to_mermaid(self, machine: Machine[S] | None = None) -> str:

@@ -16,9 +16,9 @@ from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.reduce import FAN_IN
 from effectflow.effects.signatures import effect_types
 from effectflow.workflows.checks import (
+    InvalidDefinition,
     count_problems,
     function_problems,
-    refuse,
     retry_problems,
     workflow_name_problems,
 )
@@ -195,7 +195,8 @@ class MapReduce(Workflow[Env, E, Input, Out]):
             problems.append(
                 f'on_item_failure must be "fail" or "dead_letter", not {on_item_failure!r}'
             )
-        refuse(f"job {name!r}", problems)
+        if problems:
+            raise InvalidDefinition(f"job {name!r}", problems)
         types = KnownTypes.of(
             JobResult, RetryExhausted, *effect_types(mapping), *effect_types(reducing)
         )
