@@ -1,11 +1,7 @@
 """State machines: transitions with guards and actions, as plain values and as durable runs."""
 
-from effectflow.workflows.machine._attempt import (
-    TransitionExhausted,
-    TransitionInfo,
-    UndeclaredState,
-    transition_info,
-)
+from effectflow.workflows.machine._attempt import TransitionInfo, transition_info
+from effectflow.workflows.machine._chart import InvalidMachine
 from effectflow.workflows.machine._machine import (
     History,
     HistoryEntry,
@@ -13,10 +9,17 @@ from effectflow.workflows.machine._machine import (
     MachineMetadata,
     PendingRetry,
 )
-from effectflow.workflows.machine._problems import InvalidMachine
 from effectflow.workflows.machine._state_machine import DEFAULT_RETRY, StateMachine
-from effectflow.workflows.machine._transition import Abort, Moved, Outcome, Retry, Transition
-from effectflow.workflows.machine._transition_table import NoTransition
+from effectflow.workflows.machine._transition import (
+    Abort,
+    Moved,
+    NoTransition,
+    Outcome,
+    Retry,
+    Transition,
+    TransitionExhausted,
+    UndeclaredState,
+)
 
 __all__ = [
     "DEFAULT_RETRY",

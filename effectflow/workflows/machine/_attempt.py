@@ -1,6 +1,6 @@
-"""One attempt at a transition: a durable step that records its outcome.
+"""Choose a transition, attempt it in a durable step, and make the next machine of its outcome.
 
-The record is plain data and includes the times of the attempt. So a resumed machine has the same times,
+The record of an attempt is plain data and includes its times. So a resumed machine has the same times,
 attempts and delays as one that was never interrupted::
 
     {"outcome": "moved", "state": ..., "began": ..., "ended": ...}
@@ -10,72 +10,37 @@ attempts and delays as one that was never interrupted::
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Never
+from datetime import datetime, timedelta
+from typing import Any, Never, TypeAlias
 
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.run_info import StepInfo, info_of
 from effectflow.checkpoint.step import StepDefinition, durable
 from effectflow.checkpoint.values import digest_of
-from effectflow.effects import Effect, RetryExhausted, RetryPolicy
+from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.nodes import AndThen, AnyEffect, Die, Fail, Perform, Pure, Suspend
 from effectflow.effects.scope import Scope
-from effectflow.workflows.machine._machine import Machine
-from effectflow.workflows.machine._replay import pending_of
+from effectflow.workflows.checks import pure_result
+from effectflow.workflows.machine._chart import Chart
+from effectflow.workflows.machine._machine import (
+    HistoryEntry,
+    Machine,
+    MachineMetadata,
+    PendingRetry,
+)
 from effectflow.workflows.machine._states import State, StateSet, name_of
-from effectflow.workflows.machine._transition import Abort, Moved, Outcome, Retry, Transition
-
-
-class TransitionExhausted(RetryExhausted[str]):
-    """`Retry` came more often than the retry policy of its transition allows.
-
-    The machine is as it was before the last attempt. Stepping it again, or resuming its run, repeats that
-    attempt.
-
-    Attributes:
-        transition: its name.
-        state: the current state.
-        error: the feedback of the last attempt.
-        attempts: the number of attempts.
-        elapsed: seconds from the beginning of the first attempt to the end of the last.
-    """
-
-    def __init__(
-        self, transition: str, state: object, feedback: str, attempts: int, elapsed: float
-    ) -> None:
-        super().__init__(feedback, attempts, elapsed)
-        self.transition = transition
-        self.state = state
-        message = (
-            f"transition {transition!r} from state {name_of(state)} was attempted {attempts} times "
-            f"in {elapsed:.1f} s, and its policy allows no further attempt; last feedback: {feedback}"
-        )
-        self.args = (message,)
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
-class UndeclaredState(Exception):
-    """An action yielded a state that its transition does not declare: a defect of the code.
-
-    Attributes:
-        transition: the name of the transition.
-        outcome: `Moved` or `Abort`.
-        declared: the states that the transition declares for this outcome.
-        actual: the state that the action yielded.
-    """
-
-    def __init__(self, transition: str, outcome: str, declared: StateSet, actual: object) -> None:
-        self.transition = transition
-        self.outcome = outcome
-        self.declared = declared
-        self.actual = actual
-        super().__init__(
-            f"the action of transition {transition!r} yielded {outcome} with state {name_of(actual)}, "
-            f"but the transition declares {declared}"
-        )
+from effectflow.workflows.machine._transition import (
+    Abort,
+    Moved,
+    NoTransition,
+    Outcome,
+    Retry,
+    Transition,
+    TransitionExhausted,
+    UndeclaredState,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +58,77 @@ class BoundTransition:
     step: StepDefinition
     retry: RetryPolicy
     abort_to: StateSet
+
+
+_Candidates: TypeAlias = tuple[BoundTransition, ...] | None
+"""The transitions that leave a state, in their declared order; None if the state is final."""
+
+
+class TransitionTable:
+    """The transitions of a machine by the state that they leave, so that no others are considered."""
+
+    def __init__(self, chart: Chart, retry: RetryPolicy) -> None:
+        self.transitions = tuple(
+            BoundTransition(
+                transition,
+                StepDefinition(transition.name, step_types, at_most_once=transition.at_most_once),
+                transition.retry or retry,
+                chart.final if transition.abort_to is None else transition.abort_to,
+            )
+            for transition, step_types in zip(chart.transitions, chart.types.steps, strict=True)
+        )
+        self._final = chart.final
+        self._of_state: dict[tuple[type[Any], Any], _Candidates] = {
+            atom: self._leaving(atom.value)
+            for atom in chart.declared.atoms
+            if isinstance(atom, State)
+        }
+        self._kinds = {kind for kind, _ in self._of_state}
+        self._of_class: dict[type[Any], _Candidates] = {}
+
+    def is_final(self, state: object) -> bool:
+        """Return whether the state is final."""
+        return self._candidates(state) is None
+
+    def choose(self, state: object) -> BoundTransition | NoTransition | None:
+        """Return the first transition that leaves this state and whose guard allows it.
+
+        Return NoTransition if there is none, and None if the state is final.
+        """
+        candidates = self._candidates(state)
+        if candidates is None:
+            return None
+        for bound in candidates:
+            if _is_allowed(bound, state):
+                return bound
+        return NoTransition(state, [bound.transition.name for bound in candidates])
+
+    def _candidates(self, state: object) -> _Candidates:
+        kind = type(state)
+        if kind in self._kinds and (kind, state) in self._of_state:
+            return self._of_state[kind, state]
+        # A state that no definition names singly is distinguished by its class alone.
+        if kind not in self._of_class:
+            self._of_class[kind] = self._leaving(state)
+        return self._of_class[kind]
+
+    def _leaving(self, state: object) -> _Candidates:
+        if state in self._final:
+            return None
+        return tuple(bound for bound in self.transitions if state in bound.transition.source)
+
+
+def _is_allowed(bound: BoundTransition, state: object) -> bool:
+    guard = bound.transition.guard
+    if guard is None:
+        return True
+    name = f"the guard of transition {bound.transition.name!r}"
+    try:
+        result = guard(state)
+    except Exception as error:
+        error.add_note(f"in {name}")
+        raise
+    return bool(pure_result(result, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +238,33 @@ class Attempt:
     def _check_declared(self, outcome: str, state: object, declared: StateSet) -> None:
         if state not in declared:
             raise UndeclaredState(self._name, outcome, declared, state)
+
+
+def pending_of(machine: Machine[Any], transition: str) -> PendingRetry | None:
+    """Return what earlier attempts at this transition left to do; None if the next is the first."""
+    pending = machine.metadata.pending
+    return pending if pending is not None and pending.transition == transition else None
+
+
+def machine_after(
+    machine: Machine[Any], transition: str, record: Mapping[str, Any]
+) -> Machine[Any]:
+    """Return the machine after an attempt, from the record of the attempt. Pure."""
+    pending, before, ended = pending_of(machine, transition), machine.metadata, record["ended"]
+    number = 1 if pending is None else pending.attempts + 1
+    created_at = before.created_at or record["began"]
+    attempts = {
+        **before.total_attempts,
+        transition: before.total_attempts.get(transition, 0) + 1,
+    }
+    if record["outcome"] == "retry":
+        since = record["began"] if pending is None else pending.since
+        retry_at = ended + timedelta(seconds=record["delay"])
+        again = PendingRetry(transition, number, record["feedback"], since, retry_at)
+        metadata = MachineMetadata(created_at, ended, attempts, again)
+        return Machine(machine.initial, machine.current, machine.history, metadata, machine.form)
+    state, reason = record["state"], record.get("reason")
+    entry = HistoryEntry(transition, machine.current, state, ended, number, reason)
+    metadata = MachineMetadata(created_at, ended, attempts, None)
+    history = machine.history.appended(entry)
+    return Machine(machine.initial, state, history, metadata, machine.form)

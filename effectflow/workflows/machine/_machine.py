@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast, overload
 
 from effectflow.workflows.machine._states import name_of
@@ -39,27 +40,26 @@ class HistoryEntry(NamedTuple, Generic[S]):
 class History(Sequence[HistoryEntry[S]]):
     """The transitions that a machine took, oldest first. Immutable: `appended` returns a longer history.
 
-    Each history refers to the one that it continues. So n steps cost O(n), where copying a tuple at each
-    step would cost O(n²).
+    A longer history shares the list of the one that it continues, and each sees the entries up to its
+    length. So n steps cost O(n), where copying a tuple at each step would cost O(n²).
     """
 
-    __slots__ = ("_before", "_entries", "_last", "_length")
-
-    _before: History[S] | None
-    _last: HistoryEntry[S] | None
+    __slots__ = ("_entries", "_length")
 
     def __init__(self, entries: Iterable[HistoryEntry[S]] = ()) -> None:
-        self._entries: tuple[HistoryEntry[S], ...] | None = tuple(entries)
+        self._entries = list(entries)
         self._length = len(self._entries)
-        self._before = None
-        self._last = self._entries[-1] if self._entries else None
 
     def appended(self: History[Any], entry: HistoryEntry[Any]) -> History[Any]:
         """Return a history with one more entry."""
+        entries, length = self._entries, self._length
+        if len(entries) == length:
+            entries.append(entry)
+        if entries[length] is not entry:
+            # Another history continued this one first, perhaps in another thread just now.
+            entries = [*entries[:length], entry]
         longer = cast("History[Any]", History.__new__(History))
-        longer._before, longer._last = self, entry
-        longer._length = self._length + 1
-        longer._entries = None
+        longer._entries, longer._length = entries, length + 1
         return longer
 
     def __len__(self) -> int:
@@ -70,40 +70,18 @@ class History(Sequence[HistoryEntry[S]]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[HistoryEntry[S]]: ...
     def __getitem__(self, index: int | slice) -> HistoryEntry[S] | Sequence[HistoryEntry[S]]:
-        if index == -1 and self._last is not None:
-            return self._last
-        return self._all()[index]
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        return self._entries[range(self._length)[index]]
 
     def __iter__(self) -> Iterator[HistoryEntry[S]]:
-        return iter(self._all())
-
-    def _all(self) -> tuple[HistoryEntry[S], ...]:
-        if self._entries is None:
-            self._entries = self._collected()
-            # The entries now include those before; keep them once.
-            self._before = None
-        return self._entries
-
-    def _collected(self) -> tuple[HistoryEntry[S], ...]:
-        newest: list[HistoryEntry[S]] = []
-        link: History[S] | None = self
-        oldest: tuple[HistoryEntry[S], ...] | None = None
-        while link is not None:
-            # Read in this order, as another thread may be collecting the same link.
-            before, oldest = link._before, link._entries
-            if oldest is not None:
-                break
-            assert link._last is not None
-            newest.append(link._last)
-            link = before
-        newest.reverse()
-        return (*(oldest or ()), *newest)
+        return islice(self._entries, self._length)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, History) and self._all() == other._all()
+        return isinstance(other, History) and tuple(self) == tuple(cast("History[Any]", other))
 
     def __hash__(self) -> int:
-        return hash(self._all())
+        return hash(tuple(self))
 
     def __repr__(self) -> str:
         if len(self) <= _SHOWN:
@@ -111,8 +89,7 @@ class History(Sequence[HistoryEntry[S]]):
         return f"History(<{len(self) - _SHOWN:,} earlier>, {list(self)[-_SHOWN:]!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As one tuple: link by link, pickle would recurse once per entry.
-        return History, (self._all(),)
+        return History, (tuple(self),)
 
 
 class PendingRetry(NamedTuple):

@@ -1,4 +1,4 @@
-"""Write machines as JSON and as binary data, read them back, and read states from plain data."""
+"""Write machines as JSON and as binary data, read them back, and migrate them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import orjson
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged, UnsupportedVersion
 from effectflow.checkpoint.values import (
     KnownTypes,
-    MalformedValue,
     Tree,
     decode_compact,
     decode_json,
@@ -31,10 +30,8 @@ from effectflow.workflows.machine._machine import (
     MachineMetadata,
     PendingRetry,
 )
-from effectflow.workflows.machine._reachability import Chart
-from effectflow.workflows.machine._states import State, StateSet, name_of
+from effectflow.workflows.machine._states import StateSet, name_of
 from effectflow.workflows.migrations import StateMigration, migrated
-from effectflow.workflows.workflow import structure_as
 
 MACHINE_FORMAT = 1
 """The version of the format of saved machines."""
@@ -96,10 +93,15 @@ class SavedForm:
     def read(self, data: object) -> AnyMachine:
         """Read what `write` returned. Raise TypeError or ValueError for any other data."""
         *_, initial, current, history, metadata = _read(data, _MACHINE)
-        if current not in self.states:
-            raise ValueError(f"{name_of(current)} is not a state of {self.name!r}")
+        self.check_state(current)
         entries = History(HistoryEntry(*_read(entry, _ENTRY)) for entry in history)
         return Machine(initial, current, entries, _read_metadata(metadata), self)
+
+    def check_state(self, state: Any) -> Any:
+        """Return a state of the definition. Raise ValueError for any other value."""
+        if state not in self.states:
+            raise ValueError(f"{name_of(state)} is not a state of {self.name!r}")
+        return state
 
     def _sealed(self, machine: AnyMachine) -> dict[str, Tree]:
         tree = cast("dict[str, Tree]", to_tree(self.write(machine), types=self.types))
@@ -108,7 +110,7 @@ class SavedForm:
     def _opened(self, decode: Callable[[bytes], Tree], data: bytes, force: bool) -> AnyMachine:
         try:
             tree = _unsealed(decode(data), self.name)
-        except (MalformedValue, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise _corrupt(error) from error
         was = tree["workflow_version"]
         if was != self.version:
@@ -118,7 +120,7 @@ class SavedForm:
                 raise DefinitionChanged("", self.name, detail=detail, what="the saved machine")
         try:
             return self.read(from_tree(tree, types=self.types))
-        except (MalformedValue, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise _corrupt(error) from error
 
 
@@ -241,44 +243,3 @@ def over_states(migration: StateMigration) -> StateMigration:
                 return migration(saved)
 
     return migrate
-
-
-def _is_tagged(data: object) -> bool:
-    """Return whether data has the saved form of a value that is not plain."""
-    keys = list(cast("dict[str, object]", data)) if isinstance(data, dict) else []
-    return len(keys) == 1 and keys[0].startswith("$")
-
-
-def structure_state(machine: str, chart: Chart, types: KnownTypes, data: object) -> Any:
-    """Return the state that plain data, such as parsed JSON, describes.
-
-    States of different classes may look the same as plain data. The first class that fits is used: that
-    of the initial state, then those that transitions leave. Data in the saved form, such as
-    `{"$object": ["Draft", {...}]}`, names its class.
-
-    Raises ValueError with the reasons for which no class fits.
-    """
-
-    def checked(state: object) -> object:
-        # As the input of a run, a dict is a whole machine, so it cannot be a state.
-        if isinstance(state, dict) or state not in chart.declared:
-            raise ValueError(f"{name_of(cast(object, state))} is not a state of {machine!r}")
-        return state
-
-    if data is None:
-        return None
-    if _is_tagged(data):
-        try:
-            return checked(from_tree(cast(Any, data), types=types))
-        except MalformedValue as error:
-            raise ValueError(f"the input does not fit a state of {machine!r}: {error}") from error
-    sources = [atom for transition in chart.transitions for atom in transition.source.atoms]
-    atoms: list[State | type[Any]] = [chart.initial, *sources]
-    kinds = [atom.kind if isinstance(atom, State) else atom for atom in atoms]
-    reasons: list[str] = []
-    for kind in dict.fromkeys(kinds):
-        try:
-            return checked(structure_as(kind, data))
-        except ValueError as error:
-            reasons.append(str(error))
-    raise ValueError("; ".join(dict.fromkeys(reasons)))

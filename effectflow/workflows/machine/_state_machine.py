@@ -10,26 +10,30 @@ from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
+from effectflow.checkpoint.values import MalformedValue, from_tree
 from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.nodes import AnyEffect
+from effectflow.effects.paths import StepPath, flow_of
 from effectflow.workflows.checks import workflow_name_problems
 from effectflow.workflows.diagrams import to_dot, to_mermaid
 from effectflow.workflows.engine import Done, Next, Stuck, advance, advance_once
-from effectflow.workflows.machine._attempt import Attempt, TransitionExhausted
+from effectflow.workflows.machine._attempt import Attempt, TransitionTable, machine_after
+from effectflow.workflows.machine._chart import (
+    InvalidMachine,
+    chart_of,
+    diagram_of,
+    problems_of,
+)
 from effectflow.workflows.machine._machine import History, Machine, MachineMetadata
-from effectflow.workflows.machine._problems import InvalidMachine, problems_of
-from effectflow.workflows.machine._reachability import chart_of, diagram_of
-from effectflow.workflows.machine._replay import decode, machine_after, replay
-from effectflow.workflows.machine._serialization import SavedForm, over_states, structure_state
-from effectflow.workflows.machine._states import name_of
-from effectflow.workflows.machine._transition import Transition
-from effectflow.workflows.machine._transition_table import (
+from effectflow.workflows.machine._serialization import SavedForm, over_states
+from effectflow.workflows.machine._states import State
+from effectflow.workflows.machine._transition import (
     NoTransition,
-    TransitionTable,
-    saved_types,
+    Transition,
+    TransitionExhausted,
 )
 from effectflow.workflows.migrations import StateMigration, check_migrations, is_of_outermost_flow
-from effectflow.workflows.workflow import Blueprint, Workflow
+from effectflow.workflows.workflow import Blueprint, Workflow, structure_as
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -105,11 +109,10 @@ class StateMachine(
             raise InvalidMachine(name, problems)
         check_migrations(name, version, migrations or {})
         upgrades = {was: over_states(part) for was, part in (migrations or {}).items()}
-        types = saved_types(chart)
         self.initial = initial
         self._chart = chart
-        self._table = TransitionTable(chart, types, retry)
-        self._form = SavedForm(name, version, chart.declared, types.states, upgrades)
+        self._table = TransitionTable(chart, retry)
+        self._form = SavedForm(name, version, chart.declared, chart.types.states, upgrades)
         steps = tuple(transition.name for transition in chart.transitions)
         definition = Definition(name, version, "machine", steps, chart.structure)
         super().__init__(
@@ -118,8 +121,8 @@ class StateMachine(
                 body=lambda input: self.run_until_final(self._machine(input)).map(self._form.write),
                 # Plain data may fit several classes of states: see `structure_input`.
                 input_type=None,
-                input_types=types.states,
-                output_types=types.outcomes,
+                input_types=chart.types.states,
+                output_types=chart.types.outcomes,
                 migrations=upgrades,
                 gives_state=is_of_outermost_flow,
             )
@@ -130,9 +133,7 @@ class StateMachine(
 
         Raises ValueError for a state that the definition does not name.
         """
-        chosen: Any = self.initial if state is None else state
-        if chosen not in self._form.states:
-            raise ValueError(f"{name_of(chosen)} is not a state of {self.name!r}")
+        chosen = self._form.check_state(self.initial if state is None else state)
         return Machine(chosen, chosen, History(), MachineMetadata(None, None, {}, None), self._form)
 
     def is_final(self, machine: Machine[S]) -> bool:
@@ -187,7 +188,17 @@ class StateMachine(
         this definition does not know.
         """
         self._check_is_of_this(checkpoint)
-        return replay(self._begun(checkpoint), checkpoint, self._form.types)
+        types, part = self._form.types, "its input"
+        try:
+            machine = self._machine(from_tree(checkpoint.initial_state, types=types))
+            for step in checkpoint.completed_steps:
+                # Steps in other flows are part of an action, whose attempt records its outcome.
+                if not flow_of(step.step):
+                    part, record = step.step, from_tree(step.output, types=types)
+                    machine = machine_after(machine, StepPath(part).name, record)
+        except (TypeError, ValueError) as error:
+            raise CorruptCheckpoint(checkpoint.run_id, f"{part} is unreadable: {error}") from error
+        return machine
 
     def to_mermaid(self, machine: Machine[S] | None = None) -> str:
         """Return a Mermaid flowchart; with a machine, it marks the visited states and the current one."""
@@ -244,7 +255,30 @@ class StateMachine(
 
         Raises ValueError if the data does not describe a state of this machine.
         """
-        return structure_state(self.name, self._chart, self._form.types, data)
+        if data is None:
+            return None
+        reasons: list[str] = []
+        if _is_tagged(data):
+            try:
+                return self._checked(from_tree(cast(Any, data), types=self._form.types))
+            except MalformedValue as error:
+                reason = f"the input does not fit a state of {self.name!r}: {error}"
+                raise ValueError(reason) from error
+        sources = (atom for part in self._chart.transitions for atom in part.source.atoms)
+        atoms = (self._chart.initial, *sources)
+        kinds = (atom.kind if isinstance(atom, State) else atom for atom in atoms)
+        for kind in dict.fromkeys(kinds):
+            try:
+                return self._checked(structure_as(kind, data))
+            except ValueError as error:
+                reasons.append(str(error))
+        raise ValueError("; ".join(dict.fromkeys(reasons)))
+
+    def _checked(self, state: object) -> Any:
+        # As the input of a run, a dict is a whole machine, so it cannot be a state.
+        if isinstance(state, dict):
+            raise ValueError(f"{state!r} is not a state of {self.name!r}")
+        return self._form.check_state(state)
 
     def _pick(self, machine: AnyMachine) -> Next[AnyMachine] | Done | Stuck:
         match self._table.choose(machine.current):
@@ -268,11 +302,8 @@ class StateMachine(
             return self._form.read(cast(object, saved))
         return self.begin(saved)
 
-    def _begun(self, checkpoint: Checkpoint) -> Machine[S]:
-        """Return the machine with which a run began."""
-        input = decode(checkpoint, checkpoint.initial_state, self._form.types, "its input")
-        try:
-            return self._machine(input)
-        except (TypeError, ValueError) as error:
-            reason = f"its input is unreadable: {error}"
-            raise CorruptCheckpoint(checkpoint.run_id, reason) from error
+
+def _is_tagged(data: object) -> bool:
+    """Return whether data has the saved form of a value that is not plain."""
+    keys = list(cast("dict[str, object]", data)) if isinstance(data, dict) else []
+    return len(keys) == 1 and keys[0].startswith("$")

@@ -1,13 +1,13 @@
-"""`Transition`: from some states to others, and the three outcomes of its action."""
+"""`Transition`: from some states to others, the three outcomes of its action, and what may go wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Never, TypeAlias, TypeVar, overload
 
-from effectflow.effects import Effect, RetryPolicy
-from effectflow.workflows.machine._states import States, StateSet
+from effectflow.effects import Effect, RetryExhausted, RetryPolicy
+from effectflow.workflows.machine._states import States, StateSet, name_of
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -151,3 +151,70 @@ class Transition(Generic[Env, E, S]):
 
     def __repr__(self) -> str:
         return f"Transition({self.name!r}, {self.source} -> {self.target})"
+
+
+class NoTransition(Exception):
+    """The machine is in a state that is not final, and no transition can be taken.
+
+    Attributes:
+        state: the current state.
+        refused: the transitions that leave this state, whose guards all returned False.
+    """
+
+    def __init__(self, state: object, refused: Sequence[str]) -> None:
+        self.state = state
+        self.refused = tuple(refused)
+        guards = ", ".join(repr(name) for name in self.refused)
+        reason = f"the guards of {guards} returned False" if guards else "none is declared"
+        super().__init__(f"no transition can be taken from state {name_of(state)}: {reason}")
+
+
+class TransitionExhausted(RetryExhausted[str]):
+    """`Retry` came more often than the retry policy of its transition allows.
+
+    The machine is as it was before the last attempt. Stepping it again, or resuming its run, repeats that
+    attempt.
+
+    Attributes:
+        transition: its name.
+        state: the current state.
+        error: the feedback of the last attempt.
+        attempts: the number of attempts.
+        elapsed: seconds from the beginning of the first attempt to the end of the last.
+    """
+
+    def __init__(
+        self, transition: str, state: object, feedback: str, attempts: int, elapsed: float
+    ) -> None:
+        super().__init__(feedback, attempts, elapsed)
+        self.transition = transition
+        self.state = state
+        message = (
+            f"transition {transition!r} from state {name_of(state)} was attempted {attempts} times "
+            f"in {elapsed:.1f} s, and its policy allows no further attempt; last feedback: {feedback}"
+        )
+        self.args = (message,)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class UndeclaredState(Exception):
+    """An action yielded a state that its transition does not declare: a defect of the code.
+
+    Attributes:
+        transition: the name of the transition.
+        outcome: `Moved` or `Abort`.
+        declared: the states that the transition declares for this outcome.
+        actual: the state that the action yielded.
+    """
+
+    def __init__(self, transition: str, outcome: str, declared: StateSet, actual: object) -> None:
+        self.transition = transition
+        self.outcome = outcome
+        self.declared = declared
+        self.actual = actual
+        super().__init__(
+            f"the action of transition {transition!r} yielded {outcome} with state {name_of(actual)}, "
+            f"but the transition declares {declared}"
+        )

@@ -83,9 +83,9 @@ def test_the_error_lists_the_problems_and_names_the_machine() -> None:
     assert caught.value.machine == "empty"
     assert str(caught.value) == (
         "state machine 'empty' cannot be built:\n"
-        "  - it has no transitions\n"
-        "  - it has no initial state: `initial` must be the state in which it begins\n"
-        "  - it has no final state: set `final` to the states that end it, or to None if it never ends"
+        "- it has no transitions\n"
+        "- it has no initial state: `initial` must be the state in which it begins\n"
+        "- it has no final state: set `final` to the states that end it, or to None if it never ends"
     )
 
 
