@@ -6,7 +6,7 @@ import inspect
 import typing
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
@@ -46,6 +46,11 @@ E2 = TypeVar("E2")
 Input2 = TypeVar("Input2")
 Out2 = TypeVar("Out2")
 S = TypeVar("S")
+
+Body: TypeAlias = Callable[
+    [Input2], Generator[Effect[Env2, E2, Any], Any, Out2] | Effect[Env2, E2, Out2]
+]
+"""The code of a workflow: a function that returns an effect, or a generator function."""
 
 
 @dataclass(frozen=True)
@@ -352,47 +357,16 @@ class Workflow(Generic[Env, E, Input, Out]):
         return f"<Workflow {self.name!r} version {self.version!r}>"
 
 
-class WorkflowDecorator:
+class WorkflowDecorator(Protocol):
     """The result of `@workflow(...)`, before it receives the function."""
 
-    def __init__(self, name: str | None, version: str, migrations: Mapping[int, Migration]) -> None:
-        self._name = name
-        self._version = version
-        self._migrations = migrations
-
-    @overload
     def __call__(
-        self, body: Callable[[Input2], Generator[Effect[Env2, E2, Any], Any, Out2]], /
+        self, body: Body[Input2, Env2, E2, Out2], /
     ) -> Workflow[Env2, E2, Input2, Out2]: ...
-    @overload
-    def __call__(
-        self, body: Callable[[Input2], Effect[Env2, E2, Out2]], /
-    ) -> Workflow[Env2, E2, Input2, Out2]: ...
-    def __call__(self, body: Callable[[Any], Any], /) -> Workflow[Any, Any, Any, Any]:
-        make = do(body) if inspect.isgeneratorfunction(body) else body
-        output, error = effect_types(body)
-        name, version = self._name or body.__name__, self._version
-        check_migrations(name, version, self._migrations)
-        return Workflow(
-            Blueprint(
-                Definition(name, version, "standard"),
-                body=make,
-                input_type=input_type(body),
-                input_types=KnownTypes.of(input_type(body)),
-                output_types=KnownTypes.of(output, error),
-                migrations=self._migrations,
-            )
-        )
 
 
 @overload
-def workflow(
-    body: Callable[[Input2], Generator[Effect[Env2, E2, Any], Any, Out2]], /
-) -> Workflow[Env2, E2, Input2, Out2]: ...
-@overload
-def workflow(
-    body: Callable[[Input2], Effect[Env2, E2, Out2]], /
-) -> Workflow[Env2, E2, Input2, Out2]: ...
+def workflow(body: Body[Input2, Env2, E2, Out2], /) -> Workflow[Env2, E2, Input2, Out2]: ...
 @overload
 def workflow(
     *,
@@ -421,8 +395,22 @@ def workflow(
             to that of the next version, or a `StepMigration`. It receives the input and the output of a
             run, and the output of every step. Runs of those versions then continue, upgraded.
     """
-    decorator = WorkflowDecorator(name, version, migrations or {})
-    return decorator if body is None else decorator(body)
+
+    def decorate(body: Callable[[Any], Any]) -> Workflow[Any, Any, Any, Any]:
+        chosen = name or body.__name__
+        check_migrations(chosen, version, migrations or {})
+        return Workflow(
+            Blueprint(
+                Definition(chosen, version, "standard"),
+                body=do(body) if inspect.isgeneratorfunction(body) else body,
+                input_type=input_type(body),
+                input_types=KnownTypes.of(input_type(body)),
+                output_types=KnownTypes.of(*effect_types(body)),
+                migrations=migrations or {},
+            )
+        )
+
+    return decorate if body is None else decorate(body)
 
 
 def _step_of(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], Any, Any, Any]:
