@@ -1,14 +1,33 @@
-"""`Machine`: the current state of a state machine and its history, as an immutable value."""
+"""`Machine`: the current state of a state machine and its history, as an immutable value, and
+the forms in which it is saved.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import islice
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast, overload
+from types import NoneType
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
 
-from effectflow.workflows.machine._states import name_of
+import orjson
+
+from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged, UnsupportedVersion
+from effectflow.checkpoint.values import (
+    KnownTypes,
+    Tree,
+    decode_compact,
+    decode_json,
+    encode_compact,
+    encode_json,
+    from_tree,
+    to_tree,
+)
+from effectflow.workflows.machine._states import StateSet, name_of
+from effectflow.workflows.migrations import StateMigration, migrated
 
 S = TypeVar("S", covariant=True)
 
@@ -132,14 +151,6 @@ class MachineMetadata(NamedTuple):
         return self.pending.attempts if self.pending else 0
 
 
-class Form(Protocol):
-    """Writes the machines of one definition as JSON and as binary data."""
-
-    def write_json(self, machine: Machine[Any]) -> str: ...
-
-    def write_binary(self, machine: Machine[Any]) -> bytes: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Machine(Generic[S]):
     """A state machine at one moment. Immutable: a step returns another machine.
@@ -158,7 +169,7 @@ class Machine(Generic[S]):
     current: S
     history: History[S]
     metadata: MachineMetadata
-    form: Form = field(repr=False, compare=False)
+    form: SavedForm = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         attempts = sum(self.metadata.total_attempts.values())
@@ -178,3 +189,214 @@ class Machine(Generic[S]):
         Raises NotSerializable, as `to_json` does.
         """
         return self.form.write_binary(self)
+
+
+MACHINE_FORMAT = 1
+"""The version of the format of saved machines."""
+
+_DICTIONARY = (
+    b"dfrom\x81e$enum\x82bto\xa1e$enum\x82batx 2026-01-01T00:00:00.000000+00:00gattempt\x01"
+    b"labort_reason\xf6\xa6jtransitionjcreated_at\xf6jupdated_at\xf6ntotal_attempts\xa0gpending\xf6"
+    b"\xa8gversion\x01hworkflowpworkflow_versiona1minitial_state\xa1e$enum\x82mcurrent_state\xa1e$enum"
+    b"\x82ghistory\x80hmetadata\xa4jcreated_at\xf6jupdated_at\xf6ntotal_attempts\xa0gpending\xf6fdigestx@"
+)
+"""The preset compression dictionary of the binary form: the CBOR that all machines share. It is part of
+the format and must not change."""
+
+Data: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedForm:
+    """Writes and reads the machines of one definition.
+
+    Attributes:
+        name, version: those of the definition.
+        states: the states that it declares.
+        types: the classes that the states are made of.
+        migrations: for each earlier version, from what it saved to what the next version saves.
+    """
+
+    name: str
+    version: str
+    states: StateSet
+    types: KnownTypes
+    migrations: Mapping[int, StateMigration] = field(default_factory=dict[int, StateMigration])
+
+    def write_json(self, machine: Machine[Any]) -> str:
+        return orjson.dumps(self._sealed(machine), option=orjson.OPT_INDENT_2).decode()
+
+    def write_binary(self, machine: Machine[Any]) -> bytes:
+        return encode_compact(self._sealed(machine), dictionary=_DICTIONARY)
+
+    def read_json(self, text: str, *, force: bool = False) -> Machine[Any]:
+        return self._opened(decode_json, text.encode("utf-8", "surrogatepass"), force)
+
+    def read_binary(self, data: bytes, *, force: bool = False) -> Machine[Any]:
+        return self._opened(partial(decode_compact, dictionary=_DICTIONARY), data, force)
+
+    def write(self, machine: Machine[Any]) -> Data:
+        """Return a machine as plain data, except its states."""
+        return {
+            "version": MACHINE_FORMAT,
+            "workflow": self.name,
+            "workflow_version": self.version,
+            "initial_state": machine.initial,
+            "current_state": machine.current,
+            "history": [_write(entry, _ENTRY) for entry in machine.history],
+            "metadata": _write_metadata(machine.metadata),
+        }
+
+    def read(self, data: object) -> Machine[Any]:
+        """Read what `write` returned. Raise TypeError or ValueError for any other data."""
+        *_, initial, current, history, metadata = _read(data, _MACHINE)
+        self.check_state(current)
+        entries = History(HistoryEntry(*_read(entry, _ENTRY)) for entry in history)
+        return Machine(initial, current, entries, _read_metadata(metadata), self)
+
+    def check_state(self, state: Any) -> Any:
+        """Return a state of the definition. Raise ValueError for any other value."""
+        if state not in self.states:
+            raise ValueError(f"{name_of(state)} is not a state of {self.name!r}")
+        return state
+
+    def _sealed(self, machine: Machine[Any]) -> dict[str, Tree]:
+        tree = cast("dict[str, Tree]", to_tree(self.write(machine), types=self.types))
+        return {**tree, "digest": _digest(tree)}
+
+    def _opened(self, decode: Callable[[bytes], Tree], data: bytes, force: bool) -> Machine[Any]:
+        try:
+            tree = _unsealed(decode(data), self.name)
+        except (TypeError, ValueError) as error:
+            raise _corrupt(error) from error
+        was = tree["workflow_version"]
+        if was != self.version:
+            tree, version = migrated(tree, was, self.migrations, "the saved machine")
+            if version != self.version and not force:
+                detail = f"its version was {was!r} and is {self.version!r}"
+                raise DefinitionChanged("", self.name, detail=detail, what="the saved machine")
+        try:
+            return self.read(from_tree(tree, types=self.types))
+        except (TypeError, ValueError) as error:
+            raise _corrupt(error) from error
+
+
+def _unsealed(tree: Tree, name: str) -> Data:
+    """Return the content of sealed data. Raise ValueError unless it is an intact machine of this name."""
+    version = tree.get("version") if isinstance(tree, dict) else None
+    if not isinstance(tree, dict) or not isinstance(version, int):
+        raise ValueError("it is not a saved machine")
+    if version > MACHINE_FORMAT:
+        raise UnsupportedVersion("the saved machine", version, MACHINE_FORMAT)
+    content: Data = {**tree}
+    if content.pop("digest", None) != _digest(content):
+        raise ValueError("its digest does not match its content")
+    _read(content, _MACHINE)
+    if content["workflow"] != name:
+        raise ValueError(f"it is a machine of {content['workflow']!r}, not of {name!r}")
+    return content
+
+
+def _corrupt(error: Exception) -> CorruptCheckpoint:
+    return CorruptCheckpoint("", str(error), what="the saved machine")
+
+
+def _digest(tree: dict[str, Tree]) -> str:
+    return hashlib.sha256(encode_json(tree)).hexdigest()
+
+
+_Fields: TypeAlias = Mapping[str, tuple[type[Any], ...]]
+"""The fields of a part of a saved machine, in the order of its attributes, and their types."""
+
+_MACHINE: _Fields = {
+    "version": (int,),
+    "workflow": (str,),
+    "workflow_version": (str,),
+    "initial_state": (object,),
+    "current_state": (object,),
+    "history": (list,),
+    "metadata": (dict,),
+}
+_ENTRY: _Fields = {
+    "transition": (str,),
+    "from": (object,),
+    "to": (object,),
+    "at": (datetime,),
+    "attempt": (int,),
+    "abort_reason": (str, NoneType),
+}
+_METADATA: _Fields = {
+    "created_at": (datetime, NoneType),
+    "updated_at": (datetime, NoneType),
+    "total_attempts": (dict,),
+    "pending": (dict, NoneType),
+}
+_PENDING: _Fields = {
+    "transition": (str,),
+    "attempts": (int,),
+    "feedback": (str,),
+    "since": (datetime,),
+    "retry_at": (datetime,),
+}
+
+
+def _write_metadata(metadata: MachineMetadata) -> Data:
+    pending = metadata.pending and _write(metadata.pending, _PENDING)
+    return {**_write(metadata, _METADATA), "pending": pending}
+
+
+def _read_metadata(data: object) -> MachineMetadata:
+    created_at, updated_at, attempts, pending = _read(data, _METADATA)
+    _read(attempts, dict.fromkeys(attempts, (int,)))
+    pending = None if pending is None else PendingRetry(*_read(pending, _PENDING))
+    return MachineMetadata(created_at, updated_at, attempts, pending)
+
+
+def _write(part: Iterable[Any], fields: _Fields) -> Data:
+    """Return a part as plain data, except its states."""
+    return {
+        name: value.isoformat() if datetime in kinds and value is not None else value
+        for (name, kinds), value in zip(fields.items(), part, strict=True)
+    }
+
+
+def _read(data: object, fields: _Fields) -> list[Any]:
+    """Return the values of a map with exactly these fields. Raise an error for any other data."""
+    values = cast("Data", data if isinstance(data, dict) else {})
+    if values.keys() != fields.keys():
+        raise ValueError(f"it must have exactly the parts {', '.join(fields)}")
+    return [_read_value(name, values[name], kinds) for name, kinds in fields.items()]
+
+
+def _read_value(name: str, value: Any, kinds: tuple[type[Any], ...]) -> Any:
+    found = datetime.fromisoformat(value) if datetime in kinds and type(value) is str else value
+    if not isinstance(found, kinds) or (int in kinds and isinstance(found, bool)):
+        raise TypeError(f"its {name} is {name_of(value)}")
+    if datetime in kinds and found is not None and found.tzinfo is None:
+        raise ValueError(f"the time {value!r} has no time zone")
+    return found
+
+
+def over_states(migration: StateMigration) -> StateMigration:
+    """Apply a migration of states to all that machines save: records, whole machines, single states."""
+
+    def migrate(saved: Any) -> Any:
+        match saved:
+            case {"outcome": _, "state": state}:
+                return {**saved, "state": migration(state)}
+            case {"outcome": "retry"}:
+                return saved
+            case {"initial_state": initial, "current_state": current, "history": list()}:
+                return {
+                    **saved,
+                    "initial_state": migration(initial),
+                    "current_state": migration(current),
+                    "history": [
+                        {**entry, "from": migration(entry["from"]), "to": migration(entry["to"])}
+                        for entry in saved["history"]
+                    ],
+                }
+            case _:
+                return migration(saved)
+
+    return migrate

@@ -24,8 +24,13 @@ from effectflow.workflows.machine._chart import (
     diagram_of,
     problems_of,
 )
-from effectflow.workflows.machine._machine import History, Machine, MachineMetadata
-from effectflow.workflows.machine._serialization import SavedForm, over_states
+from effectflow.workflows.machine._machine import (
+    History,
+    Machine,
+    MachineMetadata,
+    SavedForm,
+    over_states,
+)
 from effectflow.workflows.machine._states import State
 from effectflow.workflows.machine._transition import (
     NoTransition,

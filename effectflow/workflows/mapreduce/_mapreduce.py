@@ -22,8 +22,7 @@ from effectflow.workflows.checks import (
     retry_problems,
     workflow_name_problems,
 )
-from effectflow.workflows.mapreduce._job import Job, last_failure
-from effectflow.workflows.mapreduce._results import ItemFailed, JobResult
+from effectflow.workflows.mapreduce._job import ItemFailed, Job, JobResult, last_failure
 from effectflow.workflows.workflow import Blueprint, Workflow, input_type
 
 Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
