@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.values import Tree, decode_json, encode_json
@@ -89,40 +89,38 @@ def upgrade(
     # Imported with the first run that is read, and not with every workflow.
     from effectflow.checkpoint.entries import BeforeStep, Completed, Finished, Resumed, Started
 
-    chain: tuple[Migration, ...] = ()
+    current = {
+        "version": definition.version,
+        "steps": definition.steps,
+        "structure": definition.structure,
+    }
+    chain: tuple[StepMigration, ...] = ()
     upgraded: list[Entry] = []
     for entry in entries:
+        changes: dict[str, object] = {}
         match entry:
             case Started():
                 chain = _chain(entry.version, migrations)
-                if chain:
-                    entry = replace(
-                        entry,
-                        version=definition.version,
-                        fingerprint=definition.fingerprint,
-                        steps=definition.steps,
-                        structure=definition.structure,
-                        input=_migrate(entry.input, chain, f"the input of run {entry.run_id!r}"),
-                    )
+                changes = {
+                    **current,
+                    "fingerprint": definition.fingerprint,
+                    "input": _migrate(entry.input, chain, f"the input of run {entry.run_id!r}"),
+                }
             case Resumed(version=str(version)):
                 chain = _chain(version, migrations)
-                if chain:
-                    entry = replace(
-                        entry,
-                        version=definition.version,
-                        steps=definition.steps,
-                        structure=definition.structure,
-                    )
-            case BeforeStep() if chain:
+                changes = {**current}
+            case BeforeStep():
                 # Its digests are those of the arguments, and of the item, before the migration.
-                entry = replace(entry, arguments=None, item=None)
+                changes = {"arguments": None, "item": None}
             case Completed(step=step, output=output) if gives_state is None or gives_state(step):
-                entry = replace(entry, output=_migrate(output, chain, f"the output of {step!r}"))
+                changes = {"output": _migrate(output, chain, f"the output of {step!r}")}
             case Finished(output=output):
-                entry = replace(entry, output=_migrate(output, chain, "the output"))
+                changes = {"output": _migrate(output, chain, "the output")}
             case _:
                 pass
-        upgraded.append(_with_renamed_steps(entry, chain) if chain else entry)
+        if chain:
+            entry = replace(cast(Any, entry), **changes, **_renamed_path(entry, chain))
+        upgraded.append(entry)
     return tuple(upgraded)
 
 
@@ -134,26 +132,22 @@ def removed_entries(entries: Iterable[Entry], migrations: Mapping[int, Migration
     for sequence, entry in enumerate(entries, 1):
         match entry:
             case Started(version=version) | Resumed(version=str(version)):
-                parts = [
-                    one for one in _chain(version, migrations) if isinstance(one, StepMigration)
-                ]
-                removed = {name for one in parts for name in one.removes}
+                removed = {name for one in _chain(version, migrations) for name in one.removes}
             case BeforeStep(step=path) if StepPath(path).name in removed:
                 yield sequence
             case _:
                 pass
 
 
-def _with_renamed_steps(entry: Any, chain: tuple[Migration, ...]) -> Any:
-    """Return an entry as it would name its step now."""
-    attribute = "step" if hasattr(entry, "step") else "path" if hasattr(entry, "path") else None
-    path = None if attribute is None else getattr(entry, attribute)
-    if attribute is None or path is None:
-        return entry
-    for migration in chain:
-        if isinstance(migration, StepMigration) and migration.renames:
-            path = "/".join(_renamed(part, migration.renames) for part in StepPath(path).segments)
-    return replace(entry, **{attribute: path})
+def _renamed_path(entry: Any, chain: tuple[StepMigration, ...]) -> dict[str, str]:
+    """Return the field of an entry with the path of a step, as the entry would name that step now."""
+    attribute = "step" if hasattr(entry, "step") else "path"
+    path = getattr(entry, attribute, None)
+    if path is None:
+        return {}
+    for renames in (migration.renames for migration in chain if migration.renames):
+        path = "/".join(_renamed(part, renames) for part in StepPath(path).segments)
+    return {attribute: path}
 
 
 def _renamed(segment: str, renames: Mapping[str, str]) -> str:
@@ -173,24 +167,25 @@ def migrated(
     return (_migrate(state, chain, what), str(max(migrations) + 1)) if chain else (state, version)
 
 
-def _chain(version: str, migrations: Mapping[int, Migration]) -> tuple[Migration, ...]:
+def _chain(version: str, migrations: Mapping[int, Migration]) -> tuple[StepMigration, ...]:
     """Return the migrations from a version to the current one; empty if there are none."""
     if not version.isdecimal() or int(version) not in migrations:
         return ()
-    return tuple(migrations[number] for number in range(int(version), max(migrations) + 1))
+    chosen = (migrations[number] for number in range(int(version), max(migrations) + 1))
+    return tuple(
+        each if isinstance(each, StepMigration) else StepMigration(each) for each in chosen
+    )
 
 
-def _migrate(state: Tree, chain: tuple[Migration, ...], what: str) -> Tree:
+def _migrate(state: Tree, chain: tuple[StepMigration, ...], what: str) -> Tree:
     if not chain or state is None:
         return state
     # A migration may change its argument in place.
     migrated: Any = copy.deepcopy(state)
     try:
         for migration in chain:
-            if isinstance(migration, StepMigration):
-                migrated = migrated if migration.state is None else migration.state(migrated)
-            else:
-                migrated = migration(migrated)
+            if migration.state is not None:
+                migrated = migration.state(migrated)
         if decode_json(encode_json(migrated)) != migrated:
             raise TypeError(
                 f"a migration must return plain data in its saved form, not {migrated!r}"

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.store import RunStatus
-
-_ROUND = re.compile(r"round(?:#\d+)?")
-_PART = re.compile(
-    r"(?P<flow>(?:.*/)?)(?P<phase>map|reduce)(?P<again>(?:#\d+)?)\[(?P<key>[^]]*)\]/[^/]+",
-    re.DOTALL,
-)
+from effectflow.effects.paths import StepPath, step_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +40,25 @@ def job_progress(checkpoint: Checkpoint) -> JobProgress | None:
     For another workflow, return the progress of the job within it that began last, which is "complete"
     once the run is; None without a job.
     """
-    iteration = None
+    iteration, prefix = None, ""
     if checkpoint.kind == "iterative":
-        iteration = sum(_ROUND.fullmatch(step) is not None for step in checkpoint.metadata.attempts)
-    parts = _parts_of(checkpoint, _prefix(iteration))
+        iteration = sum(
+            not (path := StepPath(step)).flow and path.name == "round"
+            for step in checkpoint.metadata.attempts
+        )
+        prefix = step_path("", "round", iteration) if iteration else ""
+    parts = [part for part in _parts_of(checkpoint) if part.job[0].startswith(prefix)]
     if not parts and checkpoint.kind not in ("mapreduce", "iterative"):
         return None
-    job = _job_of(checkpoint, iteration, parts)
-    outcomes = {item.step: item.outcome for item in checkpoint.history}
-    ours = [part for part in parts if _place(part) == job]
-    items = [(part["key"], outcomes.get(part[0])) for part in ours if part["phase"] == "map"]
-    groups = [(part["key"], outcomes.get(part[0])) for part in ours if part["phase"] == "reduce"]
-    done = {key for key, outcome in items if outcome == "completed"}
-    failed = {key for key, outcome in items if outcome == "failed"} - done
+    # The run itself, or the job within it that began last.
+    is_run = checkpoint.kind == "mapreduce" or not parts
+    job = (prefix, 1) if is_run else parts[-1].job
+    items = [part for part in parts if part.job == job and part.phase == "map"]
+    groups = [part for part in parts if part.job == job and part.phase == "reduce"]
+    done = {item.key for item in items if item.outcome == "completed"}
+    failed = {item.key for item in items if item.outcome == "failed"} - done
     total = _number_of_items(checkpoint, job)
-    is_mapping = total is None or any(outcome is None for _, outcome in items)
+    is_mapping = total is None or any(item.outcome is None for item in items)
     is_complete = checkpoint.status is RunStatus.COMPLETED
     return JobProgress(
         iteration=iteration,
@@ -67,41 +66,34 @@ def job_progress(checkpoint: Checkpoint) -> JobProgress | None:
         items_done=len(done),
         items_failed=len(failed),
         items_total=total,
-        reduce_round=max((int(key.partition(".")[0]) for key, _ in groups), default=0),
-        groups_done=sum(outcome == "completed" for _, outcome in groups),
+        reduce_round=max((int(group.key.partition(".")[0]) for group in groups), default=0),
+        groups_done=sum(group.outcome == "completed" for group in groups),
     )
 
 
-def _prefix(iteration: int | None) -> str:
-    """Return the prefix of the paths of the steps in a round."""
-    if not iteration:
-        return ""
-    return "round/" if iteration == 1 else f"round#{iteration}/"
+class _Part(NamedTuple):
+    """An item or a group that has begun. Its job is identified by the flow and the occurrence there."""
+
+    job: tuple[str, int]
+    phase: str
+    key: str
+    outcome: str | None
 
 
-def _parts_of(checkpoint: Checkpoint, prefix: str) -> list[re.Match[str]]:
-    """Return the items and groups below a prefix that have begun, in that order."""
-    found = (_PART.fullmatch(path) for path in checkpoint.metadata.attempts)
-    return [part for part in found if part and part["flow"].startswith(prefix)]
+def _parts_of(checkpoint: Checkpoint) -> Iterator[_Part]:
+    outcomes = {item.step: item.outcome for item in checkpoint.history}
+    for path in checkpoint.metadata.attempts:
+        child = StepPath(path).flow
+        phase = child.operator
+        if child.key is not None and phase.name in ("map", "reduce"):
+            job = (str(phase.flow), phase.occurrence)
+            yield _Part(job, phase.name, child.key, outcomes.get(path))
 
 
-def _place(part: re.Match[str]) -> tuple[str, str]:
-    """Identify the job of an item or a group by its flow and its occurrence there."""
-    return part["flow"], part["again"]
-
-
-def _job_of(
-    checkpoint: Checkpoint, iteration: int | None, parts: list[re.Match[str]]
-) -> tuple[str, str]:
-    """Return the job to report: the run itself, or the job within it that began last."""
-    if checkpoint.kind == "mapreduce" or not parts:
-        return _prefix(iteration), ""
-    return _place(parts[-1])
-
-
-def _number_of_items(checkpoint: Checkpoint, job: tuple[str, str]) -> int | None:
-    flow, again = job
+def _number_of_items(checkpoint: Checkpoint, job: tuple[str, int]) -> int | None:
+    flow, occurrence = job
+    path = step_path(flow, "mapped", occurrence)
     for step in reversed(checkpoint.completed_steps):
-        if step.step == f"{flow}mapped{again}" and isinstance(step.output, int):
+        if step.step == path and isinstance(step.output, int):
             return step.output
     return None

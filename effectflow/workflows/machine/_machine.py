@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from types import NoneType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
@@ -19,8 +18,6 @@ from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged, U
 from effectflow.checkpoint.values import (
     KnownTypes,
     Tree,
-    decode_compact,
-    decode_json,
     encode_compact,
     encode_json,
     from_tree,
@@ -181,20 +178,20 @@ class Machine(Generic[S]):
 
         Raises NotSerializable, with the path, for a state that could not be restored exactly.
         """
-        return self.form.write_json(self)
+        return orjson.dumps(self.form.sealed(self), option=orjson.OPT_INDENT_2).decode()
 
     def to_binary(self) -> bytes:
         """Return the machine as compact binary data, for `StateMachine.from_binary`.
 
         Raises NotSerializable, as `to_json` does.
         """
-        return self.form.write_binary(self)
+        return encode_compact(self.form.sealed(self), dictionary=DICTIONARY)
 
 
 MACHINE_FORMAT = 1
 """The version of the format of saved machines."""
 
-_DICTIONARY = (
+DICTIONARY = (
     b"dfrom\x81e$enum\x82bto\xa1e$enum\x82batx 2026-01-01T00:00:00.000000+00:00gattempt\x01"
     b"labort_reason\xf6\xa6jtransitionjcreated_at\xf6jupdated_at\xf6ntotal_attempts\xa0gpending\xf6"
     b"\xa8gversion\x01hworkflowpworkflow_versiona1minitial_state\xa1e$enum\x82mcurrent_state\xa1e$enum"
@@ -223,18 +220,6 @@ class SavedForm:
     types: KnownTypes
     migrations: Mapping[int, StateMigration] = field(default_factory=dict[int, StateMigration])
 
-    def write_json(self, machine: Machine[Any]) -> str:
-        return orjson.dumps(self._sealed(machine), option=orjson.OPT_INDENT_2).decode()
-
-    def write_binary(self, machine: Machine[Any]) -> bytes:
-        return encode_compact(self._sealed(machine), dictionary=_DICTIONARY)
-
-    def read_json(self, text: str, *, force: bool = False) -> Machine[Any]:
-        return self._opened(decode_json, text.encode("utf-8", "surrogatepass"), force)
-
-    def read_binary(self, data: bytes, *, force: bool = False) -> Machine[Any]:
-        return self._opened(partial(decode_compact, dictionary=_DICTIONARY), data, force)
-
     def write(self, machine: Machine[Any]) -> Data:
         """Return a machine as plain data, except its states."""
         return {
@@ -260,11 +245,13 @@ class SavedForm:
             raise ValueError(f"{name_of(state)} is not a state of {self.name!r}")
         return state
 
-    def _sealed(self, machine: Machine[Any]) -> dict[str, Tree]:
+    def sealed(self, machine: Machine[Any]) -> dict[str, Tree]:
+        """Return a machine in its saved form, with a digest."""
         tree = cast("dict[str, Tree]", to_tree(self.write(machine), types=self.types))
         return {**tree, "digest": _digest(tree)}
 
-    def _opened(self, decode: Callable[[bytes], Tree], data: bytes, force: bool) -> Machine[Any]:
+    def opened(self, decode: Callable[[bytes], Tree], data: bytes, *, force: bool) -> Machine[Any]:
+        """Return the machine that `sealed` and an encoding wrote; see `StateMachine.from_json`."""
         try:
             tree = _unsealed(decode(data), self.name)
         except (TypeError, ValueError) as error:

@@ -10,7 +10,7 @@ from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
-from effectflow.checkpoint.values import MalformedValue, from_tree
+from effectflow.checkpoint.values import MalformedValue, decode_compact, decode_json, from_tree
 from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.paths import StepPath, flow_of
@@ -25,6 +25,7 @@ from effectflow.workflows.machine._chart import (
     problems_of,
 )
 from effectflow.workflows.machine._machine import (
+    DICTIONARY,
     History,
     Machine,
     MachineMetadata,
@@ -177,11 +178,11 @@ class StateMachine(
         Raises CorruptCheckpoint for any other text, and for a machine of another definition;
         UnsupportedVersion for the format of a newer effectflow; DefinitionChanged for another version.
         """
-        return self._form.read_json(text, force=force)
+        return self._form.opened(decode_json, text.encode("utf-8", "surrogatepass"), force=force)
 
     def from_binary(self, data: bytes, *, force: bool = False) -> Machine[S]:
         """Return the machine that `Machine.to_binary` wrote; see `from_json`."""
-        return self._form.read_binary(data, force=force)
+        return self._form.opened(partial(decode_compact, dictionary=DICTIONARY), data, force=force)
 
     def machine_of(self, checkpoint: Checkpoint) -> Machine[S]:
         """Return the machine with which a resume of a run continues, whatever the run's status. Pure.
