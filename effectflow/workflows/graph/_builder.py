@@ -23,7 +23,7 @@ from effectflow.workflows.checks import (
     workflow_name_problems,
 )
 from effectflow.workflows.diagrams import Diagram, to_dot, to_mermaid
-from effectflow.workflows.graph._draft import (
+from effectflow.workflows.graph._problems import (
     Draft,
     InvalidGraph,
     node_problems,

@@ -15,7 +15,6 @@ from effectflow.workflows.checks import (
     step_name_problems,
 )
 from effectflow.workflows.graph._structure import Edge
-from effectflow.workflows.machine import StateMachine
 from effectflow.workflows.workflow import Workflow
 
 
@@ -53,7 +52,7 @@ def parallel_problems(name: str, branches: Mapping[str, object], merge: object) 
         yield f"node {name!r} has no branches"
     for branch, body in branches.items():
         yield from _body_problems(branch, body)
-        if isinstance(body, StateMachine):
+        if isinstance(body, Workflow) and body.kind == "machine":
             yield (
                 f"the state machine {body.name!r} of branch {branch!r} yields a Machine, which a "
                 "step cannot save: use `lambda state: machine.body(state).map(lambda machine: "
