@@ -8,7 +8,9 @@ from typing import TypeVar
 
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import Effect, RetryPolicy
+from effectflow.effects.notes import add_note
 
+S = TypeVar("S")
 T = TypeVar("T")
 N = TypeVar("N", bound=Hashable)
 
@@ -91,16 +93,20 @@ class InvalidDefinition(ValueError):
         super().__init__(f"{subject} cannot be built:{lines}")
 
 
+def holds(condition: Callable[[S], object], state: S, name: str) -> bool:
+    """Return whether a pure condition, such as a guard, holds of a state. Errors give its name."""
+    try:
+        result = condition(state)
+    except Exception as defect:
+        add_note(defect, f"in {name}")
+        raise
+    return bool(pure_result(result, name))
+
+
 def pure_result(result: T, function: str) -> T:
-    """Return the result of a function that must be pure, such as a guard, a condition or a choice.
+    """Return the result of a function that must be pure, which has this name in the error.
 
-    An effect or an awaitable would count as true, and would never run.
-
-    Parameters:
-        result: what the function returned.
-        function: its name in the error, such as `the guard of transition 'charge'`.
-
-    Raises TypeError for an effect or an awaitable.
+    Raises TypeError for an effect or an awaitable: it would count as true, and would never run.
     """
     if isinstance(result, bool):
         # The usual case, at every step: the checks below take much longer.

@@ -140,15 +140,7 @@ async def start_run(
             at=place.scope.clock.now().timestamp(),
             structure=definition.structure,
         )
-        run = claim.run(
-            Journal.empty(run_id),
-            Recording(),
-            started=started,
-            version=definition.version,
-            started_version=definition.version,
-            opening=started,
-        )
-        return await _drive(run, place, input, is_new=True)
+        return await _drive(claim.run(started, Recording()), place, input, is_new=True)
 
 
 async def resume_run(
@@ -181,8 +173,6 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
     changed = blueprint.definition.changed_since(known.definition, run_id)
     if changed is not None:
         return ResumePlan(skip=skip, problem=changed)
-    started = found.journal.entries[0]
-    assert isinstance(started, Started)
     run = PlannedRun(
         run_id,
         known.workflow,
@@ -190,8 +180,8 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         recording=_recording(found, blueprint),
         types=blueprint.output_types,
         clock=scope.clock,
-        context=_context(started),
-        started_version=_started_version(found.written),
+        context=_context(found.started),
+        started_version=found.started_version,
     )
     inside = _scope_of_body(run, scope)
     inside.forbidden = run.forbidden(effects=effects)
@@ -229,6 +219,16 @@ class _Found:
     was: Definition
     checkpoint: Checkpoint
 
+    @property
+    def started(self) -> Started:
+        """The first entry, as the current version of the workflow would have written it."""
+        return cast(Started, self.journal.entries[0])
+
+    @property
+    def started_version(self) -> str:
+        """The version of the workflow that started the run, before any migration."""
+        return cast(Started, self.written.entries[0]).version
+
 
 async def _find(place: Place, run_id: str, known: _Found | None = None) -> _Found | None:
     """Return a run of this workflow; None if there is none. `known` has the entries read before."""
@@ -243,7 +243,9 @@ async def _find(place: Place, run_id: str, known: _Found | None = None) -> _Foun
     if not written.entries:
         return None
     checkpoint = fold(written.entries, run_id)
-    _check_workflow(checkpoint, blueprint)
+    if checkpoint.workflow != blueprint.definition.name:
+        owner = f"it is a run of workflow {checkpoint.workflow!r}"
+        raise RunConflict(run_id, f"{owner}, not of {blueprint.definition.name!r}")
     found = _Found(written, written, checkpoint.definition, checkpoint)
     entries = blueprint.upgraded(written.entries)
     if entries is not written.entries:
@@ -334,34 +336,24 @@ class _Claim:
 
     def run(
         self,
-        journal: Journal,
+        opening: Started | Resumed,
         recording: Recording,
+        found: _Found | None = None,
         *,
-        started: Started,
-        version: str,
-        started_version: str,
-        opening: Entry,
         force: bool = False,
     ) -> Run:
-        """Return the run that continues after the entries in the store.
-
-        Parameters:
-            started: the first entry of the run, as the workflow would write it now.
-            version: the latest version of the workflow that drove the run.
-            started_version: the first one, before any migration.
-            opening: the first entry that this life adds.
-        """
+        """Return a run that begins with this entry, or continues after the entries that were found."""
+        if found is None:
+            started, journal = cast(Started, opening), Journal.empty(self._run_id)
+            version = started_version = started.version
+        else:
+            started, journal = found.started, found.journal
+            version, started_version = found.checkpoint.definition.version, found.started_version
         checkpoints, place = self._checkpoints, self._place
         # A check of the attribute, because a check of the protocol takes longer than the rest.
         if hasattr(checkpoints.store, "keep_history"):
             cast("KeepsHistory", checkpoints.store).keep_history(self._run_id, checkpoints.history)
-        summary = RunSummary(
-            started.workflow,
-            started.kind,
-            version,
-            RunStatus.RUNNING,
-            started.at,
-        )
+        summary = RunSummary(started.workflow, started.kind, version, RunStatus.RUNNING, started.at)
         writer = JournalWriter(
             self._run_id,
             checkpoints,
@@ -423,17 +415,7 @@ async def _continue(
         )
     # The recording includes the entry that precedes everything that this life adds.
     recording = _recording(found, blueprint, resumed)
-    started = found.journal.entries[0]
-    assert isinstance(started, Started)
-    run = claim.run(
-        found.journal,
-        recording,
-        started=started,
-        version=known.definition.version,
-        started_version=_started_version(found.written),
-        opening=resumed,
-        force=force,
-    )
+    run = claim.run(resumed, recording, found, force=force)
     if place.checkpoints.observers:
         start = plan_resume(known).start
         run.notify(RunResumed(known.run_id, start[0] if start else None))
@@ -544,14 +526,6 @@ async def _record_interruption(run: Run) -> None:
         await run.writer.finish(entry, status)
 
 
-def _check_workflow(known: Checkpoint, blueprint: Blueprint) -> None:
-    if known.workflow != blueprint.definition.name:
-        raise RunConflict(
-            known.run_id,
-            f"it is a run of workflow {known.workflow!r}, not of {blueprint.definition.name!r}",
-        )
-
-
 def _check_input(known: Checkpoint, input: Tree) -> None:
     if not are_same(known.initial_state, input):
         raise RunConflict(known.run_id, "it was started with another input")
@@ -575,12 +549,6 @@ def _last_completion(found: _Found) -> Finished | None:
 
 def _output(completion: Finished, blueprint: Blueprint, run_id: str) -> Any:
     return _decode(completion.output, blueprint.output_types, run_id, "output")
-
-
-def _started_version(journal: Journal) -> str:
-    first = journal.entries[0]
-    assert isinstance(first, Started)
-    return first.version
 
 
 def _context(started: Started) -> Mapping[str, object]:

@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import Effect
-from effectflow.effects.notes import add_note
 from effectflow.effects.paths import StepPath, child_path
-from effectflow.workflows.checks import pure_result
+from effectflow.workflows.checks import holds
 from effectflow.workflows.workflow import Workflow
 
 
@@ -29,14 +28,7 @@ class Edge:
 
     def holds(self, state: Any) -> bool:
         """Return whether the edge may be taken with this state."""
-        if self.when is None:
-            return True
-        try:
-            result = self.when(state)
-        except Exception as defect:
-            add_note(defect, f"in the condition of the edge {self}")
-            raise
-        return bool(pure_result(result, f"the condition of the edge {self}"))
+        return self.when is None or holds(self.when, state, f"the condition of the edge {self}")
 
     def __str__(self) -> str:
         condition = "" if self.when is None else f" if {self.label or '...'}"

@@ -22,7 +22,7 @@ from effectflow.checkpoint.values import digest_of
 from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.nodes import AndThen, AnyEffect, Die, Fail, Perform, Pure, Suspend
 from effectflow.effects.scope import Scope
-from effectflow.workflows.checks import pure_result
+from effectflow.workflows.checks import holds
 from effectflow.workflows.machine._chart import Chart
 from effectflow.workflows.machine._machine import (
     HistoryEntry,
@@ -58,6 +58,11 @@ class BoundTransition:
     step: StepDefinition
     retry: RetryPolicy
     abort_to: StateSet
+
+    @property
+    def name(self) -> str:
+        """The transition's name."""
+        return self.transition.name
 
 
 _Candidates: TypeAlias = tuple[BoundTransition, ...] | None
@@ -99,9 +104,10 @@ class TransitionTable:
         if candidates is None:
             return None
         for bound in candidates:
-            if _is_allowed(bound, state):
+            guard = bound.transition.guard
+            if guard is None or holds(guard, state, f"the guard of transition {bound.name!r}"):
                 return bound
-        return NoTransition(state, [bound.transition.name for bound in candidates])
+        return NoTransition(state, [bound.name for bound in candidates])
 
     def _candidates(self, state: object) -> _Candidates:
         kind = type(state)
@@ -116,19 +122,6 @@ class TransitionTable:
         if state in self._final:
             return None
         return tuple(bound for bound in self.transitions if state in bound.transition.source)
-
-
-def _is_allowed(bound: BoundTransition, state: object) -> bool:
-    guard = bound.transition.guard
-    if guard is None:
-        return True
-    name = f"the guard of transition {bound.transition.name!r}"
-    try:
-        result = guard(state)
-    except Exception as error:
-        error.add_note(f"in {name}")
-        raise
-    return bool(pure_result(result, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,26 +151,23 @@ def transition_info() -> Effect[object, Never, TransitionInfo]:
     return Suspend(look, ("transition_info",))
 
 
+@dataclass(slots=True)
 class Attempt:
-    """One attempt at a transition of a machine."""
+    """One attempt at a transition of a machine, and what earlier attempts left to do."""
 
-    __slots__ = ("_bound", "_machine", "_name", "_pending")
-
-    def __init__(self, bound: BoundTransition, machine: Machine[Any]) -> None:
-        self._bound = bound
-        self._name = bound.transition.name
-        self._machine = machine
-        self._pending = pending_of(machine, self._name)
+    bound: BoundTransition
+    machine: Machine[Any]
+    pending: PendingRetry | None
 
     def run(self) -> AnyEffect:
         """Wait until the attempt is due, run it as a durable step, and yield its record."""
         act = Suspend(self._act)
-        step = durable(self._bound.step, act, self._describe, self._make_info)
-        return step if self._pending is None else AndThen(Perform(self._wait), lambda _: step)
+        step = durable(self.bound.step, act, self._describe, self._make_info)
+        return step if self.pending is None else AndThen(Perform(self._wait), lambda _: step)
 
     async def _wait(self, _env: object, scope: Scope) -> None:
         """Wait for the rest of the delay: in a resumed run, often nothing."""
-        pending, updated_at = self._pending, self._machine.metadata.updated_at
+        pending, updated_at = self.pending, self.machine.metadata.updated_at
         assert pending is not None
         assert updated_at is not None
         left = (pending.retry_at - scope.clock.now()).total_seconds()
@@ -186,28 +176,28 @@ class Attempt:
             delay = (pending.retry_at - updated_at).total_seconds()
             seconds, flow = min(left, delay), scope.flow
             if isinstance(flow, DurableFlow):
-                await flow.run.sleep(flow.path_to_come(self._name), seconds, scope)
+                await flow.run.sleep(flow.path_to_come(self.bound.name), seconds, scope)
             else:
                 await scope.clock.sleep(seconds)
 
     def _describe(self) -> tuple[str, str]:
         """Describe the state as the argument: a resume must reach the step in the same state."""
-        state = self._machine.current
+        state = self.machine.current
         return digest_of(state, path="state"), f"({name_of(state)})"
 
     def _make_info(self, run_id: str, step: str, attempt: int) -> TransitionInfo:
-        pending = self._pending
+        pending = self.pending
         retries, feedback = (0, None) if pending is None else (pending.attempts, pending.feedback)
-        return TransitionInfo(run_id, step, attempt, self._name, retries, feedback)
+        return TransitionInfo(run_id, step, attempt, self.bound.name, retries, feedback)
 
     def _act(self, scope: Scope) -> AnyEffect:
         clock, began = scope.clock, scope.clock.now()
-        transition = self._bound.transition
+        transition = self.bound.transition
         if transition.action is None:
             [target] = transition.target.atoms
             assert isinstance(target, State)
             return self._record(Moved(target.value), began, clock.now())
-        acted = transition.action(self._machine.current)
+        acted = transition.action(self.machine.current)
         return AndThen(acted, lambda outcome: self._record(outcome, began, clock.now()))
 
     def _record(self, outcome: Outcome[Any], began: datetime, ended: datetime) -> AnyEffect:
@@ -215,29 +205,31 @@ class Attempt:
         times = {"began": began, "ended": ended}
         match outcome:
             case Moved(state):
-                self._check_declared("Moved", state, self._bound.transition.target)
+                self._check_declared("Moved", state, self.bound.transition.target)
                 return Pure({"outcome": "moved", "state": state, **times})
             case Retry(str() as feedback):
-                pending = self._pending
+                pending = self.pending
                 made, since = (0, began) if pending is None else (pending.attempts, pending.since)
                 elapsed = (ended - since).total_seconds()
-                delay = self._bound.retry.next_delay(made, elapsed)
+                delay = self.bound.retry.next_delay(made, elapsed)
                 if delay is None:
-                    state = self._machine.current
-                    return Fail(TransitionExhausted(self._name, state, feedback, made + 1, elapsed))
+                    state = self.machine.current
+                    name = self.bound.name
+                    return Fail(TransitionExhausted(name, state, feedback, made + 1, elapsed))
                 return Pure({"outcome": "retry", "feedback": feedback, "delay": delay, **times})
             case Abort(str() as reason, state):
-                self._check_declared("Abort", state, self._bound.abort_to)
+                self._check_declared("Abort", state, self.bound.abort_to)
                 return Pure({"outcome": "abort", "state": state, "reason": reason, **times})
             case _:
                 raise TypeError(
-                    f"the action of transition {self._name!r} must yield Moved(state), Retry(feedback) "
-                    f"or Abort(reason, state), with feedback and reason as text, not {outcome!r}"
+                    f"the action of transition {self.bound.name!r} must yield Moved(state), "
+                    "Retry(feedback) or Abort(reason, state), with feedback and reason as text, "
+                    f"not {outcome!r}"
                 )
 
     def _check_declared(self, outcome: str, state: object, declared: StateSet) -> None:
         if state not in declared:
-            raise UndeclaredState(self._name, outcome, declared, state)
+            raise UndeclaredState(self.bound.name, outcome, declared, state)
 
 
 def pending_of(machine: Machine[Any], transition: str) -> PendingRetry | None:
