@@ -9,37 +9,33 @@ from typing import TYPE_CHECKING
 from effectflow.workflows.workflow import Workflow, workflow
 
 if TYPE_CHECKING:
-    from effectflow.workflows.graph import (
-        Graph,
-        GraphError,
-        GraphProgress,
-        InvalidGraph,
-        MaxIterationsExceeded,
-        NoEdge,
-        StateGraph,
-    )
+    from effectflow.workflows.graph._builder import Graph, StateGraph
+    from effectflow.workflows.graph._problems import InvalidGraph
+    from effectflow.workflows.graph._visits import GraphProgress
+    from effectflow.workflows.graph._walk import GraphError, MaxIterationsExceeded, NoEdge
     from effectflow.workflows.iterative import Iterative, IterativeResult
-    from effectflow.workflows.machine import (
-        DEFAULT_RETRY,
-        Abort,
+    from effectflow.workflows.machine._attempt import TransitionInfo, transition_info
+    from effectflow.workflows.machine._chart import InvalidMachine
+    from effectflow.workflows.machine._machine import (
         History,
         HistoryEntry,
-        InvalidMachine,
         Machine,
         MachineMetadata,
+        PendingRetry,
+    )
+    from effectflow.workflows.machine._state_machine import DEFAULT_RETRY, StateMachine
+    from effectflow.workflows.machine._transition import (
+        Abort,
         Moved,
         NoTransition,
         Outcome,
-        PendingRetry,
         Retry,
-        StateMachine,
         Transition,
         TransitionExhausted,
-        TransitionInfo,
         UndeclaredState,
-        transition_info,
     )
-    from effectflow.workflows.mapreduce import DeadLetter, ItemFailed, JobResult, MapReduce
+    from effectflow.workflows.mapreduce._job import DeadLetter, ItemFailed, JobResult
+    from effectflow.workflows.mapreduce._mapreduce import MapReduce
     from effectflow.workflows.migrations import StepMigration
     from effectflow.workflows.progress import JobProgress, job_progress
 
@@ -83,14 +79,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "graph": "Graph GraphError GraphProgress InvalidGraph MaxIterationsExceeded NoEdge StateGraph",
+    "graph._builder": "Graph StateGraph",
+    "graph._problems": "InvalidGraph",
+    "graph._visits": "GraphProgress",
+    "graph._walk": "GraphError MaxIterationsExceeded NoEdge",
     "iterative": "Iterative IterativeResult",
-    "machine": (
-        "DEFAULT_RETRY Abort History HistoryEntry InvalidMachine Machine MachineMetadata Moved "
-        "NoTransition Outcome PendingRetry Retry StateMachine Transition TransitionExhausted "
-        "TransitionInfo UndeclaredState transition_info"
+    "machine._attempt": "TransitionInfo transition_info",
+    "machine._chart": "InvalidMachine",
+    "machine._machine": "History HistoryEntry Machine MachineMetadata PendingRetry",
+    "machine._state_machine": "DEFAULT_RETRY StateMachine",
+    "machine._transition": (
+        "Abort Moved NoTransition Outcome Retry Transition TransitionExhausted UndeclaredState"
     ),
-    "mapreduce": "DeadLetter ItemFailed JobResult MapReduce",
+    "mapreduce._job": "DeadLetter ItemFailed JobResult",
+    "mapreduce._mapreduce": "MapReduce",
     "migrations": "StepMigration",
     "progress": "JobProgress job_progress",
 }

@@ -6,7 +6,7 @@ import inspect
 import typing
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast, overload
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
@@ -93,10 +93,13 @@ class Workflow(Generic[Env, E, Input, Out]):
     Create one with `@workflow` or `Workflow.of_steps`, or with the builders `StateMachine`,
     `StateGraph`, `MapReduce` and `Iterative`. Its methods return effects. Those that start, resume or
     plan runs need an environment with `checkpoints`.
+
+    Attributes:
+        blueprint: everything that is needed to run it, for builders that embed it in another workflow.
     """
 
     def __init__(self, blueprint: Blueprint) -> None:
-        self._blueprint = blueprint
+        self.blueprint: Final = blueprint
 
     @staticmethod
     def of_steps(
@@ -153,34 +156,29 @@ class Workflow(Generic[Env, E, Input, Out]):
     @property
     def name(self) -> str:
         """The name of the workflow in stores and commands."""
-        return self._blueprint.definition.name
+        return self.definition.name
 
     @property
     def version(self) -> str:
         """The version, as its author declared it."""
-        return self._blueprint.definition.version
+        return self.definition.version
 
     @property
     def kind(self) -> str:
         """The builder that created it: "standard" for code and lists of steps, "machine", "graph",
         "mapreduce" or "iterative".
         """
-        return self._blueprint.definition.kind
+        return self.definition.kind
 
     @property
     def definition(self) -> Definition:
         """The name, version, kind and steps, as a resume compares them."""
-        return self._blueprint.definition
+        return self.blueprint.definition
 
     @property
     def fingerprint(self) -> str:
         """Sixteen hex digits that change when the definition does."""
         return self.definition.fingerprint
-
-    @property
-    def blueprint(self) -> Blueprint:
-        """Everything that is needed to run it, for builders that embed it in another workflow."""
-        return self._blueprint
 
     def body(self, input: Input) -> Effect[Env, E, Out]:
         """Return the work itself as an effect: durable within the run of another workflow, plain outside.
@@ -188,7 +186,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         Use it to embed a workflow in another one, or to run it without a store. Within a step of another
         workflow, its own steps are recorded, at paths below the path of that step.
         """
-        return durable_scope(self._blueprint.body(input), ("body", self.name))
+        return durable_scope(self.blueprint.body(input), ("body", self.name))
 
     def start(
         self: Workflow[Env2, E2, Input2, Out2],
@@ -225,7 +223,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 return await start_run(place, input, run_id=run_id, is_new=is_new, context=given)
 
             if place.is_nested:
-                tree = to_tree(input, path="input: $", types=self._blueprint.input_types)
+                tree = to_tree(input, path="input: $", types=self.blueprint.input_types)
                 return await run_nested(place, run_id, digest_of(tree), drive)
             # A new id for each run of this effect: run twice, it starts two runs.
             return await drive(place, new_run_id(self.name) if run_id is None else run_id)
@@ -327,7 +325,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                     "a durable run needs an environment with an attribute `checkpoints`, such as "
                     f"Checkpoints(SqliteStore('runs.db')); this one is {type(env).__name__}"
                 )
-            place = Place(self._blueprint, checkpoints, env, scope)
+            place = Place(self.blueprint, checkpoints, env, scope)
             try:
                 # A store that is not open is opened for this, and closed afterwards.
                 async with checkpoints.store:
@@ -351,7 +349,7 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         Raises ValueError if the data does not fit that type.
         """
-        return structure_as(self._blueprint.input_type, data)
+        return structure_as(self.blueprint.input_type, data)
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name!r} version {self.version!r}>"

@@ -45,7 +45,7 @@ from effectflow import (
 from effectflow.checkpoint import read_checkpoint
 from effectflow.executors import DaskExecutor, LocalExecutor, ProcessExecutor
 from effectflow.stores import MemoryStore
-from effectflow.workflows.machine import transition_info
+from effectflow.workflows import transition_info
 from tests.executors.conftest import AnyExecutor, interrupted, soon
 from tests.executors.items import Folder, OutOfStock, asleep
 
