@@ -45,14 +45,7 @@ from effectflow.workflows.machine._transition import (
 
 @dataclass(frozen=True, slots=True)
 class BoundTransition:
-    """A transition with the defaults of its state machine.
-
-    Attributes:
-        transition: the declaration.
-        step: the durable step of each attempt.
-        retry: the number and the delays of attempts after `Retry`.
-        abort_to: the states that `Abort` may lead to.
-    """
+    """A transition with the durable step of its attempts, and the defaults of its state machine."""
 
     transition: Transition[Any, Any, Any]
     step: StepDefinition
@@ -80,7 +73,7 @@ class TransitionTable:
                 transition.retry or retry,
                 chart.final if transition.abort_to is None else transition.abort_to,
             )
-            for transition, step_types in zip(chart.transitions, chart.types.steps, strict=True)
+            for transition, step_types in zip(chart.transitions, chart.step_types, strict=True)
         )
         self._final = chart.final
         self._of_state: dict[tuple[type[Any], Any], _Candidates] = {

@@ -12,7 +12,7 @@ A class that is only a source, such as `source=Order`, is not a place: it means 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import Any, TypeAlias, cast, get_args, get_origin
@@ -40,21 +40,6 @@ from effectflow.workflows.machine._transition import (
 )
 
 AnyTransition: TypeAlias = Transition[Any, Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class SavedTypes:
-    """The classes that saved values may be made of.
-
-    Attributes:
-        states: the classes of states.
-        outcomes: those of states, and of the errors of a run.
-        steps: for each transition, those of states, and of the errors of an attempt.
-    """
-
-    states: KnownTypes
-    outcomes: KnownTypes
-    steps: tuple[KnownTypes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,27 +173,33 @@ class Chart:
         return reachable(self.places_of(self.final), pairs)
 
     @cached_property
-    def types(self) -> SavedTypes:
-        """The classes that a machine may save.
+    def _annotated(self) -> list[tuple[object, object]]:
+        """The output and the error that the annotations of each action declare."""
+        actions = (transition.action for transition in self.transitions)
+        return [(None, None) if action is None else effect_types(action) for action in actions]
 
-        Raises ValueError if two different classes have the same name.
-        """
-        annotated = [
-            (None, None) if transition.action is None else effect_types(transition.action)
-            for transition in self.transitions
-        ]
-        atoms = [atom.kind if isinstance(atom, State) else atom for atom in self.declared.atoms]
-        states = KnownTypes.of(
-            *atoms, *(part for output, _ in annotated for part in _states_in(output))
-        )
+    @cached_property
+    def state_types(self) -> KnownTypes:
+        """The classes of states. Raises ValueError if two of them have the same name."""
+        atoms = (atom.kind if isinstance(atom, State) else atom for atom in self.declared.atoms)
+        outputs = (part for output, _ in self._annotated for part in _states_in(output))
+        return KnownTypes.of(*atoms, *outputs)
+
+    @cached_property
+    def step_types(self) -> list[KnownTypes]:
+        """For each transition, the classes of states, and of the errors of an attempt."""
         # Expanded once, not for each transition: a machine may have hundreds of both.
-        classes = [*states.classes.values(), *states.errors.values()]
-        steps = tuple(KnownTypes.of(*classes, error, TransitionExhausted) for _, error in annotated)
-        known = KnownTypes.of(*classes, NoTransition)
+        classes = [*self.state_types.classes.values(), *self.state_types.errors.values()]
+        return [KnownTypes.of(*classes, error, TransitionExhausted) for _, error in self._annotated]
+
+    @cached_property
+    def output_types(self) -> KnownTypes:
+        """The classes of states, and of the errors of a run."""
+        known = KnownTypes.of(NoTransition)
         # Errors are keyed by their full names, so that two of the same name remain different.
-        failures = {name: kind for types in steps for name, kind in types.errors.items()}
-        outcomes = replace(known, errors={**known.errors, **failures})
-        return SavedTypes(states, outcomes, steps)
+        errors = {name: kind for types in self.step_types for name, kind in types.errors.items()}
+        states = self.state_types
+        return KnownTypes(states.classes, {**states.errors, **known.errors, **errors})
 
 
 def chart_of(initial: object, transitions: object, final: object) -> tuple[Chart, list[str]]:
@@ -263,14 +254,9 @@ class InvalidMachine(InvalidDefinition):
 
 
 def problems_of(chart: Chart, retry: RetryPolicy, *, is_endless: bool) -> list[str]:
-    """Return the problems of a definition, each as a sentence.
+    """Return the problems of a definition, each as a sentence; it may have no final state if endless.
 
     The states of a class are not known singly, so a problem must affect all of them to count.
-
-    Parameters:
-        chart: the definition.
-        retry: the machine's retry policy.
-        is_endless: whether the author declared that there are no final states.
     """
     problems = [*retry_problems(retry, "the machine")]
     if not chart.transitions:
@@ -287,7 +273,7 @@ def problems_of(chart: Chart, retry: RetryPolicy, *, is_endless: bool) -> list[s
         problems.append(
             "it has no final state: set `final` to the states that end it, or to None if it never ends"
         )
-    problems += problems_raised(lambda: chart.types)
+    problems += problems_raised(lambda: chart.step_types)
     return problems
 
 

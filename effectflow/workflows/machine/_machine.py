@@ -205,14 +205,7 @@ Data: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SavedForm:
-    """Writes and reads the machines of one definition.
-
-    Attributes:
-        name, version: those of the definition.
-        states: the states that it declares.
-        types: the classes that the states are made of.
-        migrations: for each earlier version, from what it saved to what the next version saves.
-    """
+    """Writes and reads the machines of one definition, and upgrades those of earlier versions."""
 
     name: str
     version: str

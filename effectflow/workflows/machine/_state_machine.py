@@ -14,7 +14,7 @@ from effectflow.checkpoint.values import MalformedValue, decode_compact, decode_
 from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.paths import StepPath, flow_of
-from effectflow.workflows.checks import workflow_name_problems
+from effectflow.workflows.checks import problems_raised, workflow_name_problems
 from effectflow.workflows.diagrams import to_dot, to_mermaid
 from effectflow.workflows.engine import Done, Next, Stuck, advance, advance_once
 from effectflow.workflows.machine._attempt import (
@@ -115,15 +115,15 @@ class StateMachine(
         problems += [
             *workflow_name_problems(name),
             *problems_of(chart, retry, is_endless=final is None),
+            *problems_raised(lambda: check_migrations(name, version, migrations or {})),
         ]
         if problems:
             raise InvalidMachine(name, problems)
-        check_migrations(name, version, migrations or {})
         upgrades = {was: over_states(part) for was, part in (migrations or {}).items()}
         self.initial = initial
         self._chart = chart
         self._table = TransitionTable(chart, retry)
-        self._form = SavedForm(name, version, chart.declared, chart.types.states, upgrades)
+        self._form = SavedForm(name, version, chart.declared, chart.state_types, upgrades)
         steps = tuple(transition.name for transition in chart.transitions)
         definition = Definition(name, version, "machine", steps, chart.structure)
         super().__init__(
@@ -132,8 +132,8 @@ class StateMachine(
                 body=lambda input: self.run_until_final(self._machine(input)).map(self._form.write),
                 # Plain data may fit several classes of states: see `structure_input`.
                 input_type=None,
-                input_types=chart.types.states,
-                output_types=chart.types.outcomes,
+                input_types=chart.state_types,
+                output_types=chart.output_types,
                 migrations=upgrades,
                 gives_state=is_of_outermost_flow,
             )
