@@ -113,17 +113,14 @@ async def start_run(
     input_tree = to_tree(input, path="input: $", types=blueprint.input_types)
     context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES)
     found = None if is_new else await _find(place, run_id)
-    if found is not None:
-        _check_input(found.checkpoint, input_tree)
-        if (completion := _last_completion(found)) is not None:
-            return _output(completion, blueprint, run_id)
+    if found is not None and (completion := _last_completion(found, input_tree)) is not None:
+        return _output(completion, blueprint, run_id)
     async with _Claim(place, run_id) as claim:
         if not is_new:
             # Another process may have driven the run until just now.
             found = await _find(place, run_id, found)
         if found is not None:
-            _check_input(found.checkpoint, input_tree)
-            if (completion := _last_completion(found)) is not None:
+            if (completion := _last_completion(found, input_tree)) is not None:
                 return _output(completion, blueprint, run_id)
             return await _continue(place, found, claim, force=False)
         definition = blueprint.definition
@@ -526,21 +523,18 @@ async def _record_interruption(run: Run) -> None:
         await run.writer.finish(entry, status)
 
 
-def _check_input(known: Checkpoint, input: Tree) -> None:
-    if not are_same(known.initial_state, input):
-        raise RunConflict(known.run_id, "it was started with another input")
-
-
 def _completion(known: Checkpoint) -> Finished | None:
     """Return how a complete run ended; None if it is not complete."""
     return known.finished if known.status is RunStatus.COMPLETED else None
 
 
-def _last_completion(found: _Found) -> Finished | None:
-    """Return how the run ended when it was last complete; None if it never was.
+def _last_completion(found: _Found, input: Tree) -> Finished | None:
+    """Return how the run of this input ended when it was last complete; None if it never was.
 
     That output is valid while a complete run is continued, until that succeeds.
     """
+    if not are_same(found.checkpoint.initial_state, input):
+        raise RunConflict(found.checkpoint.run_id, "it was started with another input")
     for entry in reversed(found.journal.entries):
         if isinstance(entry, Finished) and entry.status is RunStatus.COMPLETED:
             return entry
