@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.entries import Finished, HeadState, Interrupted
-from effectflow.checkpoint.entry_format import FORMAT, read_entry, write_entry
+from effectflow.checkpoint.entries import FORMAT, Finished, HeadState, Interrupted
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
 from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.store import RunStatus
@@ -140,31 +139,21 @@ class Checkpoint:
 
 
 def _write(checkpoint: Checkpoint) -> dict[str, Tree]:
-    definition, finished = checkpoint.definition, checkpoint.finished
-    return {
+    definition = checkpoint.definition
+    tree = schema_of(Checkpoint).write(checkpoint)
+    tree["definition"] = {
+        **schema_of(Definition).write(definition),
+        "fingerprint": definition.fingerprint,
+    }
+    first: dict[str, Tree] = {
         "version": checkpoint.version,
         "id": checkpoint.id,
         "run_id": checkpoint.run_id,
         "workflow": checkpoint.workflow,
         "kind": checkpoint.kind,
         "status": str(checkpoint.status),
-        "definition": {
-            **schema_of(Definition).write(definition),
-            "fingerprint": definition.fingerprint,
-        },
-        "initial_state": checkpoint.initial_state,
-        "current_state": checkpoint.current_state,
-        "state": None if checkpoint.state is None else write_entry(checkpoint.state),
-        "completed_steps": [
-            schema_of(CompletedStep).write(step) for step in checkpoint.completed_steps
-        ],
-        "history": [schema_of(HistoryItem).write(item) for item in checkpoint.history],
-        "metadata": schema_of(Metadata).write(checkpoint.metadata),
-        "context": checkpoint.context,
-        "created_at": checkpoint.created_at,
-        "updated_at": checkpoint.updated_at,
-        "finished": None if finished is None else write_entry(finished),
     }
+    return {**first, **tree, "finished": tree.get("finished")}
 
 
 def _digest(tree: dict[str, Tree]) -> str:
@@ -178,51 +167,7 @@ def _read_with(decode: Callable[[bytes], Tree], data: bytes) -> Checkpoint:
             raise UnsupportedVersion("the checkpoint", tree["version"], FORMAT)
         if tree.pop("digest") != _digest(tree):
             raise ValueError("its digest is wrong")
-        return _read(tree)
+        return schema_of(Checkpoint).read(tree)
     except (MalformedValue, KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"it was not saved by effectflow ({error!r})"
         raise CorruptCheckpoint("", reason, what="the checkpoint") from error
-
-
-@dataclass(frozen=True, slots=True)
-class _Scalars:
-    """The parts of a checkpoint that are single values."""
-
-    version: int
-    run_id: str
-    workflow: str
-    kind: str
-    created_at: float
-    updated_at: float
-
-
-def _read(tree: dict[str, Any]) -> Checkpoint:
-    scalars = schema_of(_Scalars).read(tree)
-    definition = schema_of(Definition).read(tree["definition"])
-    completed = [schema_of(CompletedStep).read(step) for step in tree["completed_steps"]]
-    return Checkpoint(
-        version=scalars.version,
-        run_id=scalars.run_id,
-        workflow=scalars.workflow,
-        kind=scalars.kind,
-        definition=definition,
-        initial_state=tree["initial_state"],
-        current_state=tree["current_state"],
-        state=_read_entry_of(HeadState, tree["state"]),
-        completed_steps=tuple(completed),
-        history=tuple(schema_of(HistoryItem).read(item) for item in tree["history"]),
-        metadata=schema_of(Metadata).read(tree["metadata"]),
-        context=tree["context"],
-        created_at=scalars.created_at,
-        updated_at=scalars.updated_at,
-        finished=_read_entry_of(Finished, tree["finished"]),
-    )
-
-
-def _read_entry_of(kind: Any, tree: dict[str, Any] | None) -> Any:
-    if tree is None:
-        return None
-    entry = read_entry(tree)
-    if not isinstance(entry, kind):
-        raise ValueError(f"an entry {tree['entry']!r} is out of place")
-    return entry

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     # Modules that only drive and read runs are imported when a program creates its first Checkpoints.
     from effectflow.checkpoint.encryption import Encryption
-    from effectflow.checkpoint.entry_format import Format
+    from effectflow.checkpoint.entries import Format
     from effectflow.checkpoint.integrity import Seal
     from effectflow.checkpoint.observers import Observer
     from effectflow.checkpoint.store import CheckpointStore

@@ -5,17 +5,30 @@ It contains values as trees of plain data (see `values`), never as objects. Entr
 by sequence number: the position in the journal, from 1.
 
 The entries of the first three groups follow the rules of replay: see `docs/durability.md`.
+
+On disk, an entry is JSON or CBOR, distinguished by the first byte: see `docs/format.md`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
+from effectflow.checkpoint.schema import Schema, schema_of
 from effectflow.checkpoint.store import RunStatus
-from effectflow.checkpoint.values import Tree, render_arguments
+from effectflow.checkpoint.values import (
+    MalformedValue,
+    Tree,
+    decode_entry_tree,
+    encode_cbor,
+    encode_json,
+    render_arguments,
+)
 
 __all__ = [
+    "FORMAT",
     "Arguments",
     "BeforeStep",
     "BranchesEnded",
@@ -28,6 +41,7 @@ __all__ = [
     "ErrorRecord",
     "Failed",
     "Finished",
+    "Format",
     "HeadState",
     "Interrupted",
     "Ranges",
@@ -35,6 +49,10 @@ __all__ = [
     "SourceEnd",
     "Started",
     "Waiting",
+    "decode_entry",
+    "encode_entry",
+    "read_entry",
+    "write_entry",
 ]
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
@@ -319,3 +337,69 @@ Entry: TypeAlias = (
 
 HeadState: TypeAlias = BeforeStep | Completed | Failed | Interrupted
 """The head state of a run: its newest entry about a step."""
+
+
+# Entries as bytes.
+
+Format: TypeAlias = Literal["json", "cbor"]
+
+FORMAT = 1
+"""The version of the format. A journal says its version in its first entry."""
+
+_KINDS: Mapping[str, type[Entry]] = {
+    "started": Started,
+    "resumed": Resumed,
+    "before_step": BeforeStep,
+    "completed": Completed,
+    "failed": Failed,
+    "interrupted": Interrupted,
+    "decided": Decided,
+    "branches_ended": BranchesEnded,
+    "child_started": ChildStarted,
+    "child_ended": ChildEnded,
+    "waiting": Waiting,
+    "cancel_requested": CancelRequested,
+    "finished": Finished,
+}
+"""The names on disk. Besides these, `signalled`, `published` and `suspended` are reserved."""
+
+_SCHEMAS: Mapping[str, Schema[Entry]] = {
+    name: schema_of(kind, tag=name) for name, kind in _KINDS.items()
+}
+
+
+def write_entry(entry: Entry) -> dict[str, Tree]:
+    """Return an entry as plain data."""
+    return schema_of(entry.__class__).write(entry)
+
+
+def read_entry(tree: Mapping[str, Any]) -> Entry:
+    """Return the entry in plain data. Raise KeyError, TypeError or ValueError for other data."""
+    return _SCHEMAS[tree["entry"]].read(tree)
+
+
+def encode_entry(entry: Entry, format: Format = "json") -> bytes:
+    """Return an entry as bytes."""
+    tree = write_entry(entry)
+    return encode_json(tree) if format == "json" else encode_cbor(tree)
+
+
+def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
+    """Return the entry with this sequence number from bytes.
+
+    Raises CorruptCheckpoint if the bytes are not an entry, and UnsupportedVersion if a newer effectflow
+    wrote it.
+    """
+    try:
+        tree: Any = decode_entry_tree(data)
+        entry = read_entry(tree)
+        if isinstance(entry, Started) and entry.format < 1:
+            raise ValueError(f"unknown format {entry.format}")
+    except MalformedValue as error:
+        raise CorruptCheckpoint(run_id, str(error), sequence=sequence) from error
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"this version does not know such an entry ({error!r})"
+        raise CorruptCheckpoint(run_id, reason, sequence=sequence) from error
+    if isinstance(entry, Started) and entry.format > FORMAT:
+        raise UnsupportedVersion(f"run {run_id!r}", entry.format, FORMAT)
+    return entry

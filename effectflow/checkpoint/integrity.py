@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from effectflow.checkpoint.encryption import MARK, Encryption
-from effectflow.checkpoint.entries import Entry
-from effectflow.checkpoint.entry_format import Format, decode_entry, encode_entry
+from effectflow.checkpoint.entries import Entry, Format, decode_entry, encode_entry
 from effectflow.checkpoint.errors import CorruptCheckpoint, NotSerializable
 from effectflow.checkpoint.store import Record
 

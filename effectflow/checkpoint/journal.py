@@ -8,6 +8,7 @@ from dataclasses import replace
 from effectflow.checkpoint.checkpoint import Checkpoint, CompletedStep, HistoryItem, Metadata
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import (
+    FORMAT,
     BeforeStep,
     Completed,
     Entry,
@@ -18,7 +19,6 @@ from effectflow.checkpoint.entries import (
     Resumed,
     Started,
 )
-from effectflow.checkpoint.entry_format import FORMAT
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.values import Tree
 from effectflow.effects.paths import flow_of

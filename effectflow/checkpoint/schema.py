@@ -8,38 +8,43 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from types import UnionType
-from typing import Any, Generic, TypeVar, Union, get_args, get_origin
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, get_args, get_origin
 
 from effectflow.checkpoint.values import Tree
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = ["LATEST", "Schema", "schema_of"]
 
 LATEST = 253_402_300_799
 """The last second of the year 9999, where calendars end, since the epoch."""
 
-T = TypeVar("T")
+T = TypeVar("T", bound="DataclassInstance")
 
 _Convert = Callable[[Any], Any]
 
 
 class Schema(Generic[T]):
-    """Writes and reads the instances of one dataclass."""
+    """Writes and reads the instances of one dataclass. A `tag` is saved with them, as `entry`."""
 
-    def __init__(self, kind: type[T], tag: str | None = None) -> None:
-        fields = dataclasses.fields(typing.cast(Any, kind))
+    def __init__(self, kind: type[T], tag: str | None) -> None:
         hints = typing.get_type_hints(kind)
+        self.tag = tag
         self._kind = kind
-        self.write: Callable[[T], dict[str, Tree]] = _write_function(fields, hints, tag)
+        self.write: Callable[[T], dict[str, Tree]] = _write_function(kind, hints, tag)
         self._readers = [
             (one.name, _reader(hints[one.name]), one.default is dataclasses.MISSING)
-            for one in fields
+            for one in dataclasses.fields(kind)
         ]
 
     def read(self, tree: Mapping[str, Any]) -> T:
         """Return the instance that plain data represents. Raise KeyError, TypeError or ValueError."""
+        if self.tag is not None and tree["entry"] != self.tag:
+            raise ValueError(f"an entry {tree['entry']!r} is out of place")
         parts: dict[str, Any] = {}
         for name, read, is_required in self._readers:
             if name in tree:
@@ -49,45 +54,41 @@ class Schema(Generic[T]):
         return self._kind(**parts)
 
 
-def schema_of(kind: type[T]) -> Schema[T]:
-    """Return the schema of a dataclass."""
-    schema = _schemas.get(kind)
-    if schema is None:
-        schema = _schemas[kind] = Schema(kind)
-    return schema
-
-
 _schemas: dict[type, Schema[Any]] = {}
 
 
-def _schema_of_any(kind: Any) -> Schema[Any]:
-    return schema_of(kind)
+def schema_of(kind: type[T], tag: str | None = None) -> Schema[T]:
+    """Return the schema of a dataclass. The first call decides on its tag."""
+    schema = _schemas.get(kind)
+    if schema is None:
+        schema = _schemas[kind] = Schema(kind, tag)
+    return schema
 
 
 def _write_function(
-    fields: Sequence[dataclasses.Field[Any]], hints: Mapping[str, Any], tag: str | None
+    kind: type[DataclassInstance], hints: Mapping[str, Any], tag: str | None
 ) -> Callable[[Any], dict[str, Tree]]:
-    """Return the function that writes an instance. `tag` is the name of the entry.
+    """Return the function that writes an instance.
 
     It is compiled, as dataclasses compile `__init__`, because it runs for each entry of a journal, and a
     loop over the fields takes three times as long.
     """
     scope: dict[str, Any] = {}
     required = [] if tag is None else [f"'entry': {tag!r}"]
-    optional: list[str] = []
-    for one in fields:
-        name, part = one.name, f"value.{one.name}"
+    optional = ""
+    for one in dataclasses.fields(kind):
+        name, written = one.name, f"value.{one.name}"
         write = _writer(hints[name])
         if write is not None:
             scope[f"write_{name}"] = write
-        written = part if write is None else f"write_{name}({part})"
+            written = f"write_{name}({written})"
         if one.default is dataclasses.MISSING:
             required.append(f"{name!r}: {written}")
         else:
             scope[f"default_{name}"] = one.default
-            optional.append(f"    if {part} != default_{name}: tree[{name!r}] = {written}\n")
+            optional += f"    if value.{name} != default_{name}: tree[{name!r}] = {written}\n"
     source = "def write(value):\n    tree = {" + ", ".join(required) + "}\n"
-    exec(source + "".join(optional) + "    return tree\n", scope)
+    exec(source + optional + "    return tree\n", scope)
     return scope["write"]
 
 
@@ -95,39 +96,59 @@ def _writer(hint: Any) -> _Convert | None:
     """Return the function that turns a value of this type into plain data; None if it is plain."""
     if _is_tree(hint):
         return None
-    parts = get_args(hint)
     if get_origin(hint) is tuple:
-        write = _writer(parts[0])
-        return None if write is None else lambda values: [write(value) for value in values]
-    if isinstance(hint, UnionType) or get_origin(hint) is Union:
-        write = next((found for part in parts if (found := _writer(part))), None)
+        write_part = _writer(get_args(hint)[0])
+        return None if write_part is None else lambda parts: [write_part(part) for part in parts]
+    if kinds := _union_of(hint):
+        write = _writer(kinds[0]) if len(kinds) == 1 else _write_any
         return None if write is None else lambda value: None if value is None else write(value)
     if _is_enum(hint):
         return str
-    return _schema_of_any(hint).write if dataclasses.is_dataclass(hint) else None
+    return schema_of(hint).write if _is_dataclass(hint) else None
+
+
+def _write_any(value: DataclassInstance) -> dict[str, Tree]:
+    return schema_of(value.__class__).write(value)
 
 
 def _reader(hint: Any) -> _Convert:
     """Return the function that turns plain data into a value of this type."""
     if _is_tree(hint):
         return lambda tree: tree
-    parts = get_args(hint)
     if get_origin(hint) is tuple:
-        return _tuple_reader(parts)
-    if isinstance(hint, UnionType) or get_origin(hint) is Union:
-        [read] = [_reader(part) for part in parts if part is not type(None)]
+        return _tuple_reader(get_args(hint))
+    if kinds := _union_of(hint):
+        read = _reader(kinds[0]) if len(kinds) == 1 else _tagged_reader(kinds)
         return lambda tree: None if tree is None else read(tree)
     if _is_enum(hint):
         return hint
-    if dataclasses.is_dataclass(hint):
-        schema = _schema_of_any(hint)
+    if _is_dataclass(hint):
+        schema = schema_of(hint)
         return lambda tree: schema.read(_expect(tree, (dict,)))
     if hint is float:
         return _read_seconds
     if get_origin(hint) is dict:
-        read_part = _reader(parts[1])
+        read_part = _reader(get_args(hint)[1])
         return lambda tree: {key: read_part(part) for key, part in _expect(tree, (dict,)).items()}
     return lambda tree: _expect(tree, (hint,))
+
+
+def _tagged_reader(kinds: list[Any]) -> _Convert:
+    schemas = {schema.tag: schema for schema in map(schema_of, kinds)}
+    return lambda tree: schemas[_expect(tree, (dict,))["entry"]].read(tree)
+
+
+def _tuple_reader(parts: tuple[Any, ...]) -> _Convert:
+    read = _reader(parts[0])
+    count = None if parts[-1] is Ellipsis else len(parts)
+
+    def read_tuple(trees: Any) -> tuple[Any, ...]:
+        found = tuple([read(tree) for tree in _expect(trees, (list, tuple))])
+        if count is not None and len(found) != count:
+            raise ValueError(f"expected {count} parts, found {len(found)}")
+        return found
+
+    return read_tuple
 
 
 def _read_seconds(tree: Any) -> Any:
@@ -141,23 +162,19 @@ def _is_tree(hint: Any) -> bool:
     return {bool, float, str} <= set(get_args(hint))
 
 
+def _union_of(hint: Any) -> list[Any]:
+    """Return the types of a union besides None; an empty list for any other type."""
+    if not isinstance(hint, UnionType) and get_origin(hint) is not Union:
+        return []
+    return [part for part in get_args(hint) if part is not NoneType]
+
+
 def _is_enum(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, StrEnum)
 
 
-def _tuple_reader(parts: tuple[Any, ...]) -> _Convert:
-    read = _reader(parts[0])
-    if len(parts) == 2 and parts[1] is Ellipsis:
-        return lambda trees: tuple([read(tree) for tree in _expect(trees, (list, tuple))])
-    count = len(parts)
-
-    def read_exactly(trees: Any) -> tuple[Any, ...]:
-        found = tuple([read(tree) for tree in _expect(trees, (list, tuple))])
-        if len(found) != count:
-            raise ValueError(f"expected {count} parts, found {len(found)}")
-        return found
-
-    return read_exactly
+def _is_dataclass(hint: Any) -> bool:
+    return dataclasses.is_dataclass(hint)
 
 
 def _expect(tree: Any, kinds: tuple[type, ...]) -> Any:

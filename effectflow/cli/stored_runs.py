@@ -32,7 +32,7 @@ from effectflow.checkpoint import (
     verify_run,
     write_exported,
 )
-from effectflow.checkpoint.entry_format import write_entry
+from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.journal_reader import all_run_ids, run_not_found
 from effectflow.checkpoint.values import Tree
 from effectflow.cli.app_loader import PlainEnvironment, workflow_of_run

@@ -15,8 +15,7 @@ from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.delayed_saves import save_request
-from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started
-from effectflow.checkpoint.entry_format import FORMAT
+from effectflow.checkpoint.entries import FORMAT, Entry, Finished, Resumed, Started
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CorruptCheckpoint,

@@ -34,7 +34,7 @@ from effectflow.checkpoint import (
     Waiting,
     fold,
 )
-from effectflow.checkpoint.entry_format import decode_entry, encode_entry, write_entry
+from effectflow.checkpoint.entries import decode_entry, encode_entry, write_entry
 from effectflow.checkpoint.values import Tree, decode_json, encode_cbor, encode_json
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
