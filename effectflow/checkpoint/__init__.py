@@ -15,7 +15,13 @@ from effectflow.checkpoint.run_info import (
 from effectflow.checkpoint.step import Step, step, with_checkpointing
 
 if TYPE_CHECKING:
-    from effectflow.checkpoint.checkpoint import Checkpoint, CompletedStep, HistoryItem, Metadata
+    from effectflow.checkpoint.checkpoint import (
+        Checkpoint,
+        CompletedStep,
+        HistoryItem,
+        Metadata,
+        fold,
+    )
     from effectflow.checkpoint.definition import Definition
     from effectflow.checkpoint.encryption import Encryption
     from effectflow.checkpoint.entries import (
@@ -54,7 +60,6 @@ if TYPE_CHECKING:
         UnsupportedVersion,
     )
     from effectflow.checkpoint.integrity import Seal
-    from effectflow.checkpoint.journal import fold
     from effectflow.checkpoint.journal_reader import (
         Verification,
         read_checkpoint,
@@ -191,7 +196,6 @@ _HOMES = (
     "plan",
     "observers",
     "journal_reader",
-    "journal",
     "definition",
     "lease",
     "encryption",

@@ -1,16 +1,27 @@
-"""`Checkpoint`: the state of a run, as one value that can be saved and read back."""
+"""`Checkpoint`: the state of a run, folded from its journal, as one value to save and read back."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.entries import FORMAT, Finished, HeadState, Interrupted
+from effectflow.checkpoint.entries import (
+    FORMAT,
+    BeforeStep,
+    Completed,
+    Entry,
+    Failed,
+    Finished,
+    HeadState,
+    Interrupted,
+    Resumed,
+    Started,
+)
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
 from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.store import RunStatus
@@ -22,8 +33,9 @@ from effectflow.checkpoint.values import (
     encode_compact,
     encode_json,
 )
+from effectflow.effects.paths import flow_of
 
-__all__ = ["Checkpoint", "CompletedStep", "HistoryItem", "Metadata"]
+__all__ = ["Checkpoint", "CompletedStep", "HistoryItem", "Metadata", "fold"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +183,88 @@ def _read_with(decode: Callable[[bytes], Tree], data: bytes) -> Checkpoint:
     except (MalformedValue, KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"it was not saved by effectflow ({error!r})"
         raise CorruptCheckpoint("", reason, what="the checkpoint") from error
+
+
+def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
+    """Return the checkpoint of a journal.
+
+    Raises CorruptCheckpoint if the journal does not begin with `Started`, has two of them, or belongs to
+    another run.
+    """
+    iterator = iter(entries)
+    started = next(iterator, None)
+    if not isinstance(started, Started):
+        raise CorruptCheckpoint(run_id, "its journal does not begin with a `started` entry")
+    if started.run_id != run_id:
+        raise CorruptCheckpoint(run_id, f"its journal is that of run {started.run_id!r}")
+    kind = started.kind
+    definition = Definition(
+        started.workflow, started.version, kind, started.steps, started.structure
+    )
+    # The names are in the order in which the steps first began.
+    outcomes: dict[str, HistoryItem | None] = {}
+    completed: dict[str, CompletedStep] = {}
+    attempts: dict[str, int] = {}
+    state: HeadState | None = None
+    current = _state_in(kind, started.input, started.input)
+    finished: Finished | None = None
+    resumes, count, updated_at = 0, 1, started.at
+    for count, entry in enumerate(iterator, 2):
+        updated_at = max(started.at, entry.at)
+        match entry:
+            case Started():
+                raise CorruptCheckpoint(run_id, "its journal begins twice", sequence=count)
+            case BeforeStep(step, attempt):
+                outcomes.setdefault(step, None)
+                # A step that is begun again comes after what came after it before.
+                attempts.pop(step, None)
+                attempts[step] = attempt
+                state, finished = entry, None
+            case Completed(step, output, duration, at):
+                attempt = attempts.get(step, 1)
+                completed[step] = CompletedStep(step, output, attempt, duration, at)
+                outcomes[step] = HistoryItem(step, "completed")
+                state = entry
+                # A step inside an attempt of a state machine does not move the machine.
+                if kind != "machine" or not flow_of(step):
+                    current = _state_in(kind, output, current)
+            case Failed(step, error):
+                outcomes[step] = HistoryItem(step, "failed", f"{error.type}: {error.message}")
+                state = entry
+            case Interrupted():
+                state = entry
+            case Resumed(version=version, steps=steps, structure=structure):
+                resumes += 1
+                finished = None
+                if version is not None:
+                    definition = replace(
+                        definition, version=version, steps=steps, structure=structure
+                    )
+            case Finished():
+                finished = entry
+            case _:
+                pass
+    return Checkpoint(
+        version=FORMAT,
+        run_id=run_id,
+        workflow=started.workflow,
+        kind=kind,
+        definition=definition,
+        initial_state=started.input,
+        current_state=current,
+        state=state,
+        completed_steps=tuple(completed.values()),
+        history=tuple(item for item in outcomes.values() if item is not None),
+        metadata=Metadata(attempts, resumes, count),
+        context=started.context,
+        created_at=started.at,
+        updated_at=updated_at,
+        finished=finished,
+    )
+
+
+def _state_in(kind: str, tree: Tree, otherwise: Tree) -> Tree:
+    """Return the state in an input or output. Those of a state machine have other parts as well."""
+    if kind == "machine" and isinstance(tree, dict):
+        return tree.get("current_state", tree.get("state", otherwise))
+    return tree

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from effectflow.checkpoint.checkpoint import Checkpoint
+from effectflow.checkpoint.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.errors import (
     CheckpointError,
@@ -15,7 +15,6 @@ from effectflow.checkpoint.errors import (
     UnsupportedVersion,
 )
 from effectflow.checkpoint.integrity import Seal, first_digest
-from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.store import (
     CheckpointStore,
     FallsBack,

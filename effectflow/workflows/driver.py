@@ -11,7 +11,7 @@ from typing import Any, Self, TypeAlias, cast
 
 import anyio
 
-from effectflow.checkpoint.checkpoint import Checkpoint
+from effectflow.checkpoint.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.delayed_saves import save_request
@@ -27,7 +27,6 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.failures import write_error
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.interruption import interruption_reason
-from effectflow.checkpoint.journal import fold
 from effectflow.checkpoint.journal_reader import (
     Journal,
     check_against,

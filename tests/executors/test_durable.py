@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from effectflow.checkpoint import RunStatus, read_checkpoint
-from effectflow.checkpoint.journal import Checkpoint
+from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.stores import SqliteStore
 from tests.executors import durable_job
 from tests.executors.conftest import Scheduler, until

@@ -9,7 +9,7 @@ import pytest
 
 from effectflow import Checkpoints, Do, Iterative, StateGraph, do, pure, workflow
 from effectflow.checkpoint import CheckpointError, Entry, read_checkpoint, read_entries
-from effectflow.checkpoint.journal import fold
+from effectflow.checkpoint.checkpoint import fold
 from effectflow.stores import MemoryStore
 from effectflow.workflows import JobProgress, job_progress
 from tests.workflows.mapreduce.world import App, app_around, spelling
