@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         fold,
     )
     from effectflow.checkpoint.definition import Definition
-    from effectflow.checkpoint.encryption import Encryption
     from effectflow.checkpoint.entries import (
         Arguments,
         BeforeStep,
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
         StoreUnavailable,
         UnsupportedVersion,
     )
-    from effectflow.checkpoint.integrity import Seal
+    from effectflow.checkpoint.integrity import Encryption, Seal
     from effectflow.checkpoint.journal_reader import (
         Verification,
         read_checkpoint,
@@ -198,7 +197,6 @@ _HOMES = (
     "journal_reader",
     "definition",
     "lease",
-    "encryption",
     "integrity",
     "transfer",
 )

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     # Modules that only drive and read runs are imported when a program creates its first Checkpoints.
-    from effectflow.checkpoint.encryption import Encryption
     from effectflow.checkpoint.entries import Format
-    from effectflow.checkpoint.integrity import Seal
+    from effectflow.checkpoint.integrity import Encryption, Seal
     from effectflow.checkpoint.observers import Observer
     from effectflow.checkpoint.store import CheckpointStore
 

@@ -15,24 +15,101 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from importlib.util import find_spec
 
-from effectflow.checkpoint.encryption import MARK, Encryption
 from effectflow.checkpoint.entries import Entry, Format, decode_entry, encode_entry
 from effectflow.checkpoint.errors import CorruptCheckpoint, NotSerializable
 from effectflow.checkpoint.store import Record
 
-__all__ = ["MAX_ENTRY_BYTES", "Seal", "first_digest"]
+__all__ = ["MAX_ENTRY_BYTES", "Encryption", "Seal", "first_digest"]
 
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
 """The maximum size of an entry."""
 
+_MARK = b"\x01"
+"""The first byte of an encrypted entry. Entries in JSON and CBOR begin with other bytes."""
+
+_NONCE = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Encryption:
+    """Encrypts entries with AES-GCM. Needs the package `cryptography`: `effectflow[crypto]`.
+
+    The other data about a run stays readable: its id, the workflow's name and version, status and times.
+
+    Attributes:
+        current: the id of the key for new entries.
+        keys: the keys by id, 16, 24 or 32 bytes each. To rotate a key, add a new one, make it
+            `current`, and keep the old one as long as there are runs that were written with it.
+
+    An entry can be decrypted only at its position: after the digest that preceded it when it was
+        written.
+
+    Example:
+        >>> keys = Encryption("2026", {"2026": bytes(32)})
+        >>> keys.decrypt(keys.encrypt(b"secret", after=b"digest"), after=b"digest")
+        b'secret'
+    """
+
+    current: str
+    keys: Mapping[str, bytes] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if find_spec("cryptography") is None:
+            raise ModuleNotFoundError(
+                "encryption needs the package cryptography: pip install 'effectflow[crypto]'",
+                name="cryptography",
+            )
+        if self.current not in self.keys:
+            raise ValueError(
+                f"the current key is {self.current!r}, but `keys` has no key of that name"
+            )
+        for name, key in self.keys.items():
+            if len(key) not in (16, 24, 32):
+                raise ValueError(f"key {name!r} has {len(key)} bytes; AES takes 16, 24 or 32")
+            if len(name.encode()) > 255:
+                raise ValueError(f"the id of key {name[:20]!r}... is longer than 255 bytes")
+
+    def encrypt(self, payload: bytes, *, after: bytes) -> bytes:
+        """Return the payload encrypted with the current key, for the position after this digest."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        name, nonce = self.current.encode(), os.urandom(_NONCE)
+        header = _MARK + bytes([len(name)]) + name
+        # The header is authenticated as well, so that no other key can be substituted.
+        sealed = AESGCM(self.keys[self.current]).encrypt(nonce, payload, header + after)
+        return header + nonce + sealed
+
+    def decrypt(self, data: bytes, *, after: bytes) -> bytes:
+        """Return the decrypted payload. Raise ValueError if a key is missing or does not fit."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        header = data[: 2 + (data[1] if len(data) > 1 else 0)]
+        try:
+            name = header[2:].decode()
+            key = self.keys[name]
+        except (UnicodeDecodeError, KeyError):
+            raise ValueError(
+                f"it is encrypted with key {header[2:]!r}, which is not among the given ones"
+            ) from None
+        nonce, sealed = data[len(header) :][:_NONCE], data[len(header) + _NONCE :]
+        try:
+            return AESGCM(key).decrypt(nonce, sealed, header + after)
+        except (InvalidTag, ValueError):
+            raise ValueError(
+                f"it cannot be decrypted with key {name!r}, or was not written at this place"
+            ) from None
+
+
 _PLAIN, _KEYED = b"sha256", b"hmac"
-_BINARY_KINDS = {b"S": _PLAIN, b"H": _KEYED}
 _DIGEST = 32
-_DIGITS = re.compile(rb"[0-9a-f]{64}")
+_TEXT_TRAILER = re.compile(rb"\n(sha256|hmac):[0-9a-f]{64}")
 
 
 def first_digest(run_id: str) -> bytes:
@@ -57,8 +134,7 @@ class Seal:
     encryption: Encryption | None = None
 
     def __post_init__(self) -> None:
-        key = cast(object, self.key)
-        if key is not None and (not isinstance(key, bytes) or len(key) < 16):
+        if self.key is not None and not _is_long_enough(self.key):
             raise ValueError("a key needs at least 16 bytes; secrets.token_bytes(32) creates one")
 
     def close(self, entry: Entry, previous: bytes) -> tuple[bytes, bytes]:
@@ -79,18 +155,24 @@ class Seal:
 
         Raises CorruptCheckpoint if the bytes differ from the ones that were written there.
         """
-        if len(record.body) > 2 * MAX_ENTRY_BYTES:
-            size = f"{len(record.body):,} bytes"
-            raise _refused(record, run_id, f"it has {size}, more than any entry")
-        payload, trailer = _take_apart(record.body)
-        digest = self._digest(payload, previous)
-        if not hmac.compare_digest(trailer, self._trailer(payload, digest)):
-            raise _refused(record, run_id, self._what_is_wrong(payload, trailer))
-        payload = self._decrypted(payload, record, run_id, previous)
+        body = record.body
+        start = body.rfind(b"\n") if body[:1] == b"{" else len(body) - _DIGEST - 1
+        payload, trailer = body[: max(start, 0)], body[max(start, 0) :]
+        try:
+            if len(body) > 2 * MAX_ENTRY_BYTES:
+                raise ValueError(f"it has {len(body):,} bytes, more than any entry")
+            digest = self._digest(payload, previous)
+            if not hmac.compare_digest(trailer, self._trailer(payload, digest)):
+                raise ValueError(self._what_is_wrong(payload, trailer))
+            payload = self._decrypted(payload, previous)
+        except ValueError as error:
+            raise CorruptCheckpoint(run_id, str(error), sequence=record.sequence) from error
         return decode_entry(payload, run_id, record.sequence), digest
 
     def _what_is_wrong(self, payload: bytes, trailer: bytes) -> str:
-        kind = _kind_of(trailer)
+        kind = {b"S": _PLAIN, b"H": _KEYED}.get(trailer[_DIGEST:])
+        if text := _TEXT_TRAILER.fullmatch(trailer):
+            kind = text[1]
         if kind is None or not payload:
             return "it is cut off, or was never an entry"
         if kind == _KEYED and self.key is None:
@@ -100,22 +182,17 @@ class Seal:
         reason = "its digest is wrong: it, or what comes before it, was changed, lost or moved"
         return reason if self.key is None else f"{reason}, or was signed with another key"
 
-    def _decrypted(self, payload: bytes, record: Record, run_id: str, previous: bytes) -> bytes:
-        is_encrypted = payload[:1] == MARK
+    def _decrypted(self, payload: bytes, previous: bytes) -> bytes:
+        is_encrypted = payload[:1] == _MARK
         if self.encryption is None:
             if is_encrypted:
-                raise _refused(
-                    record,
-                    run_id,
-                    "it is encrypted: pass its key, Checkpoints(encryption=...) or --encryption-keys",
+                raise ValueError(
+                    "it is encrypted: pass its key, Checkpoints(encryption=...) or --encryption-keys"
                 )
             return payload
         if not is_encrypted:
-            raise _refused(record, run_id, "it is not encrypted, although encryption is asked for")
-        try:
-            return self.encryption.decrypt(payload, after=previous)
-        except ValueError as error:
-            raise _refused(record, run_id, str(error)) from error
+            raise ValueError("it is not encrypted, although encryption is asked for")
+        return self.encryption.decrypt(payload, after=previous)
 
     def _trailer(self, payload: bytes, digest: bytes) -> bytes:
         """Return what follows a payload. A digest has one form, without other case or blanks."""
@@ -129,20 +206,5 @@ class Seal:
         return hmac.digest(self.key, previous + payload, "sha256")
 
 
-def _take_apart(body: bytes) -> tuple[bytes, bytes]:
-    """Return the payload of a record and what follows it."""
-    start = body.rfind(b"\n") if body[:1] == b"{" else len(body) - _DIGEST - 1
-    return body[: max(start, 0)], body[max(start, 0) :]
-
-
-def _kind_of(trailer: bytes) -> bytes | None:
-    """Return the kind of the digest; None if it is malformed."""
-    if len(trailer) == _DIGEST + 1:
-        return _BINARY_KINDS.get(trailer[-1:])
-    kind, _, digits = trailer[1:].partition(b":")
-    is_whole = trailer[:1] == b"\n" and _DIGITS.fullmatch(digits) is not None
-    return kind if is_whole and kind in (_PLAIN, _KEYED) else None
-
-
-def _refused(record: Record, run_id: str, reason: str) -> CorruptCheckpoint:
-    return CorruptCheckpoint(run_id, reason, sequence=record.sequence)
+def _is_long_enough(key: object) -> bool:
+    return isinstance(key, bytes) and len(key) >= 16
