@@ -32,11 +32,10 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.failures import is_exact, read_error, write_error
 from effectflow.checkpoint.flow import DurableBranches, DurableFlow
-from effectflow.checkpoint.interruption import interruption_reason
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
 from effectflow.checkpoint.replay import RecordedStep, Recording, compressed
-from effectflow.checkpoint.run_info import CurrentStep
+from effectflow.checkpoint.run_info import CurrentStep, interruption_reason
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.values import (
     KnownTypes,

@@ -1,8 +1,9 @@
-"""Information about the current step and run."""
+"""Information about the current step and run, and the reason why the run is being stopped."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from os import urandom
 from typing import Any, Never
@@ -15,11 +16,14 @@ from effectflow.effects.scope import Scope, running_step
 __all__ = [
     "CurrentStep",
     "StepInfo",
+    "StopRequest",
     "current_step",
     "info_of",
+    "interruption_reason",
     "run_context",
     "started_version",
     "step_info",
+    "stop_request",
 ]
 
 
@@ -44,38 +48,30 @@ class StepInfo:
         return f"{quote(self.run_id, safe='')}:{self.step}"
 
 
+@dataclass(slots=True)
 class CurrentStep:
-    """The step that is running. Its info is made when something asks for it, as few steps do.
+    """The step that is running. `made` is its info, made when something asks for it, as few steps do.
 
     Pickled, for an executor, it is made: what makes it may hold a whole state machine.
     """
 
-    __slots__ = ("_attempt", "_info", "_make", "_path", "_run_id")
-
-    def __init__(
-        self,
-        run_id: str | None,
-        path: str,
-        attempt: int,
-        make: Callable[[str, str, int], StepInfo] | None,
-    ) -> None:
-        self._run_id = run_id
-        self._path = path
-        self._attempt = attempt
-        self._make = make or StepInfo
-        self._info: StepInfo | None = None
+    run_id: str | None
+    path: str
+    attempt: int
+    make: Callable[[str, str, int], StepInfo] | None
+    made: StepInfo | None = None
 
     @property
     def info(self) -> StepInfo:
-        if self._info is None:
-            run_id = self._run_id
+        if self.made is None:
+            run_id = self.run_id
             if run_id is None:
                 run_id = f"unrecorded-{urandom(16).hex()}"
-            self._info = self._make(run_id, self._path, self._attempt)
-        return self._info
+            self.made = (self.make or StepInfo)(run_id, self.path, self.attempt)
+        return self.made
 
     def __getstate__(self) -> tuple[None, dict[str, StepInfo]]:
-        return None, {"_info": self.info}
+        return None, {"made": self.info}
 
 
 def current_step() -> StepInfo:
@@ -152,3 +148,20 @@ def started_version() -> Effect[object, Never, str | None]:
 _STARTED_VERSION: Any = Suspend(
     lambda scope: Pure(scope.flow.started_version), ("started_version",)
 )
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """A possible request to stop runs in progress. Its sender sets `reason`."""
+
+    reason: str = "cancelled"
+
+
+stop_request: ContextVar[StopRequest | None] = ContextVar("stop_request", default=None)
+"""The request that covers the runs of this context, or None."""
+
+
+def interruption_reason() -> str:
+    """Return the reason for the `Interrupted` entries of this context: a signal, or "cancelled"."""
+    request = stop_request.get()
+    return "cancelled" if request is None else request.reason

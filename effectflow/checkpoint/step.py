@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import partial, update_wrapper
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeGuard, TypeVar, overload
 
 from effectflow.checkpoint.run_info import CurrentStep
 from effectflow.checkpoint.values import KnownTypes, encode_arguments
@@ -96,7 +96,11 @@ class StepDefinition:
 
 
 def _last_error(error: object) -> object:
-    return cast("RetryExhausted[object]", error).error if type(error) is RetryExhausted else error
+    return error.error if _is_exhausted(error) else error
+
+
+def _is_exhausted(error: object) -> TypeGuard[RetryExhausted[object]]:
+    return type(error) is RetryExhausted
 
 
 def with_checkpointing(
@@ -172,11 +176,9 @@ class Step(Generic[P, Env, E, A]):
             getattr(inspect.unwrap(function), "__code__", None),
             function.__qualname__,
         )
-        parameters = inspect.signature(function).parameters
-        self.parameters = tuple(parameters)
-        self.gathering = next(
-            (name for name, one in parameters.items() if one.kind is one.VAR_POSITIONAL), None
-        )
+        self._signature = inspect.signature(function)
+        kinds = {one.kind for one in self._signature.parameters.values()}
+        self._gathers = inspect.Parameter.VAR_POSITIONAL in kinds
 
     @property
     def name(self) -> str:
@@ -189,15 +191,12 @@ class Step(Generic[P, Env, E, A]):
         return nodes.Step(self.definition, effect, partial(self._arguments, args, kwargs))
 
     def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, str]:
-        if kwargs:
-            bound = inspect.signature(self.function).bind(*args, **kwargs).arguments
-            return arguments_of(self.name, bound)
-        gathering = self.gathering
-        if gathering is None or len(args) <= self.parameters.index(gathering):
-            return arguments_of(self.name, dict(zip(self.parameters, args, strict=False)))
-        position = self.parameters.index(gathering)
-        named = dict(zip(self.parameters[:position], args, strict=False))
-        return arguments_of(self.name, {**named, gathering: args[position:]})
+        # Binding is slower than zip. It also accepts calls that the function will refuse.
+        if kwargs or self._gathers:
+            bound = self._signature.bind_partial(*args, **kwargs).arguments
+        else:
+            bound = dict(zip(self._signature.parameters, args, strict=False))
+        return arguments_of(self.name, bound)
 
 
 def arguments_of(step: str, bound: Mapping[str, Any]) -> tuple[str, str]:
@@ -273,26 +272,22 @@ def step(
         <Failure: no connection>
     """
     seconds = None if timeout is None else in_seconds(timeout)
-    decorator = StepDecorator(name, retry, seconds, retryable, at_most_once)
-    return decorator if function is None else decorator(function)
+
+    def decorate(function: Callable[..., Any]) -> Step[..., Any, Any, Any]:
+        return Step(
+            do(function) if inspect.isgeneratorfunction(function) else function,
+            name=name,
+            retryable=retryable,
+            at_most_once=at_most_once,
+            retry=retry,
+            timeout=seconds,
+        )
+
+    return decorate if function is None else decorate(function)
 
 
-class StepDecorator:
+class StepDecorator(Protocol):
     """The result of `@step(...)`, before it receives the function."""
-
-    def __init__(
-        self,
-        name: str | None,
-        retry: RetryPolicy | None,
-        timeout: float | None,
-        retryable: bool | Callable[[Any], bool] | None,
-        at_most_once: bool,
-    ) -> None:
-        self._name = name
-        self._retry = retry
-        self._timeout = timeout
-        self._retryable = retryable
-        self._at_most_once = at_most_once
 
     @overload
     def __call__(self, function: Callable[P, Effect[Env, E, A]], /) -> Step[P, Env, E, A]: ...
@@ -300,16 +295,6 @@ class StepDecorator:
     def __call__(
         self, function: Callable[P, Generator[Effect[Env, E, Any], Any, A]], /
     ) -> Step[P, Env, E, A]: ...
-    def __call__(self, function: Callable[..., Any], /) -> Step[..., Any, Any, Any]:
-        make = do(function) if inspect.isgeneratorfunction(function) else function
-        return Step(
-            make,
-            name=self._name,
-            retryable=self._retryable,
-            at_most_once=self._at_most_once,
-            retry=self._retry,
-            timeout=self._timeout,
-        )
 
 
 class TimedStepDecorator(Protocol):

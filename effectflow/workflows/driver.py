@@ -26,7 +26,6 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.failures import write_error
 from effectflow.checkpoint.flow import DurableFlow
-from effectflow.checkpoint.interruption import interruption_reason
 from effectflow.checkpoint.journal_reader import (
     Journal,
     check_against,
@@ -41,6 +40,7 @@ from effectflow.checkpoint.plan import ResumePlan, plan_resume
 from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.run import Around, Run
+from effectflow.checkpoint.run_info import interruption_reason
 from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary
 from effectflow.checkpoint.values import (
     KnownTypes,
