@@ -176,9 +176,9 @@ class Step(Generic[P, Env, E, A]):
             getattr(inspect.unwrap(function), "__code__", None),
             function.__qualname__,
         )
-        self._signature = inspect.signature(function)
-        kinds = {one.kind for one in self._signature.parameters.values()}
-        self._gathers = inspect.Parameter.VAR_POSITIONAL in kinds
+        parameters = inspect.signature(function).parameters
+        self._parameters = tuple(parameters)
+        self._gathers = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
 
     @property
     def name(self) -> str:
@@ -193,9 +193,10 @@ class Step(Generic[P, Env, E, A]):
     def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, str]:
         # Binding is slower than zip. It also accepts calls that the function will refuse.
         if kwargs or self._gathers:
-            bound = self._signature.bind_partial(*args, **kwargs).arguments
+            signature = inspect.signature(self.function)
+            bound = signature.bind_partial(*args, **kwargs).arguments
         else:
-            bound = dict(zip(self._signature.parameters, args, strict=False))
+            bound = dict(zip(self._parameters, args, strict=False))
         return arguments_of(self.name, bound)
 
 
