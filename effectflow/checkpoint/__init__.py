@@ -60,10 +60,15 @@ if TYPE_CHECKING:
     )
     from effectflow.checkpoint.integrity import Encryption, Seal
     from effectflow.checkpoint.journal_reader import (
+        ExportedRun,
         Verification,
+        export_run,
+        import_run,
         read_checkpoint,
         read_entries,
+        read_exported,
         verify_run,
+        write_exported,
     )
     from effectflow.checkpoint.lease import Lease, Owner
     from effectflow.checkpoint.observers import (
@@ -90,13 +95,6 @@ if TYPE_CHECKING:
         RunQuery,
         RunStatus,
         RunSummary,
-    )
-    from effectflow.checkpoint.transfer import (
-        ExportedRun,
-        export_run,
-        import_run,
-        read_exported,
-        write_exported,
     )
 
 __all__ = [
@@ -198,7 +196,6 @@ _HOMES = (
     "definition",
     "lease",
     "integrity",
-    "transfer",
 )
 """The modules of the other names. They are imported when used, because most programs need few of them."""
 

@@ -1,9 +1,14 @@
-"""Read the journals and checkpoints of runs from a store."""
+"""Read the journals of runs from a store, verify them, and move them to stores of any kind."""
 
 from __future__ import annotations
 
+import base64
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+
+import orjson
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.entries import Entry
@@ -15,6 +20,8 @@ from effectflow.checkpoint.errors import (
     UnsupportedVersion,
 )
 from effectflow.checkpoint.integrity import Seal, first_digest
+from effectflow.checkpoint.lease import Owner
+from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.store import (
     CheckpointStore,
     FallsBack,
@@ -23,21 +30,26 @@ from effectflow.checkpoint.store import (
     RunInfo,
     RunQuery,
     RunStatus,
+    RunSummary,
 )
 
 __all__ = [
+    "ExportedRun",
     "Journal",
     "Verification",
     "all_run_ids",
     "check_against",
+    "export_run",
+    "import_run",
     "read_checkpoint",
     "read_consistently",
     "read_entries",
+    "read_exported",
     "read_journal",
     "run_not_found",
     "verify_run",
+    "write_exported",
 ]
-
 
 _UNSIGNED = Seal()
 
@@ -70,6 +82,32 @@ async def read_journal(
     return journal
 
 
+def _open_all(
+    records: list[Record], run_id: str, seal: Seal, known: Journal
+) -> tuple[Journal, CheckpointError | None]:
+    """Return the intact part of a journal, and the problem of the entry after it.
+
+    It empties `records`, so that a long journal is not in memory twice.
+    """
+    entries, digest = list(known.entries), known.digest
+    problem: CheckpointError | None = None
+    records.reverse()
+    while records:
+        record = records.pop()
+        try:
+            if record.sequence != len(entries) + 1:
+                reason = "an entry is missing before it"
+                raise CorruptCheckpoint(run_id, reason, sequence=record.sequence)
+            entry, digest = seal.open(record, run_id, digest)
+        except CheckpointError as error:
+            if entries:
+                error.add_note(f"the entries 1 to {len(entries)} before it are good")
+            problem = error
+            break
+        entries.append(entry)
+    return Journal(tuple(entries), digest), problem
+
+
 async def read_entries(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED) -> list[Entry]:
     """Return the entries of a run, oldest first; empty if the run does not exist.
 
@@ -92,6 +130,15 @@ async def read_checkpoint(
     if at is not None and not 1 <= at <= len(entries):
         raise ValueError(f"run {run_id!r} has the entries 1 to {len(entries)}, and no {at}")
     return fold(entries[:at], run_id)
+
+
+async def read_consistently(store: CheckpointStore, run_id: str) -> tuple[RunInfo, list[Record]]:
+    """Return the info and the records of a run at one moment, even while it is being driven."""
+    info = await store.info(run_id)
+    if info is None:
+        raise await run_not_found(store, run_id)
+    # A journal grows only at its end, so these are the entries that it had at the moment of `info`.
+    return info, (await store.read(run_id))[: info.length]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +180,6 @@ async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED
     return Verification(run_id, length, len(journal.entries), problem)
 
 
-async def read_consistently(store: CheckpointStore, run_id: str) -> tuple[RunInfo, list[Record]]:
-    """Return the info and the records of a run at one moment, even while it is being driven."""
-    info = await store.info(run_id)
-    if info is None:
-        raise await run_not_found(store, run_id)
-    # A journal grows only at its end, so these are the entries that it had at the moment of `info`.
-    return info, (await store.read(run_id))[: info.length]
-
-
 def check_against(info: RunInfo, checkpoint: Checkpoint) -> None:
     """Raise CorruptCheckpoint if a journal does not end as the store's summary of the run says.
 
@@ -162,32 +200,6 @@ def check_against(info: RunInfo, checkpoint: Checkpoint) -> None:
         )
 
 
-def _open_all(
-    records: list[Record], run_id: str, seal: Seal, known: Journal
-) -> tuple[Journal, CheckpointError | None]:
-    """Return the intact part of a journal, and the problem of the entry after it.
-
-    It empties `records`, so that a long journal is not in memory twice.
-    """
-    entries, digest = list(known.entries), known.digest
-    problem: CheckpointError | None = None
-    records.reverse()
-    while records:
-        record = records.pop()
-        try:
-            if record.sequence != len(entries) + 1:
-                reason = "an entry is missing before it"
-                raise CorruptCheckpoint(run_id, reason, sequence=record.sequence)
-            entry, digest = seal.open(record, run_id, digest)
-        except CheckpointError as error:
-            if entries:
-                error.add_note(f"the entries 1 to {len(entries)} before it are good")
-            problem = error
-            break
-        entries.append(entry)
-    return Journal(tuple(entries), digest), problem
-
-
 async def all_run_ids(store: CheckpointStore) -> list[str]:
     """Return the ids of all runs of a store, newest first, then those of damaged runs."""
     # Not page by page, because runs that are added or deleted meanwhile would shift the next page.
@@ -204,3 +216,100 @@ async def run_not_found(store: CheckpointStore, run_id: str) -> RunNotFound:
 
     known = [info.run_id for info in await store.find(RunQuery(limit=1000))]
     return RunNotFound(run_id, get_close_matches(run_id, known, n=3, cutoff=0.4))
+
+
+# Runs outside of stores. Their entries are copied unread and unchanged.
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedRun:
+    """A run outside of stores: its summary, and its entries as they were saved."""
+
+    run_id: str
+    summary: RunSummary
+    bodies: tuple[bytes, ...]
+
+
+async def export_run(store: CheckpointStore, run_id: str) -> ExportedRun:
+    """Return a copy of a run in a store.
+
+    Raises RunNotFound, or CorruptCheckpoint if the store has lost some of its entries.
+    """
+    info, records = await read_consistently(store, run_id)
+    if [record.sequence for record in records] != list(range(1, info.length + 1)):
+        raise CorruptCheckpoint(
+            run_id, f"of its {info.length} entries the store has {len(records)}: see `verify`"
+        )
+    return ExportedRun(run_id, info.summary, tuple(record.body for record in records))
+
+
+async def import_run(store: CheckpointStore, run: ExportedRun) -> bool:
+    """Add a run to a store, completely or not at all. Return False if the store has the same run already.
+
+    The store assigns new times of writing; the entries keep the times at which they happened.
+
+    Raises RunConflict if the store has another run with this id, and RunBusy if that is being driven.
+    """
+    lease = await store.claim(run.run_id, owner=str(Owner.new()), seconds=60)
+    try:
+        there = [record.body for record in await store.read(run.run_id)]
+        if there == list(run.bodies):
+            return False
+        if there:
+            raise RunConflict(run.run_id, "its entries differ from the imported ones")
+        await store.append(lease, run.bodies, after=0, summary=run.summary)
+        return True
+    finally:
+        await store.release(lease)
+
+
+_EXPORT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _ExportHeader:
+    """Begins an exported run, with its summary. `entries` is the number of lines that follow."""
+
+    effectflow_export: int
+    run_id: str
+    entries: int
+
+
+def write_exported(run: ExportedRun) -> Iterator[bytes]:
+    """Yield a run as lines of JSON: one for the run, and one for each entry."""
+    header = _ExportHeader(_EXPORT_VERSION, run.run_id, len(run.bodies))
+    first = schema_of(_ExportHeader).write(header) | schema_of(RunSummary).write(run.summary)
+    yield orjson.dumps(first) + b"\n"
+    for body in run.bodies:
+        try:
+            line = {"text": body.decode()}
+        except UnicodeDecodeError:
+            line = {"base64": base64.b64encode(body).decode()}
+        yield orjson.dumps(line) + b"\n"
+
+
+def read_exported(lines: Iterable[bytes]) -> Iterator[ExportedRun]:
+    """Yield the runs in lines of `write_exported`. Raise CorruptCheckpoint for other lines."""
+    remaining = iter(lines)
+    for line in remaining:
+        run_id = "to be imported"
+        try:
+            tree = orjson.loads(line)
+            run_id, version = str(tree["run_id"]), tree["effectflow_export"]
+            if version > _EXPORT_VERSION:
+                raise UnsupportedVersion(f"the export of run {run_id!r}", version, _EXPORT_VERSION)
+            header = schema_of(_ExportHeader).read(tree)
+            summary = schema_of(RunSummary).read(tree)
+            rows = map(orjson.loads, islice(remaining, header.entries))
+            bodies = tuple(
+                row["text"].encode()
+                if "text" in row
+                else base64.b64decode(row["base64"], validate=True)
+                for row in rows
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            reason = f"the file is not an export of effectflow, or is cut off: {error!r}"
+            raise CorruptCheckpoint(run_id, reason) from error
+        if len(bodies) < header.entries:
+            raise CorruptCheckpoint(run_id, "the exported file is cut off")
+        yield ExportedRun(header.run_id, summary, bodies)

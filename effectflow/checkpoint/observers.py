@@ -71,8 +71,8 @@ class RunResumed:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStarted:
-    """A node of a graph begins. There is no event for a skipped node.
+class _NodeVisit:
+    """One visit of a node of a graph.
 
     Attributes:
         graph: the graph's name.
@@ -89,15 +89,20 @@ class NodeStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeEnded:
-    """A node of a graph ended. The first fields are as in `NodeStarted`."""
+class NodeStarted(_NodeVisit):
+    """A node of a graph begins. Skipped nodes have no event."""
 
-    run_id: str
-    graph: str
-    node: str
-    visit: int
-    step: str
+
+@dataclass(frozen=True, slots=True)
+class NodeEnded(_NodeVisit):
+    """A node of a graph ended."""
+
     outcome: Literal["completed", "failed", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class CycleDetected(_NodeVisit):
+    """A graph visits a node again. `NodeStarted` follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +114,6 @@ class EdgeEvaluated:
     source: str
     target: str
     is_taken: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CycleDetected:
-    """A graph visits a node again. The fields are as in `NodeStarted`, which follows."""
-
-    run_id: str
-    graph: str
-    node: str
-    visit: int
-    step: str
 
 
 CheckpointEvent: TypeAlias = (
