@@ -173,7 +173,7 @@ class CheckpointStore(Protocol):
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Release the lease. Do nothing if it is no longer the run's current one."""
+        """Release the lease if it is still the run's current one; do nothing otherwise."""
         ...
 
     async def append(

@@ -45,7 +45,6 @@ from effectflow.checkpoint.values import (
     encode_json,
     encodings,
     from_tree,
-    limits,
     to_tree,
 )
 
@@ -252,8 +251,7 @@ LIMIT = 1000
 
 @pytest.fixture
 def few_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (codec, limits):
-        monkeypatch.setattr(module, "MAX_ITEMS", LIMIT)
+    monkeypatch.setattr(codec, "MAX_ITEMS", LIMIT)
 
 
 @pytest.mark.usefixtures("few_items")

@@ -1,8 +1,19 @@
 """The value model: what can be saved, as which plain data, and in which bytes."""
 
-from effectflow.checkpoint.values.classes import KnownTypes
-from effectflow.checkpoint.values.codec import from_tree, plain_json, to_tree
+from effectflow.checkpoint.values.classes import KnownTypes, safe_repr
+from effectflow.checkpoint.values.codec import (
+    MAX_DEPTH,
+    MAX_INT_BITS,
+    MAX_ITEMS,
+    MalformedValue,
+    Tree,
+    from_tree,
+    plain_json,
+    to_tree,
+)
 from effectflow.checkpoint.values.encodings import (
+    MAX_COMPACT_BYTES,
+    MAX_PARTS,
     are_same,
     decode_cbor,
     decode_compact,
@@ -14,16 +25,6 @@ from effectflow.checkpoint.values.encodings import (
     encode_compact,
     encode_json,
     render_arguments,
-)
-from effectflow.checkpoint.values.exceptions import safe_repr
-from effectflow.checkpoint.values.limits import (
-    MAX_COMPACT_BYTES,
-    MAX_DEPTH,
-    MAX_INT_BITS,
-    MAX_ITEMS,
-    MAX_PARTS,
-    MalformedValue,
-    Tree,
 )
 
 __all__ = [

@@ -7,9 +7,11 @@ table at the end of this module has one entry for each tag.
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sized
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
@@ -18,7 +20,7 @@ from enum import Enum, Flag
 from fractions import Fraction
 from functools import partial
 from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeGuard, Union
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -27,27 +29,70 @@ from returns.maybe import Nothing, Some
 from returns.result import Failure, Success
 
 from effectflow.checkpoint.errors import NotSerializable
-from effectflow.checkpoint.values.classes import KnownTypes, is_record, record_of
-from effectflow.checkpoint.values.exceptions import (
+from effectflow.checkpoint.values.classes import (
+    KnownTypes,
     error_named,
+    is_record,
     is_same_error,
     name_of_error,
     put_together,
+    record_of,
     safe_repr,
     take_apart,
 )
-from effectflow.checkpoint.values.limits import (
-    MAX_DEPTH,
-    MAX_INT_BITS,
-    MAX_ITEMS,
-    SCALARS,
-    Fault,
-    MalformedValue,
-    Tree,
-    check_hashes,
-    is_plain,
-    segment_of,
-)
+
+Tree: TypeAlias = Union[bool, int, float, str, "list[Tree]", "dict[str, Tree]", None]
+"""Plain data, as JSON has it: the form in which every value is saved."""
+
+MAX_DEPTH = 64
+"""The number of levels that a value may be nested."""
+
+MAX_ITEMS = 1_000_000
+"""The number of items that all lists, tuples, sets, dicts and objects of one value may have together."""
+
+MAX_INT_BITS = 131_072
+"""The size of an integer. Reducing a fraction of two such integers takes quadratic time."""
+
+MAX_SAME_HASH = 100
+"""The number of set items or dict keys that may share a hash: each is compared with those before it."""
+
+
+class MalformedValue(ValueError):
+    """Stored data does not hold a value that can be read back.
+
+    Attributes:
+        path: the part of the data that is wrong, such as `$.items[3]`.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path}: {reason}")
+
+
+class _Fault(Exception):
+    """A problem with one part of a value. Each level above it adds its segment to the path."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        self.reason = reason
+        self.path = path
+
+    def under(self, segment: str) -> _Fault:
+        """Return the same problem, seen from one level above."""
+        return _Fault(self.reason, segment + self.path)
+
+
+def _segment_of(key: object) -> str:
+    """Return the path segment for the value of a key."""
+    return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
+
+
+def _check_hashes(parts: Collection[Any]) -> None:
+    """Raise _Fault for set items or dict keys that would take quadratic time to compare."""
+    hashes = Counter(map(hash, parts))
+    if len(hashes) < len(parts) and max(hashes.values()) > MAX_SAME_HASH:
+        raise _Fault(f"more than {MAX_SAME_HASH} of its items have the same hash")
 
 
 def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
@@ -56,13 +101,13 @@ def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
     Raises NotSerializable, with the path of the part, for what could not be read back exactly.
     """
     if _is_scalar(value):
-        return cast("Tree", value)
+        return value
     data = plain_json(value)
     if data is not None:
         return orjson.loads(data)
     try:
         return _encode(value, _Walk(types), MAX_DEPTH)
-    except Fault as found:
+    except _Fault as found:
         raise NotSerializable(path + found.path, found.reason) from None
 
 
@@ -72,11 +117,11 @@ def from_tree(tree: Tree, *, path: str = "$", types: KnownTypes) -> Any:
     Raises MalformedValue, with the path of the part, for a tree that does not hold a value, and for a
     class that is not declared.
     """
-    if tree.__class__ in SCALARS or plain_json(tree) is not None:
+    if tree.__class__ in _SCALARS or plain_json(tree) is not None:
         return tree
     try:
         return _decode(tree, _Walk(types), MAX_DEPTH)
-    except Fault as found:
+    except _Fault as found:
         raise MalformedValue(path + found.path, found.reason) from None
 
 
@@ -90,7 +135,7 @@ def plain_json(value: object, option: int = 0) -> bytes | None:
 
     orjson alone also accepts subclasses, enums and dates, and writes null for NaN.
     """
-    if not is_plain(value):
+    if not _is_plain(value):
         return None
     try:
         data = orjson.dumps(value, option=option)
@@ -104,6 +149,54 @@ def plain_json(value: object, option: int = 0) -> bytes | None:
     return data
 
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+"""The classes of the leaves of a tree."""
+
+_CONTAINERS = frozenset({list, dict})
+_FEW = 4
+
+
+def _is_flat(value: Any) -> bool:
+    """Return whether a value is a list or dict of JSON scalars, and not too long."""
+    if value.__class__ not in _CONTAINERS or len(value) * _FEW >= MAX_ITEMS:
+        return False
+    parts = value if value.__class__ is list else value.values()
+    return _SCALARS.issuperset(map(type, parts))
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a list or dict consists of JSON types and is within the limits, or False if unsure.
+
+    Keys and numbers are not looked into. A loop over all parts in Python would take many times as long
+    as encoding them.
+    """
+    if value.__class__ not in _CONTAINERS:
+        return False
+    # Nearly all values are one of these two: flat, or the few arguments of a step.
+    if _is_flat(value):
+        return True
+    if (
+        value.__class__ is dict
+        and len(value) <= _FEW
+        and all(part.__class__ in _SCALARS or _is_flat(part) for part in value.values())
+    ):
+        return True
+    # What is referenced twice counts twice: a few lists that contain each other make an endless tree.
+    items, level = 0, [value]
+    for _ in range(MAX_DEPTH):
+        items += sum(map(len, level))
+        if items > MAX_ITEMS:
+            return False
+        parts = gc.get_referents(*level)
+        kinds = set(map(type, parts))
+        if not kinds <= _SCALARS | _CONTAINERS:
+            return False
+        if kinds.isdisjoint(_CONTAINERS):
+            return True
+        level = [part for part in parts if part.__class__ in _CONTAINERS]
+    return False
+
+
 class _Walk:
     """The state of encoding or decoding one value: the declared classes, and the items so far."""
 
@@ -114,10 +207,10 @@ class _Walk:
         self.items = 0
 
     def count(self, parts: Sized) -> None:
-        """Count these items. Raises Fault if the value has too many."""
+        """Count these items. Raises _Fault if the value has too many."""
         self.items += len(parts)
         if self.items > MAX_ITEMS:
-            raise Fault(f"with its {len(parts):,} items there are more than {MAX_ITEMS:,} in all")
+            raise _Fault(f"with its {len(parts):,} items there are more than {MAX_ITEMS:,} in all")
 
 
 _Convert: TypeAlias = Callable[[Any, _Walk, int], Any]
@@ -130,7 +223,7 @@ class _Kind:
     Attributes:
         tag: the key of the object that they become.
         classes: exactly the classes of these values; none if users define the classes.
-        encode: returns the content of the tag. Raises Fault.
+        encode: returns the content of the tag. Raises _Fault.
         decode: returns the value of a content. May raise any exception for a malformed one.
     """
 
@@ -144,7 +237,7 @@ def _encode(value: Any, walk: _Walk, depth: int) -> Any:
     if _is_scalar(value):
         return value
     if depth == 0:
-        raise Fault(f"it is nested more than {MAX_DEPTH} levels deep, or contains itself")
+        raise _Fault(f"it is nested more than {MAX_DEPTH} levels deep, or contains itself")
     cls = value.__class__
     if cls is str:
         return _encodable(value)
@@ -158,29 +251,29 @@ def _encode(value: Any, walk: _Walk, depth: int) -> Any:
 
 def _decode(tree: Any, walk: _Walk, depth: int) -> Any:
     cls = tree.__class__
-    if cls in SCALARS:
+    if cls in _SCALARS:
         return tree
     if depth == 0:
-        raise Fault(f"it is nested more than {MAX_DEPTH} levels deep")
+        raise _Fault(f"it is nested more than {MAX_DEPTH} levels deep")
     if cls is list:
         return _items(_decode, tree, walk, depth)
     if cls is not dict:
-        raise Fault(f"a {cls.__name__} cannot be part of a saved value")
+        raise _Fault(f"a {cls.__name__} cannot be part of a saved value")
     if _has_plain_keys(tree):
         return _fields(_decode, tree, walk, depth)
     tag = next(iter(tree))
     kind = _BY_TAG.get(tag)
     if kind is None or len(tree) > 1:
-        raise Fault(f"this version does not know the tag of {safe_repr([*tree]):.100}")
+        raise _Fault(f"this version does not know the tag of {safe_repr([*tree]):.100}")
     try:
         return kind.decode(tree[tag], walk, depth)
-    except Fault:
+    except _Fault:
         raise
     except Exception as error:
-        raise Fault(f"it is not a valid {tag[1:]}: {error}") from None
+        raise _Fault(f"it is not a valid {tag[1:]}: {error}") from None
 
 
-def _is_scalar(value: Any) -> bool:
+def _is_scalar(value: Any) -> TypeGuard[bool | int | float | str | None]:
     """Return whether a value is surely its own tree: not for other text, long integers, NaN or lists."""
     cls = value.__class__
     return (
@@ -201,7 +294,7 @@ def _items(convert: _Convert, parts: Collection[Any], walk: _Walk, depth: int) -
     out: list[Any] = []
     try:
         out.extend(convert(part, walk, depth - 1) for part in parts)
-    except Fault as found:
+    except _Fault as found:
         raise found.under(f"[{len(out)}]") from None
     return out
 
@@ -213,15 +306,15 @@ def _fields(convert: _Convert, parts: Mapping[str, Any], walk: _Walk, depth: int
     try:
         for key, part in parts.items():
             out[convert(key, walk, depth)] = convert(part, walk, depth - 1)
-    except Fault as found:
-        raise found.under(segment_of(key)) from None
+    except _Fault as found:
+        raise found.under(_segment_of(key)) from None
     return out
 
 
 def _encode_at(value: Any, segment: str, walk: _Walk, depth: int) -> Any:
     try:
         return _encode(value, walk, depth - 1)
-    except Fault as found:
+    except _Fault as found:
         raise found.under(segment) from None
 
 
@@ -229,7 +322,7 @@ def _encodable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise Fault(
+        raise _Fault(
             f"the text has a lone surrogate at {error.start}, which no encoding can hold: os.fsencode() "
             "returns the bytes of a file name, text.encode(errors='backslashreplace') those of other text"
         ) from None
@@ -238,9 +331,9 @@ def _encodable(text: str) -> str:
 
 def _encode_pairs(value: dict[Any, Any], walk: _Walk, depth: int) -> list[Any]:
     walk.count(value)
-    check_hashes(value)
+    _check_hashes(value)
     return [
-        [_encode(key, walk, depth - 1), _encode_at(part, segment_of(key), walk, depth)]
+        [_encode(key, walk, depth - 1), _encode_at(part, _segment_of(key), walk, depth)]
         for key, part in value.items()
     ]
 
@@ -250,38 +343,38 @@ def _decode_pairs(content: Any, walk: _Walk, depth: int) -> list[Any]:
     pairs = [
         (_decode(key, walk, depth - 1), _decode(part, walk, depth - 1)) for key, part in content
     ]
-    check_hashes([key for key, _ in pairs])
+    _check_hashes([key for key, _ in pairs])
     return pairs
 
 
 def _encode_set(value: Any, walk: _Walk, depth: int) -> list[Any]:
-    check_hashes(value)
+    _check_hashes(value)
     # Equal sets have the same form.
     return sorted(_items(_encode, value, walk, depth), key=sorted_json)
 
 
 def _decode_set(content: Any, walk: _Walk, depth: int) -> list[Any]:
     parts = _decode(content, walk, depth)
-    check_hashes(parts)
+    _check_hashes(parts)
     return parts
 
 
 def _encode_int(value: int) -> str:
     if value.bit_length() > MAX_INT_BITS:
-        raise Fault(f"the integer has {value.bit_length():,} bits, more than {MAX_INT_BITS:,}")
+        raise _Fault(f"the integer has {value.bit_length():,} bits, more than {MAX_INT_BITS:,}")
     # Python refuses to write very long numbers in decimal digits, since that takes quadratic time.
     return str(value) if value.bit_length() <= 4096 else hex(value)
 
 
 def _decode_int(digits: str) -> int:
     if len(digits) > MAX_INT_BITS // 4 + len("-0x"):
-        raise Fault(f"the integer has {len(digits):,} digits")
+        raise _Fault(f"the integer has {len(digits):,} digits")
     return int(digits, 16) if digits.removeprefix("-").startswith("0x") else int(digits)
 
 
 def _decode_float(name: str) -> float:
     if name not in ("nan", "inf", "-inf"):
-        raise Fault(f"{name!r} is not the name of a float")
+        raise _Fault(f"{name!r} is not the name of a float")
     return float(name)
 
 
@@ -319,7 +412,7 @@ def _encode_moment(value: datetime | time) -> str | list[Any]:
     if isinstance(zone, ZoneInfo) and _is_named(zone):
         return [value.replace(tzinfo=None).isoformat(), zone.key, value.fold]
     if zone is not None and repr(type(value).fromisoformat(text).tzinfo) != repr(zone):
-        raise Fault(
+        raise _Fault(
             f"its time zone {zone!r} is neither a plain offset nor what ZoneInfo gives for a name"
         )
     return [text, None, value.fold] if value.fold else text
@@ -346,12 +439,12 @@ def _pydantic_zone(moment: datetime | time) -> tzinfo:
 
     offset = moment.utcoffset()
     if offset is None or offset.microseconds:
-        raise Fault(f"pydantic has no zone for {moment}")
+        raise _Fault(f"pydantic has no zone for {moment}")
     return TzInfo(int(offset.total_seconds()))
 
 
 def _declared_kind(value: Any, types: KnownTypes) -> _Kind:
-    """Return the kind of a value of a class that users define. Raises Fault if it is not declared."""
+    """Return the kind of a value of a class that users define. Raises _Fault if it is not declared."""
     cls = value.__class__
     if name_of_error(cls) in types.errors:
         return _ERROR
@@ -360,18 +453,18 @@ def _declared_kind(value: Any, types: KnownTypes) -> _Kind:
     if isinstance(value, Exception):
         return _ERROR
     if is_record(cls) or isinstance(value, Enum):
-        raise Fault(
+        raise _Fault(
             f"{cls.__name__} is not declared: annotate the function that returns it, "
             f"or pass output={cls.__name__}"
         )
-    raise Fault(f"a {cls.__qualname__} cannot be saved so that the same value comes back")
+    raise _Fault(f"a {cls.__qualname__} cannot be saved so that the same value comes back")
 
 
 def _encode_object(value: Any, walk: _Walk, depth: int) -> list[Any]:
     try:
         fields = walk.types.fields_of(value)
     except ValueError as error:
-        raise Fault(str(error)) from None
+        raise _Fault(str(error)) from None
     return [value.__class__.__name__, _fields(_encode, fields, walk, depth)]
 
 
@@ -388,14 +481,14 @@ def _encode_error(error: Exception, walk: _Walk, depth: int) -> list[Any]:
         args, state = take_apart(error)
         again = put_together(error_named(name, walk.types.errors), args, state)
     except LookupError:
-        raise Fault(
+        raise _Fault(
             f"{cls.__name__} is not declared: annotate the function that fails with it, "
             f"or pass error={cls.__name__}"
         ) from None
     except (TypeError, ValueError, AttributeError) as problem:
-        raise Fault(f"a {cls.__name__} cannot be made again of its args: {problem}") from None
+        raise _Fault(f"a {cls.__name__} cannot be made again of its args: {problem}") from None
     if not is_same_error(again, error):
-        raise Fault(f"a {cls.__name__} made again of its args would be {again!r}")
+        raise _Fault(f"a {cls.__name__} made again of its args would be {again!r}")
     return [name, _encode_at(args, ".args", walk, depth), _fields(_encode, state, walk, depth)]
 
 

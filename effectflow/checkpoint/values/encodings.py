@@ -15,14 +15,26 @@ import orjson
 
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.classes import KnownTypes, is_record, record_of
-from effectflow.checkpoint.values.codec import plain_json, sorted_json, to_tree
-from effectflow.checkpoint.values.limits import (
-    MAX_COMPACT_BYTES,
-    MAX_ENTRY_LEVELS,
-    MAX_PARTS,
+from effectflow.checkpoint.values.codec import (
     MalformedValue,
     Tree,
+    plain_json,
+    sorted_json,
+    to_tree,
 )
+
+MAX_PARTS = 4_000_000
+"""The number of lists, maps, keys and items in one tree. A part of two bytes takes fifty in memory."""
+
+MAX_ENTRY_LEVELS = 240
+"""The number of levels that lists and maps of an entry may be nested.
+
+A value needs at most three for each of its own levels. orjson writes 254 levels, and an entry must fit
+into a checkpoint.
+"""
+
+MAX_COMPACT_BYTES = 64 * 1024 * 1024
+"""The size of decompressed data: a few compressed bytes can expand to gigabytes."""
 
 
 def encode_json(tree: Tree) -> bytes:
@@ -233,7 +245,7 @@ _PREVIEW = 200
 
 
 def are_same(one: Tree, other: Tree) -> bool:
-    """Return whether two trees are those of the same value, type for type, in whatever order of keys.
+    """Return whether two trees are those of the same value, type for type, in any order of keys.
 
     Python's `==` would not tell True, 1 and 1.0 apart.
     """
@@ -259,14 +271,15 @@ def _canonical_tree(tree: Tree) -> bytes:
     return sorted_json(_with_sorted_pairs(tree)) if b'"$dict"' in data else data
 
 
-def _with_sorted_pairs(tree: Any) -> Any:
+def _with_sorted_pairs(tree: Tree) -> Tree:
     if isinstance(tree, list):
-        return [_with_sorted_pairs(part) for part in cast("list[Any]", tree)]
+        return [_with_sorted_pairs(part) for part in tree]
     if not isinstance(tree, dict):
         return tree
-    parts = {key: _with_sorted_pairs(part) for key, part in cast("dict[str, Any]", tree).items()}
-    if "$dict" in parts:
-        parts["$dict"].sort(key=sorted_json)
+    parts = {key: _with_sorted_pairs(part) for key, part in tree.items()}
+    pairs = parts.get("$dict")
+    if isinstance(pairs, list):
+        pairs.sort(key=sorted_json)
     return parts
 
 
