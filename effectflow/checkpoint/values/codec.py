@@ -72,20 +72,14 @@ class MalformedValue(ValueError):
 
 
 class _Fault(Exception):
-    """A problem with one part of a value. Each level above it adds its segment to the path."""
-
-    def __init__(self, reason: str, path: str = "") -> None:
-        self.reason = reason
-        self.path = path
-
-    def under(self, segment: str) -> _Fault:
-        """Return the same problem, seen from one level above."""
-        return _Fault(self.reason, segment + self.path)
+    """A problem with the part of a value at the path where the walk is."""
 
 
 def _segment_of(key: object) -> str:
-    """Return the path segment for the value of a key."""
-    return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
+    """Return the path segment for the value of a key or index, or for the result of a method."""
+    if isinstance(key, str) and key.removesuffix("()").isidentifier():
+        return f".{key}"
+    return f"[{key!r}]"
 
 
 def _check_hashes(parts: Collection[Any]) -> None:
@@ -105,10 +99,11 @@ def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
     data = plain_json(value)
     if data is not None:
         return orjson.loads(data)
+    walk = _Walk(types)
     try:
-        return _encode(value, _Walk(types), MAX_DEPTH)
-    except _Fault as found:
-        raise NotSerializable(path + found.path, found.reason) from None
+        return _encode(value, walk)
+    except _Fault as fault:
+        raise NotSerializable(path + walk.position(), str(fault)) from None
 
 
 def from_tree(tree: Tree, *, path: str = "$", types: KnownTypes) -> Any:
@@ -119,10 +114,11 @@ def from_tree(tree: Tree, *, path: str = "$", types: KnownTypes) -> Any:
     """
     if tree.__class__ in _SCALARS or plain_json(tree) is not None:
         return tree
+    walk = _Walk(types)
     try:
-        return _decode(tree, _Walk(types), MAX_DEPTH)
-    except _Fault as found:
-        raise MalformedValue(path + found.path, found.reason) from None
+        return _decode(tree, walk)
+    except _Fault as fault:
+        raise MalformedValue(path + walk.position(), str(fault)) from None
 
 
 def sorted_json(tree: Tree) -> bytes:
@@ -153,6 +149,7 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 """The classes of the leaves of a tree."""
 
 _CONTAINERS = frozenset({list, dict})
+_PLAIN = _SCALARS | _CONTAINERS
 _FEW = 4
 
 
@@ -189,7 +186,7 @@ def _is_plain(value: Any) -> bool:
             return False
         parts = gc.get_referents(*level)
         kinds = set(map(type, parts))
-        if not kinds <= _SCALARS | _CONTAINERS:
+        if not kinds <= _PLAIN:
             return False
         if kinds.isdisjoint(_CONTAINERS):
             return True
@@ -198,13 +195,27 @@ def _is_plain(value: Any) -> bool:
 
 
 class _Walk:
-    """The state of encoding or decoding one value: the declared classes, and the items so far."""
+    """The state of encoding or decoding one value.
 
-    __slots__ = ("items", "types")
+    Attributes:
+        types: the declared classes.
+        items: the number of items so far.
+        path: the keys and indexes that lead to the current part, one for each level.
+    """
+
+    __slots__ = ("items", "path", "types")
 
     def __init__(self, types: KnownTypes) -> None:
         self.types = types
         self.items = 0
+        self.path: list[object] = []
+
+    def at(self, key: object, convert: _Convert, part: Any) -> Any:
+        """Convert the part at this key, one level deeper."""
+        self.path.append(key)
+        converted = convert(part, self)
+        self.path.pop()
+        return converted
 
     def count(self, parts: Sized) -> None:
         """Count these items. Raises _Fault if the value has too many."""
@@ -212,8 +223,15 @@ class _Walk:
         if self.items > MAX_ITEMS:
             raise _Fault(f"with its {len(parts):,} items there are more than {MAX_ITEMS:,} in all")
 
+    def position(self) -> str:
+        """Return the path as text."""
+        return "".join(_segment_of(key) for key in self.path if key is not _KEY)
 
-_Convert: TypeAlias = Callable[[Any, _Walk, int], Any]
+
+_KEY = object()
+"""Takes the place of a key in the path while this key itself is converted."""
+
+_Convert: TypeAlias = Callable[[Any, _Walk], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,40 +251,40 @@ class _Kind:
     decode: _Convert
 
 
-def _encode(value: Any, walk: _Walk, depth: int) -> Any:
+def _encode(value: Any, walk: _Walk) -> Any:
     if _is_scalar(value):
         return value
-    if depth == 0:
+    if len(walk.path) >= MAX_DEPTH:
         raise _Fault(f"it is nested more than {MAX_DEPTH} levels deep, or contains itself")
     cls = value.__class__
     if cls is str:
         return _encodable(value)
     if cls is list:
-        return _items(_encode, value, walk, depth)
+        return _items(_encode, value, walk)
     if cls is dict and _has_plain_keys(value):
-        return _fields(_encode, value, walk, depth)
+        return _fields(_encode, value, walk)
     kind = _BY_CLASS.get(cls) or _declared_kind(value, walk.types)
-    return {kind.tag: kind.encode(value, walk, depth)}
+    return {kind.tag: kind.encode(value, walk)}
 
 
-def _decode(tree: Any, walk: _Walk, depth: int) -> Any:
+def _decode(tree: Any, walk: _Walk) -> Any:
     cls = tree.__class__
     if cls in _SCALARS:
         return tree
-    if depth == 0:
+    if len(walk.path) >= MAX_DEPTH:
         raise _Fault(f"it is nested more than {MAX_DEPTH} levels deep")
     if cls is list:
-        return _items(_decode, tree, walk, depth)
+        return _items(_decode, tree, walk)
     if cls is not dict:
         raise _Fault(f"a {cls.__name__} cannot be part of a saved value")
     if _has_plain_keys(tree):
-        return _fields(_decode, tree, walk, depth)
+        return _fields(_decode, tree, walk)
     tag = next(iter(tree))
     kind = _BY_TAG.get(tag)
     if kind is None or len(tree) > 1:
         raise _Fault(f"this version does not know the tag of {safe_repr([*tree]):.100}")
     try:
-        return kind.decode(tree[tag], walk, depth)
+        return kind.decode(tree[tag], walk)
     except _Fault:
         raise
     except Exception as error:
@@ -289,33 +307,26 @@ def _has_plain_keys(mapping: Mapping[Any, Any]) -> bool:
     return all(key.__class__ is str and key[:1] != "$" for key in mapping)
 
 
-def _items(convert: _Convert, parts: Collection[Any], walk: _Walk, depth: int) -> list[Any]:
+def _items(convert: _Convert, parts: Collection[Any], walk: _Walk) -> list[Any]:
     walk.count(parts)
     out: list[Any] = []
-    try:
-        out.extend(convert(part, walk, depth - 1) for part in parts)
-    except _Fault as found:
-        raise found.under(f"[{len(out)}]") from None
+    walk.path.append(None)
+    for index, part in enumerate(parts):
+        walk.path[-1] = index
+        out.append(convert(part, walk))
+    walk.path.pop()
     return out
 
 
-def _fields(convert: _Convert, parts: Mapping[str, Any], walk: _Walk, depth: int) -> dict[str, Any]:
+def _fields(convert: _Convert, parts: Mapping[str, Any], walk: _Walk) -> dict[str, Any]:
     walk.count(parts)
     out: dict[str, Any] = {}
-    key = ""
-    try:
-        for key, part in parts.items():
-            out[convert(key, walk, depth)] = convert(part, walk, depth - 1)
-    except _Fault as found:
-        raise found.under(_segment_of(key)) from None
+    walk.path.append(None)
+    for key, part in parts.items():
+        walk.path[-1] = key
+        out[_encodable(key)] = convert(part, walk)
+    walk.path.pop()
     return out
-
-
-def _encode_at(value: Any, segment: str, walk: _Walk, depth: int) -> Any:
-    try:
-        return _encode(value, walk, depth - 1)
-    except _Fault as found:
-        raise found.under(segment) from None
 
 
 def _encodable(text: str) -> str:
@@ -329,32 +340,32 @@ def _encodable(text: str) -> str:
     return text
 
 
-def _encode_pairs(value: dict[Any, Any], walk: _Walk, depth: int) -> list[Any]:
+def _encode_pairs(value: dict[Any, Any], walk: _Walk) -> list[Any]:
     walk.count(value)
     _check_hashes(value)
     return [
-        [_encode(key, walk, depth - 1), _encode_at(part, _segment_of(key), walk, depth)]
-        for key, part in value.items()
+        [walk.at(_KEY, _encode, key), walk.at(key, _encode, part)] for key, part in value.items()
     ]
 
 
-def _decode_pairs(content: Any, walk: _Walk, depth: int) -> list[Any]:
+def _decode_pairs(content: Any, walk: _Walk) -> list[Any]:
     walk.count(content)
-    pairs = [
-        (_decode(key, walk, depth - 1), _decode(part, walk, depth - 1)) for key, part in content
-    ]
+    pairs: list[Any] = []
+    for encoded, part in content:
+        key = walk.at(_KEY, _decode, encoded)
+        pairs.append((key, walk.at(key, _decode, part)))
     _check_hashes([key for key, _ in pairs])
     return pairs
 
 
-def _encode_set(value: Any, walk: _Walk, depth: int) -> list[Any]:
+def _encode_set(value: Any, walk: _Walk) -> list[Any]:
     _check_hashes(value)
     # Equal sets have the same form.
-    return sorted(_items(_encode, value, walk, depth), key=sorted_json)
+    return sorted(_items(_encode, value, walk), key=sorted_json)
 
 
-def _decode_set(content: Any, walk: _Walk, depth: int) -> list[Any]:
-    parts = _decode(content, walk, depth)
+def _decode_set(content: Any, walk: _Walk) -> list[Any]:
+    parts = _decode(content, walk)
     _check_hashes(parts)
     return parts
 
@@ -460,21 +471,21 @@ def _declared_kind(value: Any, types: KnownTypes) -> _Kind:
     raise _Fault(f"a {cls.__qualname__} cannot be saved so that the same value comes back")
 
 
-def _encode_object(value: Any, walk: _Walk, depth: int) -> list[Any]:
+def _encode_object(value: Any, walk: _Walk) -> list[Any]:
     try:
         fields = walk.types.fields_of(value)
     except ValueError as error:
         raise _Fault(str(error)) from None
-    return [value.__class__.__name__, _fields(_encode, fields, walk, depth)]
+    return [value.__class__.__name__, _fields(_encode, fields, walk)]
 
 
-def _decode_object(content: Any, walk: _Walk, depth: int) -> Any:
+def _decode_object(content: Any, walk: _Walk) -> Any:
     name, fields = content
     record = record_of(walk.types.class_named(name, is_enum=False))
-    return record.build(_decode(fields, walk, depth))
+    return record.build(_decode(fields, walk))
 
 
-def _encode_error(error: Exception, walk: _Walk, depth: int) -> list[Any]:
+def _encode_error(error: Exception, walk: _Walk) -> list[Any]:
     cls = error.__class__
     name = name_of_error(cls)
     try:
@@ -489,43 +500,35 @@ def _encode_error(error: Exception, walk: _Walk, depth: int) -> list[Any]:
         raise _Fault(f"a {cls.__name__} cannot be made again of its args: {problem}") from None
     if not is_same_error(again, error):
         raise _Fault(f"a {cls.__name__} made again of its args would be {again!r}")
-    return [name, _encode_at(args, ".args", walk, depth), _fields(_encode, state, walk, depth)]
+    return [name, walk.at("args", _encode, args), _fields(_encode, state, walk)]
 
 
-def _decode_error(content: Any, walk: _Walk, depth: int) -> Exception:
+def _decode_error(content: Any, walk: _Walk) -> Exception:
     name, args, state = content
     cls = error_named(name, walk.types.errors)
-    return put_together(cls, _decode(args, walk, depth - 1), _decode(state, walk, depth))
+    return put_together(cls, walk.at("args", _decode, args), _decode(state, walk))
 
 
 def _atom(
     tag: str, encode: Callable[[Any], Any], decode: Callable[[Any], Any], *classes: type[Any]
 ) -> _Kind:
     """Return the kind of values that contain no other values."""
-    return _Kind(
-        tag,
-        classes,
-        lambda value, _walk, _depth: encode(value),
-        lambda content, _walk, _depth: decode(content),
-    )
+    return _Kind(tag, classes, lambda value, _: encode(value), lambda content, _: decode(content))
 
 
 def _collection(tag: str, cls: type[Any], encode: _Convert, decode: _Convert) -> _Kind:
     """Return the kind of the values of a class that is called with a list of its items."""
-    return _Kind(
-        tag, (cls,), encode, lambda content, walk, depth: cls(decode(content, walk, depth))
-    )
+    return _Kind(tag, (cls,), encode, lambda content, walk: cls(decode(content, walk)))
 
 
 def _wrapper(tag: str, cls: type[Any], method: str) -> _Kind:
     """Return the kind of the values of a class that contain one value, which a method returns."""
+    call = f"{method}()"
     return _Kind(
         tag,
         (cls,),
-        lambda value, walk, depth: _encode_at(
-            getattr(value, method)(), f".{method}()", walk, depth
-        ),
-        lambda content, walk, depth: cls(_decode(content, walk, depth - 1)),
+        lambda value, walk: walk.at(call, _encode, getattr(value, method)()),
+        lambda content, walk: cls(walk.at(call, _decode, content)),
     )
 
 
@@ -536,16 +539,16 @@ def _encode_path(value: PurePath) -> str:
 _ENUM: _Kind = _Kind(
     "$enum",
     (),
-    lambda value, _walk, _depth: [value.__class__.__name__, value.name],
-    lambda content, walk, _depth: walk.types.class_named(content[0], is_enum=True)[content[1]],
+    lambda value, _: [value.__class__.__name__, value.name],
+    lambda content, walk: walk.types.class_named(content[0], is_enum=True)[content[1]],
 )
 # A combination of flags may have no name of its own.
 _FLAG: _Kind = _Kind(
     "$flag",
     (),
-    lambda value, walk, depth: [value.__class__.__name__, _encode(value.value, walk, depth - 1)],
-    lambda content, walk, depth: walk.types.class_named(content[0], is_enum=True)(
-        _decode(content[1], walk, depth - 1)
+    lambda value, walk: [value.__class__.__name__, walk.at("value", _encode, value.value)],
+    lambda content, walk: walk.types.class_named(content[0], is_enum=True)(
+        walk.at("value", _decode, content[1])
     ),
 )
 _OBJECT: _Kind = _Kind("$object", (), _encode_object, _decode_object)
