@@ -45,19 +45,21 @@ class Definition:
         if self.version != started.version:
             detail = f"its version was {started.version!r} and is {self.version!r}"
         elif not (added or removed or renamed):
-            detail = _restructured(started, self)
+            detail = self._restructured(started)
         return DefinitionChanged(
             run_id, self.name, added=added, removed=removed, renamed=renamed, detail=detail
         )
 
-
-def _restructured(old: Definition, new: Definition) -> str:
-    """Return the difference between two definitions with the same steps."""
-    if set(old.structure) == set(new.structure):
-        return f"its {'edges' if old.steps == new.steps else 'steps'} come in another order"
-    changes = [f"{line!r} was added" for line in new.structure if line not in old.structure]
-    changes += [f"{line!r} was removed" for line in old.structure if line not in new.structure]
-    return "; ".join(changes)
+    def _restructured(self, started: Definition) -> str:
+        """Return the difference from a definition with the same steps."""
+        new, old = self.structure, started.structure
+        if set(new) == set(old):
+            return (
+                f"its {'edges' if self.steps == started.steps else 'steps'} come in another order"
+            )
+        changes = [f"{line!r} was added" for line in new if line not in old]
+        changes += [f"{line!r} was removed" for line in old if line not in new]
+        return "; ".join(changes)
 
 
 def _compare(
@@ -67,17 +69,12 @@ def _compare(
     # Imported late, because most programs never need it and importing it takes 2 ms.
     from difflib import SequenceMatcher
 
-    gone = set(old) - set(new)
-    come = set(new) - set(old)
     renamed: list[tuple[str, str]] = []
     for tag, i1, i2, j1, j2 in SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
         if tag == "replace" and i2 - i1 == j2 - j1:
             pairs = zip(old[i1:i2], new[j1:j2], strict=True)
-            renamed += [(was, now) for was, now in pairs if was in gone and now in come]
-    gone -= {was for was, _ in renamed}
-    come -= {now for _, now in renamed}
-    return (
-        [name for name in new if name in come],
-        [name for name in old if name in gone],
-        renamed,
-    )
+            renamed += [(was, now) for was, now in pairs if was not in new and now not in old]
+    sources, targets = {was for was, _ in renamed}, {now for _, now in renamed}
+    added = [name for name in new if name not in old and name not in targets]
+    removed = [name for name in old if name not in new and name not in sources]
+    return added, removed, renamed

@@ -6,6 +6,7 @@ An error is rebuilt only from a declared class or a built-in exception. A stored
 from __future__ import annotations
 
 import traceback
+from contextlib import suppress
 from typing import Any
 
 from effectflow.checkpoint.entries import ErrorRecord
@@ -49,26 +50,22 @@ class RecordedDefect(Exception):
 def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRecord:
     """Return the record of an error. An error that cannot be rebuilt keeps only its name and message."""
     is_exception = isinstance(error, Exception)
+    trace = None
+    if is_defect:
+        # This takes a hundred times as long as the rest of the record.
+        trace = "".join(traceback.format_exception(error)) if is_exception else safe_repr(error)
     return ErrorRecord(
         type=name_of_error(type(error)),
         message=_without_surrogates(text_of(error)),
         value=_write_value(error, types) if is_exception or not is_defect else None,
-        traceback=_traceback_of(error) if is_defect else None,
+        traceback=None if trace is None else _without_surrogates(trace),
     )
 
 
-def _traceback_of(error: object) -> str:
-    """Return the traceback of a defect. This takes a hundred times as long as the rest of a record."""
-    if not isinstance(error, Exception):
-        return _without_surrogates(safe_repr(error))
-    return _without_surrogates("".join(traceback.format_exception(error)))
-
-
 def read_error(record: ErrorRecord, step: str, types: KnownTypes) -> Any:
-    """The error that a record was made of.
+    """Return the error that a record was made of, or a RecordedDefect for an undeclared defect.
 
-    Fails (raises) with NotSerializable if it has no exact form or its class was not declared. A defect
-    is not declared, by definition: a RecordedDefect stands for it then.
+    Raises NotSerializable if a failure has no exact form or its class was not declared.
     """
     value = record.value
     try:
@@ -92,26 +89,18 @@ def read_error(record: ErrorRecord, step: str, types: KnownTypes) -> Any:
 
 def _advice(name: str, types: KnownTypes) -> str:
     """Return what to do about an error that cannot be rebuilt."""
-    if not _is_known(name, types):
+    with suppress(LookupError):
+        if name not in map(name_of_error, types.classes.values()):
+            error_named(name, types.errors)
         return (
-            "Declare its class: in the step's return annotation, `Effect[Env, TheError, Output]`, "
-            "or by error="
+            "Its class is known, but an instance cannot be made again of its arguments and attributes. "
+            "Let the step fail with an error that can, by `.map_err(...)` say: a data class, or an "
+            "exception whose arguments and attributes are plain data or of declared classes"
         )
     return (
-        "Its class is known, but an instance cannot be made again of its arguments and attributes. "
-        "Let the step fail with an error that can, by `.map_err(...)` say: a data class, or an "
-        "exception whose arguments and attributes are plain data or of declared classes"
+        "Declare its class: in the step's return annotation, `Effect[Env, TheError, Output]`, "
+        "or by error="
     )
-
-
-def _is_known(name: str, types: KnownTypes) -> bool:
-    if name in map(name_of_error, types.classes.values()):
-        return True
-    try:
-        error_named(name, types.errors)
-    except LookupError:
-        return False
-    return True
 
 
 def is_exact(error: object, record: ErrorRecord, again: object, types: KnownTypes) -> bool:
@@ -122,10 +111,9 @@ def is_exact(error: object, record: ErrorRecord, again: object, types: KnownType
         except Exception:
             # Its `__eq__` raised.
             return False
-    same_text = _without_surrogates(text_of(again)) == record.message
     return (
         type(again) is type(error)
-        and same_text
+        and _without_surrogates(text_of(again)) == record.message
         and are_same(_write_value(again, types), record.value)
     )
 
@@ -140,10 +128,7 @@ def _write_value(error: object, types: KnownTypes) -> Tree:
         if not isinstance(error, Exception):
             return {"value": to_tree(error, types=types)}
         args, state = take_apart(error)
-        return {
-            "args": to_tree(args, types=types),
-            "state": to_tree(state, types=types),
-        }
+        return {"args": to_tree(args, types=types), "state": to_tree(state, types=types)}
     except Exception:
         # It cannot be saved, or its own code raised. The record then has only its text.
         return None
