@@ -204,6 +204,6 @@ def __getattr__(name: str) -> object:
     if name in __all__:
         for home in _HOMES:
             module = import_module(f"{__name__}.{home}")
-            if name in module.__all__:
+            if hasattr(module, name):
                 return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,8 +35,6 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.effects.paths import flow_of
 
-__all__ = ["Checkpoint", "CompletedStep", "HistoryItem", "Metadata", "fold"]
-
 
 @dataclass(frozen=True, slots=True)
 class CompletedStep:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from effectflow.checkpoint.observers import Observer
     from effectflow.checkpoint.store import CheckpointStore
 
-__all__ = ["CheckpointPolicy", "Checkpoints", "HasCheckpoints"]
-
 _LINGER = 0.05
 """The seconds that a completed step waits for a later one with which it can share a commit."""
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from effectflow.checkpoint.errors import DefinitionChanged
 
-__all__ = ["Definition"]
-
 
 @dataclass(frozen=True, slots=True)
 class Definition:

@@ -27,34 +27,6 @@ from effectflow.checkpoint.values import (
     render_arguments,
 )
 
-__all__ = [
-    "FORMAT",
-    "Arguments",
-    "BeforeStep",
-    "BranchesEnded",
-    "CancelRequested",
-    "ChildEnded",
-    "ChildStarted",
-    "Completed",
-    "Decided",
-    "Entry",
-    "ErrorRecord",
-    "Failed",
-    "Finished",
-    "Format",
-    "HeadState",
-    "Interrupted",
-    "Ranges",
-    "Resumed",
-    "SourceEnd",
-    "Started",
-    "Waiting",
-    "decode_entry",
-    "encode_entry",
-    "read_entry",
-    "write_entry",
-]
-
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Ranges of sequence numbers: pairs of the first and the last."""
 

@@ -24,23 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = [
-    "CheckpointError",
-    "CorruptCheckpoint",
-    "DefinitionChanged",
-    "LeaseLost",
-    "NotSerializable",
-    "OutcomeUnknown",
-    "RunBusy",
-    "RunCancelled",
-    "RunConflict",
-    "RunNotFound",
-    "SaveFailed",
-    "StepInputChanged",
-    "StoreUnavailable",
-    "UnsupportedVersion",
-]
-
 
 class CheckpointError(Exception):
     """The base class of all errors of checkpointing."""

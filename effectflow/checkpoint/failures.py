@@ -28,8 +28,6 @@ from effectflow.checkpoint.values.classes import (
     text_of,
 )
 
-__all__ = ["is_exact", "read_error", "write_error"]
-
 
 class RecordedDefect(Exception):
     """Stands for a defect of an earlier life whose class is neither declared nor built in.

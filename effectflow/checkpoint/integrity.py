@@ -25,8 +25,6 @@ from effectflow.checkpoint.entries import Entry, Format, decode_entry, encode_en
 from effectflow.checkpoint.errors import CorruptCheckpoint, NotSerializable
 from effectflow.checkpoint.store import Record
 
-__all__ = ["MAX_ENTRY_BYTES", "Encryption", "Seal", "first_digest"]
-
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
 """The maximum size of an entry."""
 

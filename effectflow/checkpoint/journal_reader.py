@@ -33,24 +33,6 @@ from effectflow.checkpoint.store import (
     RunSummary,
 )
 
-__all__ = [
-    "ExportedRun",
-    "Journal",
-    "Verification",
-    "all_run_ids",
-    "check_against",
-    "export_run",
-    "import_run",
-    "read_checkpoint",
-    "read_consistently",
-    "read_entries",
-    "read_exported",
-    "read_journal",
-    "run_not_found",
-    "verify_run",
-    "write_exported",
-]
-
 _UNSIGNED = Seal()
 
 

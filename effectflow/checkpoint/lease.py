@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = ["Lease", "Owner"]
-
 
 @dataclass(frozen=True, slots=True)
 class Lease:

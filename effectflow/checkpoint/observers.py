@@ -10,21 +10,6 @@ from typing import Literal, Protocol, TypeAlias
 from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.values import Tree
 
-__all__ = [
-    "CheckpointEvent",
-    "CheckpointLoaded",
-    "CheckpointSaved",
-    "CycleDetected",
-    "EdgeEvaluated",
-    "EntryAppended",
-    "NodeEnded",
-    "NodeStarted",
-    "Observer",
-    "RunResumed",
-    "StepSkipped",
-    "tell",
-]
-
 logger = logging.getLogger(__name__)
 
 

@@ -13,19 +13,6 @@ from effectflow.effects import Effect
 from effectflow.effects.nodes import Die, Pure, Suspend
 from effectflow.effects.scope import Scope, running_step
 
-__all__ = [
-    "CurrentStep",
-    "StepInfo",
-    "StopRequest",
-    "current_step",
-    "info_of",
-    "interruption_reason",
-    "run_context",
-    "started_version",
-    "step_info",
-    "stop_request",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:

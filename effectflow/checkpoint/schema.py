@@ -18,8 +18,6 @@ from effectflow.checkpoint.values import Tree
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["LATEST", "Schema", "schema_of"]
-
 LATEST = 253_402_300_799
 """The last second of the year 9999, where calendars end, since the epoch."""
 

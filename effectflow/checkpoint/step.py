@@ -18,15 +18,6 @@ from effectflow.effects.retry import check_bounded
 from effectflow.effects.scope import PLAIN, Scope, running_step
 from effectflow.effects.signatures import effect_types
 
-__all__ = [
-    "Step",
-    "StepDefinition",
-    "arguments_of",
-    "durable",
-    "step",
-    "with_checkpointing",
-]
-
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")

@@ -16,18 +16,6 @@ from typing import Protocol, Self, runtime_checkable
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import Lease
 
-__all__ = [
-    "CheckpointStore",
-    "FallsBack",
-    "KeepsHistory",
-    "ListsDamagedRuns",
-    "Record",
-    "RunInfo",
-    "RunQuery",
-    "RunStatus",
-    "RunSummary",
-]
-
 
 class RunStatus(StrEnum):
     """The status of a run, as its newest entry says."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
-import inspect
 import math
 import typing
 from collections.abc import Iterator, Mapping
@@ -75,9 +74,9 @@ class KnownTypes:
                     )
         return KnownTypes(classes, errors)
 
-    def name_of(self, kind: type[Any]) -> str | None:
-        """Return the name under which a class is known, or None."""
-        return kind.__name__ if self.classes.get(kind.__name__) is kind else None
+    def knows(self, kind: type[Any]) -> bool:
+        """Return whether a record or enum is declared."""
+        return self.classes.get(kind.__name__) is kind
 
     def class_named(self, name: object, *, is_enum: bool) -> Any:
         """Return the enum or record of this name. Raises LookupError if it is not declared."""
@@ -266,7 +265,7 @@ def record_of(kind: Any) -> Record:
         # Besides its fields, attrs keeps in slots only what it can compute from them.
         if "__attrs_attrs__" not in vars(base)
         for name, part in vars(base).items()
-        if inspect.ismemberdescriptor(part) and name not in parameters
+        if isinstance(part, MemberDescriptorType) and name not in parameters
     )
     make: type[Record] = _Model if hasattr(kind, "model_fields") else Record
     return make(kind, parameters, defaults, slots)

@@ -459,7 +459,7 @@ def _declared_kind(value: Any, types: KnownTypes) -> _Kind:
     cls = value.__class__
     if name_of_error(cls) in types.errors:
         return _ERROR
-    if types.name_of(cls) is not None:
+    if types.knows(cls):
         return _FLAG if isinstance(value, Flag) else _ENUM if isinstance(value, Enum) else _OBJECT
     if isinstance(value, Exception):
         return _ERROR

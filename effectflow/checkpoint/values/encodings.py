@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
 from io import BytesIO
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
@@ -202,8 +202,8 @@ _CBOR_STEPS = tuple(map(_cbor_step, range(256)))
 class _AnyTypes(KnownTypes):
     """Knows every class, since canonical JSON is only compared. Fields with their default are omitted."""
 
-    def name_of(self, kind: type) -> str | None:
-        return kind.__name__ if issubclass(kind, Enum) or is_record(kind) else None
+    def knows(self, kind: type) -> bool:
+        return issubclass(kind, Enum) or is_record(kind)
 
     def fields_of(self, value: Any) -> dict[str, Any]:
         return record_of(value.__class__).take_changed(value)
@@ -295,14 +295,14 @@ def render_arguments(preview: str) -> str:
     text = preview[: _PREVIEW + len("...")]
     arguments, is_whole = _parsed(text)
     if isinstance(arguments, dict):
-        text = f"({_render_fields(cast('dict[str, Any]', arguments))})"
+        text = f"({_render_fields(arguments)})"
         if not is_whole:
             # Nothing says that the open ends are complete.
             text = text.rstrip(")]}'\"") + "..."
     return "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text)
 
 
-def _parsed(text: str) -> tuple[Any, bool]:
+def _parsed(text: str) -> tuple[Tree, bool]:
     """Return the longest beginning of JSON that can be completed, and whether it is all of it."""
     with suppress(orjson.JSONDecodeError):
         return orjson.loads(text), True
@@ -325,19 +325,18 @@ def _closing(text: str) -> str:
     return quote + "".join(reversed(closing))
 
 
-def _render(tree: Any) -> str:
+def _render(tree: Tree) -> str:
     if isinstance(tree, list):
         return f"[{_render_items(tree)}]"
     if not isinstance(tree, dict):
         return repr(tree)
-    parts = cast("dict[str, Any]", tree)
-    tag = next(iter(parts), "")
+    tag = next(iter(tree), "")
     if tag in _RENDERERS:
         with suppress(LookupError, TypeError, AttributeError):
-            return _RENDERERS[tag](parts[tag])
+            return _RENDERERS[tag](tree[tag])
     if tag.startswith("$"):
-        return f"{tag[1:]}({_render(parts[tag])})"
-    return f"{{{_render_pairs(parts.items())}}}"
+        return f"{tag[1:]}({_render(tree[tag])})"
+    return f"{{{_render_pairs(tree.items())}}}"
 
 
 def _render_items(trees: Any) -> str:
