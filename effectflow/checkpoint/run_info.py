@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from os import urandom
-from typing import Any, Never
+from typing import Never
 from urllib.parse import quote
 
 from effectflow.effects import Effect
@@ -113,10 +113,7 @@ def run_context() -> Effect[object, Never, Mapping[str, object]]:
         >>> run_context().map(dict).run_sync(None)
         <Success: {}>
     """
-    return _RUN_CONTEXT
-
-
-_RUN_CONTEXT: Any = Suspend(lambda scope: Pure(scope.context), ("run_context",))
+    return Suspend(lambda scope: Pure(scope.context), ("run_context",))
 
 
 def started_version() -> Effect[object, Never, str | None]:
@@ -129,12 +126,7 @@ def started_version() -> Effect[object, Never, str | None]:
         >>> started_version().run_sync(None)
         <Success: None>
     """
-    return _STARTED_VERSION
-
-
-_STARTED_VERSION: Any = Suspend(
-    lambda scope: Pure(scope.flow.started_version), ("started_version",)
-)
+    return Suspend(lambda scope: Pure(scope.flow.started_version), ("started_version",))
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, cached_property
 from types import GetSetDescriptorType, MemberDescriptorType
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -443,8 +443,6 @@ def _built_in_base(kind: type[Exception]) -> type[Exception]:
     return next(base for base in kind.__mro__ if base in _BUILTIN_KINDS)
 
 
-_Member: TypeAlias = MemberDescriptorType | GetSetDescriptorType
-
 _LEFT_OUT = vars(AttributeError)["obj"]
 """The object that lacked the attribute: part of where the error was raised. Pickle omits it as well."""
 
@@ -453,20 +451,18 @@ _CHECKED_WHEN_MADE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateEr
 
 
 @cache
-def _members(kind: type[Exception]) -> Mapping[str, _Member]:
+def _members(kind: type[Exception]) -> Mapping[str, MemberDescriptorType | GetSetDescriptorType]:
     """Return what an exception has besides its `__dict__`: slots, and attributes of built-in classes."""
-    return {
-        name: part
-        for base in reversed(kind.__mro__)
-        for name, part in vars(base).items()
-        if base is not BaseException and _is_member(part, base) and part is not _LEFT_OUT
-    }
-
-
-def _is_member(part: object, base: type) -> TypeGuard[_Member]:
-    if isinstance(part, GetSetDescriptorType):
-        return base in _BUILTIN_KINDS and part.__name__ != "__weakref__"
-    return isinstance(part, MemberDescriptorType)
+    members: dict[str, MemberDescriptorType | GetSetDescriptorType] = {}
+    for base in reversed(kind.__mro__):
+        for name, part in vars(base).items():
+            if isinstance(part, MemberDescriptorType):
+                is_member = base is not BaseException and part is not _LEFT_OUT
+            else:
+                is_member = isinstance(part, GetSetDescriptorType) and base in _BUILTIN_KINDS
+            if is_member and name != "__weakref__":
+                members[name] = part
+    return members
 
 
 def _members_of(error: Exception) -> dict[str, Any]:

@@ -389,17 +389,9 @@ def _decode_float(name: str) -> float:
     return float(name)
 
 
-def _encode_fraction(value: Fraction) -> list[str]:
-    return [_encode_int(value.numerator), _encode_int(value.denominator)]
-
-
 def _decode_fraction(content: Any) -> Fraction:
     numerator, denominator = content
     return Fraction(_decode_int(numerator), _decode_int(denominator))
-
-
-def _encode_timedelta(value: timedelta) -> list[int]:
-    return [value.days, value.seconds, value.microseconds]
 
 
 def _decode_timedelta(content: Any) -> timedelta:
@@ -561,9 +553,19 @@ _KINDS: tuple[_Kind, ...] = (
     _atom("$datetime", _encode_moment, partial(_decode_moment, datetime), datetime),
     _atom("$date", date.isoformat, date.fromisoformat, date),
     _atom("$time", _encode_moment, partial(_decode_moment, time), time),
-    _atom("$timedelta", _encode_timedelta, _decode_timedelta, timedelta),
+    _atom(
+        "$timedelta",
+        lambda it: [it.days, it.seconds, it.microseconds],
+        _decode_timedelta,
+        timedelta,
+    ),
     _atom("$decimal", str, Decimal, Decimal),
-    _atom("$fraction", _encode_fraction, _decode_fraction, Fraction),
+    _atom(
+        "$fraction",
+        lambda it: [*map(_encode_int, it.as_integer_ratio())],
+        _decode_fraction,
+        Fraction,
+    ),
     _atom("$uuid", str, UUID, UUID),
     _atom("$path", _encode_path, Path, PosixPath, WindowsPath),
     _atom("$posix_path", _encode_path, PurePosixPath, PurePosixPath),

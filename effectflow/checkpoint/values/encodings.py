@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
@@ -129,20 +130,14 @@ _MAX_JSON_LEVELS = 254
 """The number of levels that orjson writes."""
 
 
-class _NoTags(dict[int, Callable[..., Any]]):
-    """The decoders of CBOR tags. Trees have no tags, and some expand a few bytes to gigabytes."""
-
-    def __missing__(self, tag: int) -> Callable[..., Any]:
-        return _refuse_tag
-
-
 def _refuse_tag(*_: object) -> Any:
     import cbor2
 
     raise cbor2.CBORDecodeError("a saved value has no tags")
 
 
-_NO_TAGS = _NoTags()
+_NO_TAGS: Mapping[int, Callable[..., Any]] = defaultdict(lambda: _refuse_tag)
+"""The decoders of CBOR tags. Trees have no tags, and some expand a few bytes to gigabytes."""
 
 
 def _checked(data: bytes, parts_of: Callable[[bytes], int]) -> bytes:
