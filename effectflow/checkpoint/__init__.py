@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING
 
 from effectflow.checkpoint.checkpoints import CheckpointPolicy, Checkpoints, HasCheckpoints
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.run_info import (
+from effectflow.checkpoint.step import (
+    Step,
     StepInfo,
     current_step,
     run_context,
     started_version,
+    step,
     step_info,
+    with_checkpointing,
 )
-from effectflow.checkpoint.step import Step, step, with_checkpointing
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.checkpoint import (

@@ -35,8 +35,8 @@ from effectflow.checkpoint.flow import DurableBranches, DurableFlow
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
 from effectflow.checkpoint.replay import RecordedStep, Recording, compressed
-from effectflow.checkpoint.run_info import CurrentStep, interruption_reason
 from effectflow.checkpoint.schema import LATEST
+from effectflow.checkpoint.step import CurrentStep, interruption_reason
 from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,

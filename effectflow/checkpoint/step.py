@@ -1,15 +1,20 @@
-"""Durable steps: `@step` for functions that return an effect, `with_checkpointing` for any effect."""
+"""Durable steps, and what their code can learn about the step and the run around it.
+
+`@step` makes steps of functions that return an effect, `with_checkpointing` of any effect.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Callable, Generator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial, update_wrapper
-from typing import Any, Generic, ParamSpec, Protocol, TypeGuard, TypeVar, overload
+from os import urandom
+from typing import Any, Generic, Never, ParamSpec, Protocol, TypeGuard, TypeVar, overload
+from urllib.parse import quote
 
-from effectflow.checkpoint.run_info import CurrentStep
 from effectflow.checkpoint.values import KnownTypes, encode_arguments
 from effectflow.effects import Effect, RetryExhausted, RetryPolicy, TimedOut, do, nodes, suspend
 from effectflow.effects.clock import Duration, in_seconds
@@ -26,6 +31,53 @@ P = ParamSpec("P")
 AnyEffect = Effect[Any, Any, Any]
 
 _NAME = re.compile(r"[^/\[\]#\x00-\x1f\ud800-\udfff]+")
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """The identity of the running step.
+
+    Attributes:
+        run_id: the run.
+        step: the step's path within the run.
+        attempt: the number of the attempt, from 1.
+        idempotency_key: the same for every attempt of this step of this run, and different for any other
+            step. Pass it to services that recognize repeated requests.
+    """
+
+    run_id: str
+    step: str
+    attempt: int
+
+    @property
+    def idempotency_key(self) -> str:
+        return f"{quote(self.run_id, safe='')}:{self.step}"
+
+
+@dataclass(slots=True)
+class CurrentStep:
+    """The step that is running. `made` is its info, made when something asks for it, as few steps do.
+
+    Pickled, for an executor, it is made: what makes it may hold a whole state machine.
+    """
+
+    run_id: str | None
+    path: str
+    attempt: int
+    make: Callable[[str, str, int], StepInfo] | None
+    made: StepInfo | None = None
+
+    @property
+    def info(self) -> StepInfo:
+        if self.made is None:
+            run_id = self.run_id
+            if run_id is None:
+                run_id = f"unrecorded-{urandom(16).hex()}"
+            self.made = (self.make or StepInfo)(run_id, self.path, self.attempt)
+        return self.made
+
+    def __getstate__(self) -> tuple[None, dict[str, StepInfo]]:
+        return None, {"made": self.info}
 
 
 @dataclass(frozen=True)
@@ -300,3 +352,90 @@ class TimedStepDecorator(Protocol):
     def __call__(
         self, function: Callable[P, Generator[Effect[Env, E, Any], Any, A]], /
     ) -> Step[P, Env, E | TimedOut, A]: ...
+
+
+def current_step() -> StepInfo:
+    """Return the `StepInfo` of the step whose code is running. A plain function, for any code in a step.
+
+    It works in `@step @effect` functions, in the functions that they call, and in worker threads that
+    `from_blocking` and anyio start. Raises LookupError outside steps.
+
+    Example:
+        >>> from effectflow import current_step, effect, step
+        >>> @step
+        ... @effect
+        ... def charge(env: object, amount: int) -> str:
+        ...     return f"{current_step().step}, attempt {current_step().attempt}"
+        >>> charge(5).run_sync(None)
+        <Success: charge, attempt 1>
+    """
+    current = running_step.get()
+    if not isinstance(current, CurrentStep):
+        raise LookupError("current_step() is known only inside the code of a step")
+    return current.info
+
+
+def step_info() -> Effect[object, Never, StepInfo]:
+    """Yield the `StepInfo` of the current step. Outside steps it ends in a LookupError.
+
+    A step outside a durable run has one as well, with a random run id.
+    """
+
+    def look(scope: Scope) -> Effect[object, Never, StepInfo]:
+        info = info_of(scope)
+        if info is not None:
+            return nodes.Pure(info)
+        return nodes.Die(
+            LookupError("step_info() is known only inside a step: wrap this effect in one")
+        )
+
+    return nodes.Suspend(look, ("step_info",))
+
+
+def info_of(scope: Scope) -> StepInfo | None:
+    """Return the info of the current step; None between steps."""
+    return scope.step.info if isinstance(scope.step, CurrentStep) else None
+
+
+def run_context() -> Effect[object, Never, Mapping[str, object]]:
+    """Yield the `context` with which the run was started: tenant, user, trace ids.
+
+    It is saved with the run, so a resume has it as well. It is the same in steps and between them, also
+    in executors, and cannot be changed. Outside a run it is empty.
+
+    Example:
+        >>> from effectflow import run_context
+        >>> run_context().map(dict).run_sync(None)
+        <Success: {}>
+    """
+    return nodes.Suspend(lambda scope: nodes.Pure(scope.context), ("run_context",))
+
+
+def started_version() -> Effect[object, Never, str | None]:
+    """Yield the version of the workflow with which the run was started; None outside runs.
+
+    Code with a new step branches on it, so that runs of the earlier version can continue.
+
+    Example:
+        >>> from effectflow import started_version
+        >>> started_version().run_sync(None)
+        <Success: None>
+    """
+    return nodes.Suspend(lambda scope: nodes.Pure(scope.flow.started_version), ("started_version",))
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """A possible request to stop runs in progress. Its sender sets `reason`."""
+
+    reason: str = "cancelled"
+
+
+stop_request: ContextVar[StopRequest | None] = ContextVar("stop_request", default=None)
+"""The request that covers the runs of this context, or None."""
+
+
+def interruption_reason() -> str:
+    """Return the reason for the `Interrupted` entries of this context: a signal, or "cancelled"."""
+    request = stop_request.get()
+    return "cancelled" if request is None else request.reason

@@ -40,7 +40,7 @@ from effectflow.checkpoint.plan import ResumePlan, plan_resume
 from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.run import Around, Run
-from effectflow.checkpoint.run_info import interruption_reason
+from effectflow.checkpoint.step import interruption_reason
 from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary
 from effectflow.checkpoint.values import (
     KnownTypes,

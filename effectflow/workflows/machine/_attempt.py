@@ -16,8 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, Never, TypeAlias
 
 from effectflow.checkpoint.flow import DurableFlow
-from effectflow.checkpoint.run_info import StepInfo, info_of
-from effectflow.checkpoint.step import StepDefinition, durable
+from effectflow.checkpoint.step import StepDefinition, StepInfo, durable, info_of
 from effectflow.checkpoint.values import digest_of
 from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.nodes import AndThen, AnyEffect, Die, Fail, Perform, Pure, Suspend
