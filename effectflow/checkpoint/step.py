@@ -220,7 +220,7 @@ class Step(Generic[P, Env, E, A]):
             function.__qualname__,
         )
         parameters = inspect.signature(function).parameters
-        self._parameters = tuple(parameters)
+        self.parameters = tuple(parameters)
         self._gathers = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
 
     @property
@@ -239,7 +239,7 @@ class Step(Generic[P, Env, E, A]):
             signature = inspect.signature(self.function)
             bound = signature.bind_partial(*args, **kwargs).arguments
         else:
-            bound = dict(zip(self._parameters, args, strict=False))
+            bound = dict(zip(self.parameters, args, strict=False))
         return arguments_of(self.name, bound)
 
 
