@@ -11,7 +11,7 @@ On disk, an entry is JSON or CBOR, distinguished by the first byte: see `docs/fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -339,10 +339,14 @@ _SCHEMAS: Mapping[str, Schema[Entry]] = {
     name: schema_of(kind, tag=name) for name, kind in _KINDS.items()
 }
 
+_WRITERS: Mapping[type[Entry], Callable[[Any], dict[str, Tree]]] = {
+    kind: _SCHEMAS[name].write for name, kind in _KINDS.items()
+}
+
 
 def write_entry(entry: Entry) -> dict[str, Tree]:
     """Return an entry as plain data."""
-    return schema_of(entry.__class__).write(entry)
+    return _WRITERS[entry.__class__](entry)
 
 
 def read_entry(tree: Mapping[str, Any]) -> Entry:
@@ -352,7 +356,7 @@ def read_entry(tree: Mapping[str, Any]) -> Entry:
 
 def encode_entry(entry: Entry, format: Format = "json") -> bytes:
     """Return an entry as bytes."""
-    tree = write_entry(entry)
+    tree = _WRITERS[entry.__class__](entry)
     return encode_json(tree) if format == "json" else encode_cbor(tree)
 
 
