@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from binascii import hexlify
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -121,7 +122,7 @@ class Seal:
     def _trailer(self, payload: bytes, digest: bytes) -> bytes:
         """Return what follows a payload. A digest has one form, without other case or blanks."""
         if payload[:1] == b"{":
-            return b"\n%b:%b" % (_PLAIN if self.key is None else _KEYED, digest.hex().encode())
+            return (b"\nsha256:" if self.key is None else b"\nhmac:") + hexlify(digest)
         return digest + (b"S" if self.key is None else b"H")
 
     def _digest(self, payload: bytes, previous: bytes) -> bytes:

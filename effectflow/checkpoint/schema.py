@@ -85,7 +85,9 @@ def _write_function(
             required.append(f"{name!r}: {written}")
         else:
             scope[f"default_{name}"] = one.default
-            optional.append(f"    if {part} != default_{name}: tree[{name!r}] = {written}\n")
+            # The `!=` of a dataclass is slow.
+            differs = "is not" if one.default is None else "!="
+            optional.append(f"    if {part} {differs} default_{name}: tree[{name!r}] = {written}\n")
     source = "def write(value):\n    tree = {" + ", ".join(required) + "}\n"
     exec(source + "".join(optional) + "    return tree\n", scope)
     return scope["write"]

@@ -103,14 +103,14 @@ def is_plain(value: Any) -> bool:
     """
     if value.__class__ not in _CONTAINERS:
         return False
-    # Nearly all values are one of these two: flat, or the few arguments of a step.
-    if _is_flat(value):
-        return True
-    if (
-        value.__class__ is dict
-        and len(value) <= _FEW
-        and all(part.__class__ in SCALARS or _is_flat(part) for part in value.values())
-    ):
+    # Nearly all values are one of these two: the few arguments of a step, or flat.
+    if value.__class__ is dict and len(value) <= _FEW:
+        for part in value.values():
+            if part.__class__ not in SCALARS and not _is_flat(part):
+                break
+        else:
+            return True
+    elif _is_flat(value):
         return True
     # What is referenced twice counts twice: a few lists that contain each other make an endless tree.
     items, level = 0, [value]
