@@ -10,7 +10,7 @@ The entries of the first three groups follow the rules of replay: see `docs/dura
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar, dataclass_transform
 
 from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import Tree, render_arguments
@@ -41,10 +41,22 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Ranges of sequence numbers: pairs of the first and the last."""
 
 
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True)
+def _frozen(cls: type[T]) -> type[T]:
+    """Make a class a dataclass that is frozen for type checkers only.
+
+    Each step creates several entries, and `frozen=True` makes `__init__` four times as slow.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
 # The run itself.
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Started:
     """The run exists. Always the first entry.
 
@@ -70,7 +82,7 @@ class Started:
     structure: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Resumed:
     """A process continues the run: this comes before the first entry that it adds.
 
@@ -91,7 +103,7 @@ class Resumed:
     reopened: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class ErrorRecord:
     """An error as the journal stores it.
 
@@ -118,7 +130,7 @@ class ErrorRecord:
         return self.traceback is not None
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Finished:
     """The run ended: completed with an output, failed with an error, or cancelled."""
 
@@ -128,7 +140,7 @@ class Finished:
     error: ErrorRecord | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class CancelRequested:
     """The run is being cancelled: its finalizers may execute steps, and then it is `cancelled`."""
 
@@ -139,7 +151,7 @@ class CancelRequested:
 # Steps, child runs and waits: what a flow executes. They begin with the failures that they settle.
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Arguments:
     """The arguments of a step: a digest to compare, and the beginning of their JSON to show."""
 
@@ -152,7 +164,7 @@ class Arguments:
         return render_arguments(self.preview)
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class SourceEnd:
     """How the source of a finalizer ended, recorded when the finalizer begins its first step.
 
@@ -171,7 +183,7 @@ class SourceEnd:
     reached: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class BeforeStep:
     """An attempt of a step is about to begin. `attempt` counts from 1.
 
@@ -193,7 +205,7 @@ class BeforeStep:
     source_ends: tuple[SourceEnd, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Completed:
     """A step succeeded. `duration` is in seconds; `settles` are failures inside the step."""
 
@@ -204,7 +216,7 @@ class Completed:
     settles: Ranges = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Failed:
     """An attempt of a step failed.
 
@@ -221,7 +233,7 @@ class Failed:
     retry_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Interrupted:
     """The run was told to stop. `step` was cut off if it was `in_progress`."""
 
@@ -231,7 +243,7 @@ class Interrupted:
     at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class ChildStarted:
     """A run within this run is about to start or to be resumed. Other fields are as in `BeforeStep`.
 
@@ -251,7 +263,7 @@ class ChildStarted:
     source_ends: tuple[SourceEnd, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class ChildEnded:
     """A run within this run ended: `completed` with an output, or `failed` with an error."""
 
@@ -262,7 +274,7 @@ class ChildEnded:
     error: ErrorRecord | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Waiting:
     """A flow waits until a time, in seconds since the epoch."""
 
@@ -276,7 +288,7 @@ class Waiting:
 # The decisions of operators.
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Decided:
     """A value was computed once, or an operator decided: a winner, an expired timeout, a first failure.
 
@@ -293,7 +305,7 @@ class Decided:
     settles: Ranges = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class BranchesEnded:
     """All branches that an operator cancelled have ended, and their finalizers have executed steps."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar
 
 import anyio
 
@@ -576,13 +576,13 @@ class Run:
         """Wait within a flow."""
         await scope.clock.sleep(seconds)
 
-    def encode(self, value: object, path: str, types: KnownTypes) -> Tree:
+    def encode(self, value: Any, path: str, types: KnownTypes) -> Tree:
         """Return a value in its saved form. Halt the run if it cannot be saved.
 
         Plain data is returned unchanged and written immediately, unless an observer could keep it.
         """
         if not self._observers and plain_json(value) is not None:
-            return cast("Tree", value)
+            return value
         try:
             return to_tree(value, path=f"{path}: $", types=types)
         except NotSerializable as error:
