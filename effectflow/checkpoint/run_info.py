@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import urandom
 from typing import Any, Never
-from urllib.parse import quote
 
 from effectflow.effects import Effect
 from effectflow.effects.nodes import Die, Pure, Suspend
@@ -41,6 +40,8 @@ class StepInfo:
 
     @property
     def idempotency_key(self) -> str:
+        from urllib.parse import quote
+
         return f"{quote(self.run_id, safe='')}:{self.step}"
 
 

@@ -1,7 +1,6 @@
 """The value model: what can be saved, as which plain data, and in which bytes."""
 
 from effectflow.checkpoint.values.classes import KnownTypes
-from effectflow.checkpoint.values.codec import from_tree, plain_json, to_tree
 from effectflow.checkpoint.values.encodings import (
     are_same,
     decode_cbor,
@@ -25,6 +24,7 @@ from effectflow.checkpoint.values.limits import (
     MalformedValue,
     Tree,
 )
+from effectflow.checkpoint.values.plain import from_tree, plain_json, to_tree
 
 __all__ = [
     "MAX_COMPACT_BYTES",

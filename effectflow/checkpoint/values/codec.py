@@ -7,7 +7,6 @@ table at the end of this module has one entry for each tag.
 
 from __future__ import annotations
 
-import math
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping, Sized
@@ -18,11 +17,10 @@ from enum import Enum, Flag
 from fractions import Fraction
 from functools import partial
 from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import orjson
 from returns.maybe import Nothing, Some
 from returns.result import Failure, Success
 
@@ -45,66 +43,25 @@ from effectflow.checkpoint.values.limits import (
     MalformedValue,
     Tree,
     check_hashes,
-    is_plain,
     segment_of,
 )
+from effectflow.checkpoint.values.plain import is_scalar, sorted_json
 
 
-def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
-    """Return the tree of a value.
-
-    Raises NotSerializable, with the path of the part, for what could not be read back exactly.
-    """
-    if _is_scalar(value):
-        return cast("Tree", value)
-    data = plain_json(value)
-    if data is not None:
-        return orjson.loads(data)
+def encode(value: object, path: str, types: KnownTypes) -> Tree:
+    """Return the tree of a value that is not plain data. Raises NotSerializable as `to_tree`."""
     try:
         return _encode(value, _Walk(types), MAX_DEPTH)
     except Fault as found:
         raise NotSerializable(path + found.path, found.reason) from None
 
 
-def from_tree(tree: Tree, *, path: str = "$", types: KnownTypes) -> Any:
-    """Return the value of a tree: the inverse of `to_tree`. For plain data this may be the tree itself.
-
-    Raises MalformedValue, with the path of the part, for a tree that does not hold a value, and for a
-    class that is not declared.
-    """
-    if tree.__class__ in SCALARS or plain_json(tree) is not None:
-        return tree
+def decode(tree: Tree, path: str, types: KnownTypes) -> Any:
+    """Return the value of a tree that is not plain data. Raises MalformedValue as `from_tree`."""
     try:
         return _decode(tree, _Walk(types), MAX_DEPTH)
     except Fault as found:
         raise MalformedValue(path + found.path, found.reason) from None
-
-
-def sorted_json(tree: Tree) -> bytes:
-    """Return the JSON of a tree, with the keys of every object in order."""
-    return orjson.dumps(tree, option=orjson.OPT_SORT_KEYS)
-
-
-_DOLLAR = ord("$")
-
-
-def plain_json(value: object, option: int = 0) -> bytes | None:
-    """Return the JSON of a list or dict that is a tree and within the limits, or None if unsure.
-
-    orjson alone also accepts subclasses, enums and dates, and writes null for NaN.
-    """
-    if not is_plain(value):
-        return None
-    try:
-        data = orjson.dumps(value, option=option)
-    except TypeError:
-        return None
-    # `in` finds an integer quickly, and is slow for bytes: it first tries them as an integer.
-    if _DOLLAR in data and data.find(b'"$') >= 0:
-        return None
-    if data.find(b"null") >= 0 and orjson.loads(data) != value:
-        return None
-    return data
 
 
 class _Walk:
@@ -144,7 +101,7 @@ class _Kind:
 
 
 def _encode(value: Any, walk: _Walk, depth: int) -> Any:
-    if _is_scalar(value):
+    if is_scalar(value):
         return value
     if depth == 0:
         raise Fault(f"it is nested more than {MAX_DEPTH} levels deep, or contains itself")
@@ -181,18 +138,6 @@ def _decode(tree: Any, walk: _Walk, depth: int) -> Any:
         raise
     except Exception as error:
         raise Fault(f"it is not a valid {tag[1:]}: {error}") from None
-
-
-def _is_scalar(value: Any) -> bool:
-    """Return whether a value is surely its own tree: not for other text, long integers, NaN or lists."""
-    cls = value.__class__
-    return (
-        (cls is str and value.isascii())
-        or (cls is int and -(2**63) <= value < 2**64)
-        or value is None
-        or cls is bool
-        or (cls is float and math.isfinite(value))
-    )
 
 
 def _has_plain_keys(mapping: Mapping[Any, Any]) -> bool:

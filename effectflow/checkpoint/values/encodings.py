@@ -15,7 +15,6 @@ import orjson
 
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.classes import KnownTypes, is_record, record_of
-from effectflow.checkpoint.values.codec import plain_json, sorted_json, to_tree
 from effectflow.checkpoint.values.limits import (
     MAX_COMPACT_BYTES,
     MAX_ENTRY_LEVELS,
@@ -23,6 +22,7 @@ from effectflow.checkpoint.values.limits import (
     MalformedValue,
     Tree,
 )
+from effectflow.checkpoint.values.plain import plain_json, sorted_json, to_tree
 
 
 def encode_json(tree: Tree) -> bytes:
