@@ -154,7 +154,7 @@ class JournalWriter:
         """Save the entries of a halted run, unless the store is the reason for the halt."""
         if self._buffer and not isinstance(self.halted, LeaseLost | SaveFailed | StoreUnavailable):
             with anyio.move_on_after(5, shield=True), suppress(Exception, Halt):
-                await self._save_batch(self.summary.status)
+                await self._save_batch(self.summary.status, required=True)
 
     async def release(self) -> None:
         """Release the lease if it is still ours. Only log errors, because the lease expires by itself."""
