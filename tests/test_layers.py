@@ -103,6 +103,7 @@ def test_shapes_that_a_program_does_not_use_are_not_imported() -> None:
 
     for shape in ("graph", "machine", "mapreduce", "iterative"):
         assert f"effectflow.workflows.{shape}" not in imported
+    assert "effectflow.checkpoint.values.codec" not in imported
 
 
 @pytest.mark.parametrize("package", [effectflow, effectflow.workflows])

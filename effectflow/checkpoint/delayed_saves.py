@@ -78,13 +78,17 @@ class _Watch:
         self._woken: anyio.Event | None = None
 
     def add(self, journal: Delayed) -> None:
+        due = journal.due or 0.0
         journal.is_watched = True
         self._journals[id(journal)] = journal
         if not self._is_running:
             self._is_running = True
+            self._wakes_at = due
             spawn_background(self._look_after)
-        elif journal.due is not None and journal.due < self._wakes_at and self._woken is not None:
-            self._woken.set()
+        elif due < self._wakes_at:
+            self._wakes_at = due
+            if self._woken is not None:
+                self._woken.set()
 
     async def _look_after(self) -> None:
         try:
@@ -99,17 +103,20 @@ class _Watch:
                     if is_due or journal.due is None or journal.is_released:
                         journal.is_watched = False
                         del self._journals[id(journal)]
+                dues = [each.due for each in self._journals.values() if each.due is not None]
+                self._wakes_at = min(dues, default=now)
         finally:
             self._is_running = False
 
     async def _rest(self) -> None:
-        """Wait until the first journal is due."""
-        dues = [each.due for each in self._journals.values() if each.due is not None]
-        now = time.monotonic()
-        self._wakes_at = min(dues, default=now)
-        if self._wakes_at > now:
+        """Wait until the first journal is due.
+
+        A save of that journal does not end the rest: most journals are saved often, and each of their
+        saves would cost two wake-ups.
+        """
+        while (left := self._wakes_at - time.monotonic()) > 0:
             self._woken = anyio.Event()
-            with anyio.move_on_after(self._wakes_at - now):
+            with anyio.move_on_after(left):
                 await self._woken.wait()
             self._woken = None
 

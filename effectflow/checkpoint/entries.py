@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar, dataclass_transform
 
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
 from effectflow.checkpoint.schema import Schema, schema_of
@@ -31,10 +31,22 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Ranges of sequence numbers: pairs of the first and the last."""
 
 
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True)
+def _frozen(cls: type[T]) -> type[T]:
+    """Make a class a dataclass that is frozen for type checkers only.
+
+    Each step creates several entries, and `frozen=True` makes `__init__` four times as slow.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
 # The run itself.
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Started:
     """The run exists. Always the first entry.
 
@@ -60,7 +72,7 @@ class Started:
     structure: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Resumed:
     """A process continues the run: this comes before the first entry that it adds.
 
@@ -81,7 +93,7 @@ class Resumed:
     reopened: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class ErrorRecord:
     """An error as the journal stores it.
 
@@ -108,7 +120,7 @@ class ErrorRecord:
         return self.traceback is not None
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Finished:
     """The run ended: completed with an output, failed with an error, or cancelled."""
 
@@ -118,7 +130,7 @@ class Finished:
     error: ErrorRecord | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class CancelRequested:
     """The run is being cancelled: its finalizers may execute steps, and then it is `cancelled`."""
 
@@ -129,7 +141,7 @@ class CancelRequested:
 # Steps, child runs and waits: what a flow executes. They begin with the failures that they settle.
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Arguments:
     """The arguments of a step: a digest to compare, and the beginning of their JSON to show."""
 
@@ -142,7 +154,7 @@ class Arguments:
         return render_arguments(self.preview)
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class SourceEnd:
     """How the source of a finalizer ended, recorded when the finalizer begins its first step.
 
@@ -161,7 +173,7 @@ class SourceEnd:
     reached: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class BeforeStep:
     """An attempt of a step is about to begin. `attempt` counts from 1.
 
@@ -183,7 +195,7 @@ class BeforeStep:
     source_ends: tuple[SourceEnd, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Completed:
     """A step succeeded. `duration` is in seconds; `settles` are failures inside the step."""
 
@@ -194,7 +206,7 @@ class Completed:
     settles: Ranges = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Failed:
     """An attempt of a step failed.
 
@@ -211,7 +223,7 @@ class Failed:
     retry_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Interrupted:
     """The run was told to stop. `step` was cut off if it was `in_progress`."""
 
@@ -221,7 +233,7 @@ class Interrupted:
     at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class ChildStarted:
     """A run within this run is about to start or to be resumed. Other fields are as in `BeforeStep`.
 
@@ -241,7 +253,7 @@ class ChildStarted:
     source_ends: tuple[SourceEnd, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class ChildEnded:
     """A run within this run ended: `completed` with an output, or `failed` with an error."""
 
@@ -252,7 +264,7 @@ class ChildEnded:
     error: ErrorRecord | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Waiting:
     """A flow waits until a time, in seconds since the epoch."""
 
@@ -266,7 +278,7 @@ class Waiting:
 # The decisions of operators.
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class Decided:
     """A value was computed once, or an operator decided: a winner, an expired timeout, a first failure.
 
@@ -283,7 +295,7 @@ class Decided:
     settles: Ranges = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_frozen
 class BranchesEnded:
     """All branches that an operator cancelled have ended, and their finalizers have executed steps."""
 

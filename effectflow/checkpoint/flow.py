@@ -116,8 +116,8 @@ class DurableFlow:
 
     # The three operations.
 
-    async def execute(self, step: Step, env: Any, scope: Scope) -> Any:
-        return await self.run.execute(self, step, env, scope)
+    def execute(self, step: Step, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
+        return self.run.execute(self, step, env, scope)
 
     async def decide(
         self,

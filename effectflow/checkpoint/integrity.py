@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import os
 import re
+from binascii import hexlify
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -195,7 +196,7 @@ class Seal:
     def _trailer(self, payload: bytes, digest: bytes) -> bytes:
         """Return what follows a payload. A digest has one form, without other case or blanks."""
         if payload[:1] == b"{":
-            return b"\n%b:%b" % (_PLAIN if self.key is None else _KEYED, digest.hex().encode())
+            return (b"\nsha256:" if self.key is None else b"\nhmac:") + hexlify(digest)
         return digest + (b"S" if self.key is None else b"H")
 
     def _digest(self, payload: bytes, previous: bytes) -> bytes:

@@ -154,7 +154,7 @@ class JournalWriter:
         """Save the entries of a halted run, unless the store is the reason for the halt."""
         if self._buffer and not isinstance(self.halted, LeaseLost | SaveFailed | StoreUnavailable):
             with anyio.move_on_after(5, shield=True), suppress(Exception, Halt):
-                await self._append(release=False)
+                await self._save_batch(self.summary.status, required=True)
 
     async def release(self) -> None:
         """Release the lease if it is still ours. Only log errors, because the lease expires by itself."""
@@ -227,7 +227,29 @@ class JournalWriter:
             if status is not self.summary.status:
                 self.summary = replace(self.summary, status=status)
                 self._is_summary_due = True
-            await self._append(release=release)
+            batch, self._buffer = self._buffer, []
+            self.due = None
+            try:
+                await self.checkpoints.store.append(
+                    self.lease,
+                    batch,
+                    after=self._durable,
+                    summary=self.summary if self._is_summary_due else None,
+                    release=release,
+                )
+            except LeaseLost:
+                raise
+            except BaseException:
+                # It may have taken effect.
+                self._unsure = batch
+                self._linger_from_now()
+                raise
+            self._durable += len(batch)
+            self.completed_since_save = 0
+            self._is_summary_due = False
+            self.is_released = self.is_released or release
+            if self._observers:
+                tell(self._observers, CheckpointSaved(self.run_id, self._durable))
         except Exception as raised:
             error = self._save_failed(raised)
             may_warn = self.checkpoints.on_save_error == "warn" and not required
@@ -246,31 +268,6 @@ class JournalWriter:
         if isinstance(raised, CheckpointError):
             return raised
         return SaveFailed(self.run_id, f"the store raised {raised!r}")
-
-    async def _append(self, *, release: bool) -> None:
-        batch, self._buffer = self._buffer, []
-        self.due = None
-        try:
-            await self.checkpoints.store.append(
-                self.lease,
-                batch,
-                after=self._durable,
-                summary=self.summary if self._is_summary_due else None,
-                release=release,
-            )
-        except LeaseLost:
-            raise
-        except BaseException:
-            # It may have taken effect.
-            self._unsure = batch
-            self._linger_from_now()
-            raise
-        self._durable += len(batch)
-        self.completed_since_save = 0
-        self._is_summary_due = False
-        self.is_released = self.is_released or release
-        if self._observers:
-            tell(self._observers, CheckpointSaved(self.run_id, self._durable))
 
     async def _find_out(self) -> None:
         """Find out whether an append that failed or was cancelled took effect, and continue from there.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar
 
 import anyio
 
@@ -164,7 +164,8 @@ class Run:
             if outcome is not _PENDING:
                 return outcome
         await flow.check(scope, path)
-        self._check_known(definition, path, recorded)
+        if recorded is not None:
+            self._check_known(definition, path, recorded)
         return await self._attempt_all(flow, step, path, arguments, recorded, env, scope)
 
     def _replayed(self, definition: Any, path: str, recorded: RecordedStep, scope: Scope) -> Any:
@@ -197,13 +198,28 @@ class Run:
     def replayed_failure(self, path: str, error: object) -> None:
         """Note that a recorded failure was replayed."""
 
-    def _check_known(self, definition: Any, path: str, recorded: RecordedStep | None) -> None:
+    def _check_known(self, definition: Any, path: str, recorded: RecordedStep) -> None:
         """Halt if the outcome of an at-most-once step is unknown."""
-        is_unknown = recorded is not None and recorded.ended is None
-        if is_unknown and definition.at_most_once and not self.force:
+        if recorded.ended is None and definition.at_most_once and not self.force:
             raise self.writer.halt(OutcomeUnknown(self.run_id, path))
 
-    async def _attempt_all(
+    def _attempt_all(
+        self,
+        flow: DurableFlow,
+        step: Step,
+        path: str,
+        arguments: Arguments | None,
+        recorded: RecordedStep | None,
+        env: Any,
+        scope: Scope,
+    ) -> Coroutine[Any, Any, Any]:
+        """Attempt a step, as often as its own retry policy allows."""
+        if step.definition.retry is not None:
+            return self._attempt_until_settled(flow, step, path, arguments, recorded, env, scope)
+        number = recorded.attempts + 1 if recorded else 1
+        return self._attempt(flow, step, path, number, arguments, env, scope)
+
+    async def _attempt_until_settled(
         self,
         flow: DurableFlow,
         step: Step,
@@ -213,14 +229,9 @@ class Run:
         env: Any,
         scope: Scope,
     ) -> Any:
-        """Attempt a step, as often as its own retry policy allows."""
+        """Attempt a step until it succeeds or its retry policy gives up."""
         definition = step.definition
         number = recorded.attempts if recorded else 0
-        if definition.retry is None:
-            outcome = await self._attempt(flow, step, path, number + 1, arguments, env, scope)
-            if outcome.__class__ is Failure:
-                await self._record_failure(flow, definition, path, outcome.error)
-            return outcome
         spent = recorded.spent if recorded else 0
         if recorded is not None and recorded.retry_at is not None:
             await self._wait_for_retry(flow, path, recorded.retry_at, scope)
@@ -258,7 +269,7 @@ class Run:
         env: Any,
         scope: Scope,
     ) -> Any:
-        """Attempt a step once. Record its begin, and its end unless it fails."""
+        """Attempt a step once. Record its begin and its end, but leave failures to its retry policy."""
         definition, writer = step.definition, self.writer
         began = self.clock.monotonic()
         before = BeforeStep(
@@ -276,7 +287,12 @@ class Run:
             await self._tell_around()
         writer.add(before)
         if definition.at_most_once or self._policy.is_due(writer.completed_since_save):
-            await self._save_before(path, required=definition.at_most_once)
+            try:
+                await writer.save(required=definition.at_most_once)
+            except BaseException:
+                # A cancellation here cuts off the step, although it never ran.
+                self._cut_off[path] = None
+                raise
         current = CurrentStep(self.run_id, path, number, step.make_info)
         inside = scope.inside_step(body := flow.body_of(path), current)
         token = running_step.set(current)
@@ -302,16 +318,9 @@ class Run:
             self.last_completed = path
             duration = self.clock.monotonic() - began
             writer.add(Completed(path, output, duration, self.now(), settles))
+        elif definition.retry is None:
+            await self._record_failure(flow, definition, path, outcome.error)
         return outcome
-
-    async def _save_before(self, path: str, *, required: bool) -> None:
-        """Make the begin of a step durable before the step runs."""
-        try:
-            await self.writer.save(required=required)
-        except BaseException:
-            # A cancellation here cuts off the step, although it never ran.
-            self._cut_off[path] = None
-            raise
 
     async def _limited(self, step: Step, seconds: float, env: Any, inside: Scope) -> Any:
         with self.clock.move_on_after(seconds) as limit:
@@ -566,13 +575,13 @@ class Run:
         """Wait within a flow."""
         await scope.clock.sleep(seconds)
 
-    def encode(self, value: object, path: str, types: KnownTypes) -> Tree:
+    def encode(self, value: Any, path: str, types: KnownTypes) -> Tree:
         """Return a value in its saved form. Halt the run if it cannot be saved.
 
         Plain data is returned unchanged and written immediately, unless an observer could keep it.
         """
         if not self._observers and plain_json(value) is not None:
-            return cast("Tree", value)
+            return value
         try:
             return to_tree(value, path=f"{path}: $", types=types)
         except NotSerializable as error:

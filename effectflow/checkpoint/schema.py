@@ -84,7 +84,9 @@ def _write_function(
             required.append(f"{name!r}: {written}")
         else:
             scope[f"default_{name}"] = one.default
-            optional += f"    if value.{name} != default_{name}: tree[{name!r}] = {written}\n"
+            # The `!=` of a dataclass is slow.
+            differs = "is not" if one.default is None else "!="
+            optional += f"    if value.{name} {differs} default_{name}: tree[{name!r}] = {written}\n"
     source = "def write(value):\n    tree = {" + ", ".join(required) + "}\n"
     exec(source + optional + "    return tree\n", scope)
     return scope["write"]

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial, update_wrapper
 from os import urandom
 from typing import Any, Generic, Never, ParamSpec, Protocol, TypeGuard, TypeVar, overload
-from urllib.parse import quote
 
 from effectflow.checkpoint.values import KnownTypes, encode_arguments
 from effectflow.effects import Effect, RetryExhausted, RetryPolicy, TimedOut, do, nodes, suspend
@@ -51,6 +50,9 @@ class StepInfo:
 
     @property
     def idempotency_key(self) -> str:
+        # Imported late: most programs never ask for it.
+        from urllib.parse import quote
+
         return f"{quote(self.run_id, safe='')}:{self.step}"
 
 

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
-from random import random as take_random
 from typing import Any, Never, TypeVar, overload
 from uuid import UUID, uuid4
 
@@ -208,7 +207,13 @@ def now() -> Effect[object, Never, datetime]:
 
 def random() -> Effect[object, Never, float]:
     """Yield a random number x with 0.0 <= x < 1.0. Recorded like `now`."""
-    return _observed("random", lambda _: take_random())
+    return _observed("random", _draw)
+
+
+def _draw(_scope: Scope) -> float:
+    from random import random
+
+    return random()
 
 
 def uuid() -> Effect[object, Never, UUID]:

@@ -13,15 +13,14 @@ the child of a parallel operator, a key. It does not depend on scheduling.
 
 from __future__ import annotations
 
-from urllib.parse import unquote
+import re
 
 __all__ = ["StepPath", "child_path", "escaped", "flow_of", "step_path"]
 
-_ESCAPES = str.maketrans(
-    {"%": "%25", "[": "%5B", "]": "%5D", "\n": "%0A"}
-    # Lone surrogates, which file names may contain and no encoding can represent.
-    | {chr(code): f"%{code:X}" for code in range(0xD800, 0xE000)}
-)
+_ESCAPES = str.maketrans({"%": "%25", "[": "%5B", "]": "%5D", "\n": "%0A"})
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+"""Lone ones, which file names may contain and no encoding can represent."""
 
 
 def step_path(flow: str, name: str, occurrence: int) -> str:
@@ -47,7 +46,8 @@ def child_path(operator: str, key: object) -> str:
 
 def escaped(key: object) -> str:
     """Return a key as it is written in paths: text that every encoding can represent."""
-    return str(key).translate(_ESCAPES)
+    text = str(key).translate(_ESCAPES)
+    return text if text.isascii() else _SURROGATES.sub(lambda found: f"%{ord(found[0]):X}", text)
 
 
 def flow_of(path: str) -> str:
@@ -101,6 +101,9 @@ class StepPath(str):
     @property
     def key(self) -> str | None:
         """The key of the last segment, or None."""
+        # Few programs need it, and it takes long to import.
+        from urllib.parse import unquote
+
         return unquote(self[self.rfind("[") + 1 : -1]) if self.endswith("]") else None
 
     @property

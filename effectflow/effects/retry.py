@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, islice
-from random import Random
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from effectflow.effects import nodes
 from effectflow.effects.clock import Duration, in_seconds
@@ -20,6 +19,10 @@ from effectflow.effects.errors import RetryExhausted
 from effectflow.effects.events import run_listener
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.scope import Scope
+
+if TYPE_CHECKING:
+    # Imported when a delay is drawn, as many programs never retry.
+    from random import Random
 
 __all__ = ["FailedAttempt", "RetryPolicy", "check_bounded", "retry"]
 
@@ -139,6 +142,8 @@ class RetryPolicy:
 
     def delays(self) -> Iterator[float]:
         """Yield the delays with their jitter, until retries are exhausted."""
+        from random import Random
+
         chance = Random(self.seed)
         attempts = count() if self.max_retries is None else range(self.max_retries)
         delay = self.base
@@ -163,6 +168,8 @@ class RetryPolicy:
         delay = self.delay_for_attempt(attempt)
         if delay is None or self.seed is not None:
             return delay
+        from random import Random
+
         return self._jittered(delay, self.base, Random())
 
     def _plain_delay(self, attempt: int) -> float:

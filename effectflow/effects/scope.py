@@ -149,7 +149,7 @@ class Flow(Protocol):
     @property
     def started_version(self) -> str | None: ...
 
-    async def execute(self, step: Step, env: Any, scope: Scope) -> Any:
+    def execute(self, step: Step, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
         """Execute a step, or return its recorded outcome: its value or a `Failed`."""
         ...
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
@@ -261,9 +261,11 @@ class SqliteStore(ReentrantStore, CheckpointStore):
 
         await self._submit(run_id, delete)
 
-    async def _submit(self, run_id: str, perform: Callable[[sqlite3.Connection], A]) -> A:
+    def _submit(
+        self, run_id: str, perform: Callable[[sqlite3.Connection], A]
+    ) -> Coroutine[Any, Any, A]:
         self._check_open()
-        return await self._writer.submit(run_id, perform)
+        return self._writer.submit(run_id, perform)
 
     async def _read(self, read: Callable[[sqlite3.Connection], A]) -> A:
         def perform() -> A:

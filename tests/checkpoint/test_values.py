@@ -251,7 +251,8 @@ LIMIT = 1000
 
 @pytest.fixture
 def few_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "MAX_ITEMS", LIMIT)
+    for module in (codec, plain):
+        monkeypatch.setattr(module, "MAX_ITEMS", LIMIT)
 
 
 @pytest.mark.usefixtures("few_items")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,6 +11,7 @@ from time import monotonic, time
 from typing import Any, Never
 
 import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -433,3 +435,47 @@ async def test_a_store_that_stays_away_is_asked_no_more_often_than_entries_are_d
 def test_a_policy_that_means_nothing_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="every_"):
         CheckpointPolicy(**options)
+
+
+class SlowStore(MemoryStore):
+    """Lets other tasks run during each append, as a store that does I/O does."""
+
+    async def append(
+        self,
+        lease: Lease,
+        bodies: Sequence[bytes],
+        *,
+        after: int,
+        summary: RunSummary | None = None,
+        release: bool = False,
+    ) -> None:
+        await anyio.lowlevel.checkpoint()
+        await super().append(lease, bodies, after=after, summary=summary, release=release)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_steps_that_are_saved_soon_share_one_task_for_delayed_saves(
+    anyio_backend: str,
+) -> None:
+    started: list[Any] = []
+
+    @workflow
+    def wf(count: int) -> Do[App, str, int]:
+        for number in range(count):
+            yield from with_checkpointing("step", pure(number))
+        return count
+
+    def note(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        started.append(work)
+        return asyncio.Task(work, loop=loop, **options)
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(note)
+    try:
+        # A task rests 0.05 seconds, so on a slow machine there are several.
+        result = await wf.start(200).run(App(Checkpoints(SlowStore())))
+    finally:
+        loop.set_task_factory(None)
+
+    assert result == Success(200)
+    assert len(started) < 100

@@ -1,16 +1,6 @@
 """The value model: what can be saved, as which plain data, and in which bytes."""
 
 from effectflow.checkpoint.values.classes import KnownTypes, safe_repr
-from effectflow.checkpoint.values.codec import (
-    MAX_DEPTH,
-    MAX_INT_BITS,
-    MAX_ITEMS,
-    MalformedValue,
-    Tree,
-    from_tree,
-    plain_json,
-    to_tree,
-)
 from effectflow.checkpoint.values.encodings import (
     MAX_COMPACT_BYTES,
     MAX_PARTS,
@@ -25,6 +15,16 @@ from effectflow.checkpoint.values.encodings import (
     encode_compact,
     encode_json,
     render_arguments,
+)
+from effectflow.checkpoint.values.plain import (
+    MAX_DEPTH,
+    MAX_INT_BITS,
+    MAX_ITEMS,
+    MalformedValue,
+    Tree,
+    from_tree,
+    plain_json,
+    to_tree,
 )
 
 __all__ = [

@@ -7,8 +7,6 @@ table at the end of this module has one entry for each tag.
 
 from __future__ import annotations
 
-import gc
-import math
 import sys
 from base64 import b64decode, b64encode
 from collections import Counter
@@ -20,11 +18,10 @@ from enum import Enum, Flag
 from fractions import Fraction
 from functools import partial
 from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
-from typing import Any, TypeAlias, TypeGuard, Union
+from typing import Any, TypeAlias
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import orjson
 from returns.maybe import Nothing, Some
 from returns.result import Failure, Success
 
@@ -40,35 +37,19 @@ from effectflow.checkpoint.values.classes import (
     safe_repr,
     take_apart,
 )
-
-Tree: TypeAlias = Union[bool, int, float, str, "list[Tree]", "dict[str, Tree]", None]
-"""Plain data, as JSON has it: the form in which every value is saved."""
-
-MAX_DEPTH = 64
-"""The number of levels that a value may be nested."""
-
-MAX_ITEMS = 1_000_000
-"""The number of items that all lists, tuples, sets, dicts and objects of one value may have together."""
-
-MAX_INT_BITS = 131_072
-"""The size of an integer. Reducing a fraction of two such integers takes quadratic time."""
+from effectflow.checkpoint.values.plain import (
+    MAX_DEPTH,
+    MAX_INT_BITS,
+    MAX_ITEMS,
+    SCALARS,
+    MalformedValue,
+    Tree,
+    is_scalar,
+    sorted_json,
+)
 
 MAX_SAME_HASH = 100
 """The number of set items or dict keys that may share a hash: each is compared with those before it."""
-
-
-class MalformedValue(ValueError):
-    """Stored data does not hold a value that can be read back.
-
-    Attributes:
-        path: the part of the data that is wrong, such as `$.items[3]`.
-        reason: what is wrong with it.
-    """
-
-    def __init__(self, path: str, reason: str) -> None:
-        self.path = path
-        self.reason = reason
-        super().__init__(f"{path}: {reason}")
 
 
 class _Fault(Exception):
@@ -89,16 +70,8 @@ def _check_hashes(parts: Collection[Any]) -> None:
         raise _Fault(f"more than {MAX_SAME_HASH} of its items have the same hash")
 
 
-def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
-    """Return the tree of a value.
-
-    Raises NotSerializable, with the path of the part, for what could not be read back exactly.
-    """
-    if _is_scalar(value):
-        return value
-    data = plain_json(value)
-    if data is not None:
-        return orjson.loads(data)
+def encode(value: object, path: str, types: KnownTypes) -> Tree:
+    """Return the tree of a value that is not plain data. Raises NotSerializable as `to_tree`."""
     walk = _Walk(types)
     try:
         return _encode(value, walk)
@@ -106,92 +79,13 @@ def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
         raise NotSerializable(path + walk.position(), str(fault)) from None
 
 
-def from_tree(tree: Tree, *, path: str = "$", types: KnownTypes) -> Any:
-    """Return the value of a tree: the inverse of `to_tree`. For plain data this may be the tree itself.
-
-    Raises MalformedValue, with the path of the part, for a tree that does not hold a value, and for a
-    class that is not declared.
-    """
-    if tree.__class__ in _SCALARS or plain_json(tree) is not None:
-        return tree
+def decode(tree: Tree, path: str, types: KnownTypes) -> Any:
+    """Return the value of a tree that is not plain data. Raises MalformedValue as `from_tree`."""
     walk = _Walk(types)
     try:
         return _decode(tree, walk)
     except _Fault as fault:
         raise MalformedValue(path + walk.position(), str(fault)) from None
-
-
-def sorted_json(tree: Tree) -> bytes:
-    """Return the JSON of a tree, with the keys of every object in order."""
-    return orjson.dumps(tree, option=orjson.OPT_SORT_KEYS)
-
-
-def plain_json(value: object, option: int = 0) -> bytes | None:
-    """Return the JSON of a list or dict that is a tree and within the limits, or None if unsure.
-
-    orjson alone also accepts subclasses, enums and dates, and writes null for NaN.
-    """
-    if not _is_plain(value):
-        return None
-    try:
-        data = orjson.dumps(value, option=option)
-    except TypeError:
-        return None
-    # A single byte is found three times as fast.
-    if b"$" in data and b'"$' in data:
-        return None
-    if b"null" in data and orjson.loads(data) != value:
-        return None
-    return data
-
-
-_SCALARS = frozenset({str, int, float, bool, type(None)})
-"""The classes of the leaves of a tree."""
-
-_CONTAINERS = frozenset({list, dict})
-_PLAIN = _SCALARS | _CONTAINERS
-_FEW = 4
-
-
-def _is_flat(value: Any) -> bool:
-    """Return whether a value is a list or dict of JSON scalars, and not too long."""
-    if value.__class__ not in _CONTAINERS or len(value) * _FEW >= MAX_ITEMS:
-        return False
-    parts = value if value.__class__ is list else value.values()
-    return _SCALARS.issuperset(map(type, parts))
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether a list or dict consists of JSON types and is within the limits, or False if unsure.
-
-    Keys and numbers are not looked into. A loop over all parts in Python would take many times as long
-    as encoding them.
-    """
-    if value.__class__ not in _CONTAINERS:
-        return False
-    # Nearly all values are one of these two: flat, or the few arguments of a step.
-    if _is_flat(value):
-        return True
-    if (
-        value.__class__ is dict
-        and len(value) <= _FEW
-        and all(part.__class__ in _SCALARS or _is_flat(part) for part in value.values())
-    ):
-        return True
-    # What is referenced twice counts twice: a few lists that contain each other make an endless tree.
-    items, level = 0, [value]
-    for _ in range(MAX_DEPTH):
-        items += sum(map(len, level))
-        if items > MAX_ITEMS:
-            return False
-        parts = gc.get_referents(*level)
-        kinds = set(map(type, parts))
-        if not kinds <= _PLAIN:
-            return False
-        if kinds.isdisjoint(_CONTAINERS):
-            return True
-        level = [part for part in parts if part.__class__ in _CONTAINERS]
-    return False
 
 
 class _Walk:
@@ -252,7 +146,7 @@ class _Kind:
 
 
 def _encode(value: Any, walk: _Walk) -> Any:
-    if _is_scalar(value):
+    if is_scalar(value):
         return value
     if len(walk.path) >= MAX_DEPTH:
         raise _Fault(f"it is nested more than {MAX_DEPTH} levels deep, or contains itself")
@@ -269,7 +163,7 @@ def _encode(value: Any, walk: _Walk) -> Any:
 
 def _decode(tree: Any, walk: _Walk) -> Any:
     cls = tree.__class__
-    if cls in _SCALARS:
+    if cls in SCALARS:
         return tree
     if len(walk.path) >= MAX_DEPTH:
         raise _Fault(f"it is nested more than {MAX_DEPTH} levels deep")
@@ -289,18 +183,6 @@ def _decode(tree: Any, walk: _Walk) -> Any:
         raise
     except Exception as error:
         raise _Fault(f"it is not a valid {tag[1:]}: {error}") from None
-
-
-def _is_scalar(value: Any) -> TypeGuard[bool | int | float | str | None]:
-    """Return whether a value is surely its own tree: not for other text, long integers, NaN or lists."""
-    cls = value.__class__
-    return (
-        (cls is str and value.isascii())
-        or (cls is int and -(2**63) <= value < 2**64)
-        or value is None
-        or cls is bool
-        or (cls is float and math.isfinite(value))
-    )
 
 
 def _has_plain_keys(mapping: Mapping[Any, Any]) -> bool:

@@ -16,7 +16,7 @@ import orjson
 
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.classes import KnownTypes, is_record, record_of
-from effectflow.checkpoint.values.codec import (
+from effectflow.checkpoint.values.plain import (
     MalformedValue,
     Tree,
     plain_json,

@@ -1,0 +1,157 @@
+"""Plain JSON data, which is its own tree. All other values go through the codec.
+
+Most programs save only plain data, so the codec is imported with the first other value: it needs the
+dates, numbers, paths and time zones of the standard library.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from typing import Any, TypeAlias, TypeGuard, Union
+
+import orjson
+
+from effectflow.checkpoint.values.classes import KnownTypes
+
+Tree: TypeAlias = Union[bool, int, float, str, "list[Tree]", "dict[str, Tree]", None]
+"""Plain data, as JSON has it: the form in which every value is saved."""
+
+MAX_DEPTH = 64
+"""The number of levels that a value may be nested."""
+
+MAX_ITEMS = 1_000_000
+"""The number of items that all lists, tuples, sets, dicts and objects of one value may have together."""
+
+MAX_INT_BITS = 131_072
+"""The size of an integer. Reducing a fraction of two such integers takes quadratic time."""
+
+
+class MalformedValue(ValueError):
+    """Stored data does not hold a value that can be read back.
+
+    Attributes:
+        path: the part of the data that is wrong, such as `$.items[3]`.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path}: {reason}")
+
+
+def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
+    """Return the tree of a value.
+
+    Raises NotSerializable, with the path of the part, for what could not be read back exactly.
+    """
+    if is_scalar(value):
+        return value
+    data = plain_json(value)
+    if data is not None:
+        return orjson.loads(data)
+    from effectflow.checkpoint.values.codec import encode
+
+    return encode(value, path, types)
+
+
+def from_tree(tree: Tree, *, path: str = "$", types: KnownTypes) -> Any:
+    """Return the value of a tree: the inverse of `to_tree`. For plain data this may be the tree itself.
+
+    Raises MalformedValue, with the path of the part, for a tree that does not hold a value, and for a
+    class that is not declared.
+    """
+    if tree.__class__ in SCALARS or plain_json(tree) is not None:
+        return tree
+    from effectflow.checkpoint.values.codec import decode
+
+    return decode(tree, path, types)
+
+
+def sorted_json(tree: Tree) -> bytes:
+    """Return the JSON of a tree, with the keys of every object in order."""
+    return orjson.dumps(tree, option=orjson.OPT_SORT_KEYS)
+
+
+_DOLLAR = ord("$")
+
+
+def plain_json(value: object, option: int = 0) -> bytes | None:
+    """Return the JSON of a list or dict that is a tree and within the limits, or None if unsure.
+
+    orjson alone also accepts subclasses, enums and dates, and writes null for NaN.
+    """
+    if not _is_plain(value):
+        return None
+    try:
+        data = orjson.dumps(value, option=option)
+    except TypeError:
+        return None
+    # `in` finds an integer quickly, and is slow for bytes: it first tries them as an integer.
+    if _DOLLAR in data and data.find(b'"$') >= 0:
+        return None
+    if data.find(b"null") >= 0 and orjson.loads(data) != value:
+        return None
+    return data
+
+
+SCALARS = frozenset({str, int, float, bool, type(None)})
+"""The classes of the leaves of a tree."""
+
+_CONTAINERS = frozenset({list, dict})
+_PLAIN = SCALARS | _CONTAINERS
+_FEW = 4
+
+
+def _is_flat(value: Any) -> bool:
+    """Return whether a value is a list or dict of JSON scalars, and not too long."""
+    if value.__class__ not in _CONTAINERS or len(value) * _FEW >= MAX_ITEMS:
+        return False
+    parts = value if value.__class__ is list else value.values()
+    return SCALARS.issuperset(map(type, parts))
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a list or dict consists of JSON types and is within the limits, or False if unsure.
+
+    Keys and numbers are not looked into. A loop over all parts in Python would take many times as long
+    as encoding them.
+    """
+    if value.__class__ not in _CONTAINERS:
+        return False
+    # Nearly all values are one of these two: the few arguments of a step, or flat.
+    if value.__class__ is dict and len(value) <= _FEW:
+        for part in value.values():
+            if part.__class__ not in SCALARS and not _is_flat(part):
+                break
+        else:
+            return True
+    elif _is_flat(value):
+        return True
+    # What is referenced twice counts twice: a few lists that contain each other make an endless tree.
+    items, level = 0, [value]
+    for _ in range(MAX_DEPTH):
+        items += sum(map(len, level))
+        if items > MAX_ITEMS:
+            return False
+        parts = gc.get_referents(*level)
+        kinds = set(map(type, parts))
+        if not kinds <= _PLAIN:
+            return False
+        if kinds.isdisjoint(_CONTAINERS):
+            return True
+        level = [part for part in parts if part.__class__ in _CONTAINERS]
+    return False
+
+
+def is_scalar(value: Any) -> TypeGuard[bool | int | float | str | None]:
+    """Return whether a value is surely its own tree: not for other text, long integers, NaN or lists."""
+    cls = value.__class__
+    return (
+        (cls is str and value.isascii())
+        or (cls is int and -(2**63) <= value < 2**64)
+        or value is None
+        or cls is bool
+        or (cls is float and math.isfinite(value))
+    )
