@@ -45,6 +45,7 @@ from effectflow.checkpoint.values import (
     encode_json,
     encodings,
     from_tree,
+    plain,
     to_tree,
 )
 
