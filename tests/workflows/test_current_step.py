@@ -22,6 +22,7 @@ from effectflow import (
 )
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on, note
+from tests.workflows.journals import in_turn, made_of
 
 pytestmark = pytest.mark.anyio
 
@@ -88,10 +89,11 @@ async def test_current_step_is_known_anywhere_in_the_code_of_a_step(store: Memor
 
 
 async def test_between_steps_no_step_is_current(store: MemoryStore) -> None:
-    @workflow
-    def made(_: None) -> Do[App, Any, str]:
-        yield from note("charge").checkpointed("charge")
-        return (yield from from_fn(lambda _: current_step().step))
+    made = made_of(
+        lambda: in_turn(
+            note("charge").checkpointed("charge"), from_fn(lambda _: current_step().step)
+        )
+    )
 
     with pytest.raises(LookupError):
         await made.start(None).run(app_on(store))

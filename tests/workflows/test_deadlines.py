@@ -19,8 +19,10 @@ from tests.workflows.journals import (
     clock_at,
     cut,
     hang,
+    in_turn,
     journal,
     late,
+    made_of,
     next_life,
     resume,
     start,
@@ -102,9 +104,7 @@ async def test_a_crash_keeps_the_deadline(store: MemoryStore, made: AnyWorkflow)
     assert clock.monotonic() == pytest.approx(2 * DAY)
 
 
-@workflow
-def failing(_: object) -> Do[App, Any, str]:
-    return (yield from hang("approve").timeout(60))
+failing = made_of(lambda: hang("approve").timeout(60), "failing")
 
 
 async def test_a_run_that_failed_by_its_deadline_gets_a_new_one(store: MemoryStore) -> None:
@@ -166,9 +166,7 @@ async def test_a_deadline_does_not_cut_the_replay_of_its_own_branch(store: Memor
 
 
 async def test_the_shorter_of_two_deadlines_strikes(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, str]:
-        return (yield from hang("work").timeout(100).timeout(200).map_err(str))
+    made = made_of(lambda: hang("work").timeout(100).timeout(200).map_err(str))
 
     app = app_on(store)
     await interrupted_after(made, app, at=0, seconds=50, is_new=True)
@@ -177,10 +175,7 @@ async def test_the_shorter_of_two_deadlines_strikes(store: MemoryStore) -> None:
 
 
 async def test_a_sleep_waits_for_the_remaining_time(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, str]:
-        yield from sleep(100)
-        return (yield from act("after"))
+    made = made_of(lambda: in_turn(sleep(100), act("after")))
 
     app = app_on(store)
     await interrupted_after(made, app, at=0, seconds=30, is_new=True)
@@ -192,10 +187,7 @@ async def test_a_sleep_waits_for_the_remaining_time(store: MemoryStore) -> None:
 
 
 async def test_a_clock_that_went_back_makes_no_wait_longer(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, str]:
-        yield from sleep(100)
-        return (yield from hang("work").timeout(50).fallback("late"))
+    made = made_of(lambda: in_turn(sleep(100), hang("work").timeout(50).fallback("late")))
 
     app = app_on(store)
     await interrupted_after(made, app, at=10_000, seconds=30, is_new=True)
@@ -209,9 +201,7 @@ async def test_a_timeout_inside_a_step_is_not_durable(store: MemoryStore) -> Non
     def fetch() -> AnyEffect:
         return note("fetch").and_then(lambda _: sleep(100)).timeout(60).map_err(str)
 
-    @workflow
-    def made(_: object) -> Do[App, Any, str]:
-        return (yield from fetch())
+    made = made_of(lambda: fetch())
 
     app = app_on(store)
     await interrupted_after(made, app, at=0, seconds=50, is_new=True)

@@ -32,6 +32,7 @@ from effectflow import (
 from effectflow.checkpoint import RunStatus
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
+from tests.workflows.journals import made_of
 from tests.workflows.reservations import (
     AnyEffect,
     AnyWorkflow,
@@ -121,11 +122,7 @@ def opened_by_none() -> AnyEffect:
 
 
 def ending(effect: AnyEffect) -> AnyWorkflow:
-    @workflow
-    def ending(_: str) -> Do[App, Any, Any]:
-        return (yield from effect)
-
-    return ending
+    return made_of(lambda: effect, "ending")
 
 
 def handling(effect: AnyEffect) -> AnyWorkflow:

@@ -33,6 +33,7 @@ from effectflow.checkpoint import NotSerializable, RunInfo, RunStatus, read_chec
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, World, app_on, last
+from tests.workflows.journals import made_of
 
 pytestmark = pytest.mark.anyio
 
@@ -133,9 +134,7 @@ async def test_what_timed_out_stays_timed_out(store: MemoryStore) -> None:
 
 
 async def test_a_timeout_that_ended_the_run_is_tried_again(store: MemoryStore) -> None:
-    @workflow
-    def made(_: None) -> Do[App, Any, str]:
-        return (yield from slow().timeout(5))
+    made = made_of(lambda: slow().timeout(5))
 
     app = app_on(store, failing=["last"])
     ended: Any = await TestClock().run(made.start(None, run_id="r"), app)
@@ -262,9 +261,7 @@ async def test_an_error_that_a_resume_could_not_rebuild_must_not_be_handled(
     def step_that_fails() -> Effect[App, Exception, str]:
         return with_checkpointing("failing", failing(None), error=Holding | ValidationError)
 
-    @workflow
-    def passing_on(_: None) -> Do[App, Any, str]:
-        return (yield from step_that_fails())
+    passing_on = made_of(lambda: step_that_fails())
 
     @workflow
     def handling(_: None) -> Do[App, Any, str]:
@@ -280,9 +277,7 @@ async def test_an_error_that_a_resume_could_not_rebuild_must_not_be_handled(
 
 
 async def test_a_run_within_a_run_keeps_its_id(store: MemoryStore) -> None:
-    @workflow
-    def inner(_: None) -> Do[App, Any, str]:
-        return (yield from note("inner"))
+    inner = made_of(lambda: note("inner"))
 
     @workflow
     def outer(_: None) -> Do[App, Any, str]:
@@ -357,9 +352,7 @@ class Mute(Exception):
 async def test_an_error_that_cannot_be_made_text_is_recorded() -> None:
     mute: Effect[object, Mute, int] = fail(Mute(7))
 
-    @workflow
-    def say(_: int) -> Do[App, Mute, int]:
-        return (yield from mute.checkpointed("say", error=Mute))
+    say = made_of(lambda: mute.checkpointed("say", error=Mute))
 
     async with MemoryStore() as store:
         ended = await say.start(1, run_id="r").run(app_on(store, failing=["last"]))

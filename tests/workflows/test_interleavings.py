@@ -38,6 +38,7 @@ from tests.workflows.journals import (
     hang,
     journal,
     late,
+    made_of,
     next_life,
     resume,
     start,
@@ -476,9 +477,7 @@ async def test_a_stop_during_a_release_leaves_the_next_release_to_the_resume(
     releasing = act("release-1", 5).and_then(lambda _: act("release-2"))
     used = hang("use").on_exit(releasing).timeout(10)
 
-    @workflow
-    def made(_: object) -> Do[Any, Any, Any]:
-        return (yield from used.recover(TimedOut, lambda _: act("handle")))
+    made = made_of(lambda: used.recover(TimedOut, lambda _: act("handle")))
 
     app, clock = app_on(store), clock_at()
     async with anyio.create_task_group() as tasks:

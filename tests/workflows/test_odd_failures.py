@@ -12,6 +12,7 @@ from effectflow import Checkpoints, Do, Effect, fail, step, with_checkpointing, 
 from effectflow.checkpoint import BeforeStep, Failed, Finished, RunStatus, Started, read_entries
 from effectflow.stores import MemoryStore
 from tests.apps import App
+from tests.workflows.journals import made_of
 
 pytestmark = pytest.mark.anyio
 
@@ -49,9 +50,7 @@ async def test_a_failure_whose_own_code_raises_is_recorded(
 ) -> None:
     error: Any = kind()
 
-    @workflow
-    def failing(_: None) -> Do[App, Any, None]:
-        yield from with_checkpointing("act", fail(error), error=kind)
+    failing = made_of(lambda: with_checkpointing("act", fail(error), error=kind))
 
     ended = await failing.start(None, run_id="r").run(App(Checkpoints(store)))
 
@@ -74,9 +73,7 @@ async def test_a_predicate_that_raises_does_not_keep_the_failure_out_of_the_jour
     def act() -> Effect[App, str, None]:
         return fail("bad")
 
-    @workflow
-    def failing(_: None) -> Do[App, str, None]:
-        yield from act()
+    failing = made_of(lambda: act())
 
     app = App(Checkpoints(store))
     assert await failing.start(None, run_id="r").run(app) == Failure("bad")

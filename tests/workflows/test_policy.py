@@ -36,6 +36,7 @@ from effectflow.checkpoint import (
     StoreUnavailable,
 )
 from effectflow.stores import MemoryStore
+from tests.workflows.journals import in_turn, made_of
 
 pytestmark = pytest.mark.anyio
 
@@ -92,12 +93,10 @@ def four_steps(_: None) -> Do[App, str, int]:
     return total
 
 
-@workflow
-def one_fails(_: None) -> Do[App, str, None]:
-    yield from observe(1)
-    yield from refuse().or_else(lambda _: pure(None))
-    yield from sleep(0)
-    yield from observe(2)
+one_fails = made_of(
+    lambda: in_turn(observe(1), refuse().or_else(lambda _: pure(None)), sleep(0), observe(2)),
+    "one_fails",
+)
 
 
 async def test_by_default_a_step_finds_all_before_it_durable() -> None:
@@ -132,11 +131,7 @@ async def test_on_error_or_not() -> None:
 async def test_every_so_many_seconds() -> None:
     """With few commits by count, time makes durable what has completed."""
 
-    @workflow
-    def pausing(_: None) -> Do[App, str, None]:
-        yield from observe(1)
-        yield from sleep(0.2)
-        yield from observe(2)
+    pausing = made_of(lambda: in_turn(observe(1), sleep(0.2), observe(2)))
 
     async with CountingStore() as store:
         policy = CheckpointPolicy(every_steps=100, every_seconds=0.01)
@@ -155,10 +150,7 @@ async def test_the_lease_is_kept_however_seldom_entries_are_saved() -> None:
             info = await store.info("r")
             held.append(info is not None and info.lease is not None and info.lease.is_held(time()))
 
-    @workflow
-    def long(_: None) -> Do[App, str, None]:
-        yield from observe(1)
-        yield from sleep(1)
+    long = made_of(lambda: in_turn(observe(1), sleep(1)))
 
     async with CountingStore() as store, anyio.create_task_group() as group:
         policy = CheckpointPolicy(every_steps=100, every_seconds=3600)
@@ -283,12 +275,7 @@ def until_durable(entries: int) -> Effect[App, Never, None]:
 async def test_seconds_count_whatever_else_does(every_steps: int | None, on_error: bool) -> None:
     """Neither a step nor an error makes durable what is waited for here; time does."""
 
-    @workflow
-    def waiting(_: None) -> Do[App, str, None]:
-        yield from observe(1)
-        yield from until_durable(3)
-        yield from observe(2)
-        yield from until_durable(5)
+    waiting = made_of(lambda: in_turn(observe(1), until_durable(3), observe(2), until_durable(5)))
 
     async with CountingStore() as store:
         policy = CheckpointPolicy(every_steps, every_seconds=0.01, on_error=on_error)
@@ -297,10 +284,7 @@ async def test_seconds_count_whatever_else_does(every_steps: int | None, on_erro
 
 
 async def test_a_failure_that_is_not_saved_at_once_is_saved_in_time() -> None:
-    @workflow
-    def failing(_: None) -> Do[App, str, None]:
-        yield from refuse().or_else(lambda _: pure(None))
-        yield from until_durable(3)
+    failing = made_of(lambda: in_turn(refuse().or_else(lambda _: pure(None)), until_durable(3)))
 
     async with CountingStore() as store:
         policy = CheckpointPolicy(None, every_seconds=0.01, on_error=False)
@@ -324,12 +308,14 @@ async def test_an_interruption_and_a_step_that_runs_once_are_saved_under_every_p
         began.set()
         await anyio.sleep_forever()
 
-    @workflow
-    def interrupted(_: None) -> Do[App, str, None]:
-        yield from observe(1)
-        yield from with_checkpointing("once", pure(None), at_most_once=True)
-        yield from observe(2)
-        yield from with_checkpointing("wait", from_async(wait))
+    interrupted = made_of(
+        lambda: in_turn(
+            observe(1),
+            with_checkpointing("once", pure(None), at_most_once=True),
+            observe(2),
+            with_checkpointing("wait", from_async(wait)),
+        )
+    )
 
     async with CountingStore() as store:
         policy = CheckpointPolicy(every_steps=None, on_error=False)
@@ -370,10 +356,7 @@ async def test_a_save_that_is_due_and_fails_with_a_warning_is_tried_again(
                 raise SaveFailed("r", "not now")
             await super().append(*args, **options)
 
-    @workflow
-    def waiting(_: None) -> Do[App, str, None]:
-        yield from observe(1)
-        yield from until_durable(3)
+    waiting = made_of(lambda: in_turn(observe(1), until_durable(3)))
 
     async with Forgetful() as store:
         policy = CheckpointPolicy(None, every_seconds=0.01)
@@ -401,11 +384,9 @@ async def test_a_store_that_stays_away_is_asked_no_more_often_than_entries_are_d
                 raise StoreUnavailable("elsewhere", "no route")
             return await super().claim(*args, **options)
 
-    @workflow
-    def long(_: None) -> Do[App, str, None]:
-        yield from observe(1)
-        yield from from_async(lambda _: store.was_asked_often.wait())
-        yield from observe(2)
+    long = made_of(
+        lambda: in_turn(observe(1), from_async(lambda _: store.was_asked_often.wait()), observe(2))
+    )
 
     seconds = 0.01
     async with Away() as store:

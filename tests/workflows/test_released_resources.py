@@ -36,6 +36,7 @@ from tests.workflows.journals import (
     act,
     cut,
     journal,
+    made_of,
     resume,
     start,
 )
@@ -70,9 +71,7 @@ async def test_a_use_that_ended_badly_is_not_repeated_after_the_release(
     """Its end is no step's, so that it would otherwise run again, and might succeed."""
     using = bad()
 
-    @workflow
-    def made(_: object) -> Do[App, Broken, Any]:
-        return (yield from held(using))
+    made = made_of(lambda: held(using))
 
     first = await end_of(start, made, app_on(store, failing=["bad"]))
     lines = await journal(store)
@@ -90,9 +89,7 @@ async def test_before_the_release_began_the_use_is_repeated(
 ) -> None:
     using = bad()
 
-    @workflow
-    def made(_: object) -> Do[App, Broken, Any]:
-        return (yield from held(using))
+    made = made_of(lambda: held(using))
 
     await end_of(start, made, app_on(store, failing=["bad"]))
     shorter = await cut(store, 3)
@@ -145,9 +142,7 @@ async def test_a_use_that_could_succeed_after_the_release_begins_nothing(
 ) -> None:
     using: AnyEffect = fail(Undeclared("closed"))
 
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        return (yield from held(using))
+    made = made_of(lambda: held(using))
 
     await start(made, app_on(store))
     for other in (lambda: act("use again"), lambda: pure("well"), lambda: fail(Undeclared("no"))):
@@ -166,9 +161,7 @@ async def test_several_resources_are_released_last_first_over_the_lives(
         act("open-2"), lambda _: act("close-2")
     )
 
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        return (yield from both.use(lambda *_: die(Crash("bug"))))
+    made = made_of(lambda: both.use(lambda *_: die(Crash("bug"))))
 
     await end_of(start, made, app_on(store))
     lines = await journal(store)
@@ -312,9 +305,7 @@ async def test_a_cancellation_that_nothing_asked_for_is_a_defect(store: MemorySt
         future.cancel()
         await future
 
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        return (yield from held(from_async(stray)))
+    made = made_of(lambda: held(from_async(stray)))
 
     app = app_on(store)
     with pytest.raises(RuntimeError, match="nothing has cancelled it"):

@@ -71,6 +71,7 @@ from effectflow.testing import (
     crash_everywhere,
 )
 from tests.apps import App, World
+from tests.workflows.journals import in_turn, made_of
 
 pytestmark = pytest.mark.anyio
 
@@ -152,10 +153,7 @@ async def test_the_function_of_a_completed_step_is_not_called_again(store: Memor
             raise RuntimeError("there is no token any more")
         return act(name)
 
-    @workflow
-    def prepared(_: None) -> Do[App, OutOfStock, str]:
-        yield from prepare("a")
-        return (yield from act("b"))
+    prepared = made_of(lambda: in_turn(prepare("a"), act("b")))
 
     app = App(Checkpoints(store), World(failing={"b"}))
     await prepared.start(None, run_id="r").run(app)
@@ -174,9 +172,7 @@ async def test_what_the_function_of_a_step_raises_is_a_defect_of_the_step(
     def prepare(name: str) -> Effect[App, OutOfStock, str]:
         return pure(f"{name} {tokens[0]}")
 
-    @workflow
-    def prepared(_: None) -> Do[App, OutOfStock, str]:
-        return (yield from prepare("a"))
+    prepared = made_of(lambda: prepare("a"))
 
     app = App(Checkpoints(store))
     with pytest.raises(IndexError) as raised:
@@ -335,10 +331,7 @@ async def test_interruption_is_recorded_and_the_step_is_run_again(store: MemoryS
     started = anyio.Event()
     app = App(Checkpoints(store))
 
-    @workflow
-    def waiting(_: None) -> Do[App, OutOfStock, str]:
-        yield from act("before")
-        return (yield from with_checkpointing("wait", from_async(wait)))
+    waiting = made_of(lambda: in_turn(act("before"), with_checkpointing("wait", from_async(wait))))
 
     async def wait(app: App) -> str:
         app.world.done.append("wait")
@@ -361,9 +354,7 @@ async def test_interruption_is_recorded_and_the_step_is_run_again(store: MemoryS
 
 
 async def test_a_defect_parks_the_run_with_its_traceback(store: MemoryStore) -> None:
-    @workflow
-    def buggy(_: None) -> Do[App, Never, float]:
-        return (yield from with_checkpointing("divide", from_fn(lambda _: 1 / 0)))
+    buggy = made_of(lambda: with_checkpointing("divide", from_fn(lambda _: 1 / 0)))
 
     app = App(Checkpoints(store))
     with pytest.raises(ZeroDivisionError) as caught:
@@ -488,9 +479,7 @@ async def test_a_completed_step_reached_with_other_arguments_is_refused(
 async def test_an_at_most_once_step_of_unknown_outcome_is_not_run_again_silently(
     store: MemoryStore,
 ) -> None:
-    @workflow
-    def paying(_: None) -> Do[App, OutOfStock, str]:
-        return (yield from with_checkpointing("pay", act("pay"), at_most_once=True))
+    paying = made_of(lambda: with_checkpointing("pay", act("pay"), at_most_once=True))
 
     app = App(Checkpoints(FaultyStore(store, [SaveFails(append=3)])))
     assert isinstance((await paying.start(None, run_id="r").run(app)).failure(), SaveFailed)
@@ -551,9 +540,7 @@ async def test_steps_in_parallel_are_found_again_by_their_keys(store: MemoryStor
 
 
 async def test_two_items_with_one_key_are_refused(store: MemoryStore) -> None:
-    @workflow
-    def twice(_: None) -> Do[App, OutOfStock, list[str]]:
-        return (yield from par_traverse(["a", "a"], act, key=str))
+    twice = made_of(lambda: par_traverse(["a", "a"], act, key=str))
 
     with pytest.raises(ValueError, match="key"):
         await twice.start(None).run(App(Checkpoints(store)))
@@ -564,9 +551,7 @@ async def test_step_info_names_the_run_and_step(store: MemoryStore) -> None:
     def who(_: None) -> Effect[object, Never, list[str]]:
         return step_info().map(lambda info: [info.run_id, info.step, info.idempotency_key])
 
-    @workflow
-    def ask_who(_: None) -> Do[App, Never, list[str]]:
-        return (yield from who(None))
+    ask_who = made_of(lambda: who(None))
 
     result = await ask_who.start(None, run_id="r").run(App(Checkpoints(store)))
 
@@ -582,9 +567,7 @@ async def test_a_step_runs_outside_a_run_as_a_plain_effect() -> None:
 async def test_a_run_that_is_driven_is_busy_and_is_not_touched(store: MemoryStore) -> None:
     started, go_on = anyio.Event(), anyio.Event()
 
-    @workflow
-    def slow(_: None) -> Do[App, Never, str]:
-        return (yield from with_checkpointing("wait", from_async(wait)))
+    slow = made_of(lambda: with_checkpointing("wait", from_async(wait)))
 
     async def wait(_: object) -> str:
         started.set()
@@ -628,11 +611,7 @@ async def test_a_run_of_another_host_is_free_once_its_lease_expired(store: Memor
 async def test_a_run_that_was_taken_over_writes_nothing_more(store: MemoryStore) -> None:
     app = App(Checkpoints(store, lease_seconds=30))
 
-    @workflow
-    def robbed(_: None) -> Do[App, OutOfStock, str]:
-        yield from act("a")
-        yield from from_async(steal)
-        return (yield from act("b"))
+    robbed = made_of(lambda: in_turn(act("a"), from_async(steal), act("b")))
 
     async def steal(_: object) -> None:
         info = await store.info("r")

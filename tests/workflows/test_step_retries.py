@@ -32,7 +32,9 @@ from tests.workflows.journals import (
     AnyEffect,
     clock_at,
     cut,
+    in_turn,
     journal,
+    made_of,
     next_life,
     resume,
     start,
@@ -59,9 +61,7 @@ def pay() -> Effect[App, Broken, Any]:
     return noting_key("pay")
 
 
-@workflow
-def paying(_: object) -> Do[App, Broken, Any]:
-    return (yield from pay())
+paying = made_of(lambda: pay(), "paying")
 
 
 async def test_all_attempts_have_one_path_and_one_idempotency_key(store: MemoryStore) -> None:
@@ -157,9 +157,7 @@ async def test_the_limit_of_elapsed_time_counts_earlier_lives(store: MemoryStore
     def slow() -> Effect[App, Broken, Any]:
         return noting_key("pay")
 
-    @workflow
-    def made(_: object) -> Do[App, Broken, Any]:
-        return (yield from slow())
+    made = made_of(lambda: slow())
 
     app = app_on(store, failing=["pay"])
     await start(made, app)
@@ -177,9 +175,7 @@ def fetch() -> Effect[App, Broken, str]:
     return note("fetch").and_then(work).map(lambda _: "fetched")
 
 
-@workflow
-def fetching(_: object) -> Do[App, Any, str]:
-    return (yield from fetch())
+fetching = made_of(lambda: fetch(), "fetching")
 
 
 async def test_each_attempt_has_the_whole_time(store: MemoryStore) -> None:
@@ -223,9 +219,7 @@ async def test_an_attempt_of_at_most_once_that_timed_out_is_not_retried(
     def transfer() -> Effect[App, Broken, None]:
         return note("transfer").and_then(lambda _: sleep(100))
 
-    @workflow
-    def made(_: object) -> Do[App, Any, None]:
-        return (yield from transfer())
+    made = made_of(lambda: transfer())
 
     app = app_on(store)
     assert isinstance((await start(made, app)).failure(), TimedOut)
@@ -240,9 +234,7 @@ async def test_a_typed_failure_of_at_most_once_is_retried(store: MemoryStore) ->
     def transfer() -> Effect[App, Broken, Any]:
         return noting_key("pay")
 
-    @workflow
-    def made(_: object) -> Do[App, Broken, Any]:
-        return (yield from transfer())
+    made = made_of(lambda: transfer())
 
     assert await start(made, app_on(store, failing=["pay#1"])) == Success(2)
     # An attempt whose outcome is unknown is not.
@@ -256,9 +248,7 @@ async def test_a_failure_that_is_not_retryable_ends_the_attempts(store: MemorySt
     def once() -> Effect[App, Broken, Any]:
         return noting_key("pay")
 
-    @workflow
-    def made(_: object) -> Do[App, Broken, Any]:
-        return (yield from once())
+    made = made_of(lambda: once())
 
     app = app_on(store, failing=["pay"])
     assert isinstance(await start(made, app), Failure)
@@ -281,10 +271,7 @@ async def test_a_handled_step_keeps_its_failure(store: MemoryStore) -> None:
     def after() -> Effect[App, Broken, int]:
         return note("after")
 
-    @workflow
-    def made(_: object) -> Do[App, Broken, int]:
-        yield from pay().result()
-        return (yield from after())
+    made = made_of(lambda: in_turn(pay().result(), after()))
 
     await start(made, app_on(store, failing=["pay"]))
     lines = await journal(store)
@@ -310,9 +297,7 @@ async def test_attempts_outside_a_run_have_one_key_too(store: MemoryStore) -> No
 async def test_branches_retry_side_by_side(store: MemoryStore) -> None:
     from effectflow import par
 
-    @workflow
-    def made(_: object) -> Do[App, Broken | TimedOut, Any]:
-        return (yield from par(pay(), fetch()))
+    made = made_of(lambda: par(pay(), fetch()))
 
     result = await start(made, app_on(store, failing=["pay#1", "pay#2"]))
     assert result == Success((3, "fetched"))
