@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Never
 
 import anyio
 import anyio.lowlevel
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Effect, die, fail, from_async, from_fn, par_traverse, pure
+from effectflow import Do, Effect, die, do, fail, from_async, from_fn, par_traverse, pure
 
 pytestmark = pytest.mark.anyio
 
@@ -105,8 +106,15 @@ async def test_a_defect_of_the_items_is_raised_as_itself() -> None:
         yield 1
         raise RuntimeError("broken source")
 
-    with pytest.raises(RuntimeError, match="broken source"):
-        await par_traverse(items(), pure, limit=2).run(None)
+    @do
+    def catching() -> Do[object, Never, str]:
+        try:
+            yield from par_traverse(items(), pure, limit=2)
+        except RuntimeError as error:
+            return f"caught {error}"
+        return "not caught"
+
+    assert await catching().run(None) == Success("caught broken source")
 
 
 class Numbers:

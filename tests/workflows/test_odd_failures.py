@@ -9,7 +9,15 @@ import pytest
 from returns.result import Failure
 
 from effectflow import Checkpoints, Do, Effect, fail, step, with_checkpointing, workflow
-from effectflow.checkpoint import BeforeStep, Failed, Finished, RunStatus, Started, read_entries
+from effectflow.checkpoint import (
+    BeforeStep,
+    Failed,
+    Finished,
+    RunStatus,
+    Started,
+    read_checkpoint,
+    read_entries,
+)
 from effectflow.stores import MemoryStore
 from tests.apps import App
 from tests.workflows.journals import made_of
@@ -19,6 +27,13 @@ pytestmark = pytest.mark.anyio
 
 class NoText:
     def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Mute(Exception):
+    """One that fails to say what it is."""
+
+    def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
@@ -44,7 +59,7 @@ class Unset:
     number: int = field(init=False)
 
 
-@pytest.mark.parametrize("kind", [NoText, Incomparable, Unset])
+@pytest.mark.parametrize("kind", [NoText, Mute, Incomparable, Unset])
 async def test_a_failure_whose_own_code_raises_is_recorded(
     store: MemoryStore, kind: type[Any]
 ) -> None:
@@ -60,7 +75,10 @@ async def test_a_failure_whose_own_code_raises_is_recorded(
     assert kinds == [Started, BeforeStep, Failed, Finished]
     info = await store.info("r")
     assert info is not None
+
     assert info.summary.status is RunStatus.FAILED
+    detail = (await read_checkpoint(store, "r")).history[0].detail
+    assert "RuntimeError in Mute.__str__" in detail or kind is not Mute
 
 
 async def test_a_predicate_that_raises_does_not_keep_the_failure_out_of_the_journal(
