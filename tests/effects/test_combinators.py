@@ -32,9 +32,9 @@ from effectflow import (
     traverse,
 )
 from effectflow.checkpoint import CheckpointError, RunBusy
-from effectflow.effects import Exit, TracedError
+from effectflow.effects import TracedError
 from effectflow.effects.observer import EffectObserver
-from tests.effects.reference import kind_of
+from tests.apps import Told
 
 pytestmark = pytest.mark.anyio
 
@@ -153,19 +153,6 @@ async def test_defects_bear_contexts_and_names() -> None:
     assert bug.__notes__ == ["connecting", "in 'load'", "starting"]
 
 
-class Told:
-    """An observer that writes down what it was told."""
-
-    def __init__(self) -> None:
-        self.log: list[str] = []
-
-    def began(self, name: str) -> None:
-        self.log.append(f"{name} began")
-
-    def ended(self, name: str, ended: Exit[Any, Any]) -> None:
-        self.log.append(f"{name} ended: {kind_of(ended)}")
-
-
 async def test_an_observer_is_told_of_named_effects_however_they_end() -> None:
     told = Told()
     observer: EffectObserver = told
@@ -180,14 +167,14 @@ async def test_an_observer_is_told_of_named_effects_however_they_end() -> None:
     assert told.log == [
         "outer began",
         "inner began",
-        "inner ended: success",
+        "inner ended: Success",
         "failing began",
-        "failing ended: failure",
-        "outer ended: failure",
+        "failing ended: Failure",
+        "outer ended: Failure",
         "buggy began",
-        "buggy ended: defect",
+        "buggy ended: Defect",
         "slow began",
-        "slow ended: interruption",
+        "slow ended: Interruption",
     ]
 
 

@@ -33,7 +33,7 @@ def read(name: str) -> Effect[App, None, int]:
 
 @workflow
 def read_all(names: int) -> Do[App, None, list[int]]:
-    sizes = yield from par_traverse([LATIN_1, "tea"], read, key=lambda name: name)
+    sizes = yield from par_traverse([LATIN_1, "n/[x]", "tea"], read, key=lambda name: name)
     if names:
         yield from with_checkpointing("fail", from_fn(lambda _: 1 // 0))
     return sizes
@@ -42,9 +42,13 @@ def read_all(names: int) -> Do[App, None, list[int]]:
 async def test_such_a_key_names_a_flow_like_any_other() -> None:
     async with MemoryStore() as store:
         app = App(Checkpoints(store))
-        assert await read_all.start(0, run_id="r").run_or_raise(app) == [4, 3]
+        assert await read_all.start(0, run_id="r").run_or_raise(app) == [4, 5, 3]
         steps = [done.step for done in (await read_checkpoint(store, "r")).completed_steps]
-        assert sorted(steps) == ["par_traverse[caf%DCE9]/read", "par_traverse[tea]/read"]
+        assert sorted(steps) == [
+            "par_traverse[caf%DCE9]/read",
+            "par_traverse[n/%5Bx%5D]/read",
+            "par_traverse[tea]/read",
+        ]
 
         with pytest.raises(ZeroDivisionError):
             await read_all.start(1, run_id="s").run(app)

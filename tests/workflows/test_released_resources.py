@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -13,21 +12,18 @@ import pytest
 from returns.result import Success
 
 from effectflow import (
-    Checkpoints,
     Do,
     acquiring,
     bracket,
     die,
     fail,
     from_async,
-    from_fn,
     par,
     pure,
     race,
-    step,
     workflow,
 )
-from effectflow.checkpoint import NotSerializable, RunStatus
+from effectflow.checkpoint import NotSerializable
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, Crash, app_on
 from tests.workflows.journals import (
@@ -201,101 +197,6 @@ async def test_a_racer_that_lost_in_the_same_tick_starts_no_step(*, is_resource:
         after = lines[lines.index("D race") :]
         # A resource whose acquisition began before the decision is released.
         assert "loser" not in " ".join(after[1:]) or "B race[1]/loser" in lines[: -len(after)]
-
-
-# Stops at every await.
-
-
-@dataclass
-class Resource:
-    """Something that outlives the processes."""
-
-    is_held: bool = False
-    problems: list[str] = field(default_factory=list[str])
-
-
-def program(resource: Resource) -> AnyWorkflow:
-    async def rest(_: object) -> None:
-        for _ in range(3):
-            await anyio.lowlevel.checkpoint()
-
-    @step
-    def acquire() -> AnyEffect:
-        def take(_: object) -> None:
-            resource.is_held = True
-
-        return from_async(rest).and_then(lambda _: from_fn(take))
-
-    @step
-    def use() -> AnyEffect:
-        def check(_: object) -> None:
-            if not resource.is_held:
-                resource.problems.append("used after the release")
-
-        return (
-            from_fn(check).and_then(lambda _: from_async(rest)).and_then(lambda _: from_fn(check))
-        )
-
-    @step
-    def release() -> AnyEffect:
-        def give(_: object) -> None:
-            resource.is_held = False
-
-        return from_async(rest).and_then(lambda _: from_fn(give))
-
-    @step
-    def beside() -> AnyEffect:
-        return from_async(rest).and_then(lambda _: from_async(rest)).map(lambda _: "beside")
-
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        one: AnyEffect = bracket(acquire(), lambda _: release(), lambda _: use())
-        both = yield from par(one, beside())
-        return repr(both)
-
-    return made
-
-
-WAYS = [("asyncio", "scope"), ("asyncio", "task"), ("trio", "scope")]
-
-
-@pytest.mark.parametrize(("anyio_backend", "way"), WAYS)
-async def test_a_stop_at_any_await_leaves_a_run_that_a_resume_completes(way: str) -> None:
-    for count in range(400):
-        store, resource = MemoryStore(), Resource()
-        made = program(resource)
-        app = App(Checkpoints(store))
-        await stopped_after(count, made, app, way)
-        info = await store.info("r")
-        if info is None:
-            continue
-        assert info.summary.status in (RunStatus.INTERRUPTED, RunStatus.COMPLETED), count
-        assert await resume(made, app) == Success("(None, 'beside')"), count
-        assert resource.problems == [], count
-        assert not resource.is_held, count
-        if info.summary.status is RunStatus.COMPLETED:
-            return
-    raise AssertionError("the run never completed")
-
-
-async def stopped_after(count: int, made: AnyWorkflow, app: App, way: str) -> None:
-    """Start the run and stop it from outside after this many turns of the event loop."""
-
-    async def run() -> None:
-        await made.start(None, run_id="r").run(app)
-
-    if way == "task":
-        task = asyncio.create_task(run())
-        for _ in range(count):
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
-        return
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run)
-        for _ in range(count):
-            await anyio.lowlevel.checkpoint()
-        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

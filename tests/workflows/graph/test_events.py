@@ -26,7 +26,7 @@ from effectflow.checkpoint import (
 from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver
 from effectflow.workflows import Graph
-from tests.apps import App, Broken, app_on, both_backends, note
+from tests.apps import App, Broken, Told, app_on, both_backends, note
 
 pytestmark = pytest.mark.anyio
 
@@ -188,17 +188,6 @@ async def test_observers_see_the_paths_of_branches_and_nested_nodes() -> None:
 
 
 async def test_an_effect_observer_sees_the_nodes_of_a_plain_run() -> None:
-    class Log:
-        def __init__(self) -> None:
-            self.lines: list[str] = []
-
-        def began(self, name: str) -> None:
-            self.lines.append(f"{name} began")
-
-        def ended(self, name: str, ended: object) -> None:
-            self.lines.append(f"{name} ended: {type(ended).__name__}")
-
-    log = Log()
-    await counting().body(1).run(App(Checkpoints(MemoryStore())), observer=log)
-
-    assert log.lines == ["add began", "add ended: Success", "end began", "end ended: Success"]
+    told = Told()
+    await counting().body(1).run(App(Checkpoints(MemoryStore())), observer=told)
+    assert told.log == ["add began", "add ended: Success", "end began", "end ended: Success"]
