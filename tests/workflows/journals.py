@@ -137,6 +137,26 @@ async def stopped(effect: AnyEffect, app: object, *, at: float = 0, seconds: flo
         tasks.cancel_scope.cancel()
 
 
+async def stopped_once(began: anyio.Event, effect: AnyEffect, app: object) -> None:
+    """Run an effect that is stopped from outside once this has happened."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(effect.run, app)
+        with anyio.fail_after(30):
+            await began.wait()
+        tasks.cancel_scope.cancel()
+
+
+def waiting_once(began: anyio.Event) -> AnyEffect:
+    """Return an effect that notes `wait`, never ends in its first life, and ends at once later."""
+
+    async def wait(app: App) -> None:
+        if app.world.note("wait") == 1:
+            began.set()
+            await anyio.sleep_forever()
+
+    return from_async(wait)
+
+
 def next_life(app: App, *, failing: tuple[str, ...] = (), store: MemoryStore | None = None) -> App:
     """Return an app with a new world, on the same store or another one."""
     found = app.checkpoints.store if store is None else store
