@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import anyio
@@ -33,6 +33,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.stores import MemoryStore
+from tests.apps import App
 
 KEY = bytes(range(32))
 SUMMARY = RunSummary("story", "standard", "1", RunStatus.RUNNING, 0.0)
@@ -46,11 +47,6 @@ SEALS = {
     "encrypted": Seal("json", None, SECRETS),
     "signed and encrypted": Seal("cbor", KEY, SECRETS),
 }
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
 
 
 @step

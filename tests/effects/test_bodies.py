@@ -215,6 +215,17 @@ async def test_an_outer_body_catches_what_leaves_an_inner_one() -> None:
     assert await outer().run(None) == Success("outer caught no")
 
 
+async def test_a_body_may_swallow_a_defect() -> None:
+    @do
+    def body() -> Do[object, str, object]:
+        try:
+            return (yield from die(Unknown()))
+        except Unknown:
+            return "survived"
+
+    assert await body().run(None) == Success("survived")
+
+
 @pytest.mark.parametrize("is_caught", [False, True])
 async def test_a_defect_that_crosses_a_body_which_declares_its_class_remains_a_defect(
     is_caught: bool,

@@ -18,7 +18,6 @@ from effectflow import (
     Workflow,
     ask,
     attempt,
-    effect,
     fail,
     par,
     par_traverse,
@@ -45,18 +44,6 @@ from tests.workflows.journals import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-class Refused(Exception):
-    """A failure that the steps declare."""
-
-
-class RefusedTwice(Refused):
-    """One that derives from what they declare."""
-
-
-class ConnectionError(Exception):  # noqa: A001, the name of a built-in one on purpose
-    """A failure with the name of a built-in one."""
 
 
 async def in_two_lives(made: AnyWorkflow, store: MemoryStore) -> tuple[Any, TestClock]:
@@ -88,42 +75,6 @@ async def test_the_child_that_failed_first_is_remembered(store: MemoryStore) -> 
 
     result, _ = await in_two_lives(made, store)
     assert result == Success("after 1.0")
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        FileNotFoundError(2, "No such file or directory", "/nonexistent"),
-        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
-        KeyError("k"),
-        Refused("declared", 7),
-        RefusedTwice("derived"),
-        ConnectionError("no built-in one"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-async def test_a_handled_error_is_the_same_after_a_resume(
-    store: MemoryStore, error: Exception
-) -> None:
-    seen: list[Exception] = []
-
-    @step
-    @effect(errors=(Refused, ConnectionError, Exception))
-    def failing(_: App) -> None:
-        raise error
-
-    @workflow
-    def made(_: None) -> Do[App, Any, None]:
-        seen.append((yield from failing().result()).failure())
-        yield from act("handled")
-        yield from last()
-
-    await in_two_lives(made, store)
-    first, again = seen
-    assert type(again) is type(first)
-    assert (str(again), again.args, vars(again)) == (str(first), first.args, vars(first))
-    if isinstance(first, OSError) and isinstance(again, OSError):
-        assert (again.errno, again.filename) == (first.errno, first.filename)
 
 
 class Undeclared(Exception):
