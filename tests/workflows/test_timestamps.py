@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,17 +11,12 @@ from effectflow import Checkpoints, Do, Effect, fail, now, sleep, step, uuid, wo
 from effectflow.checkpoint import read_checkpoint, read_entries
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
+from tests.apps import App
 from tests.workflows.journals import in_turn, made_of
 
 pytestmark = pytest.mark.anyio
 
 BEGAN = datetime(2000, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
-    is_broken: bool = False
 
 
 @step
