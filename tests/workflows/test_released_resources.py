@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -31,6 +32,7 @@ from tests.workflows.journals import (
     AnyWorkflow,
     act,
     cut,
+    in_turn,
     journal,
     made_of,
     resume,
@@ -119,12 +121,8 @@ class Undeclared(Exception):
 
 
 async def test_a_use_with_an_undeclared_failure_ends_the_same(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        used = act("use").and_then(lambda _: fail(Undeclared("closed")))
-        ended = yield from held(used).result()
-        return [str(ended), (yield from act("use"))]
-
+    used = in_turn(act("use"), fail(Undeclared("closed")))
+    made = made_of(lambda: in_turn(held(used).result(), act("use")))
     expected = await start(made, app_on(store))
     lines = await journal(store)
     for count in range(lines.index("B bracket/release (failure)") + 1, len(lines) + 1):
@@ -156,9 +154,7 @@ async def test_several_resources_are_released_last_first_over_the_lives(
     both = acquiring(act("open-1"), lambda _: act("close-1")).and_(
         act("open-2"), lambda _: act("close-2")
     )
-
     made = made_of(lambda: both.use(lambda *_: die(Crash("bug"))))
-
     await end_of(start, made, app_on(store))
     lines = await journal(store)
     for count, line in enumerate(lines, 1):
@@ -167,8 +163,7 @@ async def test_several_resources_are_released_last_first_over_the_lives(
         closed = [name for name in app.world.done if name.startswith("close")]
         assert closed == sorted(closed, reverse=True), line
         done = " ".join(lines[:count]) + " ".join(app.world.done)
-        assert "close-2" in done, line
-        assert "close-1" in done, line
+        assert all(name in done for name in ("close-1", "close-2")), line
 
 
 # Racers that wake in the same tick.
@@ -181,15 +176,10 @@ async def test_a_racer_that_lost_in_the_same_tick_starts_no_step(*, is_resource:
     for _ in range(20):
         go, store = anyio.Event(), MemoryStore()
         waiting: AnyEffect = from_async(lambda _, go=go: go.wait())
-        loser: AnyEffect = waiting.and_then(lambda _: resource if is_resource else act("loser"))
-
-        @workflow
-        def made(_: object, waiting: AnyEffect = waiting, loser: AnyEffect = loser) -> AnyEffect:
-            return race([waiting, loser])
-
+        loser = waiting.and_then(lambda _: resource if is_resource else act("loser"))
+        made = made_of(partial(race, [waiting, loser]))
         async with anyio.create_task_group() as tasks:
-            app = app_on(store)
-            tasks.start_soon(made.start(None, run_id="r").run, app)
+            tasks.start_soon(made.start(None, run_id="r").run, app_on(store))
             for _ in range(20):
                 await anyio.lowlevel.checkpoint()
             go.set()
@@ -206,9 +196,7 @@ async def test_a_cancellation_that_nothing_asked_for_is_a_defect(store: MemorySt
         future.cancel()
         await future
 
-    made = made_of(lambda: held(from_async(stray)))
-
     app = app_on(store)
     with pytest.raises(RuntimeError, match="nothing has cancelled it"):
-        await start(made, app)
+        await start(made_of(lambda: held(from_async(stray))), app)
     assert app.world.done == ["acquire", "release"]
