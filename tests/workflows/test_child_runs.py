@@ -20,9 +20,12 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
+    CheckpointError,
     ChildEnded,
     ChildStarted,
+    Lease,
     OutcomeUnknown,
+    Record,
     RunBusy,
     RunCancelled,
     RunConflict,
@@ -237,6 +240,48 @@ async def test_a_child_that_another_process_drives_halts(store: MemoryStore) -> 
     assert isinstance((await start(made, app_on(store))).failure(), RunBusy)
     await store.release(elsewhere)
     assert await resume(made, app_on(store)) == Success("refund")
+
+
+class Unreachable(MemoryStore):
+    """Raises what a store of one's own may raise, in one method, for the run "c" only."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self.method = method
+
+    async def claim(self, run_id: str, **options: Any) -> Lease:
+        self.fail("claim", run_id)
+        return await super().claim(run_id, **options)
+
+    async def read(self, run_id: str, **options: Any) -> list[Record]:
+        self.fail("read", run_id)
+        return await super().read(run_id, **options)
+
+    async def append(self, lease: Lease, *args: Any, **options: Any) -> None:
+        self.fail("append", lease.run_id)
+        await super().append(lease, *args, **options)
+
+    def fail(self, called: str, run_id: str) -> None:
+        if (called, run_id) == (self.method, "c"):
+            raise OSError("no route")
+
+
+@pytest.mark.parametrize("method", ["claim", "read", "append"])
+async def test_no_body_handles_what_the_store_of_a_child_raises(method: str) -> None:
+    handled: list[object] = []
+
+    @workflow
+    def made(_: None) -> Do[App, Any, Any]:
+        try:
+            return (yield from refund.call(None, run_id="c"))
+        except Exception as error:
+            handled.append(error)
+            return 0
+
+    result = await start(made, app_on(Unreachable(method)))
+    assert isinstance(result.failure(), CheckpointError)
+    assert "no route" in str(result.failure())
+    assert handled == []
 
 
 async def test_an_unknown_outcome_in_a_child_halts_the_run_around_it(store: MemoryStore) -> None:
