@@ -46,6 +46,7 @@ from effectflow.checkpoint import read_checkpoint
 from effectflow.executors import DaskExecutor, LocalExecutor, ProcessExecutor
 from effectflow.stores import MemoryStore
 from effectflow.workflows import transition_info
+from tests.apps import App
 from tests.executors.conftest import AnyExecutor, interrupted, soon
 from tests.executors.items import Folder, OutOfStock, asleep
 
@@ -263,11 +264,6 @@ async def test_the_action_of_a_machine_may_use_an_executor(
     assert (await order.run_until_final().run_or_raise(None)).current == "ship from packed"
 
 
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
-
-
 @step
 def inner(number: int) -> Effect[object, str, int]:
     return pure(number + 1)
@@ -346,28 +342,8 @@ async def test_an_exception_that_cannot_be_unpickled_is_replaced_by_its_text(
     assert "it cannot be pickled and unpickled" in failed.value.__notes__[0]
 
 
-@elsewhere
-async def test_an_item_that_exits_is_a_defect(executor: AnyExecutor) -> None:
-    with pytest.raises(RuntimeError, match=r"raised SystemExit\(3\)") as raised:
-        await executor.apply(lambda code: from_fn(lambda _: sys.exit(code)), 3).run(None)
-    assert await executor.apply(pure, "still there").run(None) == Success("still there")
-
-    assert "sys.exit(code)" in raised.value.__notes__[0]
-
-
 class Leaving(BaseException):
     """Not an `Exception`."""
-
-
-@elsewhere
-async def test_an_item_that_raises_a_base_exception_is_a_defect(executor: AnyExecutor) -> None:
-    def leave(reason: str, _: object) -> Never:
-        raise Leaving(reason)
-
-    with pytest.raises(RuntimeError, match=r"the item raised Leaving\('enough'\)") as raised:
-        await executor.apply(lambda reason: from_fn(partial(leave, reason)), "enough").run(None)
-
-    assert "in leave\n" in raised.value.__notes__[0]
 
 
 @dataclass(frozen=True)
@@ -398,11 +374,14 @@ async def test_a_frozen_defect_is_raised_as_itself(
 @pytest.mark.parametrize(
     ("leaving", "message"),
     [
+        (SystemExit(3), r"raised SystemExit\(3\)"),
+        (Leaving("enough"), r"the item raised Leaving\('enough'\)"),
         (GeneratorExit("done"), r"the item raised GeneratorExit\('done'\)"),
         (asyncio.CancelledError("done"), "raised CancelledError, though nothing has cancelled it"),
     ],
+    ids=lambda given: type(given).__name__ if isinstance(given, BaseException) else "",
 )
-async def test_an_item_that_cancels_only_itself_is_a_defect(
+async def test_an_item_that_exits_or_cancels_itself_is_a_defect(
     executor: AnyExecutor, leaving: BaseException, message: str
 ) -> None:
     def leave(_: object) -> Never:
@@ -410,8 +389,8 @@ async def test_an_item_that_cancels_only_itself_is_a_defect(
 
     with pytest.raises(RuntimeError, match=message) as raised:
         await executor.apply(lambda _: from_fn(leave), None).run(None)
-
     assert "in leave\n" in raised.value.__notes__[0]
+    assert await executor.apply(pure, "still there").run(None) == Success("still there")
 
 
 @elsewhere
