@@ -92,12 +92,6 @@ def four_steps(_: None) -> Do[App, str, int]:
     return total
 
 
-one_fails = made_of(
-    lambda: in_turn(observe(1), refuse().or_else(lambda _: pure(None)), sleep(0), observe(2)),
-    "one_fails",
-)
-
-
 async def test_by_default_a_step_finds_all_before_it_durable() -> None:
     async with CountingStore() as store:
         app = App(Checkpoints(store))
@@ -107,37 +101,6 @@ async def test_by_default_a_step_finds_all_before_it_durable() -> None:
     assert app.durable == [2, 4, 6, 8]
     # One commit a step: the completion of a step shares that of the next one's beginning.
     assert store.appends == [1, 1, 2, 2, 2, 2]
-
-
-async def test_every_so_many_steps() -> None:
-    async with CountingStore() as store:
-        app = App(Checkpoints(store, policy=CheckpointPolicy(every_steps=2)))
-        await four_steps.start(None).run_or_raise(app)
-
-    assert app.durable == [1, 1, 6, 6]
-    assert store.appends == [1, 5, 4]
-
-
-async def test_on_error_or_not() -> None:
-    for on_error, durable in ((True, [1, 5]), (False, [1, 1])):
-        async with CountingStore() as store:
-            policy = CheckpointPolicy(every_steps=100, on_error=on_error)
-            app = App(Checkpoints(store, policy=policy))
-            await one_fails.start(None).run_or_raise(app)
-            assert app.durable == durable
-
-
-async def test_every_so_many_seconds() -> None:
-    """With few commits by count, time makes durable what has completed."""
-
-    pausing = made_of(lambda: in_turn(observe(1), sleep(0.2), observe(2)))
-
-    async with CountingStore() as store:
-        policy = CheckpointPolicy(every_steps=100, every_seconds=0.01)
-        app = App(Checkpoints(store, policy=policy))
-        await pausing.start(None).run_or_raise(app)
-
-    assert app.durable == [1, 4]
 
 
 async def test_the_lease_is_kept_however_seldom_entries_are_saved() -> None:
