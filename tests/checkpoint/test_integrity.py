@@ -133,12 +133,7 @@ def test_an_entry_that_was_cut_off_is_found(name: str, at: int, data: st.DataObj
 
 def swapped(records: list[Record], _foreign: list[Record], at: int) -> list[Record]:
     one, other = records[at], records[at + 1]
-    return [
-        *records[:at],
-        changed(one, other.body),
-        changed(other, one.body),
-        *records[at + 2 :],
-    ]
+    return [*records[:at], changed(one, other.body), changed(other, one.body), *records[at + 2 :]]
 
 
 def missing(records: list[Record], _foreign: list[Record], at: int) -> list[Record]:
@@ -158,9 +153,7 @@ def foreign(records: list[Record], foreign: list[Record], at: int) -> list[Recor
 @pytest.mark.parametrize("name", SEALS)
 @pytest.mark.parametrize("at", [0, 1, 5, 8])
 def test_entries_swapped_missing_or_foreign_are_found(
-    name: str,
-    at: int,
-    tamper: Callable[[list[Record], list[Record], int], list[Record]],
+    name: str, at: int, tamper: Callable[[list[Record], list[Record], int], list[Record]]
 ) -> None:
     assert_found(tamper(WRITTEN[name], FOREIGN[name], at), SEALS[name], at)
 

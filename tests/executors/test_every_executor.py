@@ -101,9 +101,7 @@ elsewhere = pytest.mark.parametrize("executor", ["processes", "dask"], indirect=
 """For tests of executors whose items run in other processes."""
 
 
-async def test_items_use_the_environment_of_the_executor(
-    executor: AnyExecutor,
-) -> None:
+async def test_items_use_the_environment_of_the_executor(executor: AnyExecutor) -> None:
     prices = par_traverse(["cap", "scarf"] * 5, lambda item: executor.apply(price_of, item))
 
     assert await prices.run(SHOP) == Success([7, 9] * 5)
@@ -132,9 +130,7 @@ ERRORS = [
 ]
 
 
-async def test_failures_keep_their_classes_and_fields(
-    executor: AnyExecutor,
-) -> None:
+async def test_failures_keep_their_classes_and_fields(executor: AnyExecutor) -> None:
     found = (await par_all([executor.apply(fail, e) for e in ERRORS]).run(None)).failure()
 
     for error, expected in zip(found, ERRORS, strict=True):
@@ -163,9 +159,7 @@ def explode(item: str, _: object) -> Never:
 
 
 @elsewhere
-async def test_a_defect_has_the_traceback_of_its_worker_as_a_note(
-    executor: AnyExecutor,
-) -> None:
+async def test_a_defect_has_the_traceback_of_its_worker_as_a_note(executor: AnyExecutor) -> None:
     with pytest.raises(OutOfStock) as raised:
         await executor.apply(lambda item: from_fn(partial(explode, item)), "cap").run(None)
 
@@ -245,9 +239,7 @@ async def test_the_run_context_is_known_where_the_items_run(executor: AnyExecuto
     assert await executor.apply(tenant, "hat").run(None) == Success("hat of None")
 
 
-async def test_the_action_of_a_machine_may_use_an_executor(
-    executor: AnyExecutor,
-) -> None:
+async def test_the_action_of_a_machine_may_use_an_executor(executor: AnyExecutor) -> None:
     def about(state: str) -> Effect[object, Never, str]:
         return transition_info().map(lambda info: f"{info.transition} from {state}")
 
@@ -407,9 +399,7 @@ class ExitsWhenUnpickled:
 
 
 @elsewhere
-async def test_a_class_sent_by_value_comes_back_as_the_same_class(
-    executor: AnyExecutor,
-) -> None:
+async def test_a_class_sent_by_value_comes_back_as_the_same_class(executor: AnyExecutor) -> None:
     class Local:
         def __init__(self, number: int) -> None:
             self.number = number

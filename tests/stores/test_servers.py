@@ -158,9 +158,7 @@ async def _until_waiting(postgres: str, clients: int) -> None:
             await anyio.sleep(0.01)
 
 
-async def test_an_append_that_is_never_answered_may_have_been_saved(
-    proxied: Proxied,
-) -> None:
+async def test_an_append_that_is_never_answered_may_have_been_saved(proxied: Proxied) -> None:
     async with proxied.impatient as store:
         lease = await begun(store, [b"first"])
         proxied.proxy.lose_answer_to(b"the second", meanwhile=proxied.proxy.go_away)
@@ -230,9 +228,7 @@ async def test_the_next_deletion_completes_an_interrupted_one(
     assert left[b"owner"] == b""
 
 
-async def test_a_deletion_that_is_sent_again_keeps_a_new_run(
-    proxied: Proxied,
-) -> None:
+async def test_a_deletion_that_is_sent_again_keeps_a_new_run(proxied: Proxied) -> None:
     async def begin_anew() -> None:
         async with proxied.direct as other:
             await begun(other, [b"new"], release=True)
@@ -457,11 +453,7 @@ async def _write_through_restarts(
     ],
 )
 async def test_opening_warns_of_a_server_that_may_lose_entries(
-    options: list[str],
-    durability: str,
-    said: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    options: list[str], durability: str, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with RedisServer(tmp_path, *options) as server, caplog.at_level(logging.WARNING):
         async with RedisStore(server.url) as store:

@@ -249,9 +249,7 @@ def open_files(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_a_cancelled_scope_closes_the_store_completely(
-    tmp_path: Path,
-) -> None:
+async def test_a_cancelled_scope_closes_the_store_completely(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with anyio.CancelScope() as scope:
         async with SqliteStore(path):

@@ -7,15 +7,7 @@ from typing import Any
 import pytest
 from returns.result import Success
 
-from effectflow import (
-    Do,
-    die,
-    do,
-    par,
-    race,
-    with_checkpointing,
-    workflow,
-)
+from effectflow import Do, die, do, par, race, with_checkpointing, workflow
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, Crash, app_on
 from tests.workflows.journals import (

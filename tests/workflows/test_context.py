@@ -11,16 +11,7 @@ from typing import Any
 import pytest
 from returns.result import Success
 
-from effectflow import (
-    Do,
-    Effect,
-    StateGraph,
-    Workflow,
-    par_traverse,
-    run_context,
-    step,
-    workflow,
-)
+from effectflow import Do, Effect, StateGraph, Workflow, par_traverse, run_context, step, workflow
 from effectflow.checkpoint import NotSerializable, RunConflict, read_checkpoint
 from effectflow.stores import MemoryStore, SqliteStore
 from tests.apps import App, app_on, last

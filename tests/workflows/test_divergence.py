@@ -23,15 +23,7 @@ from effectflow import (
 from effectflow.checkpoint import DefinitionChanged, Resumed, StepInputChanged, read_entries
 from effectflow.stores import MemoryStore
 from tests.apps import App, Crash, app_on, note
-from tests.workflows.journals import (
-    AnyWorkflow,
-    act,
-    in_turn,
-    journal,
-    made_of,
-    resume,
-    start,
-)
+from tests.workflows.journals import AnyWorkflow, act, in_turn, journal, made_of, resume, start
 
 pytestmark = pytest.mark.anyio
 

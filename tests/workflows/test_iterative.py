@@ -259,9 +259,7 @@ def test_the_input_has_the_type_of_a_round() -> None:
     assert clustering.structure_input({"low": 0, "high": 5}) == Centers(0.0, 5.0)
 
 
-async def test_a_convergence_test_that_returns_an_effect_is_a_defect(
-    store: MemoryStore,
-) -> None:
+async def test_a_convergence_test_that_returns_an_effect_is_a_defect(store: MemoryStore) -> None:
     answer: Any = lambda before, after: pure(False)  # noqa: E731
     job = Iterative("halving", lambda x: pure(x / 2), converged=answer, max_rounds=4)
 

@@ -9,17 +9,7 @@ from typing import Any
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    Checkpoints,
-    Do,
-    Effect,
-    Workflow,
-    effect,
-    now,
-    par_traverse,
-    step,
-    workflow,
-)
+from effectflow import Checkpoints, Do, Effect, Workflow, effect, now, par_traverse, step, workflow
 from effectflow.checkpoint import (
     CheckpointError,
     DefinitionChanged,

@@ -27,13 +27,7 @@ from effectflow import (
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import (
-    CheckpointPolicy,
-    Lease,
-    RunSummary,
-    SaveFailed,
-    StoreUnavailable,
-)
+from effectflow.checkpoint import CheckpointPolicy, Lease, RunSummary, SaveFailed, StoreUnavailable
 from effectflow.stores import MemoryStore
 from tests.workflows.journals import in_turn, made_of
 

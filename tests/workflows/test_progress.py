@@ -109,9 +109,7 @@ async def test_the_progress_of_an_iterative_run_is_that_of_its_round(store: Memo
     }
 
 
-async def test_the_last_job_within_another_workflow_is_found(
-    store: MemoryStore,
-) -> None:
+async def test_the_last_job_within_another_workflow_is_found(store: MemoryStore) -> None:
     first, second = spelling(), spelling()
 
     @workflow

@@ -12,18 +12,7 @@ import anyio.lowlevel
 import pytest
 from returns.result import Success
 
-from effectflow import (
-    Do,
-    acquiring,
-    bracket,
-    die,
-    fail,
-    from_async,
-    par,
-    pure,
-    race,
-    workflow,
-)
+from effectflow import Do, acquiring, bracket, die, fail, from_async, par, pure, race, workflow
 from effectflow.checkpoint import NotSerializable
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, Crash, app_on
@@ -148,9 +137,7 @@ async def test_a_use_that_could_succeed_after_the_release_begins_nothing(
         assert app.world.done == []
 
 
-async def test_several_resources_are_released_last_first_over_the_lives(
-    store: MemoryStore,
-) -> None:
+async def test_several_resources_are_released_last_first_over_the_lives(store: MemoryStore) -> None:
     both = acquiring(act("open-1"), lambda _: act("close-1")).and_(
         act("open-2"), lambda _: act("close-2")
     )

@@ -347,9 +347,7 @@ async def test_time_and_chance_between_steps_are_recorded(store: MemoryStore) ->
     assert recorded["uuid"] == {"$uuid": name}
 
 
-async def test_a_completed_step_reached_with_other_arguments_is_refused(
-    store: MemoryStore,
-) -> None:
+async def test_a_completed_step_reached_with_other_arguments_is_refused(store: MemoryStore) -> None:
     names = iter(["first", "second"])
     fickle = made_of(lambda: in_turn(act(next(names)), act("b")))
     result, app = await in_two_lives(fickle, store, "b")
@@ -507,10 +505,7 @@ async def test_the_end_of_a_run_is_tried_again_with_on_save_error_warn(store: Me
     "fault", [SaveFails, partial(SaveFails, is_durable=True), partial(Unavailable, "append")]
 )
 async def test_a_failed_save_leaves_no_gap_in_the_journal_of_a_run_that_goes_on(
-    store: MemoryStore,
-    fault: Callable[[int], Fault],
-    append: int,
-    caplog: pytest.LogCaptureFixture,
+    store: MemoryStore, fault: Callable[[int], Fault], append: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whether the entries became durable all the same is found out before the next ones."""
     faulty = FaultyStore(store, [fault(append)])

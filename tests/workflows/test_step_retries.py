@@ -7,20 +7,8 @@ from typing import Any
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    Effect,
-    RetryPolicy,
-    TimedOut,
-    current_step,
-    from_async,
-    sleep,
-    step,
-)
-from effectflow.checkpoint import (
-    BeforeStep,
-    OutcomeUnknown,
-    read_entries,
-)
+from effectflow import Effect, RetryPolicy, TimedOut, current_step, from_async, sleep, step
+from effectflow.checkpoint import BeforeStep, OutcomeUnknown, read_entries
 from effectflow.checkpoint import Failed as FailedEntry
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
@@ -195,9 +183,7 @@ async def test_a_step_without_a_retry_fails_with_the_timeout(store: MemoryStore)
     assert "hang" not in again.world.done
 
 
-async def test_an_attempt_of_at_most_once_that_timed_out_is_not_retried(
-    store: MemoryStore,
-) -> None:
+async def test_an_attempt_of_at_most_once_that_timed_out_is_not_retried(store: MemoryStore) -> None:
     @step(retry=TWICE_MORE, timeout=5, at_most_once=True)
     def transfer() -> Effect[App, Broken, None]:
         return note("transfer").and_then(lambda _: sleep(100))

@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    Do,
-    Effect,
-    StateGraph,
-    Workflow,
-    pure,
-    step,
-    workflow,
-)
+from effectflow import Do, Effect, StateGraph, Workflow, pure, step, workflow
 from effectflow.stores import MemoryStore
 from effectflow.workflows import Graph
 from tests.apps import App, Broken, app_on, note

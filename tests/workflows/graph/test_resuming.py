@@ -209,9 +209,7 @@ async def test_a_crash_at_every_append_changes_nothing_in_sub_graphs_and_branche
     assert len(points) >= (2 * 25 if policy.every_steps == 1 else 2)
 
 
-async def test_a_plan_names_the_node_of_a_nested_graph_in_progress(
-    store: MemoryStore,
-) -> None:
+async def test_a_plan_names_the_node_of_a_nested_graph_in_progress(store: MemoryStore) -> None:
     app = App(Checkpoints(store))
     await nested().start(Draft(""), run_id="r").run(app)
     entries = await read_entries(store, "r")
@@ -330,9 +328,7 @@ async def test_an_at_most_once_node_is_not_repeated_silently(store: MemoryStore)
 
 
 @both_backends
-async def test_an_interrupted_graph_continues_with_the_interrupted_node(
-    store: MemoryStore,
-) -> None:
+async def test_an_interrupted_graph_continues_with_the_interrupted_node(store: MemoryStore) -> None:
     began = anyio.Event()
     graph = line(first=pure, wait=lambda text: waiting_once(began).map(lambda _: text))
     app = app_on(store)

@@ -200,16 +200,10 @@ OF_UNION: Transition[Any, Any, Any] = Transition("finish", Draft | Review, Publi
             final=None,
         ),
         # As a source, a class does not add states, and does not leave final ones.
-        case(
-            "a class as a source",
-            Transition("quit", Step, Step.D, guard=no),
-            go(Step.B),
-        ),
+        case("a class as a source", Transition("quit", Step, Step.D, guard=no), go(Step.B)),
         # As a target, it adds all of its members.
         case(
-            "a class as a target",
-            go(Step, act),
-            said=(f"state B {NEITHER}", f"state C {NEITHER}"),
+            "a class as a target", go(Step, act), said=(f"state B {NEITHER}", f"state C {NEITHER}")
         ),
         case("one final state", A_TO_D, final=Step.D),
         case("text as a final state", Transition("go", "ab", "cd"), initial="ab", final="cd"),

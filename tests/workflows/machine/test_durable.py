@@ -69,9 +69,7 @@ async def test_a_run_yields_the_same_machine_as_stepping(store: MemoryStore) -> 
     assert run.unwrap().current is Order.SHIPPED
 
 
-async def test_each_attempt_is_a_step_with_the_name_of_its_transition(
-    store: MemoryStore,
-) -> None:
+async def test_each_attempt_is_a_step_with_the_name_of_its_transition(store: MemoryStore) -> None:
     await orders.start(run_id="r").run(app_on(store, busy=1), clock=Timeline())
 
     checkpoint = await read_checkpoint(store, "r")
@@ -165,9 +163,7 @@ def chaotic(seed: int) -> StateMachine[App, str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_a_crash_at_any_entry_changes_nothing_about_any_machine(
-    seed: int,
-) -> None:
+async def test_a_crash_at_any_entry_changes_nothing_about_any_machine(seed: int) -> None:
     await crash_everywhere(chaotic(seed), None, lambda store: app_on(store))
 
 
@@ -332,9 +328,7 @@ class Stopping(Timeline):
 
 
 @both_backends
-async def test_a_run_interrupted_during_a_delay_waits_only_for_the_rest(
-    store: MemoryStore,
-) -> None:
+async def test_a_run_interrupted_during_a_delay_waits_only_for_the_rest(store: MemoryStore) -> None:
     app, clock = app_on(store, busy=1), Stopping()
     with anyio.CancelScope() as clock.scope:
         await orders.start(run_id="r").run(app, clock=clock)
@@ -355,9 +349,7 @@ async def test_a_run_interrupted_during_a_delay_waits_only_for_the_rest(
 
 
 @both_backends
-async def test_an_at_most_once_attempt_is_not_repeated_silently(
-    store: MemoryStore,
-) -> None:
+async def test_an_at_most_once_attempt_is_not_repeated_silently(store: MemoryStore) -> None:
     scope = anyio.CancelScope()
 
     async def pay(app: App) -> Outcome[str]:
@@ -453,9 +445,7 @@ async def test_a_plan_skips_a_failure_that_an_action_handled(store: MemoryStore)
     assert plan == ResumePlan(start=("ship#2",), skip=("pay", "ship"))
 
 
-async def test_a_plan_skips_an_attempt_that_a_fixed_guard_bypassed(
-    store: MemoryStore,
-) -> None:
+async def test_a_plan_skips_an_attempt_that_a_fixed_guard_bypassed(store: MemoryStore) -> None:
     def by_train(_: str) -> Effect[object, str, Outcome[str]]:
         return fail("a strike")
 

@@ -25,9 +25,7 @@ async def machine_of(store: MemoryStore) -> Machine[Order]:
     return orders.machine_of(await read_checkpoint(store, "r"))
 
 
-async def test_machine_of_a_complete_run_is_its_output(
-    store: MemoryStore,
-) -> None:
+async def test_machine_of_a_complete_run_is_its_output(store: MemoryStore) -> None:
     app = app_on(store, busy=2, has_truck=False)
     ended = await orders.start(run_id="r").run_or_raise(app, clock=Timeline())
 
@@ -57,9 +55,7 @@ async def test_machine_of_a_run_in_progress_is_the_machine_after_its_last_attemp
     assert expected[1].metadata.pending is not None
 
 
-async def test_machine_of_a_failed_run_can_be_drawn(
-    store: MemoryStore,
-) -> None:
+async def test_machine_of_a_failed_run_can_be_drawn(store: MemoryStore) -> None:
     app = app_on(store, busy=9)
     failed = await orders.start(run_id="r").run(app, clock=Timeline())
     assert isinstance(failed.failure(), TransitionExhausted)

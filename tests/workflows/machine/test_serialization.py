@@ -435,9 +435,7 @@ def test_a_pending_retry_of_a_transition_that_is_not_taken_is_dropped() -> None:
     assert paid.metadata.total_attempts == {"charge": 1, "pay": 1}
 
 
-def test_migrations_upgrade_a_saved_machine(
-    order: Machine[Order],
-) -> None:
+def test_migrations_upgrade_a_saved_machine(order: Machine[Order]) -> None:
     names = {"NEW": "OPEN", "PAID": "SETTLED"}
 
     def rename(state: Any) -> Any:

@@ -24,12 +24,7 @@ from effectflow import (
     pure,
     step_info,
 )
-from effectflow.workflows import (
-    HistoryEntry,
-    TransitionExhausted,
-    UndeclaredState,
-    transition_info,
-)
+from effectflow.workflows import HistoryEntry, TransitionExhausted, UndeclaredState, transition_info
 from tests.apps import both_backends
 from tests.workflows.machine.orders import App, Declined, Order, World, only, orders
 from tests.workflows.machine.timeline import Timeline

@@ -131,9 +131,7 @@ async def test_a_resume_does_not_retry_dead_letters(store: MemoryStore) -> None:
     assert 1 not in app.world.mapped
 
 
-async def test_a_retry_repeats_only_dead_letters_and_their_groups(
-    store: MemoryStore,
-) -> None:
+async def test_a_retry_repeats_only_dead_letters_and_their_groups(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(4, 13)
     await setting_aside().start(18, run_id="r").run(app)

@@ -373,9 +373,7 @@ async def test_concurrent_items_share_their_commits() -> None:
     assert store.appends < 3000 / 20
 
 
-async def test_an_executor_receives_only_the_function_and_the_item(
-    store: MemoryStore,
-) -> None:
+async def test_an_executor_receives_only_the_function_and_the_item(store: MemoryStore) -> None:
     class Elsewhere:
         """An executor that pickles its arguments, as another process would get them."""
 
@@ -453,9 +451,7 @@ async def test_a_step_decides_which_failures_a_resume_retries(
         assert (str(again.failure()) == str(first)) if is_final else again.unwrap().value == "0"
 
 
-async def test_the_failure_of_an_item_says_whether_a_resume_retries_it(
-    store: MemoryStore,
-) -> None:
+async def test_the_failure_of_an_item_says_whether_a_resume_retries_it(store: MemoryStore) -> None:
     final = step(retryable=False)(spell)
     app = app_around(store)
     app.world.break_items(1)

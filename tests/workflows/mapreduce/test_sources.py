@@ -40,9 +40,7 @@ async def test_completed_items_that_are_missing_are_named(
     assert await again.run(app) == Success(JobResult(spelled(5), 5))
 
 
-async def test_an_exhausted_iterator_is_not_an_empty_source(
-    store: MemoryStore,
-) -> None:
+async def test_an_exhausted_iterator_is_not_an_empty_source(store: MemoryStore) -> None:
     shared = iter([0, 1, 2])
     job = spelling(items=lambda _: shared, max_parallel=1)
     app = app_around(store)
@@ -179,9 +177,7 @@ async def test_items_skipped_after_a_handled_failure_are_not_missed(store: Memor
     assert app.world.mapped == []
 
 
-async def test_a_renamed_map_function_maps_again_and_misses_nothing(
-    store: MemoryStore,
-) -> None:
+async def test_a_renamed_map_function_maps_again_and_misses_nothing(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(2)
     await spelling(max_parallel=1).start(3, run_id="r").run(app)
