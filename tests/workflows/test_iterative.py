@@ -106,16 +106,6 @@ async def test_it_runs_until_the_value_converges(store: MemoryStore) -> None:
     assert await clustering.start(Centers(0.0, 5.0)).run(App(Checkpoints(store))) == Success(FOUND)
 
 
-async def test_it_ends_after_max_rounds_at_the_latest(store: MemoryStore) -> None:
-    halving = Iterative(
-        "halving", lambda x: pure(x / 2), converged=lambda before, after: False, max_rounds=4
-    )
-
-    assert await halving.start(16.0).run(App(Checkpoints(store))) == Success(
-        IterativeResult(1.0, 4, False)
-    )
-
-
 async def test_each_round_and_the_steps_within_it_are_durable(store: MemoryStore) -> None:
     await clustering.start(Centers(0.0, 5.0), run_id="r").run(App(Checkpoints(store)))
 
