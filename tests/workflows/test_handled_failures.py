@@ -6,7 +6,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import anyio
 import pytest
 from pydantic import TypeAdapter, ValidationError
 from returns.result import Failure, Success
@@ -15,11 +14,11 @@ from effectflow import (
     Do,
     Effect,
     RetryPolicy,
-    Workflow,
     ask,
     attempt,
     fail,
     par,
+    par_reduce,
     par_traverse,
     pure,
     sleep,
@@ -28,7 +27,7 @@ from effectflow import (
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import NotSerializable, RunStatus, read_checkpoint
+from effectflow.checkpoint import NotSerializable
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, app_on, last
@@ -115,37 +114,6 @@ async def test_an_error_that_a_resume_could_not_rebuild_must_not_be_handled(
     assert app.world.done == []
 
 
-async def test_an_interruption_at_any_moment_leaves_a_plan_that_is_right(
-    store: MemoryStore,
-) -> None:
-    """Cancelled after each turn of the loop: the plan starts at the first step not completed."""
-    names = ("a", "b", "c")
-
-    def passing(name: str) -> Any:
-        def run(state: list[str]) -> Effect[App, Any, list[str]]:
-            return sleep(0).map(lambda _: [*state, name])
-
-        run.__name__ = name
-        return run
-
-    made = Workflow.of_steps("three", [passing(name) for name in names])
-    app = app_on(store)
-    for turns in range(60):
-        run_id = f"r{turns}"
-        async with anyio.create_task_group() as group:
-            group.start_soon(made.start([], run_id=run_id).run, app)
-            for _ in range(turns):
-                await anyio.lowlevel.checkpoint()
-            group.cancel_scope.cancel()
-        info = await store.info(run_id)
-        if info is None or info.summary.status is RunStatus.COMPLETED:
-            continue
-        done = len((await read_checkpoint(store, run_id)).completed_steps)
-        plan = (await made.plan(run_id).run(app)).unwrap()
-        assert plan.start == names[done : done + 1], turns
-        assert await made.resume(run_id).run(app) == Success(list(names))
-
-
 # The child whose failure was handled: a resume finds it again, or says that it cannot.
 
 
@@ -191,8 +159,12 @@ def bad_while_broken(value: str, *, is_bad: bool) -> AnyEffect:
         (partial(par_traverse, key=None), "item 1 of 'par_traverse'"),
         (partial(par_traverse, key=str), r"'par_traverse\[b\]'"),
         (lambda names, child: par(*map(child, names)), "item 1 of 'par'"),
+        (
+            lambda names, child: par_reduce(names, child, lambda _: pure(0), limit=1),
+            "a part of items 1 to 1 of 'par_reduce'",
+        ),
     ],
-    ids=["positions", "keys", "par"],
+    ids=["positions", "keys", "par", "par_reduce"],
 )
 async def test_a_handled_failure_that_does_not_come_again_is_not_passed_over(
     store: MemoryStore, operator: Any, place: str, mended: str

@@ -12,7 +12,6 @@ import pytest
 from returns.result import Failure, Success
 
 from effectflow import (
-    Checkpoints,
     Do,
     Effect,
     ItemFailed,
@@ -23,7 +22,6 @@ from effectflow import (
     fail,
     from_fn,
     never,
-    par_reduce,
     pure,
     step,
     workflow,
@@ -38,13 +36,12 @@ from effectflow.checkpoint import (
     read_checkpoint,
 )
 from effectflow.stores import MemoryStore
-from effectflow.testing import RecordingObserver, TestClock
+from effectflow.testing import TestClock
 from tests.apps import both_backends
 from tests.workflows.mapreduce.world import (
     App,
     Broken,
     Source,
-    World,
     app_around,
     join,
     spell,
@@ -505,25 +502,6 @@ async def test_a_resume_replays_the_handled_failure_of_a_job(
     assert app.world.mapped == []
 
 
-async def test_a_handled_failure_outside_a_step_that_does_not_recur_is_reported(
-    store: MemoryStore,
-) -> None:
-    app = app_around(store)
-    app.world.break_items(1)
-
-    @workflow
-    def outer(count: int) -> Do[App, Any, bool]:
-        ended = yield from par_reduce(range(count), spell, join, limit=1).result()
-        yield from step(name="after")(lambda: fail("later"))()
-        return isinstance(ended, Success)
-
-    await outer.start(3, run_id="r").run(app)
-    app.world.repair()
-
-    with pytest.raises(RuntimeError, match="led to a failure, which was handled"):
-        await outer.resume("r").run(app)
-
-
 async def test_a_job_without_a_run_is_a_plain_effect(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(2)
@@ -532,22 +510,6 @@ async def test_a_job_without_a_run_is_a_plain_effect(store: MemoryStore) -> None
         JobResult("0 1", 2)
     )
     assert isinstance((await spelling().body(3).run(app)).failure(), ItemFailed)
-
-
-async def test_observers_see_skipped_items(store: MemoryStore) -> None:
-    observer = RecordingObserver()
-    app = app_around(store)
-    app.world.break_items(3)
-    await spelling(max_parallel=1).start(4, run_id="r").run(app)
-    app.world.repair()
-
-    again = App(Checkpoints(store, observers=(observer,)), World())
-    await spelling(max_parallel=1).resume("r").run(again)
-
-    assert observer.skipped == [
-        *(f"map[{number}]/spell" for number in range(3)),
-        "reduce[1.0]/join_and_note",
-    ]
 
 
 @pytest.mark.parametrize(
