@@ -173,6 +173,18 @@ async def test_raising_anything_else_is_a_defect(declared: Any) -> None:
         await do(body)().result().run(None)
 
 
+async def test_raising_anything_else_in_a_handler_is_a_defect() -> None:
+    @do
+    def body() -> Do[object, Declined, int]:
+        try:
+            return (yield from declined())
+        except Declined:
+            raise Unknown from None
+
+    with pytest.raises(Unknown):
+        await body().result().run(None)
+
+
 async def test_a_declared_exception_is_a_failure_before_the_first_yield() -> None:
     @do
     def body() -> Do[object, Declined, object]:

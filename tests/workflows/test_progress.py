@@ -143,7 +143,7 @@ async def test_the_last_job_within_another_workflow_is_found(store: MemoryStore)
 
 
 async def test_other_runs_have_no_progress(store: MemoryStore) -> None:
-    plain = made_of(lambda: ())
+    plain = made_of(lambda: pure(None))
 
     await plain.start(None, run_id="r").run(App(Checkpoints(store)))
 
