@@ -155,16 +155,26 @@ async def test_a_source_is_read_no_further_than_limit_ahead_and_closed(
     assert len([number for number in read if number >= 0]) <= 10 + 1 + 3
 
 
-@each_operator
-async def test_a_defect_of_the_source_is_raised_as_itself(over: Over) -> None:
-    def items() -> Iterator[int]:
-        yield 1
-        raise RuntimeError("broken source")
+async def broken_later() -> AsyncIterator[int]:
+    yield 1
+    raise RuntimeError("broken source")
 
+
+def broken() -> Iterator[int]:
+    yield 1
+    raise RuntimeError("broken source")
+
+
+@each_operator
+@pytest.mark.parametrize("source", [broken, broken_later])
+@pytest.mark.parametrize("limit", [2, None])
+async def test_a_defect_of_the_source_is_raised_as_itself(
+    over: Over, source: Any, limit: int | None
+) -> None:
     @do
     def catching() -> Do[object, Never, str]:
         try:
-            yield from over(items(), pure, 2)
+            yield from over(source(), pure, limit)
         except RuntimeError as error:
             return f"caught {error}"
         return "not caught"
@@ -207,6 +217,23 @@ async def test_a_limit_below_one_is_refused(over: Over) -> None:
     for refused in (0, -1):
         with pytest.raises(ValueError, match=r"limit|or more"):
             over([], pure, refused)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_child_that_comes_after_the_decision_does_not_begin() -> None:
+    """On asyncio, tasks begin in the order of the items."""
+    begun: list[int] = []
+
+    async def three() -> AsyncIterator[int]:
+        for number in range(3):
+            yield number
+
+    def child(number: int) -> AnyEffect:
+        begun.append(number)
+        return fail("no")
+
+    assert await par_traverse(three(), child).run(None) == Failure("no")
+    assert begun == [0]
 
 
 # par, par_all and par_try_all.
@@ -302,13 +329,20 @@ def count_tasks() -> int:
 # par_traverse.
 
 
+async def five_later() -> AsyncIterator[int]:
+    for number in range(5):
+        await anyio.lowlevel.checkpoint()
+        yield number
+
+
 @pytest.mark.parametrize("limit", [1, 3, None])
-async def test_values_come_in_the_order_of_the_items(limit: int | None) -> None:
+@pytest.mark.parametrize("source", [lambda: range(5), lambda: iter(range(5)), five_later])
+async def test_values_come_in_the_order_of_the_items(source: Any, limit: int | None) -> None:
     async def slow_first(n: int) -> int:
         await anyio.sleep(0.002 * (5 - n))
         return n * n
 
-    effect = par_traverse(range(5), lambda n: from_async(lambda _: slow_first(n)), limit=limit)
+    effect = par_traverse(source(), lambda n: from_async(lambda _: slow_first(n)), limit=limit)
 
     assert await effect.run(None) == Success([0, 1, 4, 9, 16])
 

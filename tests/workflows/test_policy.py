@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic, time
 from typing import Any, Never
@@ -117,6 +118,27 @@ async def test_the_lease_is_kept_however_seldom_entries_are_saved() -> None:
 
     assert held.count(True) > 10
     assert all(held)
+
+
+async def test_a_late_save_that_fails_ends_the_run_past_every_handler() -> None:
+    class BrokenStore(CountingStore):
+        async def append(self, *args: Any, **options: Any) -> None:
+            if len(self.appends) == 2:
+                raise OSError("the disk is on fire")
+            await super().append(*args, **options)
+
+    @workflow
+    def stubborn(_: None) -> Do[App, str, str]:
+        with suppress(Exception):
+            yield from observe(1)
+            yield from until_durable(3)
+        return "went on"
+
+    async with BrokenStore() as store:
+        error = (await stubborn.start(None, run_id="r").run(App(Checkpoints(store)))).failure()
+
+    assert isinstance(error, SaveFailed)
+    assert "on fire" in str(error)
 
 
 # Every combination, against what the documentation says of it.
