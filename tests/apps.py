@@ -10,6 +10,7 @@ import pytest
 
 from effectflow import Checkpoints, Effect, ask, effect, fail, pure, step
 from effectflow.checkpoint import CheckpointStore
+from effectflow.effects import Exit
 from effectflow.stores import MemoryStore
 
 both_backends = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
@@ -100,3 +101,16 @@ async def first_entries(store: MemoryStore, count: int, run_id: str = "r") -> Me
     bodies = [record.body for record in (await store.read(run_id))[:count]]
     await cut.append(lease, bodies, after=0, summary=info.summary, release=True)
     return cut
+
+
+class Told:
+    """An observer of effects that writes down what it was told."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def began(self, name: str) -> None:
+        self.log.append(f"{name} began")
+
+    def ended(self, name: str, ended: Exit[Any, Any]) -> None:
+        self.log.append(f"{name} ended: {type(ended).__name__}")

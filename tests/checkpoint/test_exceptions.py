@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Checkpoints, Do, Effect, Workflow, fail, from_fn, pure, step, workflow
+from effectflow import Checkpoints, Do, Effect, Workflow, fail, workflow
 from effectflow.checkpoint import NotSerializable
 from effectflow.checkpoint.values import (
     KnownTypes,
@@ -25,6 +26,7 @@ from effectflow.checkpoint.values import (
     to_tree,
 )
 from effectflow.stores import MemoryStore
+from tests.apps import App, app_on, last
 
 pytestmark = pytest.mark.anyio
 
@@ -86,6 +88,19 @@ class NoSuchFile(FileNotFoundError):
         self.shown = name.upper()
 
 
+class ConnectionError(Exception):  # noqa: A001, the name of a built-in one on purpose
+    pass
+
+
+class NotFound(Exception):
+    """Takes other arguments than those that it passes on."""
+
+    def __init__(self, item: str, *, place: Path) -> None:
+        self.item = item
+        self.place = place
+        super().__init__(f"no {item} in {place}")
+
+
 class NoText(UnicodeDecodeError):
     def __init__(self, data: bytes) -> None:
         super().__init__("utf-8", data, 0, 1, "no text")
@@ -124,6 +139,11 @@ ERRORS: list[Exception] = [
     OfAttrs(5, "late"),
     WithSlots(code=5),
     Derived(),
+    ConnectionError("no built-in one"),
+    NotFound("cap", place=Path("a/b")),
+    KeyError("cap"),
+    FileNotFoundError(2, "No such file", "caps.txt"),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
     NoSuchFile("a"),
     NoText(b"\xff"),
     Missing("cbor2"),
@@ -162,22 +182,6 @@ def test_an_exception_in_a_value_comes_back_with_all_attributes(error: Exception
         assert parts(back) == parts(error)
 
 
-@dataclass
-class App:
-    checkpoints: Checkpoints
-    is_broken: bool = True
-
-
-@step
-def last() -> Effect[App, str, None]:
-    """Fails in the first process and succeeds in the next."""
-
-    def look(app: App) -> Effect[object, str, None]:
-        return fail("crash here") if app.is_broken else pure(None)
-
-    return from_fn(look).and_then(lambda ended: ended)
-
-
 def handling(error: Exception, seen: list[Any]) -> Workflow[App, None, Any, Any]:
     """Return a workflow that handles the error of a step and continues."""
     failing: Effect[object, Any, None] = fail(error)
@@ -194,12 +198,10 @@ def handling(error: Exception, seen: list[Any]) -> Workflow[App, None, Any, Any]
 @by_class
 async def test_a_handled_exception_comes_back_with_all_attributes(error: Exception) -> None:
     seen: list[Any] = []
-    made = handling(error, seen)
-    async with MemoryStore() as store:
-        app = App(Checkpoints(store))
-        assert await made.start(None, run_id="r").run(app) == Failure("crash here")
-        app.is_broken = False
-        assert await made.resume("r").run(app) == Success(None)
+    made, app = handling(error, seen), app_on(MemoryStore(), failing=["last"])
+    assert await made.start(None, run_id="r").run(app) == Failure("crash here")
+    app.world.recover()
+    assert await made.resume("r").run(app) == Success(None)
 
     first, again = seen
     assert first is error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import anyio
@@ -27,15 +26,11 @@ from effectflow.checkpoint import (
     verify_run,
 )
 from effectflow.stores import MemoryStore
+from tests.apps import App
 
 pytestmark = pytest.mark.anyio
 
 Format = Literal["json", "cbor"]
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
 
 
 @step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import anyio
@@ -33,6 +33,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.stores import MemoryStore
+from tests.apps import App
 
 KEY = bytes(range(32))
 SUMMARY = RunSummary("story", "standard", "1", RunStatus.RUNNING, 0.0)
@@ -46,11 +47,6 @@ SEALS = {
     "encrypted": Seal("json", None, SECRETS),
     "signed and encrypted": Seal("cbor", KEY, SECRETS),
 }
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
 
 
 @step
@@ -137,12 +133,7 @@ def test_an_entry_that_was_cut_off_is_found(name: str, at: int, data: st.DataObj
 
 def swapped(records: list[Record], _foreign: list[Record], at: int) -> list[Record]:
     one, other = records[at], records[at + 1]
-    return [
-        *records[:at],
-        changed(one, other.body),
-        changed(other, one.body),
-        *records[at + 2 :],
-    ]
+    return [*records[:at], changed(one, other.body), changed(other, one.body), *records[at + 2 :]]
 
 
 def missing(records: list[Record], _foreign: list[Record], at: int) -> list[Record]:
@@ -162,9 +153,7 @@ def foreign(records: list[Record], foreign: list[Record], at: int) -> list[Recor
 @pytest.mark.parametrize("name", SEALS)
 @pytest.mark.parametrize("at", [0, 1, 5, 8])
 def test_entries_swapped_missing_or_foreign_are_found(
-    name: str,
-    at: int,
-    tamper: Callable[[list[Record], list[Record], int], list[Record]],
+    name: str, at: int, tamper: Callable[[list[Record], list[Record], int], list[Record]]
 ) -> None:
     assert_found(tamper(WRITTEN[name], FOREIGN[name], at), SEALS[name], at)
 

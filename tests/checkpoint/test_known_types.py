@@ -93,9 +93,7 @@ references = st.integers(1, 12).flatmap(
 
 
 @given(shape=references)
-def test_all_reachable_classes_are_known(
-    shape: tuple[list[tuple[int, str]], ...],
-) -> None:
+def test_all_reachable_classes_are_known(shape: tuple[list[tuple[int, str]], ...]) -> None:
     classes = [_class(number, fields) for number, fields in enumerate(shape)]
     reached, todo = set[int](), [len(classes) - 1]
     while todo:

@@ -649,35 +649,11 @@ class NotFound(Exception):
         super().__init__(f"no {item} in {place}")
 
 
-class NotFoundToday(NotFound):
-    """Derives from a declared class."""
-
-
 class Picky(Exception):
     """Would have another text when it is rebuilt."""
 
     def __str__(self) -> str:
         return str(id(self))
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        NotFound("cap", place=Path("a/b")),
-        NotFoundToday("cap", place=Path("c")),
-        KeyError("cap"),
-        FileNotFoundError(2, "No such file", "caps.txt"),
-        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
-        ExceptionGroup("both", [ValueError(1), NotFound("cap", place=Path())]),
-    ],
-    ids=repr,
-)
-def test_declared_and_built_in_exceptions_come_back(error: Exception) -> None:
-    types = KnownTypes.of(Failure[NotFound])
-    for encode, decode in ((encode_json, decode_json), (encode_cbor, decode_cbor)):
-        [back] = from_tree(decode(encode(to_tree([error], types=types))), types=types)
-        assert (type(back), str(back), repr(back)) == (type(error), str(error), repr(error))
-        assert repr(vars(back)) == repr(vars(error))
 
 
 @pytest.mark.parametrize(

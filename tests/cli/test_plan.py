@@ -43,9 +43,7 @@ def saga(folder: Path) -> None:
     (folder / "saga.py").write_text(SAGA)
 
 
-def test_plan_reports_the_step_that_a_resume_retries(
-    effectflow: Command,
-) -> None:
+def test_plan_reports_the_step_that_a_resume_retries(effectflow: Command) -> None:
     assert effectflow("run", "saga:pay", "--input", "5", "--run-id", "r").code == 1
 
     assert (
@@ -65,9 +63,7 @@ def test_plan_reports_the_step_that_a_resume_retries(
     }
 
 
-def test_plan_reports_a_failure_that_recurs_and_what_to_do(
-    effectflow: Command,
-) -> None:
+def test_plan_reports_a_failure_that_recurs_and_what_to_do(effectflow: Command) -> None:
     assert effectflow("run", "saga:buy", "--input", "5", "--run-id", "r").code == 1
 
     out = effectflow("plan", "r", "--app", "saga").out

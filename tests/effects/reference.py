@@ -79,8 +79,7 @@ def _grown(inner: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
         "traverse",
     )
     return st.one_of(
-        st.tuples(st.sampled_from(one), inner),
-        st.tuples(st.sampled_from(two), inner, inner),
+        st.tuples(st.sampled_from(one), inner), st.tuples(st.sampled_from(two), inner, inner)
     )
 
 

@@ -47,36 +47,43 @@ def declined(error: Exception | None = None) -> Effect[object, Declined, int]:
 # What a body catches.
 
 
-async def test_a_failure_is_raised_where_it_is_received() -> None:
+@pytest.mark.parametrize(
+    ("received", "expected"),
+    [(declined(), ["no", "finally"]), (pure(1), ["no failure", "finally"])],
+    ids=["failure", "success"],
+)
+async def test_a_failure_is_raised_where_it_is_received(
+    received: Effect[object, Declined, int], expected: list[str]
+) -> None:
     seen: list[str] = []
 
     @do
     def body() -> Do[object, Declined, str]:
         try:
-            yield from declined()
-            seen.append("not reached")
+            yield from received
         except Declined as error:
             seen.append(str(error))
         else:
             seen.append("no failure")
         finally:
-            seen.append("finally")
+            seen.append((yield from pure("finally")))
         return (yield from pure("went on"))
 
     assert await body().run(None) == Success("went on")
-    assert seen == ["no", "finally"]
+    assert seen == expected
 
 
-async def test_an_error_that_is_no_exception_arrives_in_an_effect_error() -> None:
+@pytest.mark.parametrize("error", ["text", 7, ("a", 1), StopIteration("end")])
+async def test_an_error_that_cannot_be_raised_arrives_in_an_effect_error(error: object) -> None:
     @do
-    def body() -> Do[object, str, object]:
+    def body() -> Do[object, object, object]:
         try:
-            yield from fail("no")
-        except EffectError as error:
-            return error.error
+            yield from fail(error)
+        except EffectError as raised:
+            return raised.error
         return None
 
-    assert await body().run(None) == Success("no")
+    assert await body().run(None) == Success(error)
 
 
 async def test_effects_of_handlers_run() -> None:
@@ -155,25 +162,101 @@ async def test_a_failure_may_be_raised_as_another() -> None:
     assert isinstance(ended.failure().__cause__, KeyError)
 
 
-async def test_raising_anything_else_is_a_defect() -> None:
-    @do
-    def body() -> Do[object, Declined, int]:
+@pytest.mark.parametrize("declared", [Declined, str, Any, object])
+async def test_raising_anything_else_is_a_defect(declared: Any) -> None:
+    def body() -> Any:
         yield from pure(1)
         raise Unknown
+
+    body.__annotations__["return"] = Do[object, declared, int]
+    with pytest.raises(Unknown):
+        await do(body)().result().run(None)
+
+
+async def test_raising_anything_else_in_a_handler_is_a_defect() -> None:
+    @do
+    def body() -> Do[object, Declined, int]:
+        try:
+            return (yield from declined())
+        except Declined:
+            raise Unknown from None
 
     with pytest.raises(Unknown):
         await body().result().run(None)
 
 
-async def test_a_defect_that_crosses_a_body_which_declares_its_class_remains_a_defect() -> None:
+async def test_a_declared_exception_is_a_failure_before_the_first_yield() -> None:
+    @do
+    def body() -> Do[object, Declined, object]:
+        if True:
+            raise Declined("at once")
+        yield from pure(None)
+
+    assert isinstance((await body().run(None)).failure(), Declined)
+
+
+@pytest.mark.parametrize("is_caught", [False, True])
+async def test_a_failure_that_leaves_a_body_keeps_its_trail(is_caught: bool) -> None:
+    failing = declined().context("charging")
+    caught = (Declined,) if is_caught else ()
+
+    @do
+    def body() -> Do[object, Declined, object]:
+        try:
+            return (yield from failing)
+        except caught:
+            yield from pure("note")
+            raise
+
+    found = await body().context("checkout").traced().run(None)
+    assert str(found.failure()) == "checkout: charging: no"
+
+
+async def test_an_outer_body_catches_what_leaves_an_inner_one() -> None:
+    @do
+    def inner() -> Do[object, Declined, int]:
+        return (yield from declined())
+
+    @do
+    def outer() -> Do[object, object, object]:
+        try:
+            return (yield from inner())
+        except Declined as error:
+            return f"outer caught {error}"
+
+    assert await outer().run(None) == Success("outer caught no")
+
+
+async def test_a_body_may_swallow_a_defect() -> None:
+    @do
+    def body() -> Do[object, str, object]:
+        try:
+            return (yield from die(Unknown()))
+        except Unknown:
+            return "survived"
+
+    assert await body().run(None) == Success("survived")
+
+
+@pytest.mark.parametrize("is_caught", [False, True])
+async def test_a_defect_that_crosses_a_body_which_declares_its_class_remains_a_defect(
+    is_caught: bool,
+) -> None:
     @do
     def inner() -> Do[object, Never, int]:
         yield from pure(1)
         raise KeyError("k")
 
+    caught = (KeyError,) if is_caught else ()
+
     @do
     def outer() -> Do[object, KeyError, int]:
-        return (yield from inner())
+        try:
+            return (yield from inner())
+        except caught:
+            for _ in range(3):
+                yield from pure("cleaning up")
+            raise
 
     with pytest.raises(KeyError):
         await outer().result().run(None)
@@ -194,22 +277,6 @@ async def test_a_failure_that_is_raised_later_is_still_that_failure() -> None:
     assert await body().run(None) == Failure("no")
 
 
-async def test_any_and_object_declare_nothing() -> None:
-    @do
-    def by_any() -> Do[object, Any, int]:
-        yield from pure(1)
-        raise Unknown
-
-    @do
-    def by_object() -> Do[object, object, int]:
-        yield from pure(1)
-        raise Unknown
-
-    for body in (by_any, by_object):
-        with pytest.raises(Unknown):
-            await body().result().run(None)
-
-
 async def test_an_annotation_that_cannot_be_resolved_is_named() -> None:
     def function() -> Any:
         yield pure(1)
@@ -219,20 +286,6 @@ async def test_an_annotation_that_cannot_be_resolved_is_named() -> None:
 
     with pytest.raises(TypeError, match=r"function.*Missing"):
         await do(function)().run(None)
-
-
-async def test_a_stop_iteration_arrives_wrapped() -> None:
-    error = StopIteration("end")
-
-    @do
-    def body() -> Do[object, StopIteration, object]:
-        try:
-            yield from fail(error)
-        except EffectError as raised:
-            return raised.error
-        return None
-
-    assert await body().run(None) == Success(error)
 
 
 async def test_a_frozen_exception_may_be_thrown_again_and_again() -> None:
@@ -260,9 +313,12 @@ async def test_an_error_does_not_grow_by_being_thrown() -> None:
         for _ in range(10):
             with contextlib.suppress(Declined):
                 yield from declined(error)
-        return 1
+        try:
+            return (yield from declined(Declined("another")))
+        except Declined:
+            return (yield from declined(error))
 
-    await body().run(None)
+    assert await body().run(None) == Failure(error)
     assert error.__traceback__ is None
     assert error.__context__ is None
 

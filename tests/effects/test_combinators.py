@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -32,9 +31,9 @@ from effectflow import (
     traverse,
 )
 from effectflow.checkpoint import CheckpointError, RunBusy
-from effectflow.effects import Exit, TracedError
+from effectflow.effects import TracedError
 from effectflow.effects.observer import EffectObserver
-from tests.effects.reference import kind_of
+from tests.apps import Told
 
 pytestmark = pytest.mark.anyio
 
@@ -47,17 +46,9 @@ def writing(log: list[str], text: str) -> Effect[object, Any, str]:
     return from_fn(write)
 
 
-async def test_zip_runs_both_in_order() -> None:
-    log: list[str] = []
-    pair = writing(log, "a").zip(writing(log, "b"))
-
-    assert await pair.run(None) == Success(("a", "b"))
-    assert log == ["a", "b"]
-    assert await pair.zip_with(pure("c"), lambda ab, c: "".join([*ab, c])).run(None) == Success(
-        "abc"
-    )
-    assert await fail("no").zip(writing(log, "never")).run(None) == Failure("no")
-    assert "never" not in log
+async def test_zip_with_combines_both_values() -> None:
+    joined = pure("a").zip(pure("b")).zip_with(pure("c"), lambda ab, c: "".join([*ab, c]))
+    assert await joined.run(None) == Success("abc")
 
 
 async def test_ensure_checks_the_value() -> None:
@@ -79,13 +70,6 @@ async def test_recover_handles_one_class_of_errors() -> None:
     )
     again = failing(RunBusy("r", "pid 1", 2.0)).recover(CheckpointError, lambda _: fail("still"))
     assert await again.run(None) == Failure("still")
-
-
-async def test_fallbacks() -> None:
-    assert await fail("no").fallback(1).run(None) == Success(1)
-    assert await pure(2).fallback(1).run(None) == Success(2)
-    assert await fail("no").fallback_to(pure(3)).run(None) == Success(3)
-    assert await fail("no").fallback_to(fail("neither")).run(None) == Failure("neither")
 
 
 async def test_traverse_goes_one_after_another_and_stops_at_a_failure() -> None:
@@ -153,19 +137,6 @@ async def test_defects_bear_contexts_and_names() -> None:
     assert bug.__notes__ == ["connecting", "in 'load'", "starting"]
 
 
-class Told:
-    """An observer that writes down what it was told."""
-
-    def __init__(self) -> None:
-        self.log: list[str] = []
-
-    def began(self, name: str) -> None:
-        self.log.append(f"{name} began")
-
-    def ended(self, name: str, ended: Exit[Any, Any]) -> None:
-        self.log.append(f"{name} ended: {kind_of(ended)}")
-
-
 async def test_an_observer_is_told_of_named_effects_however_they_end() -> None:
     told = Told()
     observer: EffectObserver = told
@@ -180,14 +151,14 @@ async def test_an_observer_is_told_of_named_effects_however_they_end() -> None:
     assert told.log == [
         "outer began",
         "inner began",
-        "inner ended: success",
+        "inner ended: Success",
         "failing began",
-        "failing ended: failure",
-        "outer ended: failure",
+        "failing ended: Failure",
+        "outer ended: Failure",
         "buggy began",
-        "buggy ended: defect",
+        "buggy ended: Defect",
         "slow began",
-        "slow ended: interruption",
+        "slow ended: Interruption",
     ]
 
 
@@ -307,21 +278,6 @@ async def test_do_refuses_what_is_no_generator_function() -> None:
 
     with pytest.raises(TypeError, match="yield from"):
         do(plain)
-
-
-async def test_an_async_source_is_closed_before_the_traversal_ends() -> None:
-    log: list[str] = []
-
-    async def items() -> AsyncIterator[int]:
-        try:
-            for number in range(100):
-                yield number
-        finally:
-            log.append("closed")
-
-    stopping = par_traverse(items(), lambda n: fail("no") if n == 3 else pure(n), limit=2)
-    assert await stopping.run(None) == Failure("no")
-    assert log == ["closed"]
 
 
 async def test_children_that_never_wait_do_not_keep_a_timeout_waiting() -> None:

@@ -16,10 +16,8 @@ from effectflow import (
     asks,
     do,
     effect,
-    fail,
     from_async,
     from_fn,
-    from_result,
     now,
     pure,
     random,
@@ -55,30 +53,6 @@ async def test_environment_is_asked_for_and_can_be_changed_for_a_part() -> None:
     whole = part.and_then(lambda inner: asks(lambda app: (inner, price_of(app))))
     assert await whole.run(APP) == Success(("<shop>", 7))
     assert await asks(price_of).provide(APP).run(None) == Success(7)
-
-
-async def test_environment_comes_back_after_a_failure_within_local() -> None:
-    failing: Effect[str, str, int] = fail("no")
-    recovered = failing.local(name_of).or_else(lambda _: asks(price_of))
-
-    assert await recovered.run(APP) == Success(7)
-
-
-async def test_values_and_errors_are_mapped() -> None:
-    assert await pure(2).map(lambda n: n * 3).run(None) == Success(6)
-    assert await fail("no").map_err(len).run(None) == Failure(2)
-    assert await fail("no").or_else(lambda error: pure(error.upper())).run(None) == Success("NO")
-    assert await pure(1).tap(lambda n: pure(n + 1)).run(None) == Success(1)
-    assert await pure(1).tap(lambda _: fail("tap")).run(None) == Failure("tap")
-    assert await fail("no").tap_err(lambda _: pure(1)).run(None) == Failure("no")
-    assert await fail("no").tap_err(lambda _: fail("worse")).run(None) == Failure("worse")
-
-
-async def test_result_shows_both_endings_as_values() -> None:
-    assert await pure(1).result().run(None) == Success(Success(1))
-    assert await fail("no").result().run(None) == Success(Failure("no"))
-    assert await from_result(Success(1)).run(None) == Success(1)
-    assert await from_result(Failure("no")).run(None) == Failure("no")
 
 
 async def test_functions_become_effects() -> None:
@@ -174,7 +148,3 @@ def test_run_sync_runs_on_either_backend() -> None:
 
     assert from_async(backend).run_sync(None) == Success("asyncio")
     assert from_async(backend).run_sync(None, backend="trio") == Success("trio")
-
-
-def test_repr_shows_the_tree() -> None:
-    assert repr(pure(1).map(str).timeout(3)) == "pure(1).map(str).timeout(3)"

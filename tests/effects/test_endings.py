@@ -24,14 +24,6 @@ def writing(log: list[str], text: str) -> Effect[object, Never, None]:
     return from_fn(lambda _: log.append(text))
 
 
-async def test_a_failure_short_circuits_and_is_a_value() -> None:
-    log: list[str] = []
-    effect = pure(1).and_then(lambda _: fail("no")).tap(lambda _: writing(log, "after"))
-
-    assert await effect.run(None) == Failure("no")
-    assert log == []
-
-
 async def test_a_defect_propagates_as_itself() -> None:
     bug = Bug("here")
 
@@ -141,25 +133,6 @@ async def test_a_failing_finalizer_does_not_hide_the_defect() -> None:
         await effect.run(None)
 
     assert any("ZeroDivisionError" in note for note in caught.value.__notes__)
-
-
-async def test_a_body_runs_its_finally_and_may_catch_defects_but_not_failures() -> None:
-    log: list[str] = []
-
-    @do
-    def body(inner: Effect[object, str, int]) -> Do[object, str, int]:
-        try:
-            return (yield from inner)
-        except Bug:
-            log.append("caught")
-            return -1
-        finally:
-            log.append("finally")
-
-    assert await body(pure(1)).run(None) == Success(1)
-    assert await body(die(Bug())).run(None) == Success(-1)
-    assert await body(fail("no")).run(None) == Failure("no")
-    assert log == ["finally", "caught", "finally", "finally"]
 
 
 async def test_a_body_cannot_swallow_an_interruption() -> None:

@@ -12,16 +12,7 @@ from hypothesis import strategies as st
 
 from effectflow import pure
 from effectflow.effects import Effect
-from tests.effects.reference import (
-    AnyEffect,
-    Ended,
-    Tree,
-    beside,
-    build,
-    expected,
-    observed,
-    trees,
-)
+from tests.effects.reference import AnyEffect, Ended, Tree, beside, build, expected, observed, trees
 
 Backend = Literal["asyncio", "trio"]
 backends = pytest.mark.parametrize("backend", ["asyncio", "trio"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from random import Random
 
 import anyio
@@ -133,51 +133,6 @@ async def test_no_more_values_are_held_than_wait_for_their_neighbours() -> None:
 
     # In each of four rounds: the nine others of the first item's group, and one group under way.
     assert most <= 4 * 2 * 10
-
-
-@anyio_only
-async def test_items_are_read_no_further_ahead_than_limit() -> None:
-    read: list[int] = []
-
-    def items() -> Iterator[int]:
-        for number in range(1000):
-            read.append(number)
-            yield number
-
-    effect = par_reduce(
-        items(),
-        lambda number: fail(number) if number == 10 else pure(number),
-        lambda values: pure(sum(values)),
-        limit=3,
-    )
-
-    assert await effect.run(None) == Failure(10)
-    assert len(read) <= 10 + 1 + 3
-
-
-@anyio_only
-async def test_an_async_source_is_read_lazily_and_closed() -> None:
-    log: list[str] = []
-
-    async def items() -> AsyncIterator[int]:
-        try:
-            for number in range(1000):
-                await anyio.lowlevel.checkpoint()
-                log.append("read")
-                yield number
-        finally:
-            log.append("closed")
-
-    effect = par_reduce(
-        items(),
-        lambda number: fail("no") if number == 7 else pure(number),
-        lambda values: pure(sum(values)),
-        limit=2,
-    )
-
-    assert await effect.run(None) == Failure("no")
-    assert log[-1] == "closed"
-    assert log.count("read") <= 10
 
 
 @anyio_only

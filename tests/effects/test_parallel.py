@@ -1,26 +1,31 @@
-"""par, par_all, par_try_all: who runs, who is cancelled, and in which order things come back."""
+"""Parallel operators and races: who runs, who is cancelled, and in which order things come back."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from itertools import count
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, Never
 
 import anyio
+import anyio.lowlevel
 import pytest
 import sniffio
 import trio
 from returns.result import Failure, Success
 
 from effectflow import (
+    Do,
     Effect,
+    EmptyRace,
     die,
+    do,
     fail,
+    first_success,
     from_async,
     from_fn,
     par,
     par_all,
+    par_reduce,
     par_traverse,
     par_try_all,
     pure,
@@ -53,6 +58,185 @@ def noting(log: list[str], name: str, effect: AnyEffect) -> AnyEffect:
 
 async def run(effect: AnyEffect) -> Any:
     return await TestClock().run(effect, None)
+
+
+forever: AnyEffect = from_async(lambda _: anyio.sleep_forever())
+
+Child = Callable[[int], AnyEffect]
+Over = Callable[[Any, Child, int | None], AnyEffect]
+"""Runs the children of items side by side, at most so many at once."""
+
+
+def listed(items: Any, child: Child) -> Any:
+    """Return the effects of the children, to be read as the items are."""
+    if isinstance(items, Iterable):
+        return (child(item) for item in items)
+    return (child(item) async for item in items)
+
+
+def total(values: list[Any]) -> AnyEffect:
+    return pure(len(values))
+
+
+OPERATORS: dict[str, Over] = {
+    "par_traverse": lambda items, child, limit: par_traverse(items, child, limit=limit),
+    "par_all": lambda items, child, limit: par_all(listed(items, child), limit=limit),
+    "par_try_all": lambda items, child, limit: par_try_all(listed(items, child), limit=limit),
+    "par_reduce": lambda items, child, limit: par_reduce(
+        items, child, total, limit=50 if limit is None else limit
+    ),
+}
+each_operator = pytest.mark.parametrize("over", OPERATORS.values(), ids=OPERATORS)
+
+
+# What all operators over many effects promise.
+
+
+@each_operator
+@pytest.mark.parametrize("limit", [1, 4])
+async def test_no_more_than_limit_run_at_once(over: Over, limit: int) -> None:
+    running, most = 0, 0
+
+    async def work(_: object) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await anyio.sleep(0.001)
+        running -= 1
+
+    await over(range(25), lambda _: from_async(work), limit).run(None)
+    assert most == limit
+
+
+@each_operator
+async def test_ten_thousand_effects_at_limit_100_start_100_tasks(over: Over) -> None:
+    tasks: set[object] = set()
+
+    async def note(_: object) -> None:
+        tasks.add(current_task())
+        await anyio.lowlevel.checkpoint()
+
+    assert isinstance(await over(range(10_000), lambda _: from_async(note), 100).run(None), Success)
+    assert len(tasks) == 100
+
+
+def endless(read: list[int]) -> Iterator[int]:
+    """Yield numbers without an end, and note when they are read, and that it is closed."""
+    try:
+        while True:
+            read.append(len(read))
+            yield read[-1]
+    finally:
+        read.append(-1)
+
+
+async def endless_async(read: list[int]) -> AsyncIterator[int]:
+    numbers = endless(read)
+    try:
+        for number in numbers:
+            await anyio.lowlevel.checkpoint()
+            yield number
+    finally:
+        read.append(-1)
+
+
+@each_operator
+@pytest.mark.parametrize("source", [endless, endless_async])
+async def test_a_source_is_read_no_further_than_limit_ahead_and_closed(
+    over: Over, source: Callable[[list[int]], Any]
+) -> None:
+    read: list[int] = []
+    bug = RuntimeError("bug")
+
+    with pytest.raises(RuntimeError) as caught:
+        await over(source(read), lambda n: die(bug) if n == 10 else pure(n), 3).run(None)
+    assert caught.value is bug
+    assert read[-1] == -1
+    assert len([number for number in read if number >= 0]) <= 10 + 1 + 3
+
+
+async def broken_later() -> AsyncIterator[int]:
+    yield 1
+    raise RuntimeError("broken source")
+
+
+def broken() -> Iterator[int]:
+    yield 1
+    raise RuntimeError("broken source")
+
+
+@each_operator
+@pytest.mark.parametrize("source", [broken, broken_later])
+@pytest.mark.parametrize("limit", [2, None])
+async def test_a_defect_of_the_source_is_raised_as_itself(
+    over: Over, source: Any, limit: int | None
+) -> None:
+    @do
+    def catching() -> Do[object, Never, str]:
+        try:
+            yield from over(source(), pure, limit)
+        except RuntimeError as error:
+            return f"caught {error}"
+        return "not caught"
+
+    assert await catching().run(None) == Success("caught broken source")
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        (name, end)
+        for name in OPERATORS
+        for end in ("failure", "defect", "interruption")
+        # That one runs every effect to its end.
+        if (name, end) != ("par_all", "failure")
+    ],
+)
+async def test_what_ends_an_operator_cancels_the_rest_and_waits_for_it(name: str, end: str) -> None:
+    over = OPERATORS[name]
+    log: list[str] = []
+    ends: dict[str, AnyEffect] = {"failure": fail("no"), "defect": die(ValueError("bug"))}
+
+    def child(number: int) -> AnyEffect:
+        if number == 1 and end in ends:
+            return later(0.01, ends[end])
+        return noting(log, str(number), forever)
+
+    with anyio.move_on_after(0.05 if end == "interruption" else 30):
+        if end == "defect":
+            with pytest.raises(ValueError, match="bug"):
+                await over(range(4), child, None).run(None)
+        else:
+            assert await over(range(4), child, None).run(None) == Failure("no")
+    reached = {"0", "2", "3"} | ({"1"} if end == "interruption" else set())
+    assert sorted(log) == [f"{number}: interruption" for number in sorted(reached)]
+
+
+@each_operator
+async def test_a_limit_below_one_is_refused(over: Over) -> None:
+    for refused in (0, -1):
+        with pytest.raises(ValueError, match=r"limit|or more"):
+            over([], pure, refused)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_child_that_comes_after_the_decision_does_not_begin() -> None:
+    """On asyncio, tasks begin in the order of the items."""
+    begun: list[int] = []
+
+    async def three() -> AsyncIterator[int]:
+        for number in range(3):
+            yield number
+
+    def child(number: int) -> AnyEffect:
+        begun.append(number)
+        return fail("no")
+
+    assert await par_traverse(three(), child).run(None) == Failure("no")
+    assert begun == [0]
+
+
+# par, par_all and par_try_all.
 
 
 async def test_par_yields_a_tuple_in_order() -> None:
@@ -92,70 +276,6 @@ async def test_par_all_runs_everything_and_has_every_error_in_order() -> None:
     assert await run(par_all(effects, limit=1)) == Failure(["a", "c"])
     assert await run(par_all([later(2, pure(1)), pure(2)])) == Success([1, 2])
     assert await run(par_all([])) == Success([])
-
-
-async def test_a_defect_ends_par_all_and_is_raised_as_itself() -> None:
-    log: list[str] = []
-    bug = ValueError("bug")
-    with pytest.raises(ValueError, match="bug") as caught:
-        await run(par_all([noting(log, "slow", later(60, pure(1))), later(1, die(bug))]))
-
-    assert caught.value is bug
-    assert log == ["slow: interruption"]
-
-
-class Enough(Exception):
-    """Ends what would not end."""
-
-
-async def test_an_endless_source_is_read_no_further_than_limit_ahead() -> None:
-    read = done = 0
-
-    def endless() -> Iterator[AnyEffect]:
-        nonlocal read
-        for number in count():
-            read += 1
-            assert read - done <= 3
-            yield from_async(lambda _, number=number: child(number))
-
-    async def endless_async() -> AsyncIterator[AnyEffect]:
-        for effect in endless():
-            yield effect
-
-    async def child(number: int) -> None:
-        nonlocal done
-        await (anyio.sleep(0.0001) if number <= 20 else anyio.sleep_forever())
-        done += 1
-        if number == 20:
-            raise Enough
-
-    for source in (endless(), endless_async()):
-        read = done = 0
-        with pytest.raises(Enough):
-            await par_all(source, limit=3).run(None)
-        assert 20 < read <= 23
-
-
-@pytest.mark.parametrize("operator", [par_all, par_try_all])
-async def test_ten_thousand_effects_at_limit_100_start_100_tasks(operator: Any) -> None:
-    tasks: set[object] = set()
-
-    async def note(_: object) -> None:
-        tasks.add(current_task())
-        await anyio.sleep(0)
-
-    assert (
-        len((await operator([from_async(note)] * 10_000, limit=100).run(None)).unwrap()) == 10_000
-    )
-    assert len(tasks) == 100
-
-
-async def test_a_limit_below_one_is_refused() -> None:
-    for refused in (0, -1):
-        with pytest.raises(ValueError, match="limit"):
-            par_all([], limit=refused)
-        with pytest.raises(ValueError, match="limit"):
-            par_try_all([], limit=refused)
 
 
 async def test_local_environments_stay_in_their_branch() -> None:
@@ -204,3 +324,136 @@ def count_tasks() -> int:
     if sniffio.current_async_library() == "trio":
         return trio.lowlevel.current_statistics().tasks_living
     return len(asyncio.all_tasks())
+
+
+# par_traverse.
+
+
+async def five_later() -> AsyncIterator[int]:
+    for number in range(5):
+        await anyio.lowlevel.checkpoint()
+        yield number
+
+
+@pytest.mark.parametrize("limit", [1, 3, None])
+@pytest.mark.parametrize("source", [lambda: range(5), lambda: iter(range(5)), five_later])
+async def test_values_come_in_the_order_of_the_items(source: Any, limit: int | None) -> None:
+    async def slow_first(n: int) -> int:
+        await anyio.sleep(0.002 * (5 - n))
+        return n * n
+
+    effect = par_traverse(source(), lambda n: from_async(lambda _: slow_first(n)), limit=limit)
+
+    assert await effect.run(None) == Success([0, 1, 4, 9, 16])
+
+
+class Numbers:
+    """Numbers from a generator that tells when it is closed; the generator itself is kept."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.kept: list[Iterator[int]] = []
+
+    def __iter__(self) -> Iterator[int]:
+        self.kept.append(self._read())
+        return self.kept[-1]
+
+    def _read(self) -> Iterator[int]:
+        try:
+            yield from range(1000)
+        finally:
+            self.log.append("closed")
+
+
+@pytest.mark.parametrize("is_shared", [True, False], ids=["a generator", "what makes one"])
+async def test_a_generator_of_items_is_closed_after_a_failure(is_shared: bool) -> None:
+    numbers = Numbers()
+    items = iter(numbers) if is_shared else numbers
+
+    effect = par_traverse(items, lambda n: fail("no") if n == 7 else pure(n), limit=2)
+
+    assert await effect.run(None) == Failure("no")
+    assert numbers.log == ["closed"]
+
+
+async def test_a_generator_of_items_is_closed_after_a_defect_and_a_cancellation() -> None:
+    numbers = Numbers()
+    with pytest.raises(RuntimeError, match="bug"):
+        await par_traverse(numbers, lambda _: die(RuntimeError("bug")), limit=2).run(None)
+    assert numbers.log == ["closed"]
+
+    with anyio.move_on_after(0.02) as waited:
+        waiting = from_async(lambda _: anyio.sleep_forever())
+        await par_traverse(numbers, lambda _: waiting, limit=2).run(None)
+    assert waited.cancelled_caught
+    assert numbers.log == ["closed", "closed"]
+
+
+async def test_an_iterator_that_is_no_generator_is_left_as_it_is() -> None:
+    items = iter(range(1000))
+
+    await par_traverse(items, lambda n: fail("no") if n == 7 else pure(n), limit=1).run(None)
+
+    assert next(items) == 8
+
+
+async def test_nothing_to_do() -> None:
+    assert await par_traverse([], pure, limit=5).run(None) == Success([])
+
+
+# Races: the first to end decides; the others are gone before anybody hears of it.
+
+
+async def test_the_first_to_end_wins_whether_it_succeeds_or_fails() -> None:
+    assert await run(race([later(2, pure("b")), later(1, pure("a"))])) == Success("a")
+    assert await run(race([later(2, pure("b")), later(1, fail("no"))])) == Failure("no")
+
+
+async def test_losers_are_cancelled_and_cleaned_up_before_the_race_is_over() -> None:
+    log: list[str] = []
+    loser = noting(log, "loser", later(60, pure("never")))
+
+    assert await run(race([loser, later(1, pure("won")), loser])) == Success("won")
+    assert log == ["loser: interruption"] * 2
+
+
+async def test_a_race_of_none_is_an_error() -> None:
+    result = await run(race([]))
+    assert isinstance(result.failure(), EmptyRace)
+
+
+async def test_a_defect_decides_a_race() -> None:
+    with pytest.raises(ValueError, match="bug"):
+        await run(race([later(60, pure(1)), later(1, die(ValueError("bug")))]))
+
+
+async def test_first_success_passes_failures_by() -> None:
+    log: list[str] = []
+    runners = [
+        later(1, fail("quick")),
+        later(2, pure("won")),
+        noting(log, "loser", later(60, pure("never"))),
+    ]
+    assert await run(first_success(runners)) == Success("won")
+    assert log == ["loser: interruption"]
+
+
+async def test_first_success_of_failures_has_all_of_them_in_order() -> None:
+    runners = [later(2, fail("a")), later(1, fail("b"))]
+    assert await run(first_success(runners)) == Failure(["a", "b"])
+    assert await run(first_success([])) == Failure([])
+
+
+async def test_a_defect_ends_first_success() -> None:
+    with pytest.raises(ValueError, match="bug"):
+        await run(first_success([later(60, pure(1)), die(ValueError("bug"))]))
+
+
+@pytest.mark.parametrize("operator", [race, first_success])
+async def test_interruption_reaches_every_runner(operator: Any) -> None:
+    log: list[str] = []
+    with anyio.move_on_after(0.01) as scope:
+        await operator([noting(log, "a", forever), noting(log, "b", forever)]).run(None)
+
+    assert scope.cancelled_caught
+    assert sorted(log) == ["a: interruption", "b: interruption"]

@@ -12,8 +12,7 @@ from returns.result import Failure, Success
 from effectflow import Invalid, Valid, Validation, fail, pure
 
 parts = st.one_of(
-    st.integers().map(Valid),
-    st.lists(st.text(max_size=3), min_size=1, max_size=3).map(Invalid),
+    st.integers().map(Valid), st.lists(st.text(max_size=3), min_size=1, max_size=3).map(Invalid)
 )
 
 

@@ -73,9 +73,7 @@ def test_it_is_reviewed_until_nobody_objects(folders: tuple[Path, Path]) -> None
     assert "mend, visit 9" in printed
 
 
-def test_killed_in_its_loop_again_and_again_it_writes_the_same(
-    folders: tuple[Path, Path],
-) -> None:
+def test_killed_in_its_loop_again_and_again_it_writes_the_same(folders: tuple[Path, Path]) -> None:
     whole, killed = folders
     expected = run_to_the_end(whole)
 

@@ -43,11 +43,7 @@ refuse (attempt 1) -> Cancelled(reason='too many')
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [
-        (["--amount", "2"], SHIPPED),
-        (["--item", "hat"], CANCELLED),
-        (["--amount", "101"], REFUSED),
-    ],
+    [(["--amount", "2"], SHIPPED), (["--item", "hat"], CANCELLED), (["--amount", "101"], REFUSED)],
     ids=["shipped", "out of stock", "too many"],
 )
 def test_an_order_is_processed(tmp_path: Path, arguments: list[str], expected: str) -> None:

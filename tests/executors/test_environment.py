@@ -70,9 +70,7 @@ def test_a_factory_must_be_callable(make_remote: MakeExecutor) -> None:
         make_remote(5)
 
 
-async def test_an_executor_runs_items_only_inside_its_block(
-    make_remote: MakeExecutor,
-) -> None:
+async def test_an_executor_runs_items_only_inside_its_block(make_remote: MakeExecutor) -> None:
     executor = make_remote()
     with pytest.raises(RuntimeError, match="inside `async with"):
         await executor.apply(pure, 1).run(None)

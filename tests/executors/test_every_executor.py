@@ -46,6 +46,7 @@ from effectflow.checkpoint import read_checkpoint
 from effectflow.executors import DaskExecutor, LocalExecutor, ProcessExecutor
 from effectflow.stores import MemoryStore
 from effectflow.workflows import transition_info
+from tests.apps import App
 from tests.executors.conftest import AnyExecutor, interrupted, soon
 from tests.executors.items import Folder, OutOfStock, asleep
 
@@ -100,9 +101,7 @@ elsewhere = pytest.mark.parametrize("executor", ["processes", "dask"], indirect=
 """For tests of executors whose items run in other processes."""
 
 
-async def test_items_use_the_environment_of_the_executor(
-    executor: AnyExecutor,
-) -> None:
+async def test_items_use_the_environment_of_the_executor(executor: AnyExecutor) -> None:
     prices = par_traverse(["cap", "scarf"] * 5, lambda item: executor.apply(price_of, item))
 
     assert await prices.run(SHOP) == Success([7, 9] * 5)
@@ -131,9 +130,7 @@ ERRORS = [
 ]
 
 
-async def test_failures_keep_their_classes_and_fields(
-    executor: AnyExecutor,
-) -> None:
+async def test_failures_keep_their_classes_and_fields(executor: AnyExecutor) -> None:
     found = (await par_all([executor.apply(fail, e) for e in ERRORS]).run(None)).failure()
 
     for error, expected in zip(found, ERRORS, strict=True):
@@ -162,9 +159,7 @@ def explode(item: str, _: object) -> Never:
 
 
 @elsewhere
-async def test_a_defect_has_the_traceback_of_its_worker_as_a_note(
-    executor: AnyExecutor,
-) -> None:
+async def test_a_defect_has_the_traceback_of_its_worker_as_a_note(executor: AnyExecutor) -> None:
     with pytest.raises(OutOfStock) as raised:
         await executor.apply(lambda item: from_fn(partial(explode, item)), "cap").run(None)
 
@@ -244,9 +239,7 @@ async def test_the_run_context_is_known_where_the_items_run(executor: AnyExecuto
     assert await executor.apply(tenant, "hat").run(None) == Success("hat of None")
 
 
-async def test_the_action_of_a_machine_may_use_an_executor(
-    executor: AnyExecutor,
-) -> None:
+async def test_the_action_of_a_machine_may_use_an_executor(executor: AnyExecutor) -> None:
     def about(state: str) -> Effect[object, Never, str]:
         return transition_info().map(lambda info: f"{info.transition} from {state}")
 
@@ -261,11 +254,6 @@ async def test_the_action_of_a_machine_may_use_an_executor(
     app = App(Checkpoints(MemoryStore()))
     assert (await order.start(run_id="r").run_or_raise(app)).current == "ship from packed"
     assert (await order.run_until_final().run_or_raise(None)).current == "ship from packed"
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
 
 
 @step
@@ -346,28 +334,8 @@ async def test_an_exception_that_cannot_be_unpickled_is_replaced_by_its_text(
     assert "it cannot be pickled and unpickled" in failed.value.__notes__[0]
 
 
-@elsewhere
-async def test_an_item_that_exits_is_a_defect(executor: AnyExecutor) -> None:
-    with pytest.raises(RuntimeError, match=r"raised SystemExit\(3\)") as raised:
-        await executor.apply(lambda code: from_fn(lambda _: sys.exit(code)), 3).run(None)
-    assert await executor.apply(pure, "still there").run(None) == Success("still there")
-
-    assert "sys.exit(code)" in raised.value.__notes__[0]
-
-
 class Leaving(BaseException):
     """Not an `Exception`."""
-
-
-@elsewhere
-async def test_an_item_that_raises_a_base_exception_is_a_defect(executor: AnyExecutor) -> None:
-    def leave(reason: str, _: object) -> Never:
-        raise Leaving(reason)
-
-    with pytest.raises(RuntimeError, match=r"the item raised Leaving\('enough'\)") as raised:
-        await executor.apply(lambda reason: from_fn(partial(leave, reason)), "enough").run(None)
-
-    assert "in leave\n" in raised.value.__notes__[0]
 
 
 @dataclass(frozen=True)
@@ -398,11 +366,14 @@ async def test_a_frozen_defect_is_raised_as_itself(
 @pytest.mark.parametrize(
     ("leaving", "message"),
     [
+        (SystemExit(3), r"raised SystemExit\(3\)"),
+        (Leaving("enough"), r"the item raised Leaving\('enough'\)"),
         (GeneratorExit("done"), r"the item raised GeneratorExit\('done'\)"),
         (asyncio.CancelledError("done"), "raised CancelledError, though nothing has cancelled it"),
     ],
+    ids=lambda given: type(given).__name__ if isinstance(given, BaseException) else "",
 )
-async def test_an_item_that_cancels_only_itself_is_a_defect(
+async def test_an_item_that_exits_or_cancels_itself_is_a_defect(
     executor: AnyExecutor, leaving: BaseException, message: str
 ) -> None:
     def leave(_: object) -> Never:
@@ -410,8 +381,8 @@ async def test_an_item_that_cancels_only_itself_is_a_defect(
 
     with pytest.raises(RuntimeError, match=message) as raised:
         await executor.apply(lambda _: from_fn(leave), None).run(None)
-
     assert "in leave\n" in raised.value.__notes__[0]
+    assert await executor.apply(pure, "still there").run(None) == Success("still there")
 
 
 @elsewhere
@@ -428,9 +399,7 @@ class ExitsWhenUnpickled:
 
 
 @elsewhere
-async def test_a_class_sent_by_value_comes_back_as_the_same_class(
-    executor: AnyExecutor,
-) -> None:
+async def test_a_class_sent_by_value_comes_back_as_the_same_class(executor: AnyExecutor) -> None:
     class Local:
         def __init__(self, number: int) -> None:
             self.number = number

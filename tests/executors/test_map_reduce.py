@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
@@ -13,14 +12,10 @@ from effectflow.checkpoint import RunStatus, read_checkpoint
 from effectflow.effects import Executor, ExecutorLost, WorkerLost
 from effectflow.executors import ProcessExecutor
 from effectflow.stores import MemoryStore
+from tests.apps import App
 from tests.executors.items import Folder, begin, deadly
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
 
 
 def begin_or_die(item: int) -> Effect[Folder, str, int]:

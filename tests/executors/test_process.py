@@ -19,16 +19,7 @@ import psutil
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    Effect,
-    effect,
-    from_async,
-    from_fn,
-    par,
-    par_all,
-    par_traverse,
-    pure,
-)
+from effectflow import Effect, effect, from_async, from_fn, par, par_all, par_traverse, pure
 from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.effects.event_loop import running_backend
 from effectflow.executors import ProcessExecutor
@@ -74,9 +65,7 @@ async def test_items_run_in_at_most_the_given_number_of_processes_which_closing_
 
 
 @on_both_backends
-async def test_only_the_item_of_a_killed_worker_runs_again(
-    folder: Folder,
-) -> None:
+async def test_only_the_item_of_a_killed_worker_runs_again(folder: Folder) -> None:
     async with ProcessExecutor(lambda: folder, workers=2) as executor:
 
         async def kill(_: object) -> None:
@@ -108,9 +97,7 @@ async def test_workers_ignore_the_signal_to_save(folder: Folder) -> None:
     assert folder.begun() == {"0": 1, "1": 1, "2": 1, "3": 1}
 
 
-async def test_an_item_that_always_kills_its_worker_fails_alone(
-    folder: Folder,
-) -> None:
+async def test_an_item_that_always_kills_its_worker_fails_alone(folder: Folder) -> None:
     async with ProcessExecutor(lambda: folder, workers=2, attempts=2) as executor:
         effects = [executor.apply(deadly if n == 3 else begin, n) for n in range(6)]
         failed = (await par_all(effects).run(None)).failure()

@@ -24,8 +24,6 @@ from effectflow.checkpoint import (
     Owner,
     RunConflict,
     RunNotFound,
-    RunStatus,
-    RunSummary,
     SaveFailed,
     StoreUnavailable,
     UnsupportedVersion,
@@ -37,10 +35,9 @@ from effectflow.stores import FileStore
 from effectflow.stores._atomic_files import write_whole
 from effectflow.stores._file_run import RunFolder
 from effectflow.testing.store_conformance import HOSTILE_RUN_IDS
+from tests.stores.runs import SUMMARY, begun, bodies_of, claimed
 
 pytestmark = pytest.mark.anyio
-
-SUMMARY = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
 
 
 class App:
@@ -66,22 +63,14 @@ async def store(tmp_path: Path) -> AsyncIterator[FileStore]:
 
 async def written(store: FileStore, count: int, run_id: str = "r") -> None:
     """Write a run with `count` entries, each in a save of its own."""
-    lease = await store.claim(run_id, owner=str(Owner.new()), seconds=60)
+    lease = await claimed(store, run_id)
     for number in range(count):
         await store.append(lease, [b"%d" % number], after=number, summary=SUMMARY)
     await store.release(lease)
 
 
-async def claimed(store: FileStore, run_id: str = "r") -> Lease:
-    return await store.claim(run_id, owner=str(Owner.new()), seconds=60)
-
-
 async def found(store: FileStore) -> list[str]:
     return sorted(info.run_id for info in await store.find())
-
-
-async def bodies(store: FileStore, run_id: str = "r") -> list[bytes]:
-    return [record.body for record in await store.read(run_id)]
 
 
 async def test_files_are_readable_and_in_their_documented_places(
@@ -115,8 +104,7 @@ async def test_history_is_limited(store: FileStore, tmp_path: Path, history: int
 async def test_a_stale_release_keeps_the_history_limit_of_the_new_owner(
     store: FileStore, tmp_path: Path
 ) -> None:
-    stale = await store.claim("r", owner=str(Owner.new()), seconds=0)
-    await store.append(stale, [b"0"], after=0, summary=SUMMARY)
+    stale = await begun(store, [b"0"], seconds=0)
     lease = await claimed(store)
     store.keep_history("r", 2)
     await store.append(lease, [b"1"], after=1)
@@ -144,7 +132,7 @@ async def test_the_cost_of_a_save_does_not_depend_on_the_length_of_the_run(
 ) -> None:
     run = tmp_path / "sessions" / "r"
     sizes: list[int] = []
-    lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+    lease = await claimed(store)
     for number in range(0, 450, 5):
         await store.append(lease, [b"x" * 100] * 5, after=number, summary=SUMMARY)
         sizes.append((run / "checkpoint.json").stat().st_size)
@@ -183,13 +171,13 @@ async def test_a_damaged_checkpoint_is_read_from_the_newest_intact_copy(
     newest.write_bytes(b"damaged as well")
 
     async with FileStore(tmp_path) as store:
-        assert await bodies(store) == [b"0", b"1", b"2"]
+        assert await bodies_of(store) == [b"0", b"1", b"2"]
         assert "what was saved after that is lost" in caplog.text
         assert "with 3 entries" in caplog.text
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        lease = await claimed(store)
         await store.append(lease, [b"3 again"], after=3)
     async with FileStore(tmp_path) as store:
-        assert await bodies(store) == [b"0", b"1", b"2", b"3 again"]
+        assert await bodies_of(store) == [b"0", b"1", b"2", b"3 again"]
 
 
 @pytest.mark.parametrize("history", [0, 2])
@@ -212,7 +200,7 @@ async def test_a_checkpoint_damaged_while_the_run_is_driven_is_written_again(
         await store.append(lease, [expected[count]], after=count)
         await store.append(lease, [expected[count + 1]], after=count + 1, release=True)
     async with FileStore(tmp_path) as store:
-        assert await bodies(store) == expected
+        assert await bodies_of(store) == expected
     assert [path.read_bytes() for path in (run / "history").glob("damaged-*")] == left
     assert "nothing is lost" in caplog.text
     assert "is lost" not in caplog.text.replace("nothing is lost", "")
@@ -221,8 +209,7 @@ async def test_a_checkpoint_damaged_while_the_run_is_driven_is_written_again(
 async def test_a_stale_owner_never_overwrites_a_damaged_checkpoint_from_memory(
     store: FileStore, tmp_path: Path
 ) -> None:
-    stale = await store.claim("r", owner=str(Owner.new()), seconds=0)
-    await store.append(stale, [b"0"], after=0, summary=SUMMARY)
+    stale = await begun(store, [b"0"], seconds=0)
     await store.append(stale, [b"1"], after=1)
     async with FileStore(tmp_path) as other:
         await other.append(await claimed(other), [b"2"], after=2)
@@ -259,9 +246,9 @@ async def test_a_claim_removes_what_an_interrupted_write_left(
     left = tmp_path / "sessions" / "r" / "checkpoint.json.tmp"
     left.write_bytes(b"half a checkp")
 
-    await store.claim("r", owner=str(Owner.new()), seconds=60)
+    await claimed(store)
     assert not left.exists()
-    assert await bodies(store) == [b"0", b"1"]
+    assert await bodies_of(store) == [b"0", b"1"]
 
 
 async def test_run_ids_never_lead_out_of_the_folder(store: FileStore, tmp_path: Path) -> None:
@@ -312,7 +299,7 @@ async def test_copies_stay_in_order_when_the_clock_is_set_back(
         await store.append(lease, [b"%d" % number], after=number)
 
     (tmp_path / "sessions" / "r" / "checkpoint.json").write_bytes(b"")
-    assert len(await bodies(store)) == 59
+    assert len(await bodies_of(store)) == 59
     history = sorted((tmp_path / "sessions" / "r" / "history").iterdir())
     assert len(history) == 10
 
@@ -324,7 +311,7 @@ async def test_a_full_disk_loses_nothing_that_another_process_has_repaired(
     async with FileStore(tmp_path) as onlooker:
         await written(store, 4)
         (tmp_path / "sessions" / "r" / "checkpoint.json").write_bytes(b"")
-        assert len(await bodies(onlooker)) == 3
+        assert len(await bodies_of(onlooker)) == 3
         lease = await claimed(store)
         await store.append(lease, [b"again"], after=3, release=True)
 
@@ -332,7 +319,7 @@ async def test_a_full_disk_loses_nothing_that_another_process_has_repaired(
         full_disk(monkeypatch)
         with pytest.raises(SaveFailed, match="No space"):
             await onlooker.append(lease, [b"more"], after=4)
-        assert await bodies(onlooker) == [b"0", b"1", b"2", b"again"]
+        assert await bodies_of(onlooker) == [b"0", b"1", b"2", b"again"]
 
 
 async def test_a_damaged_checkpoint_is_kept_until_it_is_replaced(
@@ -349,7 +336,7 @@ async def test_a_damaged_checkpoint_is_kept_until_it_is_replaced(
     assert (run / "checkpoint.json").read_bytes() == b"damaged"
 
     await store.append(lease, [b"3 again"], after=3)
-    assert await bodies(store) == [b"0", b"1", b"2", b"3 again"]
+    assert await bodies_of(store) == [b"0", b"1", b"2", b"3 again"]
     assert {path.read_bytes() for path in (run / "history").glob("damaged-*")} == {b"damaged"}
 
 
@@ -398,7 +385,7 @@ async def test_a_copy_that_cannot_be_removed_does_not_fail_the_save(
     await store.append(lease, [b"4"], after=4)
 
     assert "cannot remove" not in caplog.text
-    assert await bodies(store) == [b"0", b"1", b"2", b"3", b"4"]
+    assert await bodies_of(store) == [b"0", b"1", b"2", b"3", b"4"]
     assert len(list(stuck.parent.iterdir())) == 1
 
 
@@ -440,9 +427,9 @@ async def test_older_entries_survive_the_loss_of_the_checkpoint(
         path.unlink()
 
     in_files = count // 100 * 100 if size == 1 else count
-    assert len(await bodies(store)) == max(in_files, count - 10)
-    await store.append(lease, [b"next"], after=len(await bodies(store)))
-    assert (await bodies(store))[-1] == b"next"
+    assert len(await bodies_of(store)) == max(in_files, count - 10)
+    await store.append(lease, [b"next"], after=len(await bodies_of(store)))
+    assert (await bodies_of(store))[-1] == b"next"
 
 
 async def test_entries_of_a_failed_save_are_never_read(
@@ -458,7 +445,7 @@ async def test_entries_of_a_failed_save_are_never_read(
     await written_on(store, after=99, count=0)
 
     (tmp_path / "sessions" / "r" / "checkpoint.json").write_bytes(b"")
-    assert b"refused" not in await bodies(store)
+    assert b"refused" not in await bodies_of(store)
 
 
 async def written_on(store: FileStore, *, after: int, count: int) -> None:
@@ -476,7 +463,7 @@ async def test_foreign_files_among_the_entries_are_ignored(
     entries = tmp_path / "sessions" / "r" / "entries"
     shutil.copy(entries / "000000001.json", entries / "000000001 copy.json")
 
-    assert len(await bodies(store)) == 150
+    assert len(await bodies_of(store)) == 150
 
 
 async def test_a_seal_that_is_not_text_is_damage(store: FileStore, tmp_path: Path) -> None:
@@ -654,7 +641,7 @@ async def test_history_works_without_hard_links(
     await written(store, 5)
 
     (tmp_path / "sessions" / "r" / "checkpoint.json").write_bytes(b"")
-    assert len(await bodies(store)) == 4
+    assert len(await bodies_of(store)) == 4
 
 
 async def test_a_store_does_not_keep_entries_in_memory(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,9 @@ from effectflow import Checkpoints, Do, Effect, fail, pure, step, workflow
 from effectflow.checkpoint import CorruptCheckpoint, export_run, import_run, verify_run
 from effectflow.stores import FileStore
 from effectflow.testing import FaultyStore
+from tests.apps import App
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
 
 
 @step

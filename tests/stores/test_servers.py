@@ -43,11 +43,10 @@ from effectflow.checkpoint import (
 )
 from effectflow.stores import PostgresStore, RedisStore, open_store
 from tests.stores.proxy import LossyProxy
+from tests.stores.runs import SUMMARY, begun, bodies_of, claimed
 from tests.stores.servers import ON_DISK, RedisServer, postgres_server, wait_for
 
 pytestmark = pytest.mark.anyio
-
-SUMMARY = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
 
 
 @dataclass
@@ -95,8 +94,7 @@ async def test_an_append_whose_answer_is_lost_is_neither_lost_nor_doubled(
     proxied: Proxied, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with proxied.store as store:
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
-        await store.append(lease, [b"first"], after=0, summary=SUMMARY)
+        lease = await begun(store, [b"first"])
         for number in range(1, 4):
             proxied.proxy.lose_answer_to(b"the body of it")
             await store.append(lease, [b"the body of it %d" % number], after=number)
@@ -104,7 +102,7 @@ async def test_an_append_whose_answer_is_lost_is_neither_lost_nor_doubled(
         done = RunSummary("w", "standard", "1", RunStatus.COMPLETED, 0.0)
         await store.append(lease, [b"the body of it 4"], after=4, summary=done, release=True)
 
-        bodies = [record.body for record in await store.read("r")]
+        bodies = await bodies_of(store)
         assert bodies == [b"first", *(b"the body of it %d" % n for n in range(1, 5))]
         info = await store.info("r")
         assert info is not None
@@ -118,16 +116,15 @@ async def test_a_last_append_whose_answer_is_lost_counts_even_if_others_continue
 ) -> None:
     async def resume() -> None:
         async with proxied.direct as other:
-            lease = await other.claim("r", owner=str(Owner.new()), seconds=60)
+            lease = await claimed(other)
             await other.append(lease, [b"resumed"], after=2)
 
     async with proxied.store as store:
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
-        await store.append(lease, [b"first"], after=0, summary=SUMMARY)
+        lease = await begun(store, [b"first"])
         proxied.proxy.lose_answer_to(b"the last", meanwhile=lambda: anyio.run(resume))
         await store.append(lease, [b"the last"], after=1, release=True)
 
-        bodies = [record.body for record in await store.read("r")]
+        bodies = await bodies_of(store)
         assert bodies == [b"first", b"the last", b"resumed"]
         assert proxied.proxy.cuts == 1
         with pytest.raises(LeaseLost):
@@ -138,8 +135,7 @@ async def test_an_append_cut_off_while_the_server_executes_it_is_not_refused(
     proxied_postgres: Proxied, postgres: str
 ) -> None:
     async with proxied_postgres.store as store:
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
-        await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+        lease = await begun(store, [b"1"])
         with psycopg.connect(postgres) as blocking:
             schema = repr(store).partition("'")[2].partition("'")[0]
             blocking.execute(f"LOCK TABLE {schema}.entries IN SHARE MODE")  # type: ignore[arg-type]
@@ -151,7 +147,7 @@ async def test_an_append_cut_off_while_the_server_executes_it_is_not_refused(
                 await _until_waiting(postgres, 2)
                 blocking.rollback()
 
-        assert [record.body for record in await store.read("r")] == [b"1", b"2"]
+        assert await bodies_of(store) == [b"1", b"2"]
 
 
 async def _until_waiting(postgres: str, clients: int) -> None:
@@ -162,26 +158,23 @@ async def _until_waiting(postgres: str, clients: int) -> None:
             await anyio.sleep(0.01)
 
 
-async def test_an_append_that_is_never_answered_may_have_been_saved(
-    proxied: Proxied,
-) -> None:
+async def test_an_append_that_is_never_answered_may_have_been_saved(proxied: Proxied) -> None:
     async with proxied.impatient as store:
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
-        await store.append(lease, [b"first"], after=0, summary=SUMMARY)
+        lease = await begun(store, [b"first"])
         proxied.proxy.lose_answer_to(b"the second", meanwhile=proxied.proxy.go_away)
         with pytest.raises(SaveFailed, match="may or may not have been saved") as caught:
             await store.append(lease, [b"the second"], after=1)
         assert caught.value.is_unknown
 
     async with proxied.direct as store:
-        assert [record.body for record in await store.read("r")] == [b"first", b"the second"]
+        assert await bodies_of(store) == [b"first", b"the second"]
 
 
 async def test_an_append_that_was_never_sent_is_known_to_have_failed(
     proxied_redis: Proxied,
 ) -> None:
     async with proxied_redis.impatient as store:
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        lease = await claimed(store)
         proxied_redis.proxy.go_away()
         with pytest.raises(StoreUnavailable):
             # This call notices that the connection is lost.
@@ -194,8 +187,7 @@ async def test_an_append_that_was_never_sent_is_known_to_have_failed(
 async def test_a_deletion_whose_answer_is_lost_succeeds(proxied: Proxied) -> None:
     async with proxied.store as store:
         for run_id in ("r", "other"):
-            lease = await store.claim(run_id, owner=str(Owner.new()), seconds=60)
-            await store.append(lease, [b"1"], after=0, summary=SUMMARY, release=True)
+            await begun(store, [b"1"], run_id, release=True)
         # The first deletion loads the script of Redis.
         await store.delete("other")
         is_postgres = isinstance(store, PostgresStore)
@@ -213,7 +205,7 @@ async def test_the_next_deletion_completes_an_interrupted_one(
 ) -> None:
     async with proxied_redis.direct as store:
         for run_id in ("r", "other"):
-            lease = await store.claim(run_id, owner=str(Owner.new()), seconds=60)
+            lease = await claimed(store, run_id)
             bodies = [b"secret %d" % n for n in range(1200)]
             await store.append(lease, bodies, after=0, summary=SUMMARY, release=True)
         # The first deletion loads the script.
@@ -236,17 +228,14 @@ async def test_the_next_deletion_completes_an_interrupted_one(
     assert left[b"owner"] == b""
 
 
-async def test_a_deletion_that_is_sent_again_keeps_a_new_run(
-    proxied: Proxied,
-) -> None:
+async def test_a_deletion_that_is_sent_again_keeps_a_new_run(proxied: Proxied) -> None:
     async def begin_anew() -> None:
         async with proxied.direct as other:
-            lease = await other.claim("r", owner=str(Owner.new()), seconds=60)
-            await other.append(lease, [b"new"], after=0, summary=SUMMARY, release=True)
+            await begun(other, [b"new"], release=True)
 
     async with proxied.store as store:
         for run_id in ("r", "other"):
-            lease = await store.claim(run_id, owner=str(Owner.new()), seconds=60)
+            lease = await claimed(store, run_id)
             bodies = [b"1", b"2", b"3"]
             await store.append(lease, bodies, after=0, summary=SUMMARY, release=True)
         # The first deletion loads the script of Redis.
@@ -256,21 +245,18 @@ async def test_a_deletion_that_is_sent_again_keeps_a_new_run(
         await store.delete("r")
 
         assert proxied.proxy.cuts == 1
-        assert [record.body for record in await store.read("r")] == [b"new"]
+        assert await bodies_of(store) == [b"new"]
         [info] = await store.find()
         assert (info.run_id, info.length, info.summary) == ("r", 1, SUMMARY)
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        lease = await claimed(store)
         await store.append(lease, [b"2", b"3"], after=1)
-        assert [record.body for record in await store.read("r")] == [b"new", b"2", b"3"]
+        assert await bodies_of(store) == [b"new", b"2", b"3"]
 
 
 async def test_a_locked_run_does_not_block_others(postgres: str) -> None:
     schema = f"locked{time.time_ns()}"
     async with PostgresStore(postgres, schema=schema, statement_timeout=0.5) as store:
-        leases = [
-            await store.claim(run_id, owner=str(Owner.new()), seconds=60)
-            for run_id in ("locked", "a", "b")
-        ]
+        leases = [await claimed(store, run_id) for run_id in ("locked", "a", "b")]
         refused: list[SaveFailed] = []
 
         async def save(lease: Lease) -> None:
@@ -310,7 +296,7 @@ async def test_hosts_whose_clocks_differ_agree_on_the_owner_of_a_run(
         monkeypatch.setattr(time, "time", lambda: right() + 3600)
 
         with pytest.raises(RunBusy) as caught:
-            await store.claim("r", owner=str(Owner.new()), seconds=60)
+            await claimed(store)
         assert 0 < caught.value.expires_in <= 60
         assert await store.find(RunQuery(resumable=True)) == []
         with pytest.raises(RunBusy):
@@ -324,8 +310,7 @@ async def test_find_skips_a_run_with_an_unknown_status(
     for store in (PostgresStore(postgres, schema=name), RedisStore(redis, prefix=name)):
         async with store:
             for run_id in ("damaged", "good"):
-                lease = await store.claim(run_id, owner=str(Owner.new()), seconds=60)
-                await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+                await begun(store, [b"1"], run_id)
             if isinstance(store, PostgresStore):
                 with psycopg.connect(postgres) as other:
                     other.execute(
@@ -346,7 +331,7 @@ async def test_find_skips_a_run_with_an_unknown_status(
 
 async def test_a_renewal_reconnects(proxied: Proxied) -> None:
     async with proxied.store as store:
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        lease = await claimed(store)
         store.renew(lease, seconds=60)
         proxied.proxy.cut()
         assert store.renew(lease, seconds=6000).expires_at > lease.expires_at + 3000
@@ -354,7 +339,7 @@ async def test_a_renewal_reconnects(proxied: Proxied) -> None:
 
 async def test_a_renewal_does_not_wait_for_ever_for_a_silent_server(proxied: Proxied) -> None:
     async with proxied.impatient as store:
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        lease = await claimed(store)
         store.renew(lease, seconds=60)
         proxied.proxy.is_silent = True
         began = time.monotonic()
@@ -368,36 +353,11 @@ async def test_a_renewal_does_not_wait_for_ever_for_a_silent_server(proxied: Pro
 async def test_a_run_that_is_deleted_or_only_claimed_leaves_no_lease(postgres: str) -> None:
     schema = f"gone{time.time_ns()}"
     async with PostgresStore(postgres, schema=schema) as store:
-        lease = await store.claim("deleted", owner=str(Owner.new()), seconds=60)
-        await store.append(lease, [b"1"], after=0, summary=SUMMARY, release=True)
+        await begun(store, [b"1"], "deleted", release=True)
         await store.delete("deleted")
-        await store.release(await store.claim("claimed", owner=str(Owner.new()), seconds=60))
+        await store.release(await claimed(store, "claimed"))
     with psycopg.connect(postgres) as other:
         assert other.execute(f"SELECT count(*) FROM {schema}.leases").fetchone() == (0,)  # type: ignore[arg-type]
-
-
-async def test_fifty_writers_race_for_each_entry_of_one_run(proxied: Proxied) -> None:
-    async with proxied.store as store:
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
-        await store.append(lease, [b"start"], after=0, summary=SUMMARY)
-        won: dict[int, bytes] = {}
-
-        async def write(name: int) -> None:
-            for after in range(1, 6):
-                body = b"%d by %d" % (after, name)
-                try:
-                    await store.append(lease, [body], after=after)
-                    assert after not in won
-                    won[after] = body
-                except LeaseLost:
-                    pass
-
-        async with anyio.create_task_group() as group:
-            for name in range(50):
-                group.start_soon(write, name)
-
-        bodies = [record.body for record in await store.read("r")]
-        assert bodies == [b"start", *(won[after] for after in sorted(won))]
 
 
 class RestartingPostgres:
@@ -467,8 +427,7 @@ async def _write_through_restarts(
             stop.set()
 
     thread = threading.Thread(target=restart_often)
-    lease = await store.claim("r", owner=str(Owner.new()), seconds=600)
-    await store.append(lease, [b"0"], after=0, summary=SUMMARY)
+    lease = await begun(store, [b"0"], seconds=600)
     written = 1
     thread.start()
     while not stop.is_set():
@@ -477,27 +436,30 @@ async def _write_through_restarts(
     thread.join()
 
     assert written > 15
-    assert [record.body for record in await store.read("r")] == [b"%d" % n for n in range(written)]
+    assert await bodies_of(store) == [b"%d" % n for n in range(written)]
 
 
-async def test_opening_warns_of_a_server_without_a_disk(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("options", "durability", "said"),
+    [
+        (["--appendonly", "no"], "memory", "keeps nothing on disk"),
+        (["--appendonly", "yes", "--appendfsync", "everysec"], "process", ""),
+        ([*ON_DISK, "--no-appendfsync-on-rewrite", "yes"], "process", ""),
+        (
+            [*ON_DISK, "--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"],
+            "full",
+            "maxmemory-policy allkeys-lru",
+        ),
+    ],
+)
+async def test_opening_warns_of_a_server_that_may_lose_entries(
+    options: list[str], durability: str, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with RedisServer(tmp_path, "--appendonly", "no") as server, caplog.at_level(logging.WARNING):
+    with RedisServer(tmp_path, *options) as server, caplog.at_level(logging.WARNING):
         async with RedisStore(server.url) as store:
-            assert store.durability == "memory"
-    assert "keeps nothing on disk" in caplog.text
-
-
-async def test_opening_warns_of_a_server_that_removes_keys(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    limits = ["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"]
-    with RedisServer(tmp_path, *ON_DISK, *limits) as server:
-        async with RedisStore(server.url):
-            pass
-    assert "maxmemory-policy allkeys-lru" in caplog.text
-    assert "keeps nothing on disk" not in caplog.text
+            assert store.durability == durability
+    assert said in caplog.text
+    assert ("keeps nothing on disk" in caplog.text) is (durability == "memory")
 
 
 async def test_runs_can_be_deleted_from_a_server_whose_memory_is_full(tmp_path: Path) -> None:
@@ -505,9 +467,8 @@ async def test_runs_can_be_deleted_from_a_server_whose_memory_is_full(tmp_path: 
     with RedisServer(tmp_path, *ON_DISK, *limits) as server:
         async with RedisStore(server.url) as store:
             megabyte = bytes(10**6)
-            old = await store.claim("old", owner=str(Owner.new()), seconds=60)
-            await store.append(old, [megabyte], after=0, summary=SUMMARY, release=True)
-            lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+            await begun(store, [megabyte], "old", release=True)
+            lease = await claimed(store)
             written = await _fill(store, lease, megabyte)
 
             await store.delete("old")
@@ -530,8 +491,7 @@ async def test_an_append_waits_for_a_server_that_is_busy_with_a_script(
 ) -> None:
     with RedisServer(tmp_path, *ON_DISK, "--lua-time-limit", "10") as server:
         async with RedisStore(server.url) as store:
-            lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
-            await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+            lease = await begun(store, [b"1"])
             with driver.Redis.from_url(server.url) as client:
                 thread = threading.Thread(target=_run_for_ever, args=[server.url])
                 thread.start()
@@ -543,7 +503,7 @@ async def test_an_append_waits_for_a_server_that_is_busy_with_a_script(
                             await anyio.sleep(0.01)
                     client.script_kill()
                 thread.join()
-            assert [record.body for record in await store.read("r")] == [b"1", b"2"]
+            assert await bodies_of(store) == [b"1", b"2"]
 
 
 def _run_for_ever(url: str) -> None:
@@ -557,22 +517,6 @@ def _is_busy(client: driver.Redis) -> bool:
     except driver.ResponseError as error:
         return str(error).startswith("BUSY")
     return False
-
-
-@pytest.mark.parametrize(
-    ("options", "durability"),
-    [
-        (["--appendonly", "yes", "--appendfsync", "everysec"], "process"),
-        ([*ON_DISK, "--no-appendfsync-on-rewrite", "yes"], "process"),
-    ],
-)
-async def test_a_server_that_syncs_sometimes_is_not_fully_durable(
-    options: list[str], durability: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with RedisServer(tmp_path, *options) as server:
-        async with RedisStore(server.url) as store:
-            assert store.durability == durability
-    assert "keeps nothing on disk" not in caplog.text
 
 
 @pytest.fixture(params=["postgres", "redis"])
@@ -666,8 +610,7 @@ async def test_an_existing_postgres_schema_needs_no_privilege_to_create(postgres
             f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {name} TO {name}"
         )
     async with PostgresStore(f"{postgres}&user={name}", schema=name) as store:
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
-        await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+        await begun(store, [b"1"])
     with pytest.raises(StoreUnavailable, match="permission denied"):
         async with PostgresStore(f"{postgres}&user={name}", schema=f"{name}_new"):
             pass
@@ -676,8 +619,7 @@ async def test_an_existing_postgres_schema_needs_no_privilege_to_create(postgres
 async def test_postgres_statements_have_a_timeout(postgres: str) -> None:
     schema = f"slow{time.time_ns()}"
     async with PostgresStore(postgres, schema=schema, statement_timeout=0.2) as store:
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
-        await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+        lease = await begun(store, [b"1"])
         with psycopg.connect(postgres) as other:
             other.execute(f"LOCK TABLE {schema}.leases")  # type: ignore[arg-type]
             with pytest.raises(StoreUnavailable, match="timeout"):
@@ -722,8 +664,7 @@ async def test_a_new_postgres_schema_can_be_opened_many_times_at_once(postgres: 
 
     async def use(name: int) -> None:
         async with PostgresStore(postgres, schema=schema) as store:
-            lease = await store.claim(f"r{name}", owner=str(Owner.new()), seconds=60)
-            await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+            await begun(store, [b"1"], f"r{name}")
 
     async with anyio.create_task_group() as group:
         for name in range(8):

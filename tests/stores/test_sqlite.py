@@ -21,10 +21,7 @@ from anyio import to_thread
 from effectflow.checkpoint import (
     CorruptCheckpoint,
     LeaseLost,
-    Owner,
     RunQuery,
-    RunStatus,
-    RunSummary,
     SaveFailed,
     StoreUnavailable,
     UnsupportedVersion,
@@ -33,15 +30,13 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.journal_reader import all_run_ids
 from effectflow.stores import SqliteStore, open_store
 from effectflow.stores._sqlite_database import SqliteWriter, open_database
+from tests.stores.runs import SUMMARY, begun, bodies_of, claimed
 
 pytestmark = pytest.mark.anyio
 
-SUMMARY = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
-
 
 async def append_many(store: SqliteStore, run_id: str, count: int, body: bytes = b"x") -> None:
-    lease = await store.claim(run_id, owner=str(Owner.new()), seconds=60)
-    await store.append(lease, [body], after=0, summary=SUMMARY)
+    lease = await begun(store, [body], run_id)
     for number in range(1, count):
         await store.append(lease, [body], after=number)
     await store.release(lease)
@@ -129,15 +124,6 @@ async def test_a_folder_is_refused_and_missing_parents_are_created(tmp_path: Pat
         assert await store.find() == []
 
 
-async def test_a_store_that_is_not_open_says_so(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "runs.db")
-
-    with pytest.raises(StoreUnavailable, match="async with"):
-        await store.claim("r", owner="me", seconds=1)
-    with pytest.raises(StoreUnavailable, match="async with"):
-        await store.find()
-
-
 async def test_a_database_locked_by_another_program_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +131,7 @@ async def test_a_database_locked_by_another_program_loses_nothing(
     path = tmp_path / "runs.db"
     async with SqliteStore(path) as store:
         await append_many(store, "r", 3)
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        lease = await claimed(store)
         stranger = sqlite3.connect(path, isolation_level=None)
         stranger.execute("BEGIN IMMEDIATE")
         with pytest.raises(SaveFailed, match="locked"):
@@ -248,12 +234,12 @@ async def test_queued_appends_share_a_commit_even_if_one_is_refused(tmp_path: Pa
 async def test_a_cancelled_append_is_still_written(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     async with SqliteStore(path) as store:
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        lease = await claimed(store)
         with anyio.CancelScope() as scope:
             scope.cancel()
             await store.append(lease, [b"1"], after=0, summary=SUMMARY)
     async with SqliteStore(path) as store:
-        assert [record.body for record in await store.read("r")] == [b"1"]
+        assert await bodies_of(store) == [b"1"]
 
 
 def open_files(path: Path) -> list[str]:
@@ -263,9 +249,7 @@ def open_files(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_a_cancelled_scope_closes_the_store_completely(
-    tmp_path: Path,
-) -> None:
+async def test_a_cancelled_scope_closes_the_store_completely(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with anyio.CancelScope() as scope:
         async with SqliteStore(path):
@@ -361,7 +345,7 @@ async def test_a_run_that_is_deleted_or_only_claimed_leaves_no_lease(tmp_path: P
     async with SqliteStore(path) as store:
         await append_many(store, "deleted", 1)
         await store.delete("deleted")
-        await store.release(await store.claim("claimed", owner=str(Owner.new()), seconds=60))
+        await store.release(await claimed(store, "claimed"))
         with sqlite3.connect(path) as other:
             assert other.execute("SELECT count(*) FROM leases").fetchone() == (0,)
         other.close()
@@ -370,7 +354,7 @@ async def test_a_run_that_is_deleted_or_only_claimed_leaves_no_lease(tmp_path: P
 async def test_a_renewal_does_not_wait_for_ever_for_a_locked_file(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     async with SqliteStore(path, renew_timeout=0.2) as store:
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        lease = await claimed(store)
         stranger = sqlite3.connect(path, isolation_level=None)
         stranger.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match=r"within 0\.2 s"):

@@ -12,11 +12,11 @@ import pytest
 from _pytest.mark import ParameterSet
 from anyio import to_thread
 
-from effectflow.checkpoint import Lease, Owner, RunStatus, RunSummary
+from effectflow.checkpoint import Lease, RunStatus, RunSummary
 from effectflow.stores import RedisStore
+from tests.stores.runs import SUMMARY, begun
 from tests.stores.servers import RedisServer
 
-SUMMARY = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
 DONE = RunSummary("w", "standard", "1", RunStatus.COMPLETED, 0.0)
 
 Write: TypeAlias = Callable[[RedisStore, Lease], Awaitable[object]]
@@ -69,8 +69,7 @@ async def go_on_as_before(store: RedisStore, lease: Lease) -> None:
 
 
 async def write_elsewhere(store: RedisStore, lease: Lease) -> None:
-    other = await store.claim("other", owner=str(Owner.new()), seconds=600)
-    await store.append(other, [b"elsewhere"], after=0, summary=SUMMARY)
+    await begun(store, [b"elsewhere"], "other", seconds=600)
 
 
 async def view(store: RedisStore) -> View:
@@ -126,8 +125,7 @@ async def test_a_torn_write_is_executed_completely_or_not_at_all(
     file = tmp_path / "appendonly.aof"
     with RedisServer(tmp_path) as server:
         async with RedisStore(server.url) as store:
-            lease = await store.claim("r", owner=str(Owner.new()), seconds=600)
-            await store.append(lease, [b"0", b"1"], after=0, summary=SUMMARY)
+            lease = await begun(store, [b"0", b"1"], seconds=600)
             old = await store.claim("old", owner=lease.owner, seconds=600)
             await store.append(old, [b"a", b"b", b"c"], after=0, summary=SUMMARY, release=True)
             before, length = await view(store), file.stat().st_size

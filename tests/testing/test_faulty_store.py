@@ -93,9 +93,7 @@ async def test_a_failed_save_may_or_may_not_take_effect(
     await store.append(lease, [b"next"], after=1 + is_durable)
 
 
-async def test_a_run_that_is_taken_over_can_be_resumed(
-    disk: MemoryStore,
-) -> None:
+async def test_a_run_that_is_taken_over_can_be_resumed(disk: MemoryStore) -> None:
     app = App(Checkpoints(FaultyStore(disk, [TakenOver(append=3)])))
 
     error = (await tale.start(["once", "upon"], run_id="r").run(app)).failure()

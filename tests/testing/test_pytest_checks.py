@@ -87,22 +87,19 @@ FORGOTTEN = {
 }
 
 
-@pytest.mark.parametrize(("effect", "name"), FORGOTTEN.values(), ids=FORGOTTEN)
-def test_an_effect_that_is_never_run_fails_the_test(
-    pytester: pytest.Pytester, effect: str, name: str
-) -> None:
-    ran = run_tests(
-        pytester,
-        f"""
-def test_it():
-    {effect}  # here
-""",
-    )
+def test_an_effect_that_is_never_run_fails_the_test(pytester: pytest.Pytester) -> None:
+    tests = [
+        f"\ndef test_{n}():\n    {effect}  # here {n}.\n"
+        for n, (effect, _) in enumerate(FORGOTTEN.values())
+    ]
+    ran = run_tests(pytester, "".join(tests))
 
-    file, line = place_of(pytester, "# here")
-    ran.assert_outcomes(failed=1, warnings=1)
-    ran.stdout.fnmatch_lines([f"effectflow: {name}, created at {file}:{line}, was never run"])
-    ran.stdout.fnmatch_lines([f"*{file}:{line}: ResourceWarning: {name} was created and never run"])
+    ran.assert_outcomes(failed=len(FORGOTTEN), warnings=len(FORGOTTEN))
+    for number, (_, name) in enumerate(FORGOTTEN.values()):
+        file, line = place_of(pytester, f"# here {number}.")
+        unused = f"{file}:{line}: ResourceWarning: {name} was created and never run"
+        assert f"effectflow: {name}, created at {file}:{line}, was never run" in ran.outlines
+        assert any(unused in shown for shown in ran.outlines)
 
 
 KEPT_BY_THE_TEST = """
@@ -157,7 +154,7 @@ async def test_it(checkpoints):
     )
 
 
-def test_an_effect_that_a_handler_forgets_is_found(pytester: pytest.Pytester) -> None:
+def test_effects_that_a_handler_or_a_list_forgets_are_found(pytester: pytest.Pytester) -> None:
     ran = run_tests(
         pytester,
         """
@@ -168,25 +165,16 @@ def pay_or_refund() -> Do[App, Declined, None]:
     except Declined:
         charge(-5)
 
-def test_it():
+def test_handler():
     pay_or_refund().run_sync(App())
-""",
-    )
 
-    ran.assert_outcomes(failed=1, warnings=1)
-
-
-def test_each_effect_is_reported(pytester: pytest.Pytester) -> None:
-    ran = run_tests(
-        pytester,
-        """
-def test_it():
+def test_list():
     effects = [charge(amount) for amount in range(3)]
     assert effects[1].run_sync(App()).unwrap() == 1
 """,
     )
 
-    ran.assert_outcomes(failed=1, warnings=2)
+    ran.assert_outcomes(failed=2, warnings=3)
 
 
 USED = {
@@ -294,13 +282,9 @@ USED = {
 }
 
 
-@pytest.mark.parametrize("code", USED.values(), ids=USED)
-def test_what_is_part_of_an_effect_that_is_run_is_used(
-    pytester: pytest.Pytester, code: str
-) -> None:
-    ran = run_tests(pytester, f"\ndef test_it():\n    {code}\n")
-
-    ran.assert_outcomes(passed=1)
+def test_what_is_part_of_an_effect_that_is_run_is_used(pytester: pytest.Pytester) -> None:
+    tests = [f"\ndef test_{n}():\n    {code}\n" for n, code in enumerate(USED.values())]
+    run_tests(pytester, "".join(tests)).assert_outcomes(passed=len(USED))
 
 
 def test_what_a_resume_skips_is_used(pytester: pytest.Pytester) -> None:
@@ -341,7 +325,7 @@ async def test_crashes(checkpoints):
     ran.assert_outcomes(passed=4)
 
 
-def test_what_is_kept_may_be_run_later(pytester: pytest.Pytester) -> None:
+def test_what_is_kept_or_looked_at_need_not_be_run(pytester: pytest.Pytester) -> None:
     ran = run_tests(
         pytester,
         """
@@ -352,13 +336,17 @@ def effects():
     return [charge(2)]
 
 @pytest.mark.parametrize("effect", [charge(3), pay.start(3)])
-def test_it(effects, effect):
+def test_kept(effects, effect):
     effects.append(charge(4))
     OF_THE_MODULE.append(pay.start(5))
+
+@pytest.mark.allow_unused_effects
+def test_looked_at():
+    assert repr(charge(5)) == "step('charge')"
 """,
     )
 
-    ran.assert_outcomes(passed=2)
+    ran.assert_outcomes(passed=3)
 
 
 def test_a_test_that_fails_says_why_it_fails(pytester: pytest.Pytester) -> None:
@@ -377,19 +365,6 @@ def test_skipped():
 
     ran.assert_outcomes(failed=1, skipped=1)
     ran.stdout.no_fnmatch_line("*never run*")
-
-
-def test_a_test_may_look_at_effects_that_it_does_not_run(pytester: pytest.Pytester) -> None:
-    ran = run_tests(
-        pytester,
-        """
-@pytest.mark.allow_unused_effects
-def test_it():
-    assert repr(charge(5)) == "step('charge')"
-""",
-    )
-
-    ran.assert_outcomes(passed=1)
 
 
 def test_the_check_of_effects_can_be_turned_off(pytester: pytest.Pytester) -> None:
@@ -466,28 +441,18 @@ def test_a_step_that_changes_its_argument_fails_the_test(pytester: pytest.Pytest
         ORDERS
         + """
 @pytest.mark.anyio
-async def test_it(checkpoints):
+async def test_run(checkpoints):
     assert await sell.start(7, run_id="r").run_or_raise(App(checkpoints)) == 5
-""",
-    )
 
-    ran.assert_outcomes(failed=2)
-    problem = "effectflow: step 'discount' of run 'r', attempt 1, changed its arguments "
-    values = "from (by=2, order=Order(total=7)) to (by=2, order=Order(total=5))"
-    ran.stdout.fnmatch_lines([problem + values])
-
-
-def test_outside_a_run_as_well(pytester: pytest.Pytester) -> None:
-    ran = run_tests(
-        pytester,
-        ORDERS
-        + """
-def test_it():
+def test_outside():
     assert discount(Order(7), by=2).run_sync(App()).unwrap() == 5
 """,
     )
 
-    ran.assert_outcomes(failed=1)
+    ran.assert_outcomes(failed=3)
+    problem = "effectflow: step 'discount' of run 'r', attempt 1, changed its arguments "
+    values = "from (by=2, order=Order(total=7)) to (by=2, order=Order(total=5))"
+    ran.stdout.fnmatch_lines([problem + values])
     ran.stdout.fnmatch_lines(["effectflow: step 'discount' changed its arguments from (*"])
 
 

@@ -71,8 +71,7 @@ assert_type(load().traced(), Effect[App, TracedError[CartError], int])
 assert_type(load().timeout(1.0), Effect[App, CartError | TimedOut, int])
 
 assert_type(
-    load().recover(CartError, lambda _: charge(1)),
-    Effect[App, CartError | PaymentError, int | str],
+    load().recover(CartError, lambda _: charge(1)), Effect[App, CartError | PaymentError, int | str]
 )
 
 

@@ -129,10 +129,7 @@ assert_type(submitting, Transition[object, Never, Draft | Review])
 assert_type(giving_up, Transition[object, Never, Draft | Public])
 
 articles: StateMachine[App, Declined, Article] = StateMachine(
-    "articles",
-    initial=Draft(""),
-    transitions=[submitting, deciding, giving_up],
-    final=[Public],
+    "articles", initial=Draft(""), transitions=[submitting, deciding, giving_up], final=[Public]
 )
 assert_type(articles.begin().current, Draft | Review | Public)
 

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
+import anyio
 import anyio.lowlevel
 from returns.result import Result
 
-from effectflow import Effect, Workflow, from_async, never, sleep, with_checkpointing
+from effectflow import (
+    Do,
+    Effect,
+    Workflow,
+    do,
+    from_async,
+    never,
+    sleep,
+    with_checkpointing,
+    workflow,
+)
 from effectflow.checkpoint import (
     BeforeStep,
     BranchesEnded,
@@ -68,6 +81,31 @@ def after_others(effect: AnyEffect) -> AnyEffect:
     return from_async(rest).and_then(lambda _: effect)
 
 
+# Workflows.
+
+
+def made_of(build: Callable[[], AnyEffect], name: str = "made") -> AnyWorkflow:
+    """Return a workflow whose body is the effect that this function builds in each life.
+
+    It declares Broken, so a run around it can handle that.
+    """
+
+    @workflow(name=name)
+    def made(_: object) -> Do[App, Broken, Any]:
+        return (yield from build())
+
+    return made
+
+
+@do
+def in_turn(*effects: AnyEffect) -> Do[App, Any, Any]:
+    """Run effects one after another, and yield what the last one yields."""
+    found: object = None
+    for effect in effects:
+        found = yield from effect
+    return found
+
+
 # Lives of a run.
 
 
@@ -88,6 +126,35 @@ async def resume(
 ) -> Result[Any, Any]:
     """Resume the run "r"."""
     return await clock_at(at).run(made.resume("r", force=force), app)
+
+
+async def stopped(effect: AnyEffect, app: object, *, at: float = 0, seconds: float = 1) -> None:
+    """Run an effect that is stopped from outside after some time."""
+    clock = clock_at(at)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(effect.run, app, clock=clock))
+        await clock.advance(seconds)
+        tasks.cancel_scope.cancel()
+
+
+async def stopped_once(began: anyio.Event, effect: AnyEffect, app: object) -> None:
+    """Run an effect that is stopped from outside once this has happened."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(effect.run, app)
+        with anyio.fail_after(30):
+            await began.wait()
+        tasks.cancel_scope.cancel()
+
+
+def waiting_once(began: anyio.Event) -> AnyEffect:
+    """Return an effect that notes `wait`, never ends in its first life, and ends at once later."""
+
+    async def wait(app: App) -> None:
+        if app.world.note("wait") == 1:
+            began.set()
+            await anyio.sleep_forever()
+
+    return from_async(wait)
 
 
 def next_life(app: App, *, failing: tuple[str, ...] = (), store: MemoryStore | None = None) -> App:

@@ -12,16 +12,7 @@ import anyio.lowlevel
 import pytest
 from returns.result import Result
 
-from effectflow import (
-    Checkpoints,
-    Do,
-    Effect,
-    Workflow,
-    bracket,
-    from_async,
-    step,
-    workflow,
-)
+from effectflow import Checkpoints, Do, Effect, Workflow, bracket, from_async, step, workflow
 from effectflow.checkpoint import Completed, read_entries
 from effectflow.effects.clock import SystemClock
 from effectflow.stores import MemoryStore

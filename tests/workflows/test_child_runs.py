@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio
 import pytest
 from returns.result import Success
 
@@ -13,15 +12,21 @@ from effectflow import (
     Do,
     TimedOut,
     bracket,
-    do,
+    die,
+    par,
     par_traverse,
     race,
     with_checkpointing,
     workflow,
 )
 from effectflow.checkpoint import (
+    CheckpointError,
     ChildEnded,
+    ChildStarted,
+    Lease,
     OutcomeUnknown,
+    Record,
+    RunBusy,
     RunCancelled,
     RunConflict,
     RunStatus,
@@ -34,23 +39,25 @@ from effectflow.testing import FaultyStore, SaveFails, crash_everywhere
 from tests.apps import App, Broken, Crash, app_on, note
 from tests.workflows.journals import (
     AnyEffect,
+    AnyWorkflow,
     act,
     clock_at,
     cut,
     hang,
+    in_turn,
     journal,
     late,
+    made_of,
     next_life,
     resume,
     start,
+    stopped,
 )
 
 pytestmark = pytest.mark.anyio
 
 
-@workflow
-def refund(_: object) -> Do[App, Broken, str]:
-    return (yield from act("refund"))
+refund = made_of(lambda: act("refund"), "refund")
 
 
 @workflow
@@ -75,6 +82,11 @@ async def test_a_call_is_recorded_in_both_journals(store: MemoryStore) -> None:
         "completed",
     ]
     assert await journal(store, "r/refund") == ["started", "B refund", "C refund", "completed"]
+    _, started, ended, *_ = await read_entries(store, "r")
+    assert isinstance(started, ChildStarted)
+    assert (started.run_id, started.workflow) == ("r/refund", "refund")
+    assert isinstance(ended, ChildEnded)
+    assert (ended.status, ended.output) == (RunStatus.COMPLETED, "refund")
 
 
 async def test_a_resume_replays_it_without_looking_at_the_child(store: MemoryStore) -> None:
@@ -90,8 +102,11 @@ async def test_a_child_that_failed_continues_with_the_run_around_it(store: Memor
     app = app_on(store, failing=["refund"])
     assert str((await start(outer, app)).failure()) == "refund"
     assert await status_of(store, "r/refund") is RunStatus.FAILED
+    plan = (await outer.plan("r").run(app)).unwrap()
+    assert (plan.start, plan.retry) == (("refund",), ("refund",))
     assert await resume(outer, next_life(app)) == Success(["refund", "last"])
     assert await status_of(store, "r/refund") is RunStatus.COMPLETED
+    assert "B2 refund" in await journal(store, "r/refund")
 
 
 async def test_a_child_that_a_crash_cut_off_continues(store: MemoryStore) -> None:
@@ -123,13 +138,9 @@ async def test_a_crash_between_the_two_ends_asks_the_child_for_its_output(
 
 
 async def test_a_refund_in_a_handler_charges_once(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        return (yield from act("charge").tap_err(lambda _: refund.start(None, run_id="refund-1")))
-
+    made = made_of(lambda: act("charge").tap_err(lambda _: refund.start(None, run_id="refund-1")))
     app = app_on(store, failing=["charge"])
-    first = await start(made, app)
-    assert str(first.failure()) == "charge"
+    assert str((await start(made, app)).failure()) == "charge"
     assert "child refund <- F charge" in await journal(store)
     again = next_life(app)
     assert str((await resume(made, again)).failure()) == "charge"
@@ -137,10 +148,7 @@ async def test_a_refund_in_a_handler_charges_once(store: MemoryStore) -> None:
 
 
 async def test_a_crash_during_the_refund_charges_once(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        return (yield from act("charge").tap_err(lambda _: refund.call(None)))
-
+    made = made_of(lambda: act("charge").tap_err(lambda _: refund.call(None)))
     await start(made, app_on(store, failing=["charge"]))
     lines = await journal(store)
     app = app_on(await cut(store, lines.index("child refund <- F charge") + 1))
@@ -163,13 +171,19 @@ async def test_a_handled_child_failure_is_not_repeated(store: MemoryStore) -> No
     assert again.world.done == ["last"]
 
 
-async def test_a_defect_of_a_child_is_a_defect_of_the_run_around_it(store: MemoryStore) -> None:
+@pytest.mark.parametrize(
+    "body", [lambda: act("crash"), lambda: die(Crash("bug"))], ids=["step", "body"]
+)
+async def test_a_defect_of_a_child_is_a_defect_of_the_run_around_it(
+    store: MemoryStore, body: Any
+) -> None:
+    child = made_of(body, "child")
     app = app_on(store)
-    app.world.crashing.add("refund")
+    app.world.crashing.add("crash")
     with pytest.raises(Crash):
-        await start(outer, app)
-    entries = await read_entries(store, "r")
-    [ended] = [entry for entry in entries if isinstance(entry, ChildEnded)]
+        await start(made_of(lambda: child.call(None)), app)
+    [ended] = [one for one in await read_entries(store, "r") if isinstance(one, ChildEnded)]
+    assert ended.status is RunStatus.FAILED
     assert ended.error is not None
     assert ended.error.is_defect
 
@@ -214,41 +228,69 @@ async def test_a_checkpoint_error_of_a_child_halts_and_cannot_be_handled(
 
 
 async def test_a_conflict_of_a_child_halts(store: MemoryStore) -> None:
-    @workflow
-    def other(_: object) -> Do[App, Any, str]:
-        return (yield from act("other"))
-
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        handled = yield from refund.call(None, run_id="taken").result()
-        return repr(handled)
-
+    made = made_of(lambda: refund.call(None, run_id="taken").result().map(repr))
+    other = made_of(lambda: act("other"), "other")
     await clock_at().run(other.start(None, run_id="taken"), app_on(store))
     assert isinstance((await start(made, app_on(store))).failure(), RunConflict)
 
 
+async def test_a_child_that_another_process_drives_halts(store: MemoryStore) -> None:
+    made = made_of(lambda: refund.call(None, run_id="c").fallback("handled"))
+    elsewhere = await store.claim("c", owner="another process", seconds=60)
+    assert isinstance((await start(made, app_on(store))).failure(), RunBusy)
+    await store.release(elsewhere)
+    assert await resume(made, app_on(store)) == Success("refund")
+
+
+class Unreachable(MemoryStore):
+    """Raises what a store of one's own may raise, in one method, for the run "c" only."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self.method = method
+
+    async def claim(self, run_id: str, **options: Any) -> Lease:
+        self.fail("claim", run_id)
+        return await super().claim(run_id, **options)
+
+    async def read(self, run_id: str, **options: Any) -> list[Record]:
+        self.fail("read", run_id)
+        return await super().read(run_id, **options)
+
+    async def append(self, lease: Lease, *args: Any, **options: Any) -> None:
+        self.fail("append", lease.run_id)
+        await super().append(lease, *args, **options)
+
+    def fail(self, called: str, run_id: str) -> None:
+        if (called, run_id) == (self.method, "c"):
+            raise OSError("no route")
+
+
+@pytest.mark.parametrize("method", ["claim", "read", "append"])
+async def test_no_body_handles_what_the_store_of_a_child_raises(method: str) -> None:
+    handled: list[object] = []
+
+    @workflow
+    def made(_: None) -> Do[App, Any, Any]:
+        try:
+            return (yield from refund.call(None, run_id="c"))
+        except Exception as error:
+            handled.append(error)
+            return 0
+
+    result = await start(made, app_on(Unreachable(method)))
+    assert isinstance(result.failure(), CheckpointError)
+    assert "no route" in str(result.failure())
+    assert handled == []
+
+
 async def test_an_unknown_outcome_in_a_child_halts_the_run_around_it(store: MemoryStore) -> None:
-    is_cut_off = True
-
-    @workflow
-    def paying(_: object) -> Do[App, Any, Any]:
-        work = hang("pay") if is_cut_off else note("pay")
-        return (yield from with_checkpointing("pay", work, at_most_once=True))
-
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        return (yield from paying.call(None).fallback("handled"))
-
-    app, clock = app_on(store), clock_at()
-    async with anyio.create_task_group() as tasks:
-
-        async def run() -> None:
-            await made.start(None, run_id="r").run(app, clock=clock)
-
-        tasks.start_soon(run)
-        await clock.advance(1)
-        tasks.cancel_scope.cancel()
-    is_cut_off = False
+    work = hang("pay")
+    paying = made_of(lambda: with_checkpointing("pay", work, at_most_once=True), "paying")
+    made = made_of(lambda: paying.call(None).fallback("handled"))
+    app = app_on(store)
+    await stopped(made.start(None, run_id="r"), app)
+    work = note("pay")
     assert isinstance((await resume(made, app)).failure(), OutcomeUnknown)
 
 
@@ -259,11 +301,7 @@ async def test_a_child_with_another_input_is_refused(store: MemoryStore) -> None
     def child(number: int) -> Do[App, Any, str]:
         return (yield from act("child"))
 
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        yield from child.call(given)
-        return (yield from act("last"))
-
+    made = made_of(lambda: in_turn(child.call(given), act("last")))
     await start(made, app_on(store, failing=["last"]))
     given = 2
     assert isinstance((await resume(made, app_on(store))).failure(), StepInputChanged)
@@ -277,34 +315,40 @@ async def test_call_outside_a_run_is_an_error(store: MemoryStore) -> None:
 # Cancellation.
 
 
-@workflow
-def holding(_: object) -> Do[App, Any, Any]:
-    return (yield from bracket(act("acquire"), lambda _: act("release"), lambda _: hang("use")))
+holding = made_of(
+    lambda: bracket(act("acquire"), lambda _: act("release"), lambda _: hang("use")), "holding"
+)
+between = made_of(lambda: holding.call(None), "between")
+waiting = made_of(lambda: hang("use"), "waiting")
 
 
-@workflow
-def timed(_: object) -> Do[App, Any, Any]:
-    return (yield from holding.call(None).timeout(10).recover(TimedOut, lambda _: act("handle")))
+def limited(child: AnyWorkflow) -> AnyWorkflow:
+    """Return a workflow that handles the timeout of a child."""
+    return made_of(
+        lambda: child.call(None).timeout(10).recover(TimedOut, lambda _: act("handle")), "limited"
+    )
 
 
-@workflow
-def raced(_: object) -> Do[App, Any, Any]:
-    won = yield from race([holding.call(None), late("win", 1)])
-    return won, (yield from act("after"))
+timed = limited(holding)
+timed_without_finalizers = limited(waiting)
+timed_at_two_levels = limited(between)
+raced = made_of(lambda: in_turn(race([holding.call(None), late("win", 1)]), act("after")), "raced")
+beside_a_failure = made_of(
+    lambda: par(holding.call(None), late("bad", 1)).recover(Broken, lambda _: act("handle")), "par"
+)
 
 
-@pytest.mark.parametrize("made", [timed, raced], ids=["timeout", "race"])
+@pytest.mark.parametrize("made", [timed, raced, beside_a_failure], ids=["timeout", "race", "par"])
 async def test_a_decision_cancels_the_child_whose_finalizers_run_steps(
-    store: MemoryStore, made: Any
+    store: MemoryStore, made: AnyWorkflow
 ) -> None:
-    app = app_on(store)
+    app = app_on(store, failing=["bad"])
     result = await start(made, app)
     assert isinstance(result, Success)
     assert app.world.done.count("release") == 1
     [child] = [run.run_id for run in await store.find() if run.run_id != "r"]
     assert await status_of(store, child) is RunStatus.CANCELLED
-    lines = await journal(store, child)
-    assert lines[-4:] == [
+    assert (await journal(store, child))[-4:] == [
         "cancel",
         "B bracket/release (cancelled by cancel)",
         "C bracket/release",
@@ -315,36 +359,13 @@ async def test_a_decision_cancels_the_child_whose_finalizers_run_steps(
     assert again.world.done == []
 
 
-@workflow
-def waiting(_: object) -> Do[App, Any, Any]:
-    return (yield from hang("use"))
-
-
-@workflow
-def timed_without_finalizers(_: object) -> Do[App, Any, Any]:
-    return (yield from waiting.call(None).timeout(10).recover(TimedOut, lambda _: act("handle")))
-
-
-@workflow
-def between(_: object) -> Do[App, Any, Any]:
-    return (yield from holding.call(None))
-
-
-@workflow
-def timed_at_two_levels(_: object) -> Do[App, Any, Any]:
-    return (yield from between.call(None).timeout(10).recover(TimedOut, lambda _: act("handle")))
-
-
 async def test_a_child_without_finalizers_is_cancelled(store: MemoryStore) -> None:
     assert await start(timed_without_finalizers, app_on(store)) == Success("handle")
     assert await status_of(store, "r/timeout/waiting") is RunStatus.CANCELLED
 
 
 async def test_a_timeout_that_cancelled_a_child_is_final(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        return (yield from waiting.call(None).timeout(10))
-
+    made = made_of(lambda: waiting.call(None).timeout(10))
     app = app_on(store)
     assert isinstance((await start(made, app)).failure(), TimedOut)
     assert isinstance((await resume(made, app, at=100)).failure(), TimedOut)
@@ -368,18 +389,11 @@ async def test_a_crash_at_any_append_of_both_runs_leads_to_the_same_end(made: An
 
 
 async def test_an_outside_stop_interrupts_the_child(store: MemoryStore) -> None:
-    app, clock = app_on(store), clock_at()
-    async with anyio.create_task_group() as tasks:
-
-        async def run() -> None:
-            await timed.start(None, run_id="r").run(app, clock=clock)
-
-        tasks.start_soon(run)
-        await clock.advance(1)
-        tasks.cancel_scope.cancel()
+    app = app_on(store)
+    await stopped(timed.start(None, run_id="r"), app)
     assert app.world.done == ["acquire", "use"]
-    assert await status_of(store, "r") is RunStatus.INTERRUPTED
-    assert await status_of(store, "r/timeout/holding") is RunStatus.INTERRUPTED
+    for run_id in ("r", "r/timeout/holding"):
+        assert await status_of(store, run_id) is RunStatus.INTERRUPTED
     again = next_life(app)
     assert await resume(timed, again, at=5) == Success("handle")
     assert again.world.done == ["use", "release", "handle"]
@@ -394,14 +408,7 @@ async def test_a_cancelled_run_cannot_be_resumed(store: MemoryStore) -> None:
 
 
 async def test_children_in_branches_have_ids_of_their_paths(store: MemoryStore) -> None:
-    @do
-    def one(_: str) -> Do[App, Any, str]:
-        return (yield from refund.call(None))
-
-    @workflow
-    def made(_: object) -> Do[App, Any, list[str]]:
-        return (yield from par_traverse(["a", "b"], one, key=str))
-
+    made = made_of(lambda: par_traverse(["a", "b"], lambda _: refund.call(None), key=str))
     assert await start(made, app_on(store)) == Success(["refund", "refund"])
     runs = {run.run_id for run in await store.find()}
     assert runs == {"r", "r/par_traverse[a]/refund", "r/par_traverse[b]/refund"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -12,37 +11,14 @@ from typing import Any
 import pytest
 from returns.result import Success
 
-from effectflow import (
-    Checkpoints,
-    Do,
-    Effect,
-    StateGraph,
-    Workflow,
-    fail,
-    from_fn,
-    par_traverse,
-    pure,
-    run_context,
-    step,
-    workflow,
-)
+from effectflow import Do, Effect, StateGraph, Workflow, par_traverse, run_context, step, workflow
 from effectflow.checkpoint import NotSerializable, RunConflict, read_checkpoint
 from effectflow.stores import MemoryStore, SqliteStore
+from tests.apps import App, app_on, last
 
 pytestmark = pytest.mark.anyio
 
 CONTEXT: dict[str, object] = {"tenant": "acme", "user": 7, "trace": {"id": "4bf9", "flags": [1]}}
-
-
-@dataclass
-class World:
-    is_broken: bool = True
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(MemoryStore()))
-    world: World = field(default_factory=World)
 
 
 def tenant() -> Effect[App, str, str]:
@@ -54,18 +30,10 @@ def tenant_in_step(name: str) -> Effect[App, str, str]:
     return tenant().map(lambda found: f"{name}: {found}")
 
 
-@step
-def breaking(_: None) -> Effect[App, str, None]:
-    def perform(app: App) -> Effect[object, str, None]:
-        return fail("broken") if app.world.is_broken else pure(None)
-
-    return from_fn(perform).and_then(lambda effect: effect)
-
-
 @workflow
 def everywhere(_: None) -> Do[App, str, list[str]]:
     before = yield from tenant_in_step("before")
-    yield from breaking(None)
+    yield from last()
     between = yield from tenant()
     branches = yield from par_traverse(["a", "b"], tenant_in_step, key=str)
     return [before, between, *branches]
@@ -79,43 +47,34 @@ async def test_the_context_is_restored_by_a_resume_without_being_passed_again(
 ) -> None:
     async with SqliteStore(tmp_path / "runs.db") as store:
         failed = everywhere.start(None, run_id="r", context=CONTEXT)
-        assert (await failed.run(App(Checkpoints(store)))).failure() == "broken"
+        assert (await failed.run(app_on(store, failing=["last"]))).failure() == "crash here"
 
     async with SqliteStore(tmp_path / "runs.db") as store:
-        app = App(Checkpoints(store), World(is_broken=False))
         assert (await read_checkpoint(store, "r")).context == CONTEXT
-        assert await everywhere.resume("r").run(app) == Success(EVERYWHERE)
+        assert await everywhere.resume("r").run(app_on(store)) == Success(EVERYWHERE)
 
 
 async def test_starting_a_run_again_goes_on_with_the_context_that_it_has() -> None:
-    app = App()
+    app = app_on(MemoryStore(), failing=["last"])
     await everywhere.start(None, run_id="r", context=CONTEXT).run(app)
-    app.world.is_broken = False
+    app.world.recover()
 
     again = everywhere.start(None, run_id="r", context={"tenant": "somebody else"})
     assert await again.run(app) == Success(EVERYWHERE)
 
 
 async def test_nodes_branches_and_workflows_within_read_the_context_of_the_run() -> None:
-    def node(_: list[str]) -> Effect[App, str, list[str]]:
-        return tenant().map(lambda found: [f"node: {found}"])
-
     def merge(before: list[str], found: Mapping[str, str]) -> list[str]:
         return [*before, *found.values()]
 
     graph = (
         StateGraph[App, str, list[str]]("graph")
-        .node("read", node)
+        .node("read", lambda _: tenant().map(lambda found: [f"node: {found}"]))
         .parallel("branches", {"x": lambda _: tenant_in_step("x")}, merge)
         .node("within", Workflow.of_steps("within", [append_tenant]))
-        .edge("read", "branches")
-        .edge("branches", "within")
-        .entry("read")
-        .exit("within")
-        .build()
     )
-
-    found = await graph.start([], context=CONTEXT).run(App())
+    graph.edge("read", "branches").edge("branches", "within").entry("read").exit("within")
+    found = await graph.build().start([], context=CONTEXT).run(App())
     assert found == Success(["node: acme", "x: acme", "list: acme"])
 
 
@@ -192,7 +151,7 @@ async def test_a_run_that_is_started_within_another_has_its_context_unless_it_is
 
 
 async def test_another_context_does_not_make_it_another_run_and_another_input_does() -> None:
-    app = App(world=World(is_broken=False))
+    app = App()
     await everywhere.start(None, run_id="r", context=CONTEXT).run(app)
 
     other: Any = "another input"

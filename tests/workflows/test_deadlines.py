@@ -8,7 +8,7 @@ import anyio
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Do, TimedOut, race, sleep, step, with_checkpointing, workflow
+from effectflow import Do, TimedOut, from_async, race, sleep, with_checkpointing, workflow
 from effectflow.checkpoint import Decided, Waiting, read_entries
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on, note
@@ -19,11 +19,14 @@ from tests.workflows.journals import (
     clock_at,
     cut,
     hang,
+    in_turn,
     journal,
     late,
+    made_of,
     next_life,
     resume,
     start,
+    stopped,
 )
 
 pytestmark = pytest.mark.anyio
@@ -35,17 +38,8 @@ async def interrupted_after(
     made: AnyWorkflow, app: App, *, at: float, seconds: float, is_new: bool = False
 ) -> None:
     """Run a life that is stopped from outside after some time."""
-    clock = clock_at(at)
     effect = made.start(None, run_id="r") if is_new else made.resume("r")
-
-    async with anyio.create_task_group() as tasks:
-
-        async def run() -> None:
-            await effect.run(app, clock=clock)
-
-        tasks.start_soon(run)
-        await clock.advance(seconds)
-        tasks.cancel_scope.cancel()
+    await stopped(effect, app, at=at, seconds=seconds)
 
 
 @workflow
@@ -92,19 +86,13 @@ async def test_a_deadline_that_passed_between_the_lives_has_passed(
 @both_kinds
 async def test_a_crash_keeps_the_deadline(store: MemoryStore, made: AnyWorkflow) -> None:
     await start(made, app_on(store))
-    shorter = (
-        await cut(store, (await journal(store)).index("D timeout failed"))
-        if (made is limited)
-        else await cut(store, 3)
-    )
+    count = (await journal(store)).index("D timeout failed") if made is limited else 3
     clock = clock_at(DAY)
-    assert await clock.run(made.resume("r"), app_on(shorter)) == Success("late")
+    assert await clock.run(made.resume("r"), app_on(await cut(store, count))) == Success("late")
     assert clock.monotonic() == pytest.approx(2 * DAY)
 
 
-@workflow
-def failing(_: object) -> Do[App, Any, str]:
-    return (yield from hang("approve").timeout(60))
+failing = made_of(lambda: hang("approve").timeout(60), "failing")
 
 
 async def test_a_run_that_failed_by_its_deadline_gets_a_new_one(store: MemoryStore) -> None:
@@ -135,52 +123,35 @@ async def test_a_crash_after_the_timeout_and_before_the_end_keeps_the_deadline(
 
 async def test_no_deadline_strikes_while_recorded_entries_are_ahead(store: MemoryStore) -> None:
     """The work ended in time. Its resume takes longer, between recorded steps."""
-
-    @workflow
-    def made(_: object) -> Do[App, Any, str]:
-        work = act("a").and_then(lambda _: act("b"))
-        timed = yield from work.timeout(60).result()
-        yield from act("after" if timed == Success("b") else "late")
-        return (yield from act("last"))
-
+    work = in_turn(act("a"), late("b", 30)).timeout(60).result()
+    made = made_of(lambda: in_turn(work.map(repr).and_then(act), act("last")))
     await start(made, app_on(store, failing=["last"]))
     app = app_on(store)
     assert await resume(made, app, at=1000) == Success("last")
     assert app.world.done == ["last"]
+    assert "C <Success: b>" in await journal(store)
 
 
 async def test_a_deadline_does_not_cut_the_replay_of_its_own_branch(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        work = act("a").and_then(lambda _: act("b")).and_then(lambda _: hang("c"))
-        timed = yield from work.timeout(60).result()
-        return str(timed), (yield from act("last"))
-
+    work = in_turn(act("a"), act("b"), hang("c")).timeout(60).result()
+    made = made_of(lambda: in_turn(work, act("last")))
     await start(made, app_on(store))
     shorter = await cut(store, (await journal(store)).index("D timeout failed"))
     app = app_on(shorter)
-    result = await resume(made, app, at=1000)
-    assert isinstance(result, Success)
+    assert await resume(made, app, at=1000) == Success("last")
     assert {"a", "b"}.isdisjoint(app.world.done)
     assert (await journal(shorter)).count("C timeout/b") == 1
 
 
 async def test_the_shorter_of_two_deadlines_strikes(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, str]:
-        return (yield from hang("work").timeout(100).timeout(200).map_err(str))
-
+    made = made_of(lambda: hang("work").timeout(100).timeout(200))
     app = app_on(store)
     await interrupted_after(made, app, at=0, seconds=50, is_new=True)
-    result = await resume(made, app, at=60)
-    assert "100" in str(result.failure())
+    assert (await resume(made, app, at=60)).failure().seconds == 100
 
 
 async def test_a_sleep_waits_for_the_remaining_time(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, str]:
-        yield from sleep(100)
-        return (yield from act("after"))
+    made = made_of(lambda: in_turn(sleep(100), act("after")))
 
     app = app_on(store)
     await interrupted_after(made, app, at=0, seconds=30, is_new=True)
@@ -192,10 +163,7 @@ async def test_a_sleep_waits_for_the_remaining_time(store: MemoryStore) -> None:
 
 
 async def test_a_clock_that_went_back_makes_no_wait_longer(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, str]:
-        yield from sleep(100)
-        return (yield from hang("work").timeout(50).fallback("late"))
+    made = made_of(lambda: in_turn(sleep(100), hang("work").timeout(50).fallback("late")))
 
     app = app_on(store)
     await interrupted_after(made, app, at=10_000, seconds=30, is_new=True)
@@ -205,15 +173,8 @@ async def test_a_clock_that_went_back_makes_no_wait_longer(store: MemoryStore) -
 
 
 async def test_a_timeout_inside_a_step_is_not_durable(store: MemoryStore) -> None:
-    @step
-    def fetch() -> AnyEffect:
-        return note("fetch").and_then(lambda _: sleep(100)).timeout(60).map_err(str)
-
-    @workflow
-    def made(_: object) -> Do[App, Any, str]:
-        return (yield from fetch())
-
-    app = app_on(store)
+    fetch = note("fetch").and_then(lambda _: sleep(100)).timeout(60).map_err(str)
+    made, app = made_of(lambda: with_checkpointing("fetch", fetch)), app_on(store)
     await interrupted_after(made, app, at=0, seconds=50, is_new=True)
     clock = clock_at(500)
     assert isinstance(await clock.run(made.resume("r"), app), Failure)
@@ -230,29 +191,10 @@ async def test_a_value_that_comes_after_the_deadline_is_discarded(store: MemoryS
                 await anyio.lowlevel.checkpoint()
         return "done"
 
-    from effectflow import from_async
-
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        work: AnyEffect = with_checkpointing("stubborn", from_async(stubborn))
-        beside: AnyEffect = race([work, hang("other")])
-        return (yield from beside.timeout(1).map_err(str).result().map(str))
-
+    beside = race([with_checkpointing("stubborn", from_async(stubborn)), hang("other")])
+    made = made_of(lambda: beside.timeout(1).map_err(str).result().map(str))
     app = app_on(store)
     first = await start(made, app)
     again = next_life(app)
     assert await resume(made, again) == first
     assert again.world.done == []
-
-
-async def test_what_ended_in_time_keeps_its_value_however_late_the_resume_is(
-    store: MemoryStore,
-) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        done = yield from late("work", 30).timeout(60)
-        return [done, (yield from act("last"))]
-
-    await start(made, app_on(store, failing=["last"]))
-    app = app_on(store)
-    assert await resume(made, app, at=100_000) == Success(["work", "last"])

@@ -23,7 +23,7 @@ from effectflow import (
 from effectflow.checkpoint import DefinitionChanged, Resumed, StepInputChanged, read_entries
 from effectflow.stores import MemoryStore
 from tests.apps import App, Crash, app_on, note
-from tests.workflows.journals import AnyEffect, AnyWorkflow, act, journal, resume, start
+from tests.workflows.journals import AnyWorkflow, act, in_turn, journal, made_of, resume, start
 
 pytestmark = pytest.mark.anyio
 
@@ -62,69 +62,40 @@ async def failed_at_last(made: AnyWorkflow, store: MemoryStore) -> None:
     assert isinstance(result, Failure)
 
 
-async def test_a_step_that_was_renamed(store: MemoryStore) -> None:
-    await failed_at_last(of_steps("charge"), store)
-    message = await is_refused(of_steps("bill"), store)
-    assert "operation 1 of the body" in message
-    assert "'charge'" in message
-    assert "'bill'" in message
-
-
-async def test_another_branch_on_resume(store: MemoryStore) -> None:
-    """Nothing was charged, so nothing must be refunded, but the code now takes that branch."""
-    takes_refund = False
-
-    @workflow
-    def made(_: object) -> Do[App, Any, str]:
-        yield from act("refund" if takes_refund else "charge")
-        return (yield from act("last"))
-
-    await failed_at_last(made, store)
-    takes_refund = True
-    await is_refused(made, store)
-
-
-async def test_a_step_that_was_renamed_in_a_helper(store: MemoryStore) -> None:
-    name = "charge"
-
-    def helper() -> AnyEffect:
-        return act(name)
-
-    @workflow
-    def made(_: object) -> Do[App, Any, str]:
-        yield from helper()
-        return (yield from act("last"))
-
-    await failed_at_last(made, store)
-    name = "bill"
-    await is_refused(made, store)
-
-
-class Payments:
-    """Stands for a module whose attribute is a step."""
-
-    @step
-    @staticmethod
-    def charge() -> Effect[App, Any, int]:
-        return note("charge")
-
-    pay = charge
-
-
-async def test_an_attribute_of_a_module_that_became_another_step(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (of_steps("charge"), of_steps("bill"), ["operation 1 of the body", "'charge'", "'bill'"]),
+        (of_steps("reserve", "charge"), of_steps("charge"), ["'reserve'"]),
+        (
+            of_steps("reserve", "charge"),
+            of_steps("reserve", "check", "charge"),
+            ["operation 2 of the body", "'check'"],
+        ),
+        (of_steps("reserve", "charge"), of_steps("charge", "reserve"), []),
+        (
+            of_steps("reserve", "charge"),
+            of_steps(last="reserve"),
+            ["'charge', and now it ends before that"],
+        ),
+        (made_of(lambda: in_turn(sleep(1), act("last"))), of_steps(), ["'sleep'"]),
+    ],
+    ids=["renamed", "removed", "inserted", "other order", "ends early", "wait removed"],
+)
+async def test_a_step_that_was_recorded_and_is_not_reached(
+    store: MemoryStore, before: AnyWorkflow, after: AnyWorkflow, said: list[str]
 ) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, str]:
-        yield from Payments.pay()
-        return (yield from act("last"))
+    await failed_at_last(before, store)
+    message = await is_refused(after, store)
+    assert all(part in message for part in said), message
 
-    @step
-    def bill() -> Effect[App, Any, int]:
-        return note("bill")
 
+async def test_another_branch_of_the_same_code(store: MemoryStore) -> None:
+    """Nothing was charged, so nothing must be refunded, but the code now takes that branch."""
+    name = "charge"
+    made = made_of(lambda: in_turn(act(name), act("last")))
     await failed_at_last(made, store)
-    monkeypatch.setattr(Payments, "pay", bill)
+    name = "refund"
     await is_refused(made, store)
 
 
@@ -144,83 +115,25 @@ async def test_a_step_that_moved_into_a_helper_is_the_same(store: MemoryStore) -
 
 
 async def test_a_function_with_another_qualified_name_is_the_same(store: MemoryStore) -> None:
-    def one() -> AnyWorkflow:
-        @step
-        def charge() -> Effect[App, Any, int]:
-            return note("charge")
+    @step
+    def charge() -> Effect[App, Any, int]:
+        return note("charge")
 
-        @workflow(name="made")
-        def made(_: object) -> Do[App, Any, str]:
-            yield from charge()
-            return (yield from act("last"))
+    @step(name="charge")
+    def charge_the_card() -> Effect[App, Any, int]:
+        return note("charge")
 
-        return made
-
-    def other() -> AnyWorkflow:
-        @step(name="charge")
-        def charge_the_card() -> Effect[App, Any, int]:
-            return note("charge")
-
-        @workflow(name="made")
-        def made(_: object) -> Do[App, Any, str]:
-            yield from charge_the_card()
-            return (yield from act("last"))
-
-        return made
-
-    await failed_at_last(one(), store)
-    assert await resume(other(), app_on(store)) == Success("last")
-
-
-async def test_a_step_that_was_removed(store: MemoryStore) -> None:
-    await failed_at_last(of_steps("reserve", "charge"), store)
-    message = await is_refused(of_steps("charge"), store)
-    assert "'reserve'" in message
-
-
-async def test_a_step_that_was_inserted_before_the_frontier(store: MemoryStore) -> None:
-    await failed_at_last(of_steps("reserve", "charge"), store)
-    message = await is_refused(of_steps("reserve", "check", "charge"), store)
-    assert "operation 2 of the body" in message
-    assert "'check'" in message
+    await failed_at_last(made_of(lambda: in_turn(charge(), act("last"))), store)
+    renamed = made_of(lambda: in_turn(charge_the_card(), act("last")))
+    assert await resume(renamed, app_on(store)) == Success("last")
 
 
 async def test_a_step_that_was_inserted_behind_the_frontier(store: MemoryStore) -> None:
     await failed_at_last(of_steps("charge"), store)
 
-    @workflow(name="made")
-    def longer(_: object) -> Do[App, Any, str]:
-        yield from act("charge")
-        yield from act("last")
-        return (yield from act("thank"))
+    longer = made_of(lambda: in_turn(act("charge"), act("last"), act("thank")))
 
     assert await resume(longer, app_on(store)) == Success("thank")
-
-
-async def test_steps_that_changed_places(store: MemoryStore) -> None:
-    await failed_at_last(of_steps("reserve", "charge"), store)
-    await is_refused(of_steps("charge", "reserve"), store)
-
-
-async def test_a_flow_that_ends_early(store: MemoryStore) -> None:
-    @workflow(name="made")
-    def shorter(_: object) -> Do[App, Any, str]:
-        return (yield from act("reserve"))
-
-    await failed_at_last(of_steps("reserve", "charge"), store)
-    message = await is_refused(shorter, store)
-    assert "'charge', and now it ends before that" in message
-
-
-async def test_a_wait_that_was_removed(store: MemoryStore) -> None:
-    @workflow(name="made")
-    def waiting(_: object) -> Do[App, Any, str]:
-        yield from sleep(1)
-        return (yield from act("last"))
-
-    await failed_at_last(waiting, store)
-    message = await is_refused(of_steps(), store)
-    assert "'sleep'" in message
 
 
 async def test_decisions_may_come_and_go(store: MemoryStore) -> None:
@@ -252,16 +165,11 @@ async def test_a_parallel_operator_with_fewer_items(store: MemoryStore, key: Any
 
 
 async def test_par_with_fewer_effects(store: MemoryStore) -> None:
-    def made_of(*names: str) -> AnyWorkflow:
-        @workflow(name="made")
-        def made(_: object) -> Do[App, Any, str]:
-            yield from par(*map(act, names))
-            return (yield from act("last"))
+    def of_branches(*names: str) -> AnyWorkflow:
+        return made_of(lambda: in_turn(par(*map(act, names)), act("last")))
 
-        return made
-
-    await failed_at_last(made_of("a", "b"), store)
-    assert "'par[1]'" in await is_refused(made_of("a"), store)
+    await failed_at_last(of_branches("a", "b"), store)
+    assert "'par[1]'" in await is_refused(of_branches("a"), store)
 
 
 async def test_items_with_keys_may_change_their_order(store: MemoryStore) -> None:
@@ -276,18 +184,12 @@ async def test_items_without_keys_must_not_change_their_order(store: MemoryStore
     def part() -> Effect[App, Any, int]:
         return note("part")
 
-    def made_of(*items: str) -> AnyWorkflow:
-        @workflow(name="made")
-        def made(_: object) -> Do[App, Any, str]:
-            yield from par_traverse(items, lambda _: part())
-            return (yield from act("last"))
+    def of_items(*items: str) -> AnyWorkflow:
+        return made_of(lambda: in_turn(par_traverse(items, lambda _: part()), act("last")))
 
-        return made
-
-    await failed_at_last(made_of("a", "b"), store)
+    await failed_at_last(of_items("a", "b"), store)
     app = app_on(store)
-    error = (await resume(made_of("b", "a"), app)).failure()
-    assert isinstance(error, StepInputChanged)
+    assert isinstance((await resume(of_items("b", "a"), app)).failure(), StepInputChanged)
     assert app.world.done == []
 
 
@@ -300,9 +202,7 @@ async def test_the_arguments_of_a_step_that_was_begun_are_compared(store: Memory
 
     amount = 5
 
-    @workflow
-    def made(_: object) -> Do[App, Any, int]:
-        return (yield from pay(amount))
+    made = made_of(lambda: pay(amount))
 
     await failed_at_last(made, store)
     amount = 6
@@ -314,22 +214,16 @@ async def test_the_arguments_of_a_step_that_was_begun_are_compared(store: Memory
 async def test_a_branch_that_diverges_is_refused_before_its_first_new_step(
     store: MemoryStore,
 ) -> None:
-    def made_of(name: str) -> AnyWorkflow:
-        @workflow(name="made")
-        def made(_: object) -> Do[App, Any, Any]:
-            a = act("a1").and_then(lambda _: act("last"))
-            b = act(name).and_then(lambda _: act("b2"))
-            return (yield from par(a, b))
+    def with_first(name: str) -> AnyWorkflow:
+        a, b = in_turn(act("a1"), act("last")), in_turn(act(name), act("b2"))
+        return made_of(lambda: par(a, b))
 
-        return made
-
-    await failed_at_last(made_of("b1"), store)
+    await failed_at_last(with_first("b1"), store)
     app = app_on(store)
-    error = (await resume(made_of("other"), app)).failure()
+    error = (await resume(with_first("other"), app)).failure()
     assert isinstance(error, DefinitionChanged)
     assert "branch 'par[1]'" in str(error)
-    assert "b2" not in app.world.done
-    assert "other" not in app.world.done
+    assert {"b2", "other"}.isdisjoint(app.world.done)
 
 
 async def test_force_continues_without_the_recorded_steps(store: MemoryStore) -> None:
@@ -349,9 +243,7 @@ async def test_force_continues_without_the_recorded_steps(store: MemoryStore) ->
 
 
 async def test_force_continues_after_a_flow_that_ends_early(store: MemoryStore) -> None:
-    @workflow(name="made")
-    def shorter(_: object) -> Do[App, Any, str]:
-        return (yield from act("reserve"))
+    shorter = made_of(lambda: act("reserve"))
 
     await failed_at_last(of_steps("reserve", "charge"), store)
     assert await resume(shorter, app_on(store), force=True) == Success("reserve")
@@ -386,40 +278,21 @@ async def test_a_defect_is_reported_as_itself(store: MemoryStore) -> None:
 
 async def test_finalizers_that_are_not_reached_are_exempt(store: MemoryStore) -> None:
     """The use failed in the first life, so that its finalizer ran a step. Now it has none."""
-
-    def made_of(*, tapped: bool) -> AnyWorkflow:
-        @workflow(name="made")
-        def made(_: object) -> Do[App, Any, str]:
-            used = act("use")
-            yield from (used.on_exit(act("note")) if tapped else used)
-            return (yield from act("last"))
-
-        return made
-
-    await failed_at_last(made_of(tapped=True), store)
-    assert await resume(made_of(tapped=False), app_on(store)) == Success("last")
+    used = act("use")
+    tapped = made_of(lambda: in_turn(used.on_exit(act("note")), act("last")))
+    await failed_at_last(tapped, store)
+    untapped = made_of(lambda: in_turn(used, act("last")))
+    assert await resume(untapped, app_on(store)) == Success("last")
 
 
 async def test_the_body_of_a_step_that_did_not_complete_may_change(store: MemoryStore) -> None:
-    def made_of(*names: str) -> AnyWorkflow:
-        def body(_: object) -> Do[App, Any, str]:
-            for name in names:
-                yield from act(name)
-            return (yield from act("last"))
+    def of_inner(*names: str) -> AnyWorkflow:
+        inside = in_turn(*map(act, names), act("last"))
+        return made_of(lambda: with_checkpointing("outer", inside))
 
-        from effectflow import do
-
-        inside = do(body)
-
-        @workflow(name="made")
-        def made(_: object) -> Do[App, Any, str]:
-            return (yield from with_checkpointing("outer", inside(None)))
-
-        return made
-
-    await failed_at_last(made_of("a", "b"), store)
+    await failed_at_last(of_inner("a", "b"), store)
     app = app_on(store)
-    assert await resume(made_of("c", "a"), app) == Success("last")
+    assert await resume(of_inner("c", "a"), app) == Success("last")
     assert app.world.done == ["c", "last"]
 
 
@@ -432,10 +305,7 @@ async def test_two_functions_with_one_name_in_one_flow_are_an_error(store: Memor
     def other() -> Effect[App, Any, int]:
         return note("other")
 
-    @workflow
-    def made(_: object) -> Do[App, Any, int]:
-        yield from charge()
-        return (yield from other())
+    made = made_of(lambda: in_turn(charge(), other()))
 
     with pytest.raises(TypeError, match="'charge'"):
         await start(made, app_on(store))
@@ -449,10 +319,7 @@ async def test_closures_of_one_function_are_one_step(store: MemoryStore) -> None
 
         return charge
 
-    @workflow
-    def made(_: object) -> Do[App, Any, int]:
-        yield from charging("a")()
-        return (yield from charging("b")())
+    made = made_of(lambda: in_turn(charging("a")(), charging("b")()))
 
     app = app_on(store)
     assert await start(made, app) == Success(1)
@@ -460,15 +327,10 @@ async def test_closures_of_one_function_are_one_step(store: MemoryStore) -> None
 
 
 async def test_steps_in_the_use_of_a_resource_are_compared(store: MemoryStore) -> None:
-    def made_of(name: str) -> AnyWorkflow:
-        @workflow(name="made")
-        def made(_: object) -> Do[App, Any, str]:
-            held = bracket(act("open"), lambda _: act("close"), lambda _: act(name))
-            yield from held
-            return (yield from act("last"))
+    def using(name: str) -> AnyWorkflow:
+        held = bracket(act("open"), lambda _: act("close"), lambda _: act(name))
+        return made_of(lambda: in_turn(held, act("last")))
 
-        return made
-
-    await failed_at_last(made_of("use"), store)
-    assert "'use'" in await is_refused(made_of("misuse"), store)
+    await failed_at_last(using("use"), store)
+    assert "'use'" in await is_refused(using("misuse"), store)
     assert (await journal(store))[-1] == "failed"

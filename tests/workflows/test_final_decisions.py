@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 from returns.result import Failure, Success
 
@@ -14,6 +15,7 @@ from effectflow import (
     Do,
     Effect,
     RetryPolicy,
+    StateGraph,
     TimedOut,
     Workflow,
     bracket,
@@ -32,6 +34,7 @@ from effectflow import (
 from effectflow.checkpoint import RunStatus
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
+from tests.workflows.journals import made_of
 from tests.workflows.reservations import (
     AnyEffect,
     AnyWorkflow,
@@ -43,7 +46,9 @@ from tests.workflows.reservations import (
     reserved,
     run_until,
     turns,
+    use,
     use_nothing,
+    wait,
     waiting_for_ever,
 )
 
@@ -89,6 +94,11 @@ def limited() -> AnyEffect:
     return from_async(others_wait).and_then(lambda _: waiting("c")).timeout(1)
 
 
+def in_a_graph(held: Callable[[], AnyEffect]) -> Callable[[str], AnyEffect]:
+    graph = StateGraph[App, Any, str]("holding").node("hold", lambda _: held())
+    return graph.entry("hold").exit("hold").build().body
+
+
 ONCE_MORE = RetryPolicy.constant(0.001).with_max_retries(1)
 
 Cancelling = Callable[[Callable[[], AnyEffect]], AnyEffect]
@@ -105,6 +115,7 @@ CANCELLING: dict[str, Cancelling] = {
     "par_reduce with keys": lambda held: par_reduce(ITEMS, of_item(held), joined, limit=2, key=str),
     "beside a timeout": lambda held: par(held(), limited()),
     "beside a retry": lambda held: par(held(), others_fail().retry(ONCE_MORE)),
+    "deep within": lambda held: par_traverse(["a"], in_a_graph(held)).timeout(60).timeout(1),
     "within another": lambda held: par(use_nothing("x"), par(held(), others_fail())),
 }
 all_operators = pytest.mark.parametrize("cancelling", CANCELLING.values(), ids=CANCELLING.keys())
@@ -121,11 +132,7 @@ def opened_by_none() -> AnyEffect:
 
 
 def ending(effect: AnyEffect) -> AnyWorkflow:
-    @workflow
-    def ending(_: str) -> Do[App, Any, Any]:
-        return (yield from effect)
-
-    return ending
+    return made_of(lambda: effect, "ending")
 
 
 def handling(effect: AnyEffect) -> AnyWorkflow:
@@ -229,11 +236,16 @@ async def test_a_run_stopped_at_any_moment_uses_nothing_that_was_released(
 
 
 @both_ways
-@all_operators
+@pytest.mark.parametrize("name", CANCELLING)
 async def test_a_crash_at_any_append_changes_nothing_of_the_end(
-    cancelling: Cancelling, made_of: Callable[[AnyEffect], Workflow[Any, Any, str, Any]]
+    name: str,
+    made_of: Callable[[AnyEffect], Workflow[Any, Any, str, Any]],
+    request: pytest.FixtureRequest,
 ) -> None:
-    made = made_of(cancelling(held_by_steps))
+    if name == "deep within":
+        reason = "a resume releases nothing that a step inside an interrupted step had acquired"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+    made = made_of(CANCELLING[name](held_by_steps))
     assert await crash_everywhere(made, "a", lambda store: App(Checkpoints(store)))
 
 
@@ -259,3 +271,78 @@ async def test_a_timeout_outside_of_what_another_cancelled_is_tried_again(
     again = App(Checkpoints(store), app.world)
     assert await again.run(made.resume("r")) == Success("go on after b")
     assert app.world.done == [*done, "go on after b"]
+
+
+# A run that is stopped while an operator cancels, or a finalizer runs.
+
+
+@everywhere
+async def test_a_timeout_that_strikes_while_a_stopped_run_ends_decides_nothing(
+    store: MemoryStore, way: str
+) -> None:
+    """The inner finalizer, which is no step, takes longer than the time that is left."""
+
+    @workflow
+    def made(what: str) -> Do[App, Any, object]:
+        lingering = use(what).on_exit(from_fn(late))
+        return (yield from reserved(what, lambda _: lingering).timeout(1).result())
+
+    def late(app: App) -> None:
+        if app.stop_in is not None:
+            app.clock.strike()
+
+    app = App(Checkpoints(store), stop_in="use a")
+    await run_until(app.began.wait, made.start("a", run_id="r"), app, way)
+    assert app.world.done == ["reserve a", "use a"]
+    again = App(Checkpoints(store), app.world)
+    assert await again.run(made.resume("r")) == Success(Success("use a"))
+    assert app.world.problems == []
+    assert app.world.done.count("release a") == 1
+
+
+@everywhere
+async def test_a_sibling_that_fails_while_the_run_is_stopped_decides_nothing(
+    store: MemoryStore, way: str
+) -> None:
+    @step
+    def stubborn() -> Effect[App, Any, str]:
+        async def run(app: App) -> None:
+            with anyio.CancelScope(shield=True):
+                await turns(60)
+
+        return from_async(run).and_then(lambda _: fail("no") if stops else pure("yes"))
+
+    def lingering(_: object) -> AnyEffect:
+        async def run(app: App) -> None:
+            app.began.set()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await turns(90)
+
+        return from_async(run) if stops else use("a")
+
+    @workflow
+    def made(what: str) -> Do[App, Any, object]:
+        return (yield from par(stubborn(), reserved(what, lingering)))
+
+    stops = True
+    app = App(Checkpoints(store))
+    await run_until(app.began.wait, made.start("a", run_id="r"), app, way)
+    assert app.world.done == ["reserve a"]
+    stops = False
+    again = App(Checkpoints(store), app.world)
+    assert await again.run(made.resume("r")) == Success(("yes", "use a"))
+    assert app.world.problems == []
+
+
+async def test_what_the_deadline_of_a_finalizer_cuts_off_is_released(store: MemoryStore) -> None:
+    @workflow
+    def made(what: str) -> Do[App, Any, object]:
+        return (yield from pure(what).on_exit(reserved(what, wait)))
+
+    app = App(Checkpoints(store))
+    with pytest.raises(TimeoutError):
+        await app.run(made.start("a", run_id="r"), finalizer_deadline=1)
+    assert app.world.done == ["reserve a", "wait a", "release a"]

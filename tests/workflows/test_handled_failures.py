@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
-import anyio
 import pytest
 from pydantic import TypeAdapter, ValidationError
 from returns.result import Failure, Success
@@ -14,76 +14,50 @@ from effectflow import (
     Do,
     Effect,
     RetryPolicy,
-    Workflow,
+    ask,
     attempt,
-    do,
-    effect,
     fail,
-    from_fn,
+    par,
+    par_reduce,
     par_traverse,
     pure,
-    race,
     sleep,
     step,
-    uuid,
+    suspend,
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import NotSerializable, RunInfo, RunStatus, read_checkpoint
+from effectflow.checkpoint import NotSerializable
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
-from tests.apps import App, World, app_on, last
+from tests.apps import App, app_on, last
+from tests.workflows.journals import (
+    AnyEffect,
+    AnyWorkflow,
+    act,
+    clock_at,
+    made_of,
+    resume,
+    start,
+    stopped,
+)
 
 pytestmark = pytest.mark.anyio
 
 
-class Refused(Exception):
-    """A failure that the steps declare."""
+async def in_two_lives(made: AnyWorkflow, store: MemoryStore) -> tuple[Any, TestClock]:
+    """The result of a run that failed at `last`, and was resumed; each step is noted once.
 
-
-class RefusedTwice(Refused):
-    """One that derives from what they declare."""
-
-
-class ConnectionError(Exception):  # noqa: A001, the name of a built-in one on purpose
-    """A failure with the name of a built-in one."""
-
-
-@step
-def note(text: str) -> Effect[App, Any, str]:
-    def write(app: App) -> str:
-        app.world.done.append(text)
-        return text
-
-    return from_fn(write)
-
-
-@step
-def slow() -> Effect[App, Any, str]:
-    """Takes a minute in the first life, and no time in the next."""
-
-    def look(app: App) -> Effect[object, Any, None]:
-        return sleep(60 if app.world.is_broken else 0)
-
-    return from_fn(look).and_then(lambda ended: ended).map(lambda _: "in time")
-
-
-async def in_two_lives(
-    made: Workflow[App, Any, None, Any], store: MemoryStore, *, is_timed: bool = False
-) -> tuple[Any, World]:
-    """The result of a run that failed at `last`, and was resumed; each step is noted once."""
-    app = app_on(store, failing=["last"])
-    clock = TestClock()
-    first = made.start(None, run_id="r")
-    assert (await clock.run(first, app) if is_timed else await first.run(app)) == Failure(
-        "crash here"
-    )
+    Also the clock of the resume.
+    """
+    app, clock = app_on(store, failing=["last"]), clock_at()
+    assert await clock.run(made.start(None, run_id="r"), app) == Failure("crash here")
     before = list(app.world.done)
     app.world.recover()
-    resumed = made.resume("r")
-    result = await clock.run(resumed, app) if is_timed else await resumed.run(app)
+    later = TestClock(clock.now() + timedelta(days=1))
+    result = await later.run(made.resume("r"), app)
     assert app.world.done == before, "a resume runs nothing again"
-    return result, app.world
+    return result, later
 
 
 async def test_the_child_that_failed_first_is_remembered(store: MemoryStore) -> None:
@@ -94,139 +68,12 @@ async def test_the_child_that_failed_first_is_remembered(store: MemoryStore) -> 
     @workflow
     def made(_: None) -> Do[App, Any, str]:
         result = yield from par_traverse([3.0, 1.0, 2.0], child).result()
-        error = yield from note(str(result.failure()))
+        error = yield from act(str(result.failure()))
         yield from last()
         return error
 
-    result, _ = await in_two_lives(made, store, is_timed=True)
+    result, _ = await in_two_lives(made, store)
     assert result == Success("after 1.0")
-
-
-async def test_the_winner_of_a_race_is_remembered(store: MemoryStore) -> None:
-    @do
-    def runner(seconds: float) -> Do[App, Any, str]:
-        yield from sleep(seconds)
-        return (yield from note(f"after {seconds}"))
-
-    @workflow
-    def made(_: None) -> Do[App, Any, str]:
-        won = yield from race([runner(3), runner(1), runner(2)])
-        yield from note(f"won {won}")
-        yield from last()
-        return won
-
-    result, world = await in_two_lives(made, store, is_timed=True)
-    assert result == Success("after 1")
-    assert world.done == ["after 1", "won after 1"]
-
-
-async def test_what_timed_out_stays_timed_out(store: MemoryStore) -> None:
-    @workflow
-    def made(_: None) -> Do[App, Any, str]:
-        answer = yield from slow().timeout(5).fallback("too late")
-        yield from note(answer)
-        yield from last()
-        return answer
-
-    result, _ = await in_two_lives(made, store, is_timed=True)
-    assert result == Success("too late")
-
-
-async def test_a_timeout_that_ended_the_run_is_tried_again(store: MemoryStore) -> None:
-    @workflow
-    def made(_: None) -> Do[App, Any, str]:
-        return (yield from slow().timeout(5))
-
-    app = app_on(store, failing=["last"])
-    ended: Any = await TestClock().run(made.start(None, run_id="r"), app)
-    assert ended.failure().seconds == 5
-    app.world.recover()
-    assert await TestClock().run(made.resume("r"), app) == Success("in time")
-
-
-async def test_attempts_and_delays_are_not_spent_again(store: MemoryStore) -> None:
-    clock = TestClock()
-
-    @step
-    def flaky() -> Effect[App, Any, int]:
-        def attempt(app: App) -> Effect[object, Any, int]:
-            app.world.done.append("attempt")
-            tries = app.world.done.count("attempt")
-            return pure(tries) if tries == 3 else fail("not yet")
-
-        return from_fn(attempt).and_then(lambda ended: ended)
-
-    @workflow
-    def made(_: None) -> Do[App, Any, int]:
-        policy = RetryPolicy.constant(100.0).with_max_elapsed(250.0)
-        tries = yield from flaky().retry(policy)
-        yield from note(f"{tries}")
-        yield from last()
-        return tries
-
-    app = app_on(store, failing=["last"])
-    assert await clock.run(made.start(None, run_id="r"), app) == Failure("crash here")
-    app.world.recover()
-    later = TestClock(clock.now() + timedelta(days=1))
-    assert await later.run(made.resume("r"), app) == Success(3)
-    assert (clock.monotonic(), later.monotonic()) == (200, 0)
-    assert app.world.done.count("attempt") == 3
-
-
-async def test_a_sleep_is_slept_once(store: MemoryStore) -> None:
-    @workflow
-    def made(_: None) -> Do[App, Any, str]:
-        yield from sleep(3600)
-        yield from note("woke up")
-        yield from last()
-        return "rested"
-
-    app = app_on(store, failing=["last"])
-    clock = TestClock()
-    await clock.run(made.start(None, run_id="r"), app)
-    app.world.recover()
-    later = TestClock(clock.now())
-    assert await later.run(made.resume("r"), app) == Success("rested")
-    assert later.monotonic() == 0
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        FileNotFoundError(2, "No such file or directory", "/nonexistent"),
-        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
-        KeyError("k"),
-        Refused("declared", 7),
-        RefusedTwice("derived"),
-        ConnectionError("no built-in one"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-async def test_a_handled_error_is_the_same_after_a_resume(
-    store: MemoryStore, error: Exception
-) -> None:
-    seen: list[Exception] = []
-
-    @step
-    @effect(errors=(Refused, ConnectionError, Exception))
-    def failing(_: App) -> None:
-        raise error
-
-    @workflow
-    def made(_: None) -> Do[App, Any, str]:
-        result = yield from failing().result()
-        caught = result.failure()
-        seen.append(caught)
-        yield from note("handled")
-        yield from last()
-        return f"{type(caught).__name__}: {caught!r}"
-
-    await in_two_lives(made, store)
-    first, again = seen
-    assert type(again) is type(first)
-    assert (str(again), again.args, vars(again)) == (str(first), first.args, vars(first))
-    if isinstance(first, OSError) and isinstance(again, OSError):
-        assert (again.errno, again.filename) == (first.errno, first.filename)
 
 
 class Undeclared(Exception):
@@ -255,116 +102,150 @@ async def test_an_error_that_a_resume_could_not_rebuild_must_not_be_handled(
     store: MemoryStore, error: Exception, advice: str
 ) -> None:
     """It may end the run. To go on from it would make a run that cannot be resumed."""
-
-    def failing(_: None) -> Effect[object, Exception, str]:
-        return fail(error)
-
-    def step_that_fails() -> Effect[App, Exception, str]:
-        return with_checkpointing("failing", failing(None), error=Holding | ValidationError)
-
-    @workflow
-    def passing_on(_: None) -> Do[App, Any, str]:
-        return (yield from step_that_fails())
-
-    @workflow
-    def handling(_: None) -> Do[App, Any, str]:
-        handled = yield from step_that_fails().fallback("handled")
-        return (yield from note(handled))
-
-    app = app_on(store, failing=["last"])
-    assert await passing_on.start(None).run(app) == Failure(error)
+    failing: AnyEffect = with_checkpointing(
+        "failing", suspend(lambda: fail(error)), error=Holding | ValidationError
+    )
+    app = app_on(store)
+    assert await made_of(lambda: failing).start(None).run(app) == Failure(error)
+    handling = made_of(lambda: failing.fallback("handled").and_then(act))
     refused = (await handling.start(None).run(app)).failure()
     assert isinstance(refused, NotSerializable)
     assert advice in str(refused)
     assert app.world.done == []
 
 
-async def test_a_run_within_a_run_keeps_its_id(store: MemoryStore) -> None:
-    @workflow
-    def inner(_: None) -> Do[App, Any, str]:
-        return (yield from note("inner"))
-
-    @workflow
-    def outer(_: None) -> Do[App, Any, str]:
-        done = yield from inner.start(None)
-        token = yield from uuid()
-        yield from last()
-        return f"{done} {token}"
-
-    await in_two_lives(outer, store)
-    runs = await store.find()
-    assert sorted(run.summary.workflow for run in runs) == ["inner", "outer"]
+# The child whose failure was handled: a resume finds it again, or says that it cannot.
 
 
-async def test_the_items_of_par_traverse_raise_as_themselves(store: MemoryStore) -> None:
-    def items() -> Any:
-        yield 1
-        raise ValueError("no more")
+async def test_the_child_that_failed_first_is_found_by_its_key(store: MemoryStore) -> None:
+    numbers, ran = [1, 2, 3], list[int]()
+
+    def child(number: int) -> AnyEffect:
+        ran.append(number)
+        ended: AnyEffect = fail(f"{number} is bad") if number == 1 else pure(number)
+        return with_checkpointing("child", ended)
+
+    def key(number: int) -> str:
+        """As a name of a file may be that is no text."""
+        return f"[{chr(0xDC80 + number)}]/"
 
     @workflow
     def made(_: None) -> Do[App, Any, str]:
-        try:
-            yield from par_traverse(items(), lambda _: note("child"))
-        except ValueError:
-            return "caught"
-        return "not caught"
+        result = yield from par_traverse(list(numbers), child, limit=1, key=key).result()
+        yield from last()
+        return result.failure()
 
-    assert await made.start(None).run(app_on(store, failing=["last"])) == Success("caught")
-
-
-async def test_an_interruption_at_any_moment_leaves_a_plan_that_is_right(
-    store: MemoryStore,
-) -> None:
-    """Cancelled after each turn of the loop: the plan starts at the first step not completed."""
-    names = ("a", "b", "c")
-
-    def passing(name: str) -> Any:
-        def run(state: list[str]) -> Effect[App, Any, list[str]]:
-            return sleep(0).map(lambda _: [*state, name])
-
-        run.__name__ = name
-        return run
-
-    made = Workflow.of_steps("three", [passing(name) for name in names])
     app = app_on(store, failing=["last"])
-    for turns in range(60):
-        run_id = f"r{turns}"
-        async with anyio.create_task_group() as group:
-            group.start_soon(made.start([], run_id=run_id).run, app)
-            for _ in range(turns):
-                await anyio.lowlevel.checkpoint()
-            group.cancel_scope.cancel()
-        if await _status(store, run_id) in (None, RunStatus.COMPLETED):
-            continue
-        done = len((await read_checkpoint(store, run_id)).completed_steps)
-        plan = (await made.plan(run_id).run(app)).unwrap()
-        assert plan.start == names[done : done + 1], turns
-        assert await made.resume(run_id).run(app) == Success(list(names))
+    await start(made, app)
+    numbers.reverse()
+    app.world.recover()
+    assert await resume(made, app) == Success("1 is bad")
+    assert ran == [1, 1]
 
 
-async def _status(store: MemoryStore, run_id: str) -> RunStatus | None:
-    info: RunInfo | None = await store.info(run_id)
-    return None if info is None else info.summary.status
+def bad_while_broken(value: str, *, is_bad: bool) -> AnyEffect:
+    """Return an effect that is no step, and fails while the world is broken, if `is_bad`."""
+
+    def look(app: App) -> AnyEffect:
+        return fail(f"{value} is bad") if is_bad and app.world.is_broken else pure(value)
+
+    return ask(App).and_then(look)
 
 
-class Mute(Exception):
-    """One that fails to say what it is."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
-async def test_an_error_that_cannot_be_made_text_is_recorded() -> None:
-    mute: Effect[object, Mute, int] = fail(Mute(7))
+@pytest.mark.parametrize("mended", ["item", "list"])
+@pytest.mark.parametrize(
+    ("operator", "place"),
+    [
+        (partial(par_traverse, key=None), "item 1 of 'par_traverse'"),
+        (partial(par_traverse, key=str), r"'par_traverse\[b\]'"),
+        (lambda names, child: par(*map(child, names)), "item 1 of 'par'"),
+        (
+            lambda names, child: par_reduce(names, child, lambda _: pure(0), limit=1),
+            "a part of items 1 to 1 of 'par_reduce'",
+        ),
+    ],
+    ids=["positions", "keys", "par", "par_reduce"],
+)
+async def test_a_handled_failure_that_does_not_come_again_is_not_passed_over(
+    store: MemoryStore, operator: Any, place: str, mended: str
+) -> None:
+    """It was no step's, or its item is gone: there are no values to go on with."""
+    names, seen = ["a", "b"], list[Any]()
 
     @workflow
-    def say(_: int) -> Do[App, Mute, int]:
-        return (yield from mute.checkpointed("say", error=Mute))
+    def made(_: None) -> Do[App, Any, None]:
+        children = operator(names, lambda name: bad_while_broken(name, is_bad=name == "b"))
+        seen.append((yield from children.result()))
+        yield from last()
 
-    async with MemoryStore() as store:
-        ended = await say.start(1, run_id="r").run(app_on(store, failing=["last"]))
-        assert isinstance(ended, Failure)
-        assert isinstance(ended.failure(), Mute)
-        checkpoint = await read_checkpoint(store, "r")
-    assert checkpoint.status is RunStatus.FAILED
-    assert "RuntimeError in Mute.__str__" in checkpoint.history[0].detail
+    app = app_on(store, failing=["last"])
+    await start(made, app)
+    if mended == "list":
+        names.remove("b")
+    else:
+        app.world.recover()
+    with pytest.raises(RuntimeError, match=f"{place} led to a failure, which was handled"):
+        await resume(made, app)
+    assert seen == [Failure("b is bad")]
+
+
+# A retry that is resumed decides as it did at first, and goes on where it was.
+
+
+@step
+def refusing(times: int) -> Effect[App, str, str]:
+    """Fails so many times in all, and succeeds from then on."""
+
+    def attempt(app: App) -> Effect[object, str, str]:
+        app.world.done.append("attempt")
+        attempts = app.world.done.count("attempt")
+        return fail("not yet") if attempts <= times else pure(f"attempt {attempts}")
+
+    return ask(App).and_then(attempt)
+
+
+@pytest.mark.parametrize(
+    ("delays", "expected"),
+    [((1.0, 100.0), "attempt 3"), ((100.0, 1.0), "1 attempts in 0.0 s")],
+    ids=["goes on", "ends"],
+)
+async def test_what_a_retry_decided_does_not_depend_on_the_delay_that_a_resume_draws(
+    store: MemoryStore, delays: tuple[float, float], expected: str
+) -> None:
+    """The policies of the two lives stand for what jitter draws in each."""
+
+    @workflow
+    def made(_: None) -> Do[App, Any, str]:
+        world = (yield from ask(App)).world
+        policy = RetryPolicy.constant(delays[0 if world.is_broken else 1]).with_max_elapsed(10)
+        retried = yield from suspend(lambda: refusing(2)).retry(policy).result()
+        ended = retried.map(str).lash(
+            lambda given_up: Success(f"{given_up.attempts} attempts in {given_up.elapsed} s")
+        )
+        yield from last()
+        return ended.unwrap()
+
+    result, clock = await in_two_lives(made, store)
+    assert result == Success(expected)
+    assert clock.monotonic() == 0
+
+
+async def test_a_retry_that_ended_the_run_is_tried_once_more_by_each_resume(
+    store: MemoryStore,
+) -> None:
+    policy = RetryPolicy.constant(10).with_max_retries(1)
+    made, app = made_of(lambda: suspend(lambda: refusing(3)).retry(policy)), app_on(store)
+    for life, attempts in ((start, 2), (resume, 3)):
+        assert (await life(made, app)).failure().attempts == 2
+        assert len(app.world.done) == attempts
+    assert await resume(made, app) == Success("attempt 4")
+
+
+async def test_the_time_that_a_retry_has_spent_counts_in_a_resume(store: MemoryStore) -> None:
+    policy = RetryPolicy.constant(10).with_max_elapsed(25)
+    made, app = made_of(lambda: suspend(lambda: refusing(99)).retry(policy)), app_on(store)
+    await stopped(made.start(None, run_id="r"), app, seconds=15)
+    assert len(app.world.done) == 2
+    given_up = (await resume(made, app, at=15)).failure()
+    assert len(app.world.done) == 3
+    assert (given_up.attempts, given_up.elapsed) == (3, 20.0)

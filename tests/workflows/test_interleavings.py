@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -36,8 +37,10 @@ from tests.workflows.journals import (
     clock_at,
     cut,
     hang,
+    in_turn,
     journal,
     late,
+    made_of,
     next_life,
     resume,
     start,
@@ -473,20 +476,11 @@ async def test_a_stop_during_a_release_leaves_the_next_release_to_the_resume(
     store: MemoryStore,
 ) -> None:
     """The first row, with two release steps, and a stop after the first one began."""
-    releasing = act("release-1", 5).and_then(lambda _: act("release-2"))
-    used = hang("use").on_exit(releasing).timeout(10)
-
-    @workflow
-    def made(_: object) -> Do[Any, Any, Any]:
-        return (yield from used.recover(TimedOut, lambda _: act("handle")))
-
+    used = hang("use").on_exit(in_turn(act("release-1", 5), act("release-2"))).timeout(10)
+    made = made_of(lambda: used.recover(TimedOut, lambda _: act("handle")))
     app, clock = app_on(store), clock_at()
     async with anyio.create_task_group() as tasks:
-
-        async def run() -> None:
-            await made.start(None, run_id="r").run(app, clock=clock)
-
-        tasks.start_soon(run)
+        tasks.start_soon(partial(made.start(None, run_id="r").run, app, clock=clock))
         await clock.advance(12)
         assert app.world.done == ["use", "release-1"]
         tasks.cancel_scope.cancel()

@@ -31,6 +31,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.stores import MemoryStore
 from tests.apps import App
+from tests.workflows.journals import in_turn, made_of
 
 pytestmark = pytest.mark.anyio
 
@@ -116,9 +117,7 @@ async def test_a_step_that_ends_while_the_run_is_stopped_does_not_hide_which_was
             lambda _: from_async(lambda _: anyio.sleep_forever())
         )
 
-    @workflow
-    def made(_: None) -> Do[App, str, object]:
-        return (yield from par(stubborn("c"), waiting()))
+    made = made_of(lambda: par(stubborn("c"), waiting()))
 
     await stop_when(began, made.start(None, run_id="r"), app)
 
@@ -135,12 +134,14 @@ async def test_a_step_that_timed_out_before_the_run_was_stopped_is_not_said_to_b
     app = App(Checkpoints(store))
     began = anyio.Event()
 
-    @workflow
-    def made(_: None) -> Do[App, object, None]:
-        yield from stubborn("a").timeout(0).result()
-        yield from yielding("b")
-        yield from from_fn(lambda _: began.set())
-        yield from from_async(lambda _: anyio.sleep_forever())
+    made = made_of(
+        lambda: in_turn(
+            stubborn("a").timeout(0).result(),
+            yielding("b"),
+            from_fn(lambda _: began.set()),
+            from_async(lambda _: anyio.sleep_forever()),
+        )
+    )
 
     await stop_when(began, made.start(None, run_id="r"), app)
 

@@ -106,16 +106,6 @@ async def test_it_runs_until_the_value_converges(store: MemoryStore) -> None:
     assert await clustering.start(Centers(0.0, 5.0)).run(App(Checkpoints(store))) == Success(FOUND)
 
 
-async def test_it_ends_after_max_rounds_at_the_latest(store: MemoryStore) -> None:
-    halving = Iterative(
-        "halving", lambda x: pure(x / 2), converged=lambda before, after: False, max_rounds=4
-    )
-
-    assert await halving.start(16.0).run(App(Checkpoints(store))) == Success(
-        IterativeResult(1.0, 4, False)
-    )
-
-
 async def test_each_round_and_the_steps_within_it_are_durable(store: MemoryStore) -> None:
     await clustering.start(Centers(0.0, 5.0), run_id="r").run(App(Checkpoints(store)))
 
@@ -259,9 +249,7 @@ def test_the_input_has_the_type_of_a_round() -> None:
     assert clustering.structure_input({"low": 0, "high": 5}) == Centers(0.0, 5.0)
 
 
-async def test_a_convergence_test_that_returns_an_effect_is_a_defect(
-    store: MemoryStore,
-) -> None:
+async def test_a_convergence_test_that_returns_an_effect_is_a_defect(store: MemoryStore) -> None:
     answer: Any = lambda before, after: pure(False)  # noqa: E731
     job = Iterative("halving", lambda x: pure(x / 2), converged=answer, max_rounds=4)
 

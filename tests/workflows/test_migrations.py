@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    Checkpoints,
-    Do,
-    Effect,
-    Workflow,
-    effect,
-    now,
-    par_traverse,
-    step,
-    workflow,
-)
+from effectflow import Checkpoints, Do, Effect, Workflow, effect, now, par_traverse, step, workflow
 from effectflow.checkpoint import (
     CheckpointError,
     DefinitionChanged,
@@ -28,21 +18,11 @@ from effectflow.checkpoint import (
     read_entries,
 )
 from effectflow.stores import MemoryStore
+from tests.apps import App, Broken
 
 pytestmark = pytest.mark.anyio
 
 State = dict[str, Any]
-
-
-class Broken(Exception):
-    """A typed failure of the tests."""
-
-
-@dataclass
-class App:
-    checkpoints: Checkpoints
-    broken: set[str] = field(default_factory=set[str])
-    done: list[str] = field(default_factory=list[str])
 
 
 @pytest.fixture
@@ -52,14 +32,12 @@ async def app() -> AsyncIterator[App]:
 
 
 def stage(name: str, change: Callable[[State], State]) -> Any:
-    """A step that changes the state, unless it is broken."""
+    """A step that changes the state, unless it fails."""
 
     @step(name=name)
     @effect(errors=Broken)
     def perform(app: App, state: State) -> State:
-        if name in app.broken:
-            raise Broken(name)
-        app.done.append(name)
+        app.world.note(name)
         return change(state)
 
     return perform
@@ -97,35 +75,35 @@ third = priced("3", migrations={1: to_cents, 2: with_currency})
 
 
 async def test_a_run_of_an_earlier_version_goes_on_upgraded(app: App) -> None:
-    app.broken.add("send")
+    app.world.failing.add("send")
     await first.start({"price": 5}, run_id="r").run(app)
     assert isinstance((await priced("2").resume("r").run(app)).failure(), DefinitionChanged)
 
-    app.broken.clear()
+    app.world.recover()
     plan = await second.plan("r").run_or_raise(app)
     assert plan == ResumePlan(("send",), retry=("send",), skip=("take",))
     assert await second.resume("r").run(app) == Success({"cents": 1100})
-    assert app.done == ["take", "send", "thank"]
+    assert app.world.done == ["take", "send", "send", "thank"]
 
 
 async def test_a_run_may_be_several_versions_behind(app: App) -> None:
-    app.broken.add("send")
+    app.world.failing.add("send")
     await first.start({"price": 5}, run_id="r").run(app)
 
-    app.broken.clear()
+    app.world.recover()
     assert await third.resume("r").run(app) == Success({"cents": 1100, "currency": "EUR"})
 
 
 async def test_what_the_later_version_saved_is_not_upgraded_again(app: App) -> None:
-    app.broken.add("send")
+    app.world.failing.add("send")
     await first.start({"price": 5}, run_id="r").run(app)
-    app.broken = {"thank"}
+    app.world.failing = {"thank"}
     await second.resume("r").run(app)
-    assert app.done == ["take", "send"]
+    assert app.world.done == ["take", "send", "send", "thank"]
 
-    app.broken.clear()
+    app.world.recover()
     assert await second.resume("r").run(app) == Success({"cents": 1100})
-    assert app.done == ["take", "send", "thank"]
+    assert app.world.done == ["take", "send", "send", "thank", "thank"]
     assert (await read_checkpoint(app.checkpoints.store, "r")).definition == second.definition
     # The next version takes over what two earlier ones have saved.
     assert await third.resume("r").run(app) == Success({"cents": 1100, "currency": "EUR"})
@@ -141,7 +119,7 @@ async def test_starting_a_known_run_again_compares_the_upgraded_input(app: App) 
 
 
 async def test_a_migration_that_fails_says_where_and_changes_nothing(app: App) -> None:
-    app.broken.add("send")
+    app.world.failing.add("send")
     await first.start({"price": 5}, run_id="r").run(app)
     before = await read_entries(app.checkpoints.store, "r")
     careless = priced("2", migrations={1: lambda state: state["cost"]})
@@ -182,13 +160,13 @@ async def test_of_a_list_of_steps_what_steps_within_them_gave_is_no_state(app: A
         steps = [step(name="take")(taking(key)), send]
         return Workflow.of_steps("sale", steps, version=version, **options)
 
-    app.broken.add("send")
+    app.world.failing.add("send")
     await selling("1", "price").start({"price": 5}, run_id="r").run(app)
-    app.broken.clear()
+    app.world.recover()
 
     later = selling("2", "cents", migrations={1: to_cents})
     assert await later.resume("r").run(app) == Success({"cents": 500})
-    assert app.done == ["count", "send"]
+    assert app.world.done == ["count", "send", "send"]
 
 
 async def test_of_code_a_migration_is_given_all_that_steps_gave_at_any_depth(app: App) -> None:
@@ -238,22 +216,21 @@ class Basket:
 @step(name="fill")
 @effect(errors=Broken)
 def fill_cart(app: App, cart: Cart) -> Cart:
-    app.done.append("fill")
+    app.world.note("fill")
     return Cart(cart.items + 1)
 
 
 @step(name="fill")
 @effect(errors=Broken)
 def fill_basket(app: App, basket: Basket) -> Basket:
-    app.done.append("fill")
+    app.world.note("fill")
     return Basket(basket.goods + 1)
 
 
 @step
 @effect(errors=Broken)
 def pay(app: App, amount: int) -> int:
-    if "pay" in app.broken:
-        raise Broken("pay")
+    app.world.note("pay")
     return amount
 
 
@@ -278,12 +255,12 @@ def new(basket: Basket) -> Do[App, Broken, int]:
 
 
 async def test_a_class_may_be_renamed_and_steps_are_not_run_again(app: App) -> None:
-    app.broken.add("pay")
+    app.world.failing.add("pay")
     assert isinstance(await old.start(Cart(2), run_id="r").run(app), Failure)
-    app.broken.clear()
+    app.world.recover()
 
     assert await new.resume("r").run(app) == Success(3)
-    assert app.done == ["fill"]
+    assert app.world.done == ["fill", "pay", "pay"]
 
 
 async def test_a_changed_run_that_was_forced_on_belongs_to_the_new_definition(app: App) -> None:
@@ -292,11 +269,11 @@ async def test_a_changed_run_that_was_forced_on_belongs_to_the_new_definition(ap
 
     longer = Workflow.of_steps("sale", [stage("take", lambda state: state), noted])
     shorter = Workflow.of_steps("sale", [stage("take", lambda state: state)])
-    app.broken.add("take")
+    app.world.failing.add("take")
     await shorter.start({}, run_id="r").run(app)
     assert isinstance((await longer.resume("r").run(app)).failure(), DefinitionChanged)
     assert isinstance((await longer.resume("r", force=True).run(app)).failure(), Broken)
 
-    app.broken.clear()
+    app.world.recover()
     assert isinstance((await shorter.resume("r").run(app)).failure(), DefinitionChanged)
     assert await longer.resume("r").run(app) == Success({})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -11,21 +10,16 @@ from effectflow import Checkpoints, Do, Effect, from_fn, par_traverse, step, wor
 from effectflow.checkpoint import NotSerializable, read_checkpoint, with_checkpointing
 from effectflow.effects.paths import child_path
 from effectflow.stores import FileStore, MemoryStore, SqliteStore
+from tests.apps import App
 
 pytestmark = pytest.mark.anyio
 
 LATIN_1 = os.fsdecode(b"caf\xe9")
 
 
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
-    done: list[str] = field(default_factory=list[str])
-
-
 def read(name: str) -> Effect[App, None, int]:
     def body(app: App) -> int:
-        app.done.append(name)
+        app.world.done.append(name)
         return len(name)
 
     return with_checkpointing("read", from_fn(body))
@@ -33,7 +27,7 @@ def read(name: str) -> Effect[App, None, int]:
 
 @workflow
 def read_all(names: int) -> Do[App, None, list[int]]:
-    sizes = yield from par_traverse([LATIN_1, "tea"], read, key=lambda name: name)
+    sizes = yield from par_traverse([LATIN_1, "n/[x]", "tea"], read, key=lambda name: name)
     if names:
         yield from with_checkpointing("fail", from_fn(lambda _: 1 // 0))
     return sizes
@@ -42,16 +36,21 @@ def read_all(names: int) -> Do[App, None, list[int]]:
 async def test_such_a_key_names_a_flow_like_any_other() -> None:
     async with MemoryStore() as store:
         app = App(Checkpoints(store))
-        assert await read_all.start(0, run_id="r").run_or_raise(app) == [4, 3]
+        assert await read_all.start(0, run_id="r").run_or_raise(app) == [4, 5, 3]
         steps = [done.step for done in (await read_checkpoint(store, "r")).completed_steps]
-        assert sorted(steps) == ["par_traverse[caf%DCE9]/read", "par_traverse[tea]/read"]
+        assert sorted(steps) == [
+            "par_traverse[caf%DCE9]/read",
+            "par_traverse[n/%5Bx%5D]/read",
+            "par_traverse[tea]/read",
+        ]
 
         with pytest.raises(ZeroDivisionError):
             await read_all.start(1, run_id="s").run(app)
-        app.done.clear()
+
+        app.world.done.clear()
         with pytest.raises(ZeroDivisionError):
             await read_all.resume("s").run(app)
-        assert app.done == []
+        assert app.world.done == []
 
 
 def test_keys_that_differ_have_paths_that_differ() -> None:
@@ -75,7 +74,7 @@ async def test_a_run_id_of_it_is_refused_by_every_store(
         for run in (read_all.start(0, run_id=LATIN_1), read_all.resume(LATIN_1)):
             with pytest.raises(NotSerializable, match="run_id: the text has a lone surrogate at 3"):
                 await run.run_or_raise(app)
-        assert app.done == []
+        assert app.world.done == []
         assert await opened.find() == []
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,19 +20,9 @@ from effectflow.checkpoint import (
     read_entries,
 )
 from effectflow.stores import SqliteStore
+from tests.apps import App, app_on
 
 pytestmark = pytest.mark.asyncio
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
-    is_patient: bool = True
-
-
-async def wait_for_ever(app: App) -> None:
-    if not app.is_patient:
-        await asyncio.Event().wait()
 
 
 @step
@@ -41,9 +30,14 @@ def first() -> Effect[object, str, str]:
     return pure("one")
 
 
+async def wait(app: App) -> None:
+    if app.world.is_broken:
+        await asyncio.Event().wait()
+
+
 @step
 def second() -> Effect[App, str, str]:
-    return from_async(wait_for_ever).map(lambda _: "two")
+    return from_async(wait).map(lambda _: "two")
 
 
 @workflow
@@ -53,7 +47,7 @@ def both(_: None) -> Do[App, str, list[str]]:
 
 async def test_a_cancelled_task_leaves_an_interrupted_run(tmp_path: Path) -> None:
     async with SqliteStore(tmp_path / "runs.db") as store:
-        app = App(Checkpoints(store), is_patient=False)
+        app = app_on(store, failing=["waiting"])
         task = asyncio.create_task(both.start(None, run_id="r").run(app))
         async with asyncio.timeout(5):
             while not await _has_begun(store, "second"):

@@ -9,15 +9,31 @@ import pytest
 from returns.result import Failure
 
 from effectflow import Checkpoints, Do, Effect, fail, step, with_checkpointing, workflow
-from effectflow.checkpoint import BeforeStep, Failed, Finished, RunStatus, Started, read_entries
+from effectflow.checkpoint import (
+    BeforeStep,
+    Failed,
+    Finished,
+    RunStatus,
+    Started,
+    read_checkpoint,
+    read_entries,
+)
 from effectflow.stores import MemoryStore
 from tests.apps import App
+from tests.workflows.journals import made_of
 
 pytestmark = pytest.mark.anyio
 
 
 class NoText:
     def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Mute(Exception):
+    """One that fails to say what it is."""
+
+    def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
@@ -43,15 +59,13 @@ class Unset:
     number: int = field(init=False)
 
 
-@pytest.mark.parametrize("kind", [NoText, Incomparable, Unset])
+@pytest.mark.parametrize("kind", [NoText, Mute, Incomparable, Unset])
 async def test_a_failure_whose_own_code_raises_is_recorded(
     store: MemoryStore, kind: type[Any]
 ) -> None:
     error: Any = kind()
 
-    @workflow
-    def failing(_: None) -> Do[App, Any, None]:
-        yield from with_checkpointing("act", fail(error), error=kind)
+    failing = made_of(lambda: with_checkpointing("act", fail(error), error=kind))
 
     ended = await failing.start(None, run_id="r").run(App(Checkpoints(store)))
 
@@ -61,7 +75,10 @@ async def test_a_failure_whose_own_code_raises_is_recorded(
     assert kinds == [Started, BeforeStep, Failed, Finished]
     info = await store.info("r")
     assert info is not None
+
     assert info.summary.status is RunStatus.FAILED
+    detail = (await read_checkpoint(store, "r")).history[0].detail
+    assert "RuntimeError in Mute.__str__" in detail or kind is not Mute
 
 
 async def test_a_predicate_that_raises_does_not_keep_the_failure_out_of_the_journal(
@@ -74,9 +91,7 @@ async def test_a_predicate_that_raises_does_not_keep_the_failure_out_of_the_jour
     def act() -> Effect[App, str, None]:
         return fail("bad")
 
-    @workflow
-    def failing(_: None) -> Do[App, str, None]:
-        yield from act()
+    failing = made_of(lambda: act())
 
     app = App(Checkpoints(store))
     assert await failing.start(None, run_id="r").run(app) == Failure("bad")

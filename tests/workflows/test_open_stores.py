@@ -15,7 +15,7 @@ from effectflow.checkpoint import StoreUnavailable, read_checkpoint
 from effectflow.stores import FileStore, MemoryStore, SqliteStore
 from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, Broken, Crash, World
-from tests.workflows.journals import act
+from tests.workflows.journals import act, made_of
 
 MAKE = {
     "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
@@ -121,9 +121,7 @@ async def test_a_store_is_left_as_often_as_it_is_entered(problem: str) -> None:
 @pytest.mark.anyio
 @each_store
 async def test_nested_runs_use_the_open_store(make: Any, tmp_path: Path) -> None:
-    @workflow
-    def both(_: object) -> Do[App, Broken, Any]:
-        return (yield from par(checkout.call(None), checkout.call(None)))
+    both = made_of(lambda: par(checkout.call(None), checkout.call(None)))
 
     store = make(tmp_path)
     result = await both.start(None, run_id="r").run(App(Checkpoints(store)))

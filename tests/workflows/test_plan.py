@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from returns.result import Failure
+from returns.result import Failure, Success
 
 from effectflow import (
-    Checkpoints,
     Do,
     RetryPolicy,
     bracket,
+    die,
     fail,
     from_async,
     from_fn,
     now,
     par,
+    par_all,
     pure,
     race,
     sleep,
@@ -25,11 +27,14 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
+    BeforeStep,
     DefinitionChanged,
+    Failed,
     OutcomeUnknown,
     ResumePlan,
     RunNotFound,
     StepInputChanged,
+    read_entries,
     step,
 )
 from effectflow.stores import MemoryStore
@@ -41,8 +46,10 @@ from tests.workflows.journals import (
     clock_at,
     cut,
     hang,
+    in_turn,
     journal,
     late,
+    made_of,
     next_life,
     resume,
     start,
@@ -100,12 +107,7 @@ async def test_a_settled_failure_leads_to_what_handled_it(store: MemoryStore) ->
 
 
 async def test_every_flow_of_a_parallel_operator_has_its_next_step(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, object]:
-        a: AnyEffect = act("a1").and_then(lambda _: late("a2", 1))
-        b: AnyEffect = act("b1").and_then(lambda _: hang("b2"))
-        return (yield from par(a, b))
-
+    made = made_of(lambda: par(in_turn(act("a1"), late("a2", 1)), in_turn(act("b1"), hang("b2"))))
     await start(made, app_on(store, failing=["a2"]))
     plan = await plan_of(made, store)
     assert plan.start == plan.retry == ("par[0]/a2", "par[1]/b2")
@@ -113,9 +115,7 @@ async def test_every_flow_of_a_parallel_operator_has_its_next_step(store: Memory
 
 
 async def test_parallel_failures_are_retried_together(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, object]:
-        return (yield from par(act("a").result(), late("b", 1)))
+    made = made_of(lambda: par(act("a").result(), late("b", 1)))
 
     await start(made, app_on(store, failing=["a", "b"]))
     plan = await plan_of(made, store)
@@ -126,9 +126,7 @@ async def test_parallel_failures_are_retried_together(store: MemoryStore) -> Non
 
 
 async def test_an_unknown_outcome_is_the_problem(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, object]:
-        return (yield from with_checkpointing("pay", note("pay"), at_most_once=True))
+    made = made_of(lambda: with_checkpointing("pay", note("pay"), at_most_once=True))
 
     await start(made, app_on(store))
     shorter = await cut(store, 2)
@@ -139,39 +137,99 @@ async def test_an_unknown_outcome_is_the_problem(store: MemoryStore) -> None:
     assert str(refused) == str(plan.problem)
 
 
-async def test_a_failure_that_a_tap_settled_recurs(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, object]:
-        return (yield from act("charge").tap_err(lambda _: act("report")))
+@step(retryable=False)
+def charge_once() -> AnyEffect:
+    return note("charge").map_err(str)
 
+
+def told() -> AnyEffect:
+    """Return an effect that is no step."""
+    return from_fn(lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("effect", "standing"),
+    [
+        (act("charge").tap_err(lambda _: act("release")), "charge"),
+        (act("charge").on_exit(act("release")), "charge"),
+        (bracket(act("reserve"), lambda _: act("release"), lambda _: act("charge")), "charge"),
+        (
+            act("charge").or_else(lambda error: act("release").and_then(lambda _: fail(error))),
+            "charge",
+        ),
+        (par(act("a"), act("charge").tap_err(lambda _: act("release"))), "par[1]/charge"),
+        (charge_once(), "charge_once"),
+    ],
+)
+async def test_a_failure_that_passed_another_step_stands(
+    store: MemoryStore, effect: AnyEffect, standing: str
+) -> None:
+    """What that step undid, a retry would take for done."""
+    made = made_of(lambda: effect)
+    ended = await start(made, app_on(store, failing=["charge"]))
+    for _ in range(2):
+        assert (await plan_of(made, store)).recurs == (standing,)
+        app = app_on(store)
+        assert str(await resume(made, app)) == str(ended)
+        assert "charge" not in app.world.done
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [
+        act("charge"),
+        act("charge").tap_err(lambda _: told()),
+        act("charge").on_exit(told()),
+        bracket(told(), lambda _: told(), lambda _: act("charge")),
+        act("charge").or_else(lambda _: act("charge")),
+        par_all([act("charge"), act("beside")]).map(lambda found: found[0]),
+        with_checkpointing("crash", note("crash")).on_exit(told()),
+    ],
+)
+async def test_a_failure_that_passed_no_step_is_retried(
+    store: MemoryStore, effect: AnyEffect
+) -> None:
+    made, app = made_of(lambda: effect), app_on(store, failing=["charge"])
+    app.world.crashing.add("crash")
+    with suppress(Crash):
+        assert isinstance(await start(made, app), Failure)
+    assert (await plan_of(made, store)).recurs == ()
+    assert isinstance(await resume(made, app_on(store)), Success)
+    assert (await plan_of(made, store)).is_complete
+
+
+async def test_many_handled_failures_are_settled_as_one_range(store: MemoryStore) -> None:
+    """So an entry after them does not grow with their number."""
+    handled = par_all([act("charge") for _ in range(500)]).map_err(len).or_else(pure)
+    made = made_of(lambda: in_turn(handled, act("go on")))
     await start(made, app_on(store, failing=["charge"]))
-    plan = await plan_of(made, store)
-    assert (plan.start, plan.recurs) == ((), ("charge",))
-    app = app_on(store)
-    assert str(await resume(made, app)) == "<Failure: charge>"
-    assert app.world.done == []
+    entries = await read_entries(store, "r")
+    [going_on] = [e for e in entries if isinstance(e, BeforeStep) and e.step == "go on"]
+    failed = [number for number, e in enumerate(entries, 1) if isinstance(e, Failed)]
+    assert len(failed) == 500
+    assert going_on.settles == ((failed[0], failed[-1]),)
 
 
-async def test_a_failure_that_must_not_be_retried_recurs(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, object]:
-        charge = note("charge").map_err(str)
-        return (yield from with_checkpointing("charge", charge, error=str, retryable=False))
-
-    await start(made, app_on(store, failing=["charge"]))
-    assert (await plan_of(made, store)).recurs == ("charge",)
-
-
-async def test_the_recorded_defect_of_a_step_recurs(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, object]:
-        return (yield from act("charge").on_exit(act("report")))
-
-    app = App(Checkpoints(store))
-    app.world.crashing.add("charge")
+@pytest.mark.parametrize(
+    ("effect", "standing"),
+    [
+        (act("crash").on_exit(act("release")), "crash"),
+        (bracket(act("acquire"), lambda _: act("release"), lambda _: die(Crash())), "bracket"),
+    ],
+)
+async def test_a_defect_that_passed_another_step_recurs(
+    store: MemoryStore, effect: AnyEffect, standing: str
+) -> None:
+    made, app = made_of(lambda: effect), app_on(store)
+    app.world.crashing.add("crash")
     with pytest.raises(Crash):
         await start(made, app)
-    assert (await plan_of(made, store)).recurs == ("charge",)
+    plan = await plan_of(made, store)
+    assert (plan.start, plan.recurs) == ((), (standing,))
+    again = app_on(store)
+    with pytest.raises(Exception, match="Crash"):
+        await resume(made, again)
+    assert again.world.done == []
 
 
 async def test_a_defect_between_steps_is_raised_as_itself(store: MemoryStore) -> None:
@@ -187,9 +245,7 @@ async def test_a_defect_between_steps_is_raised_as_itself(store: MemoryStore) ->
 
 
 async def test_changed_code_is_the_problem(store: MemoryStore) -> None:
-    @workflow(name="checkout")
-    def changed(_: object) -> Do[App, Any, object]:
-        return (yield from act("authorize"))
+    changed = made_of(lambda: act("authorize"), "checkout")
 
     await start(checkout, app_on(store))
     plan = await plan_of(changed, await cut(store, 3))
@@ -204,42 +260,23 @@ async def test_changed_arguments_are_the_problem(store: MemoryStore) -> None:
     def pay(amount: int) -> AnyEffect:
         return note(f"pay {amount}")
 
-    amounts = [5, 6]
-
-    @workflow
-    def made(_: object) -> Do[App, Any, object]:
-        return (yield from pay(amounts[0]))
-
+    amount = 5
+    made = made_of(lambda: pay(amount))
     await start(made, app_on(store))
-    amounts.pop(0)
-    plan = await plan_of(made, await cut(store, 2))
-    assert isinstance(plan.problem, StepInputChanged)
+    amount = 6
+    assert isinstance((await plan_of(made, await cut(store, 2))).problem, StepInputChanged)
 
 
 async def test_a_wait_that_is_not_over_is_waiting(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, object]:
-        yield from act("ask")
-        yield from sleep(60)
-        return (yield from act("remind"))
-
-    await start(made, app_on(store))
-    shorter = await cut(store, 4)
-    assert (await journal(shorter))[-1] == "W sleep"
-    plan = await plan_of(made, shorter, at=10)
-    assert (plan.start, plan.waiting) == ((), ("sleep",))
-    plan = await plan_of(made, shorter, at=61)
-    assert (plan.start, plan.waiting) == (("remind",), ())
-
-
-async def test_a_wait_that_did_not_begin_is_waiting(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, object]:
-        yield from act("ask")
-        yield from sleep(60)
-
+    made = made_of(lambda: in_turn(act("ask"), sleep(60), act("remind")))
     await start(made, app_on(store))
     assert (await plan_of(made, await cut(store, 3))).waiting == ("sleep",)
+    begun = await cut(store, 4)
+    assert (await journal(begun))[-1] == "W sleep"
+    plan = await plan_of(made, begun, at=10)
+    assert (plan.start, plan.waiting) == ((), ("sleep",))
+    plan = await plan_of(made, begun, at=61)
+    assert (plan.start, plan.waiting) == (("remind",), ())
 
 
 async def test_the_delay_of_a_retried_step_is_a_wait(store: MemoryStore) -> None:
@@ -247,9 +284,7 @@ async def test_the_delay_of_a_retried_step_is_a_wait(store: MemoryStore) -> None
     def pay() -> AnyEffect:
         return note("pay")
 
-    @workflow
-    def made(_: object) -> Do[App, Any, object]:
-        return (yield from pay())
+    made = made_of(lambda: pay())
 
     await start(made, app_on(store, failing=["pay#1"]))
     shorter = await cut(store, 3)
@@ -318,38 +353,20 @@ async def test_a_plan_acquires_and_releases_nothing(store: MemoryStore) -> None:
     assert [one.step for one in plan.unverified] == ["use"]
 
 
-async def test_a_plan_of_a_race_follows_the_winner(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, object]:
-        yield from race([hang("slow"), late("fast", 1)])
-        return (yield from act("after"))
-
+async def test_a_plan_of_a_race_names_every_runner_until_it_is_decided(store: MemoryStore) -> None:
+    made = made_of(lambda: in_turn(race([hang("slow"), late("fast", 1)]), act("after")))
     await start(made, app_on(store))
-    entries = await journal(store)
-    plan = await plan_of(made, await cut(store, entries.index("B after")))
+    plan = await plan_of(made, await cut(store, 3))
+    assert set(plan.start) == set(plan.retry) == {"race[0]/slow", "race[1]/fast"}
+    decided = await cut(store, (await journal(store)).index("B after"))
+    plan = await plan_of(made, decided)
     assert (plan.start, plan.skip) == (("after",), ("race[1]/fast",))
 
 
-async def test_a_plan_of_an_undecided_race_names_every_runner(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, object]:
-        return (yield from race([hang("slow"), late("fast", 1)]))
-
-    await start(made, app_on(store))
-    plan = await plan_of(made, await cut(store, 3))
-    assert set(plan.start) == {"race[0]/slow", "race[1]/fast"}
-    assert set(plan.retry) == {"race[0]/slow", "race[1]/fast"}
-
-
 async def test_a_plan_names_nested_runs_that_start_or_continue(store: MemoryStore) -> None:
-    @workflow
-    def inner(_: object) -> Do[App, Any, object]:
-        return (yield from act("inside"))
+    inner = made_of(lambda: act("inside"), "inner")
 
-    @workflow
-    def made(_: object) -> Do[App, Any, object]:
-        yield from inner.call(None)
-        return (yield from act("after"))
+    made = made_of(lambda: in_turn(inner.call(None), act("after")))
 
     await start(made, app_on(store))
     assert await plan_of(made, await cut(store, 1)) == ResumePlan(start=("inner",))
@@ -368,10 +385,7 @@ async def test_a_complete_run_has_nothing_to_start(store: MemoryStore) -> None:
 
 
 async def test_a_failure_between_steps_names_no_step(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, object]:
-        yield from act("charge")
-        return (yield from fail("closed"))
+    made = made_of(lambda: in_turn(act("charge"), fail("closed")))
 
     await start(made, app_on(store))
     plan = await plan_of(made, store)
@@ -398,13 +412,3 @@ async def test_a_plan_does_not_hold_a_lease(store: MemoryStore) -> None:
     await start(checkout, app_on(store, failing=["ship"]))
     await store.claim("r", owner="another process", seconds=60)
     assert (await plan_of(checkout, store)).start == ("ship",)
-
-
-async def test_pure_values_are_followed(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, object]:
-        name = yield from pure("charge")
-        return (yield from act(name))
-
-    await start(made, app_on(store, failing=["charge"]))
-    assert (await plan_of(made, store)).start == ("charge",)

@@ -30,14 +30,9 @@ from effectflow import (
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import (
-    CheckpointPolicy,
-    Lease,
-    RunSummary,
-    SaveFailed,
-    StoreUnavailable,
-)
+from effectflow.checkpoint import CheckpointPolicy, Lease, RunSummary, SaveFailed, StoreUnavailable
 from effectflow.stores import MemoryStore
+from tests.workflows.journals import in_turn, made_of
 
 pytestmark = pytest.mark.anyio
 
@@ -94,14 +89,6 @@ def four_steps(_: None) -> Do[App, str, int]:
     return total
 
 
-@workflow
-def one_fails(_: None) -> Do[App, str, None]:
-    yield from observe(1)
-    yield from refuse().or_else(lambda _: pure(None))
-    yield from sleep(0)
-    yield from observe(2)
-
-
 async def test_by_default_a_step_finds_all_before_it_durable() -> None:
     async with CountingStore() as store:
         app = App(Checkpoints(store))
@@ -113,41 +100,6 @@ async def test_by_default_a_step_finds_all_before_it_durable() -> None:
     assert store.appends == [1, 1, 2, 2, 2, 2]
 
 
-async def test_every_so_many_steps() -> None:
-    async with CountingStore() as store:
-        app = App(Checkpoints(store, policy=CheckpointPolicy(every_steps=2)))
-        await four_steps.start(None).run_or_raise(app)
-
-    assert app.durable == [1, 1, 6, 6]
-    assert store.appends == [1, 5, 4]
-
-
-async def test_on_error_or_not() -> None:
-    for on_error, durable in ((True, [1, 5]), (False, [1, 1])):
-        async with CountingStore() as store:
-            policy = CheckpointPolicy(every_steps=100, on_error=on_error)
-            app = App(Checkpoints(store, policy=policy))
-            await one_fails.start(None).run_or_raise(app)
-            assert app.durable == durable
-
-
-async def test_every_so_many_seconds() -> None:
-    """With few commits by count, time makes durable what has completed."""
-
-    @workflow
-    def pausing(_: None) -> Do[App, str, None]:
-        yield from observe(1)
-        yield from sleep(0.2)
-        yield from observe(2)
-
-    async with CountingStore() as store:
-        policy = CheckpointPolicy(every_steps=100, every_seconds=0.01)
-        app = App(Checkpoints(store, policy=policy))
-        await pausing.start(None).run_or_raise(app)
-
-    assert app.durable == [1, 4]
-
-
 async def test_the_lease_is_kept_however_seldom_entries_are_saved() -> None:
     held: list[bool] = []
 
@@ -157,10 +109,7 @@ async def test_the_lease_is_kept_however_seldom_entries_are_saved() -> None:
             info = await store.info("r")
             held.append(info is not None and info.lease is not None and info.lease.is_held(time()))
 
-    @workflow
-    def long(_: None) -> Do[App, str, None]:
-        yield from observe(1)
-        yield from sleep(1)
+    long = made_of(lambda: in_turn(observe(1), sleep(1)))
 
     async with CountingStore() as store, anyio.create_task_group() as group:
         policy = CheckpointPolicy(every_steps=100, every_seconds=3600)
@@ -173,17 +122,18 @@ async def test_the_lease_is_kept_however_seldom_entries_are_saved() -> None:
     assert all(held)
 
 
-async def test_a_store_that_breaks_ends_the_run_past_every_handler() -> None:
+async def test_a_late_save_that_fails_ends_the_run_past_every_handler() -> None:
     class BrokenStore(CountingStore):
         async def append(self, *args: Any, **options: Any) -> None:
-            if self.appends:
+            if len(self.appends) == 2:
                 raise OSError("the disk is on fire")
             await super().append(*args, **options)
 
     @workflow
     def stubborn(_: None) -> Do[App, str, str]:
-        with suppress(OSError):
+        with suppress(Exception):
             yield from observe(1)
+            yield from until_durable(3)
         return "went on"
 
     async with BrokenStore() as store:
@@ -285,12 +235,7 @@ def until_durable(entries: int) -> Effect[App, Never, None]:
 async def test_seconds_count_whatever_else_does(every_steps: int | None, on_error: bool) -> None:
     """Neither a step nor an error makes durable what is waited for here; time does."""
 
-    @workflow
-    def waiting(_: None) -> Do[App, str, None]:
-        yield from observe(1)
-        yield from until_durable(3)
-        yield from observe(2)
-        yield from until_durable(5)
+    waiting = made_of(lambda: in_turn(observe(1), until_durable(3), observe(2), until_durable(5)))
 
     async with CountingStore() as store:
         policy = CheckpointPolicy(every_steps, every_seconds=0.01, on_error=on_error)
@@ -299,10 +244,7 @@ async def test_seconds_count_whatever_else_does(every_steps: int | None, on_erro
 
 
 async def test_a_failure_that_is_not_saved_at_once_is_saved_in_time() -> None:
-    @workflow
-    def failing(_: None) -> Do[App, str, None]:
-        yield from refuse().or_else(lambda _: pure(None))
-        yield from until_durable(3)
+    failing = made_of(lambda: in_turn(refuse().or_else(lambda _: pure(None)), until_durable(3)))
 
     async with CountingStore() as store:
         policy = CheckpointPolicy(None, every_seconds=0.01, on_error=False)
@@ -326,12 +268,14 @@ async def test_an_interruption_and_a_step_that_runs_once_are_saved_under_every_p
         began.set()
         await anyio.sleep_forever()
 
-    @workflow
-    def interrupted(_: None) -> Do[App, str, None]:
-        yield from observe(1)
-        yield from with_checkpointing("once", pure(None), at_most_once=True)
-        yield from observe(2)
-        yield from with_checkpointing("wait", from_async(wait))
+    interrupted = made_of(
+        lambda: in_turn(
+            observe(1),
+            with_checkpointing("once", pure(None), at_most_once=True),
+            observe(2),
+            with_checkpointing("wait", from_async(wait)),
+        )
+    )
 
     async with CountingStore() as store:
         policy = CheckpointPolicy(every_steps=None, on_error=False)
@@ -372,10 +316,7 @@ async def test_a_save_that_is_due_and_fails_with_a_warning_is_tried_again(
                 raise SaveFailed("r", "not now")
             await super().append(*args, **options)
 
-    @workflow
-    def waiting(_: None) -> Do[App, str, None]:
-        yield from observe(1)
-        yield from until_durable(3)
+    waiting = made_of(lambda: in_turn(observe(1), until_durable(3)))
 
     async with Forgetful() as store:
         policy = CheckpointPolicy(None, every_seconds=0.01)
@@ -403,11 +344,9 @@ async def test_a_store_that_stays_away_is_asked_no_more_often_than_entries_are_d
                 raise StoreUnavailable("elsewhere", "no route")
             return await super().claim(*args, **options)
 
-    @workflow
-    def long(_: None) -> Do[App, str, None]:
-        yield from observe(1)
-        yield from from_async(lambda _: store.was_asked_often.wait())
-        yield from observe(2)
+    long = made_of(
+        lambda: in_turn(observe(1), from_async(lambda _: store.was_asked_often.wait()), observe(2))
+    )
 
     seconds = 0.01
     async with Away() as store:

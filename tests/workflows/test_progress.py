@@ -12,6 +12,7 @@ from effectflow.checkpoint import CheckpointError, Entry, read_checkpoint, read_
 from effectflow.checkpoint.checkpoint import fold
 from effectflow.stores import MemoryStore
 from effectflow.workflows import JobProgress, job_progress
+from tests.workflows.journals import made_of
 from tests.workflows.mapreduce.world import App, app_around, spelling
 
 pytestmark = pytest.mark.anyio
@@ -108,9 +109,7 @@ async def test_the_progress_of_an_iterative_run_is_that_of_its_round(store: Memo
     }
 
 
-async def test_the_last_job_within_another_workflow_is_found(
-    store: MemoryStore,
-) -> None:
+async def test_the_last_job_within_another_workflow_is_found(store: MemoryStore) -> None:
     first, second = spelling(), spelling()
 
     @workflow
@@ -144,9 +143,7 @@ async def test_the_last_job_within_another_workflow_is_found(
 
 
 async def test_other_runs_have_no_progress(store: MemoryStore) -> None:
-    @workflow
-    def plain(_: None) -> Do[App, CheckpointError, None]:
-        yield from ()
+    plain = made_of(lambda: pure(None))
 
     await plain.start(None, run_id="r").run(App(Checkpoints(store)))
 

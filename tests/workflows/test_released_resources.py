@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anyio
@@ -12,22 +12,8 @@ import anyio.lowlevel
 import pytest
 from returns.result import Success
 
-from effectflow import (
-    Checkpoints,
-    Do,
-    acquiring,
-    bracket,
-    die,
-    fail,
-    from_async,
-    from_fn,
-    par,
-    pure,
-    race,
-    step,
-    workflow,
-)
-from effectflow.checkpoint import NotSerializable, RunStatus
+from effectflow import Do, acquiring, bracket, die, fail, from_async, par, pure, race, workflow
+from effectflow.checkpoint import NotSerializable
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, Crash, app_on
 from tests.workflows.journals import (
@@ -35,7 +21,9 @@ from tests.workflows.journals import (
     AnyWorkflow,
     act,
     cut,
+    in_turn,
     journal,
+    made_of,
     resume,
     start,
 )
@@ -70,9 +58,7 @@ async def test_a_use_that_ended_badly_is_not_repeated_after_the_release(
     """Its end is no step's, so that it would otherwise run again, and might succeed."""
     using = bad()
 
-    @workflow
-    def made(_: object) -> Do[App, Broken, Any]:
-        return (yield from held(using))
+    made = made_of(lambda: held(using))
 
     first = await end_of(start, made, app_on(store, failing=["bad"]))
     lines = await journal(store)
@@ -90,9 +76,7 @@ async def test_before_the_release_began_the_use_is_repeated(
 ) -> None:
     using = bad()
 
-    @workflow
-    def made(_: object) -> Do[App, Broken, Any]:
-        return (yield from held(using))
+    made = made_of(lambda: held(using))
 
     await end_of(start, made, app_on(store, failing=["bad"]))
     shorter = await cut(store, 3)
@@ -126,12 +110,8 @@ class Undeclared(Exception):
 
 
 async def test_a_use_with_an_undeclared_failure_ends_the_same(store: MemoryStore) -> None:
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        used = act("use").and_then(lambda _: fail(Undeclared("closed")))
-        ended = yield from held(used).result()
-        return [str(ended), (yield from act("use"))]
-
+    used = in_turn(act("use"), fail(Undeclared("closed")))
+    made = made_of(lambda: in_turn(held(used).result(), act("use")))
     expected = await start(made, app_on(store))
     lines = await journal(store)
     for count in range(lines.index("B bracket/release (failure)") + 1, len(lines) + 1):
@@ -145,9 +125,7 @@ async def test_a_use_that_could_succeed_after_the_release_begins_nothing(
 ) -> None:
     using: AnyEffect = fail(Undeclared("closed"))
 
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        return (yield from held(using))
+    made = made_of(lambda: held(using))
 
     await start(made, app_on(store))
     for other in (lambda: act("use again"), lambda: pure("well"), lambda: fail(Undeclared("no"))):
@@ -159,17 +137,11 @@ async def test_a_use_that_could_succeed_after_the_release_begins_nothing(
         assert app.world.done == []
 
 
-async def test_several_resources_are_released_last_first_over_the_lives(
-    store: MemoryStore,
-) -> None:
+async def test_several_resources_are_released_last_first_over_the_lives(store: MemoryStore) -> None:
     both = acquiring(act("open-1"), lambda _: act("close-1")).and_(
         act("open-2"), lambda _: act("close-2")
     )
-
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        return (yield from both.use(lambda *_: die(Crash("bug"))))
-
+    made = made_of(lambda: both.use(lambda *_: die(Crash("bug"))))
     await end_of(start, made, app_on(store))
     lines = await journal(store)
     for count, line in enumerate(lines, 1):
@@ -178,8 +150,7 @@ async def test_several_resources_are_released_last_first_over_the_lives(
         closed = [name for name in app.world.done if name.startswith("close")]
         assert closed == sorted(closed, reverse=True), line
         done = " ".join(lines[:count]) + " ".join(app.world.done)
-        assert "close-2" in done, line
-        assert "close-1" in done, line
+        assert all(name in done for name in ("close-1", "close-2")), line
 
 
 # Racers that wake in the same tick.
@@ -192,15 +163,10 @@ async def test_a_racer_that_lost_in_the_same_tick_starts_no_step(*, is_resource:
     for _ in range(20):
         go, store = anyio.Event(), MemoryStore()
         waiting: AnyEffect = from_async(lambda _, go=go: go.wait())
-        loser: AnyEffect = waiting.and_then(lambda _: resource if is_resource else act("loser"))
-
-        @workflow
-        def made(_: object, waiting: AnyEffect = waiting, loser: AnyEffect = loser) -> AnyEffect:
-            return race([waiting, loser])
-
+        loser = waiting.and_then(lambda _: resource if is_resource else act("loser"))
+        made = made_of(partial(race, [waiting, loser]))
         async with anyio.create_task_group() as tasks:
-            app = app_on(store)
-            tasks.start_soon(made.start(None, run_id="r").run, app)
+            tasks.start_soon(made.start(None, run_id="r").run, app_on(store))
             for _ in range(20):
                 await anyio.lowlevel.checkpoint()
             go.set()
@@ -210,101 +176,6 @@ async def test_a_racer_that_lost_in_the_same_tick_starts_no_step(*, is_resource:
         assert "loser" not in " ".join(after[1:]) or "B race[1]/loser" in lines[: -len(after)]
 
 
-# Stops at every await.
-
-
-@dataclass
-class Resource:
-    """Something that outlives the processes."""
-
-    is_held: bool = False
-    problems: list[str] = field(default_factory=list[str])
-
-
-def program(resource: Resource) -> AnyWorkflow:
-    async def rest(_: object) -> None:
-        for _ in range(3):
-            await anyio.lowlevel.checkpoint()
-
-    @step
-    def acquire() -> AnyEffect:
-        def take(_: object) -> None:
-            resource.is_held = True
-
-        return from_async(rest).and_then(lambda _: from_fn(take))
-
-    @step
-    def use() -> AnyEffect:
-        def check(_: object) -> None:
-            if not resource.is_held:
-                resource.problems.append("used after the release")
-
-        return (
-            from_fn(check).and_then(lambda _: from_async(rest)).and_then(lambda _: from_fn(check))
-        )
-
-    @step
-    def release() -> AnyEffect:
-        def give(_: object) -> None:
-            resource.is_held = False
-
-        return from_async(rest).and_then(lambda _: from_fn(give))
-
-    @step
-    def beside() -> AnyEffect:
-        return from_async(rest).and_then(lambda _: from_async(rest)).map(lambda _: "beside")
-
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        one: AnyEffect = bracket(acquire(), lambda _: release(), lambda _: use())
-        both = yield from par(one, beside())
-        return repr(both)
-
-    return made
-
-
-WAYS = [("asyncio", "scope"), ("asyncio", "task"), ("trio", "scope")]
-
-
-@pytest.mark.parametrize(("anyio_backend", "way"), WAYS)
-async def test_a_stop_at_any_await_leaves_a_run_that_a_resume_completes(way: str) -> None:
-    for count in range(400):
-        store, resource = MemoryStore(), Resource()
-        made = program(resource)
-        app = App(Checkpoints(store))
-        await stopped_after(count, made, app, way)
-        info = await store.info("r")
-        if info is None:
-            continue
-        assert info.summary.status in (RunStatus.INTERRUPTED, RunStatus.COMPLETED), count
-        assert await resume(made, app) == Success("(None, 'beside')"), count
-        assert resource.problems == [], count
-        assert not resource.is_held, count
-        if info.summary.status is RunStatus.COMPLETED:
-            return
-    raise AssertionError("the run never completed")
-
-
-async def stopped_after(count: int, made: AnyWorkflow, app: App, way: str) -> None:
-    """Start the run and stop it from outside after this many turns of the event loop."""
-
-    async def run() -> None:
-        await made.start(None, run_id="r").run(app)
-
-    if way == "task":
-        task = asyncio.create_task(run())
-        for _ in range(count):
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
-        return
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run)
-        for _ in range(count):
-            await anyio.lowlevel.checkpoint()
-        tasks.cancel_scope.cancel()
-
-
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_cancellation_that_nothing_asked_for_is_a_defect(store: MemoryStore) -> None:
     async def stray(_: object) -> None:
@@ -312,11 +183,7 @@ async def test_a_cancellation_that_nothing_asked_for_is_a_defect(store: MemorySt
         future.cancel()
         await future
 
-    @workflow
-    def made(_: object) -> Do[App, Any, Any]:
-        return (yield from held(from_async(stray)))
-
     app = app_on(store)
     with pytest.raises(RuntimeError, match="nothing has cancelled it"):
-        await start(made, app)
+        await start(made_of(lambda: held(from_async(stray))), app)
     assert app.world.done == ["acquire", "release"]

@@ -15,7 +15,7 @@ from typing import Any, Literal, Never
 
 import anyio
 import pytest
-from returns.result import Success
+from returns.result import Result, Success
 
 from effectflow import (
     Checkpoints,
@@ -23,14 +23,12 @@ from effectflow import (
     Effect,
     Workflow,
     effect,
-    fail,
     from_async,
     from_fn,
     now,
     par_traverse,
     pure,
     random,
-    sleep,
     step,
     step_info,
     uuid,
@@ -45,10 +43,8 @@ from effectflow.checkpoint import (
     Decided,
     DefinitionChanged,
     Failed,
-    Interrupted,
     LeaseLost,
     NotSerializable,
-    OutcomeUnknown,
     Owner,
     RunBusy,
     RunConflict,
@@ -56,7 +52,6 @@ from effectflow.checkpoint import (
     RunStatus,
     SaveFailed,
     StepInputChanged,
-    current_step,
     read_checkpoint,
     read_entries,
     verify_run,
@@ -70,13 +65,10 @@ from effectflow.testing import (
     Unavailable,
     crash_everywhere,
 )
-from tests.apps import App, World
+from tests.apps import App, Broken, Told, World, app_on, note
+from tests.workflows.journals import AnyWorkflow, in_turn, made_of
 
 pytestmark = pytest.mark.anyio
-
-
-class OutOfStock(Exception):
-    """A typed failure of the tests."""
 
 
 class Size(Enum):
@@ -91,31 +83,34 @@ class Item:
 
 
 @step
-def act(name: str) -> Effect[App, OutOfStock, str]:
-    def perform(app: App) -> Effect[object, OutOfStock, str]:
-        app.world.done.append(name)
-        return fail(OutOfStock(name)) if name in app.world.failing else pure(f"{name} done")
-
-    return from_fn(perform).and_then(lambda effect: effect)
+def act(name: str) -> Effect[App, Broken, str]:
+    return note(name).map(lambda _: f"{name} done")
 
 
 @workflow
-def three_acts(prefix: str) -> Do[App, OutOfStock, list[str]]:
-    first = yield from act(f"{prefix}1")
-    second = yield from act(f"{prefix}2")
-    third = yield from act(f"{prefix}3")
-    return [first, second, third]
+def three_acts(prefix: str) -> Do[App, Broken, list[str]]:
+    done: list[str] = []
+    for number in (1, 2, 3):
+        done.append((yield from act(f"{prefix}{number}")))
+    return done
+
+
+async def in_two_lives(
+    made: AnyWorkflow, store: MemoryStore, *failing: str
+) -> tuple[Result[Any, Any], App]:
+    """Return how a run ended that failed there and was resumed, and its app."""
+    app = app_on(store, failing=failing)
+    assert isinstance((await made.start(None, run_id="r").run(app)).failure(), Broken)
+    app.world.recover()
+    return await made.resume("r").run(app), app
 
 
 ALL = ["a1 done", "a2 done", "a3 done"]
 
 
 async def test_a_run_leaves_a_journal_that_says_what_happened(store: MemoryStore) -> None:
-    app = App(Checkpoints(store))
-
-    assert await three_acts.start("a", run_id="r", context={"tenant": "t1"}).run(app) == Success(
-        ALL
-    )
+    started = three_acts.start("a", run_id="r", context={"tenant": "t1"})
+    assert await started.run(app_on(store)) == Success(ALL)
 
     checkpoint = await read_checkpoint(store, "r")
     assert [done.step for done in checkpoint.completed_steps] == ["act", "act#2", "act#3"]
@@ -127,10 +122,8 @@ async def test_a_run_leaves_a_journal_that_says_what_happened(store: MemoryStore
 
 
 async def test_a_failed_step_is_run_again_and_those_before_it_are_not(store: MemoryStore) -> None:
-    app = App(Checkpoints(store), World(failing={"a2"}))
-
-    failure = await three_acts.start("a", run_id="r").run(app)
-    assert isinstance(failure.failure(), OutOfStock)
+    app = app_on(store, failing=["a2"])
+    assert isinstance((await three_acts.start("a", run_id="r").run(app)).failure(), Broken)
     checkpoint = await read_checkpoint(store, "r")
     assert isinstance(checkpoint.state, Failed)
     assert checkpoint.status is RunStatus.FAILED
@@ -146,22 +139,12 @@ async def test_the_function_of_a_completed_step_is_not_called_again(store: Memor
     called: list[str] = []
 
     @step
-    def prepare(name: str) -> Effect[App, OutOfStock, str]:
+    def prepare(name: str) -> Effect[App, Broken, str]:
         called.append(name)
-        if called.count(name) > 1:
-            raise RuntimeError("there is no token any more")
         return act(name)
 
-    @workflow
-    def prepared(_: None) -> Do[App, OutOfStock, str]:
-        yield from prepare("a")
-        return (yield from act("b"))
-
-    app = App(Checkpoints(store), World(failing={"b"}))
-    await prepared.start(None, run_id="r").run(app)
-    app.world.recover()
-
-    assert await prepared.resume("r").run(app) == Success("b done")
+    result, _ = await in_two_lives(made_of(lambda: in_turn(prepare("a"), act("b"))), store, "b")
+    assert result == Success("b done")
     assert called == ["a"]
 
 
@@ -171,14 +154,10 @@ async def test_what_the_function_of_a_step_raises_is_a_defect_of_the_step(
     tokens: list[str] = []
 
     @step
-    def prepare(name: str) -> Effect[App, OutOfStock, str]:
+    def prepare(name: str) -> Effect[App, Broken, str]:
         return pure(f"{name} {tokens[0]}")
 
-    @workflow
-    def prepared(_: None) -> Do[App, OutOfStock, str]:
-        return (yield from prepare("a"))
-
-    app = App(Checkpoints(store))
+    prepared, app = made_of(lambda: prepare("a")), app_on(store)
     with pytest.raises(IndexError) as raised:
         await prepared.start(None, run_id="r").run(app)
     assert "in step 'prepare' of run 'r', attempt 1" in raised.value.__notes__
@@ -191,7 +170,7 @@ async def test_what_the_function_of_a_step_raises_is_a_defect_of_the_step(
 async def test_a_complete_run_gives_its_recorded_output_and_runs_nothing(
     store: MemoryStore,
 ) -> None:
-    app = App(Checkpoints(store))
+    app = app_on(store)
     await three_acts.start("a", run_id="r").run(app)
 
     assert await three_acts.resume("r").run(app) == Success(ALL)
@@ -202,7 +181,7 @@ async def test_a_complete_run_gives_its_recorded_output_and_runs_nothing(
 async def test_start_refuses_an_id_that_belongs_to_another_input_or_workflow(
     store: MemoryStore,
 ) -> None:
-    app = App(Checkpoints(store))
+    app = app_on(store)
     other = Workflow.of_steps("other", [act])
     await three_acts.start("a", run_id="r").run(app)
 
@@ -231,7 +210,7 @@ def echo(value: Any) -> Do[App, Never, Any]:
 async def test_inputs_that_are_equal_and_not_the_same_are_told_apart(
     store: MemoryStore, first: object, second: object
 ) -> None:
-    app = App(Checkpoints(store))
+    app = app_on(store)
     await echo.start(first, run_id="r").run_or_raise(app)
 
     assert isinstance((await echo.start(second, run_id="r").run(app)).failure(), RunConflict)
@@ -258,16 +237,8 @@ async def test_the_same_input_goes_on_with_the_run(
     assert repr(again) == repr(first) or again == first
 
 
-async def test_an_empty_run_id_is_an_id_like_any_other(store: MemoryStore) -> None:
-    app = App(Checkpoints(store))
-    for _ in range(2):
-        await echo.start(1, run_id="").run_or_raise(app)
-
-    assert [info.run_id for info in await store.find()] == [""]
-
-
 async def test_an_unknown_run_names_the_nearest(store: MemoryStore) -> None:
-    app = App(Checkpoints(store))
+    app = app_on(store)
     await three_acts.start("a", run_id="orders-1").run(app)
 
     error = (await three_acts.resume("order-1").run(app)).failure()
@@ -278,9 +249,9 @@ async def test_an_unknown_run_names_the_nearest(store: MemoryStore) -> None:
 
 async def test_a_list_of_steps_passes_its_state_along(store: MemoryStore) -> None:
     linear = Workflow.of_steps("linear", [act, with_suffix])
-    app = App(Checkpoints(store), World(failing={"a"}))
+    app = app_on(store, failing=["a"])
 
-    assert (await linear.start("a", run_id="r").run(app)).failure().args == ("a",)
+    assert (await linear.start("a", run_id="r").run(app)).failure().args == ("a#1",)
     app.world.recover()
     assert await linear.resume("r").run(app) == Success("a done!")
     checkpoint = await read_checkpoint(store, "r")
@@ -288,12 +259,12 @@ async def test_a_list_of_steps_passes_its_state_along(store: MemoryStore) -> Non
     assert checkpoint.current_state == "a done!"
 
 
-def with_suffix(text: str) -> Effect[App, OutOfStock, str]:
+def with_suffix(text: str) -> Effect[App, Broken, str]:
     return pure(f"{text}!")
 
 
 async def test_a_changed_definition_is_named(store: MemoryStore) -> None:
-    app = App(Checkpoints(store), World(failing={"a"}))
+    app = app_on(store, failing=["a"])
     await Workflow.of_steps("w", [act, with_suffix]).start("a", run_id="r").run(app)
     changed = Workflow.of_steps("w", [act, renamed, with_suffix_too])
 
@@ -307,67 +278,25 @@ async def test_a_changed_definition_is_named(store: MemoryStore) -> None:
     assert await changed.resume("r", force=True).run(app) == Success("a done??")
 
 
-def renamed(text: str) -> Effect[App, OutOfStock, str]:
+def renamed(text: str) -> Effect[App, Broken, str]:
     return pure(f"{text}?")
 
 
-def with_suffix_too(text: str) -> Effect[App, OutOfStock, str]:
+def with_suffix_too(text: str) -> Effect[App, Broken, str]:
     return pure(f"{text}?")
 
 
 async def test_a_step_by_the_fluent_way(store: MemoryStore) -> None:
-    @workflow
-    def fluent(name: str) -> Do[App, OutOfStock, str]:
-        done = yield from from_fn(perform).map(lambda _: f"{name} done").checkpointed("fluent")
-        return (yield from act(f"{done}, then"))
-
-    def perform(app: App) -> None:
-        app.world.done.append("fluent")
-
-    app = App(Checkpoints(store), World(failing={"a done, then"}))
-    await fluent.start("a", run_id="r").run(app)
-    app.world.recover()
-    assert await fluent.resume("r").run(app) == Success("a done, then done")
-    assert app.world.done.count("fluent") == 1
-
-
-async def test_interruption_is_recorded_and_the_step_is_run_again(store: MemoryStore) -> None:
-    started = anyio.Event()
-    app = App(Checkpoints(store))
-
-    @workflow
-    def waiting(_: None) -> Do[App, OutOfStock, str]:
-        yield from act("before")
-        return (yield from with_checkpointing("wait", from_async(wait)))
-
-    async def wait(app: App) -> str:
-        app.world.done.append("wait")
-        if app.world.done.count("wait") == 1:
-            started.set()
-            await anyio.sleep_forever()
-        return "waited"
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(waiting.start(None, run_id="r").run, app)
-        await started.wait()
-        group.cancel_scope.cancel()
-
-    checkpoint = await read_checkpoint(store, "r")
-    assert isinstance(checkpoint.state, Interrupted)
-    assert (checkpoint.state.step, checkpoint.state.in_progress) == ("wait", True)
-    assert checkpoint.status is RunStatus.INTERRUPTED
-    assert await waiting.resume("r").run(app) == Success("waited")
-    assert app.world.done == ["before", "wait", "wait"]
+    fluent = note("fluent").checkpointed("fluent")
+    result, app = await in_two_lives(made_of(lambda: in_turn(fluent, act("a"))), store, "a")
+    assert result == Success("a done")
+    assert app.world.done == ["fluent", "a", "a"]
 
 
 async def test_a_defect_parks_the_run_with_its_traceback(store: MemoryStore) -> None:
-    @workflow
-    def buggy(_: None) -> Do[App, Never, float]:
-        return (yield from with_checkpointing("divide", from_fn(lambda _: 1 / 0)))
-
-    app = App(Checkpoints(store))
+    buggy = made_of(lambda: with_checkpointing("divide", from_fn(lambda _: 1 / 0)))
     with pytest.raises(ZeroDivisionError) as caught:
-        await buggy.start(None, run_id="r").run(app)
+        await buggy.start(None, run_id="r").run(app_on(store))
 
     assert any("step 'divide' of run 'r'" in note for note in caught.value.__notes__)
     checkpoint = await read_checkpoint(store, "r")
@@ -383,194 +312,84 @@ async def test_outputs_come_back_type_for_type(store: MemoryStore) -> None:
         return pure([Item(name, Size.LARGE)])
 
     @workflow
-    def picking(name: str) -> Do[App, OutOfStock, tuple[Item, ...]]:
-        items = yield from pick(name)
+    def picking(_: None) -> Do[App, Broken, tuple[Item, ...]]:
+        items = yield from pick("hat")
         yield from act("a")
         return tuple(items)
 
-    app = App(Checkpoints(store), World(failing={"a"}))
-    await picking.start("hat", run_id="r").run(app)
-    app.world.recover()
-
-    expected = Success((Item("hat", Size.LARGE),))
-    assert await picking.resume("r").run(app) == expected
-    assert await picking.resume("r").run(app) == expected
+    result, app = await in_two_lives(picking, store, "a")
+    assert result == Success((Item("hat", Size.LARGE),))
+    assert await picking.resume("r").run(app) == result
 
 
 async def test_what_cannot_be_saved_ends_the_run_with_its_path(store: MemoryStore) -> None:
-    @workflow
-    def careless(_: None) -> Do[App, str, object]:
-        found = with_checkpointing("find", pure({"items": [Item("hat", Size.SMALL)]}))
-        return (yield from found.or_else(lambda _: pure({"items": list[Item]()})))
-
-    error = (await careless.start(None).run(App(Checkpoints(store)))).failure()
-
+    found = with_checkpointing("find", pure({"items": [Item("hat", Size.SMALL)]}))
+    careless = made_of(lambda: found.fallback({}))
+    error = (await careless.start(None).run(app_on(store))).failure()
     assert isinstance(error, NotSerializable)
     assert error.path == "find: $.items[0]"
 
 
-async def test_a_handled_failure_is_settled(store: MemoryStore) -> None:
-    @workflow
-    def careful(_: None) -> Do[App, OutOfStock, str]:
-        first = yield from act("a").or_else(lambda error: pure(f"without {error}"))
-        yield from act("b")
-        return first
-
-    app = App(Checkpoints(store), World(failing={"a", "b"}))
-    await careful.start(None, run_id="r").run(app)
-    app.world.recover()
-
-    # The run went on from the failure of "a", so a resume must not undo that.
-    assert await careful.resume("r").run(app) == Success("without a")
-    assert app.world.done == ["a", "b", "b"]
-
-
-async def test_a_failure_that_is_not_retryable_stands(store: MemoryStore) -> None:
-    @step(retryable=lambda error: "later" in str(error))
-    def choosy(text: str) -> Effect[App, OutOfStock, str]:
-        return act(text)
-
-    choosing = Workflow.of_steps("choosing", [choosy])
-    app = App(Checkpoints(store), World(failing={"never", "later"}))
-    for name in ("never", "later"):
-        await choosing.start(name, run_id=name).run(app)
-    app.world.recover()
-
-    assert isinstance((await choosing.resume("never").run(app)).failure(), OutOfStock)
-    assert await choosing.resume("later").run(app) == Success("later done")
-
-
 async def test_time_and_chance_between_steps_are_recorded(store: MemoryStore) -> None:
     @workflow
-    def chancy(_: None) -> Do[App, OutOfStock, tuple[datetime, float, str]]:
+    def chancy(_: None) -> Do[App, Broken, tuple[datetime, float, str]]:
         moment = yield from now()
         chance = yield from random()
         name = yield from uuid()
         yield from act("a")
         return moment, chance, str(name)
 
-    app = App(Checkpoints(store), World(failing={"a"}))
-    await chancy.start(None, run_id="r").run(app)
-    app.world.recover()
-    result = (await chancy.resume("r").run(app)).unwrap()
-
-    recorded = {
-        entry.path: entry.value
-        for entry in await read_entries(store, "r")
-        if isinstance(entry, Decided)
-    }
-    assert recorded["now"] == {"$datetime": result[0].isoformat()}
-    assert recorded["random"] == result[1]
-    assert recorded["uuid"] == {"$uuid": result[2]}
+    moment, chance, name = (await in_two_lives(chancy, store, "a"))[0].unwrap()
+    entries = await read_entries(store, "r")
+    recorded = {one.path: one.value for one in entries if isinstance(one, Decided)}
+    assert recorded["now"] == {"$datetime": moment.isoformat()}
+    assert recorded["random"] == chance
+    assert recorded["uuid"] == {"$uuid": name}
 
 
-async def test_a_completed_step_reached_with_other_arguments_is_refused(
-    store: MemoryStore,
-) -> None:
+async def test_a_completed_step_reached_with_other_arguments_is_refused(store: MemoryStore) -> None:
     names = iter(["first", "second"])
-
-    @workflow
-    def fickle(_: None) -> Do[App, OutOfStock, str]:
-        got = yield from act(next(names))
-        yield from act("b")
-        return got
-
-    app = App(Checkpoints(store), World(failing={"b"}))
-    await fickle.start(None, run_id="r").run(app)
-    error = (await fickle.resume("r").run(app)).failure()
-
+    fickle = made_of(lambda: in_turn(act(next(names)), act("b")))
+    result, app = await in_two_lives(fickle, store, "b")
+    error = result.failure()
     assert isinstance(error, StepInputChanged)
     assert "first" in error.recorded
     assert "second" in error.current
     assert app.world.done == ["first", "b"]
 
 
-async def test_an_at_most_once_step_of_unknown_outcome_is_not_run_again_silently(
-    store: MemoryStore,
-) -> None:
-    @workflow
-    def paying(_: None) -> Do[App, OutOfStock, str]:
-        return (yield from with_checkpointing("pay", act("pay"), at_most_once=True))
-
-    app = App(Checkpoints(FaultyStore(store, [SaveFails(append=3)])))
-    assert isinstance((await paying.start(None, run_id="r").run(app)).failure(), SaveFailed)
-    app = App(Checkpoints(store), app.world)
-
-    error = (await paying.resume("r").run(app)).failure()
-    assert isinstance(error, OutcomeUnknown)
-    assert error.step == "pay"
-    assert await paying.resume("r", force=True).run(app) == Success("pay done")
-
-
 async def test_a_step_may_be_a_plain_function_of_the_environment(store: MemoryStore) -> None:
     @step
-    @effect(errors=OutOfStock)
+    @effect(errors=Broken)
     def pick(app: App, item: Item) -> Item:
-        app.world.done.append(item.name)
-        if item.name in app.world.failing:
-            raise OutOfStock(item.name)
+        app.world.note(item.name)
         return item
 
     @workflow
-    def picking(_: None) -> Do[App, OutOfStock, Item]:
+    def picking(_: None) -> Do[App, Broken, Item]:
         cap = yield from pick(Item("cap", Size.SMALL))
         missing = yield from pick(Item("hat", Size.LARGE)).result()
         yield from act(f"{type(missing.failure()).__name__}")
         return cap
 
-    app = App(Checkpoints(store), World(failing={"hat", "OutOfStock"}))
-    await picking.start(None, run_id="r").run(app)
+    result, app = await in_two_lives(picking, store, "hat", "Broken")
     [begun, *_] = [e for e in await read_entries(store, "r") if isinstance(e, BeforeStep)]
     assert begun.arguments is not None
     assert begun.arguments.shown.startswith("(item=Item(name='cap'")
-
-    app.world.recover()
-    assert await picking.resume("r").run(app) == Success(Item("cap", Size.SMALL))
-    assert app.world.done == ["cap", "hat", "OutOfStock", "OutOfStock"]
-
-
-async def test_steps_in_parallel_are_found_again_by_their_keys(store: MemoryStore) -> None:
-    @workflow
-    def all_of(names: list[str]) -> Do[App, OutOfStock, list[str]]:
-        return (yield from par_traverse(names, act, limit=2, key=str))
-
-    names = [f"n{i}/[x]" for i in range(6)]
-    app = App(Checkpoints(store), World(failing={names[3]}))
-    await all_of.start(names, run_id="r").run(app)
-    done_before = set(app.world.done) - {names[3]}
-    app.world.recover()
-    app.world.done.clear()
-
-    completed = {done.step for done in (await read_checkpoint(store, "r")).completed_steps}
-    result = await all_of.resume("r").run(app)
-
-    assert result == Success([f"{name} done" for name in names])
-    assert len(completed) + len(app.world.done) == len(names)
-    assert completed <= {f"par_traverse[n{i}/%5Bx%5D]/act" for i in range(6)}
-    assert done_before
+    assert result == Success(Item("cap", Size.SMALL))
+    assert app.world.done == ["cap", "hat", "Broken", "Broken"]
 
 
 async def test_two_items_with_one_key_are_refused(store: MemoryStore) -> None:
-    @workflow
-    def twice(_: None) -> Do[App, OutOfStock, list[str]]:
-        return (yield from par_traverse(["a", "a"], act, key=str))
-
+    twice = made_of(lambda: par_traverse(["a", "a"], act, key=str))
     with pytest.raises(ValueError, match="key"):
-        await twice.start(None).run(App(Checkpoints(store)))
+        await twice.start(None).run(app_on(store))
 
 
 async def test_step_info_names_the_run_and_step(store: MemoryStore) -> None:
-    @step
-    def who(_: None) -> Effect[object, Never, list[str]]:
-        return step_info().map(lambda info: [info.run_id, info.step, info.idempotency_key])
-
-    @workflow
-    def ask_who(_: None) -> Do[App, Never, list[str]]:
-        return (yield from who(None))
-
-    result = await ask_who.start(None, run_id="r").run(App(Checkpoints(store)))
-
-    assert result == Success(["r", "who", "r:who"])
+    who = step_info().map(lambda info: [info.run_id, info.step, info.idempotency_key])
+    made = made_of(lambda: with_checkpointing("who", who))
+    assert await made.start(None, run_id="r").run(app_on(store)) == Success(["r", "who", "r:who"])
     with pytest.raises(LookupError):
         await step_info().run(None)
 
@@ -582,16 +401,14 @@ async def test_a_step_runs_outside_a_run_as_a_plain_effect() -> None:
 async def test_a_run_that_is_driven_is_busy_and_is_not_touched(store: MemoryStore) -> None:
     started, go_on = anyio.Event(), anyio.Event()
 
-    @workflow
-    def slow(_: None) -> Do[App, Never, str]:
-        return (yield from with_checkpointing("wait", from_async(wait)))
+    slow = made_of(lambda: with_checkpointing("wait", from_async(wait)))
 
     async def wait(_: object) -> str:
         started.set()
         await go_on.wait()
         return "waited"
 
-    app = App(Checkpoints(store))
+    app = app_on(store)
     results: list[object] = []
 
     async def drive() -> None:
@@ -611,7 +428,7 @@ async def test_a_run_that_is_driven_is_busy_and_is_not_touched(store: MemoryStor
 
 async def test_a_run_of_another_host_is_free_once_its_lease_expired(store: MemoryStore) -> None:
     """Whether a process of another host lives cannot be told from here: only time can."""
-    app = App(Checkpoints(store), World(failing={"a2"}))
+    app = app_on(store, failing=["a2"])
     await three_acts.start("a", run_id="r").run(app)
     app.world.recover()
     elsewhere = Owner(pid=1, host="elsewhere", born="1", claim="1")
@@ -626,14 +443,6 @@ async def test_a_run_of_another_host_is_free_once_its_lease_expired(store: Memor
 
 
 async def test_a_run_that_was_taken_over_writes_nothing_more(store: MemoryStore) -> None:
-    app = App(Checkpoints(store, lease_seconds=30))
-
-    @workflow
-    def robbed(_: None) -> Do[App, OutOfStock, str]:
-        yield from act("a")
-        yield from from_async(steal)
-        return (yield from act("b"))
-
     async def steal(_: object) -> None:
         info = await store.info("r")
         assert info is not None
@@ -641,6 +450,8 @@ async def test_a_run_that_was_taken_over_writes_nothing_more(store: MemoryStore)
         await store.release(info.lease)
         await store.claim("r", owner="somebody else", seconds=60)
 
+    app = app_on(store, lease_seconds=30)
+    robbed = made_of(lambda: in_turn(act("a"), from_async(steal), act("b")))
     error = (await robbed.start(None, run_id="r").run(app)).failure()
 
     assert isinstance(error, LeaseLost)
@@ -650,7 +461,7 @@ async def test_a_run_that_was_taken_over_writes_nothing_more(store: MemoryStore)
 
 async def test_a_save_that_fails_ends_the_run_past_every_handler(store: MemoryStore) -> None:
     @workflow
-    def stubborn(_: None) -> Do[App, OutOfStock, str]:
+    def stubborn(_: None) -> Do[App, Broken, str]:
         try:
             yield from act("a").or_else(lambda _: pure("handled"))
             yield from act("b")
@@ -668,43 +479,21 @@ async def test_a_save_that_fails_ends_the_run_past_every_handler(store: MemorySt
     assert app.world.done == ["a"]
 
 
-async def test_on_save_error_warn_goes_on(
-    store: MemoryStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    app = App(Checkpoints(FaultyStore(store, [SaveFails(append=3)]), on_save_error="warn"))
-
-    assert await three_acts.start("a", run_id="r").run(app) == Success(ALL)
-    assert "could not be saved" in caplog.text
-    assert len((await read_checkpoint(store, "r")).completed_steps) == 3
-
-
 async def test_an_at_most_once_step_does_not_run_before_its_beginning_is_saved(
     store: MemoryStore,
 ) -> None:
     """Even if the run continues in spite of failed saves: a resume could not know that it ran."""
-    charged: list[str] = []
+    order = made_of(lambda: with_checkpointing("charge", note("charge"), at_most_once=True))
+    app = app_on(FaultyStore(store, [SaveFails(append=2)]), on_save_error="warn")
 
-    @step(at_most_once=True)
-    @effect
-    async def charge(app: App, amount: int) -> None:
-        charged.append(current_step().step)
-
-    @workflow
-    def order(_: None) -> Do[App, Any, None]:
-        yield from charge(5)
-
-    faulty = FaultyStore(store, [SaveFails(append=2)])
-    result = await order.start(None, run_id="r").run(App(Checkpoints(faulty, on_save_error="warn")))
-
-    assert isinstance(result.failure(), SaveFailed)
-    assert charged == []
-    assert (await order.resume("r").run(App(Checkpoints(store)))) == Success(None)
-    assert charged == ["charge"]
+    assert isinstance((await order.start(None, run_id="r").run(app)).failure(), SaveFailed)
+    assert app.world.done == []
+    assert await order.resume("r").run(app_on(store)) == Success(1)
 
 
 async def test_the_end_of_a_run_is_tried_again_with_on_save_error_warn(store: MemoryStore) -> None:
     faulty = FaultyStore(store, [SaveFails(append=4), SaveFails(append=5)])
-    app = App(Checkpoints(faulty, on_save_error="warn"))
+    app = app_on(faulty, on_save_error="warn")
 
     assert await three_acts.start("a", run_id="r").run(app) == Success(ALL)
     assert not faulty.unmet
@@ -716,14 +505,16 @@ async def test_the_end_of_a_run_is_tried_again_with_on_save_error_warn(store: Me
     "fault", [SaveFails, partial(SaveFails, is_durable=True), partial(Unavailable, "append")]
 )
 async def test_a_failed_save_leaves_no_gap_in_the_journal_of_a_run_that_goes_on(
-    store: MemoryStore, fault: Callable[[int], Fault], append: int
+    store: MemoryStore, fault: Callable[[int], Fault], append: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whether the entries became durable all the same is found out before the next ones."""
     faulty = FaultyStore(store, [fault(append)])
-    app = App(Checkpoints(faulty, on_save_error="warn"))
+    app = app_on(faulty, on_save_error="warn")
 
     assert await three_acts.start("a", run_id="r").run(app) == Success(ALL)
     assert not faulty.unmet
+    said = ("could not be saved", "Unavailable(operation='append'")
+    assert any(text in caplog.text for text in said)
     verification = await verify_run(store, "r")
     assert verification.problem is None
     assert verification.length == 8
@@ -732,7 +523,7 @@ async def test_a_failed_save_leaves_no_gap_in_the_journal_of_a_run_that_goes_on(
 
 async def test_observers_hear_of_entries_and_skipped_steps(store: MemoryStore) -> None:
     observer = RecordingObserver()
-    app = App(Checkpoints(store, observers=[observer]), World(failing={"a2"}))
+    app = app_on(store, observers=[observer], failing=["a2"])
     await three_acts.start("a", run_id="r").run(app)
     app.world.recover()
     await three_acts.resume("r").run(app)
@@ -744,7 +535,7 @@ async def test_observers_hear_of_entries_and_skipped_steps(store: MemoryStore) -
 async def test_a_run_whose_last_entries_are_missing_is_not_run_again(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     async with SqliteStore(path) as store:
-        app = App(Checkpoints(store))
+        app = app_on(store)
         await three_acts.start("a", run_id="r").run_or_raise(app)
         with closing(sqlite3.connect(path)) as database, database:
             database.execute("DELETE FROM entries WHERE sequence > 3")
@@ -757,7 +548,7 @@ async def test_a_run_whose_last_entries_are_missing_is_not_run_again(tmp_path: P
 
 
 async def test_a_run_that_is_not_to_be_preserved_is_gone_once_complete(store: MemoryStore) -> None:
-    app = App(Checkpoints(store, preserve=False), World(failing={"a2"}))
+    app = app_on(store, preserve=False, failing=["a2"])
     await three_acts.start("a", run_id="r").run(app)
     assert (await read_checkpoint(store, "r")).status is RunStatus.FAILED
 
@@ -767,7 +558,7 @@ async def test_a_run_that_is_not_to_be_preserved_is_gone_once_complete(store: Me
 
 
 async def test_an_empty_run_id_names_a_run_as_any_other_does(store: MemoryStore) -> None:
-    app = App(Checkpoints(store))
+    app = app_on(store)
     for _ in range(2):
         assert await three_acts.start("a", run_id="").run(app) == Success(ALL)
 
@@ -779,7 +570,7 @@ async def test_a_run_within_another_is_done_once_though_nothing_is_to_be_preserv
     store: MemoryStore,
 ) -> None:
     @workflow
-    def inner(name: str) -> Do[App, OutOfStock, str]:
+    def inner(name: str) -> Do[App, Broken, str]:
         return (yield from act(name))
 
     @workflow
@@ -802,34 +593,17 @@ async def test_a_run_within_another_is_done_once_though_nothing_is_to_be_preserv
 
 
 async def test_steps_show_to_the_observer_of_effects(store: MemoryStore) -> None:
-    class Told:
-        def __init__(self) -> None:
-            self.log: list[str] = []
-
-        def began(self, name: str) -> None:
-            self.log.append(f"{name} began")
-
-        def ended(self, name: str, ended: object) -> None:
-            self.log.append(f"{name} ended: {type(ended).__name__}")
-
     told = Told()
-    app = App(Checkpoints(store), World(failing={"a2"}))
-    await three_acts.start("a").run(app, observer=told)
-
-    assert told.log == [
-        "act began",
-        "act ended: Success",
-        "act#2 began",
-        "act#2 ended: Failure",
-    ]
+    await three_acts.start("a").run(app_on(store, failing=["a2"]), observer=told)
+    assert told.log == ["act began", "act ended: Success", "act#2 began", "act#2 ended: Failure"]
 
 
 async def test_a_completed_step_is_durable_soon_though_nothing_follows(store: MemoryStore) -> None:
     """Between steps a run may wait for long; what is done must not be lost meanwhile."""
-    app = App(Checkpoints(store))
+    app = app_on(store)
 
     @workflow
-    def pausing(_: None) -> Do[App, OutOfStock, str]:
+    def pausing(_: None) -> Do[App, Broken, str]:
         done = yield from act("a")
         yield from from_async(until_completed)
         return done
@@ -846,40 +620,21 @@ async def test_a_completed_step_is_durable_soon_though_nothing_follows(store: Me
 async def test_either_format_can_be_resumed(
     store: MemoryStore, format: Literal["json", "cbor"]
 ) -> None:
-    app = App(Checkpoints(store, format=format), World(failing={"a3"}))
-    await three_acts.start("a", run_id="r").run(app)
-    app.world.recover()
-
-    assert await three_acts.resume("r").run(App(Checkpoints(store), app.world)) == Success(ALL)
+    await three_acts.start("a", run_id="r").run(app_on(store, format=format, failing=["a3"]))
+    assert await three_acts.resume("r").run(app_on(store)) == Success(ALL)
 
 
 async def test_a_crash_at_every_entry_changes_nothing() -> None:
     def environment(store: CheckpointStore) -> App:
-        return App(Checkpoints(store), World(failing={"broken"}))
+        return app_on(store, failing=["broken"])
 
     points = await crash_everywhere(sequence_and_more, ["x", "y", "z"], environment)
 
     assert len(points) >= 2 * 12
 
 
-async def test_a_crash_at_every_entry_changes_nothing_about_time() -> None:
-    """The clock of these runs stands still, so what workflows ask of it can be compared."""
-
-    @workflow
-    def timed(_: None) -> Do[App, OutOfStock, list[str]]:
-        began = yield from now()
-        yield from act("first")
-        yield from sleep(3600)
-        ended = yield from now()
-        return [str(began), str(ended), (yield from act("second"))]
-
-    points = await crash_everywhere(timed, None, lambda store: App(Checkpoints(store)))
-
-    assert len(points) >= 2 * 3
-
-
 @workflow
-def sequence_and_more(names: list[str]) -> Do[App, OutOfStock, list[str]]:
+def sequence_and_more(names: list[str]) -> Do[App, Broken, list[str]]:
     """A sequence, a branch, a handled failure, a loop, parallel steps and a nested step."""
     first = yield from act("first")
     yield from act("long" if len(names) > 2 else "short")

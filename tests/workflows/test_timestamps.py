@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,16 +11,12 @@ from effectflow import Checkpoints, Do, Effect, fail, now, sleep, step, uuid, wo
 from effectflow.checkpoint import read_checkpoint, read_entries
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
+from tests.apps import App
+from tests.workflows.journals import in_turn, made_of
 
 pytestmark = pytest.mark.anyio
 
 BEGAN = datetime(2000, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
-    is_broken: bool = False
 
 
 @step
@@ -34,13 +29,12 @@ def break_down(seconds: float) -> Effect[App, str, float]:
     return sleep(seconds).and_then(lambda _: fail("broken"))
 
 
-@workflow
-def working(_: None) -> Do[App, str, float]:
-    yield from work(60)
-    yield from sleep(60)
-    yield from uuid()
-    yield from work(3600).timeout(60).fallback(0.0)
-    return (yield from break_down(60))
+working = made_of(
+    lambda: in_turn(
+        work(60), sleep(60), uuid(), work(3600).timeout(60).fallback(0.0), break_down(60)
+    ),
+    "working",
+)
 
 
 async def test_entries_tell_the_time_of_the_clock_of_the_run(store: MemoryStore) -> None:

@@ -15,16 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import TypeAlias, assert_never
 
-__all__ = [
-    "Contents",
-    "Note",
-    "Operation",
-    "Sync",
-    "contents",
-    "lay_out",
-    "note",
-    "read_record",
-]
+__all__ = ["Contents", "Note", "Operation", "Sync", "contents", "lay_out", "note", "read_record"]
 
 _HEADER = struct.Struct("=cQqQQQ")
 _SECTOR = 512

@@ -113,9 +113,7 @@ async def survive(life: Life, tell: Callable[[str], object]) -> None:
 
     def app(store: CheckpointStore) -> App:
         checkpoints = Checkpoints(
-            TellingStore(store, tell),
-            history=2,
-            lease_seconds=0.05 if life.fault.error else 30,
+            TellingStore(store, tell), history=2, lease_seconds=0.05 if life.fault.error else 30
         )
         return App(checkpoints, lambda word: tell(f"say {word}"))
 

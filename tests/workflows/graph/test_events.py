@@ -10,7 +10,7 @@ import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import Checkpoints, Effect, StateGraph, fail, from_async, pure
+from effectflow import Checkpoints, Effect, StateGraph, fail, pure
 from effectflow.checkpoint import (
     CheckpointEvent,
     CheckpointLoaded,
@@ -26,7 +26,9 @@ from effectflow.checkpoint import (
 from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver
 from effectflow.workflows import Graph
-from tests.apps import App, Broken, app_on, both_backends, note
+from tests.apps import App, Broken, Told, app_on, both_backends, note
+from tests.workflows.graph.shapes import branched, line
+from tests.workflows.journals import stopped_once, waiting_once
 
 pytestmark = pytest.mark.anyio
 
@@ -133,9 +135,8 @@ async def test_observers_see_how_a_node_ended(
     node: Callable[[int], Effect[App, str, int]], outcome: str
 ) -> None:
     observer = RecordingObserver()
-    graph = StateGraph[App, Any, int]("g").node("a", node).entry("a").exit("a").build()
     with suppress(ZeroDivisionError):
-        await graph.start(0).run(App(Checkpoints(MemoryStore(), observers=[observer])))
+        await line(a=node).start(0).run(App(Checkpoints(MemoryStore(), observers=[observer])))
 
     [ended] = [event for event in observer.events if isinstance(event, NodeEnded)]
     assert (ended.node, ended.outcome) == ("a", outcome)
@@ -143,21 +144,9 @@ async def test_observers_see_how_a_node_ended(
 
 @both_backends
 async def test_observers_see_an_interrupted_node() -> None:
-    observer = RecordingObserver()
-    began = anyio.Event()
-
-    async def wait(_: object) -> int:
-        began.set()
-        await anyio.sleep_forever()
-        return 0
-
-    node: Callable[[int], Effect[App, str, int]] = lambda _: from_async(wait)  # noqa: E731
-    graph = StateGraph[App, Any, int]("g").node("a", node).entry("a").exit("a").build()
+    observer, began = RecordingObserver(), anyio.Event()
     app = App(Checkpoints(MemoryStore(), observers=[observer]))
-    async with anyio.create_task_group() as group:
-        group.start_soon(graph.start(0).run, app)
-        await began.wait()
-        group.cancel_scope.cancel()
+    await stopped_once(began, line(a=lambda _: waiting_once(began)).start(0), app)
 
     [ended] = [event for event in observer.events if isinstance(event, NodeEnded)]
     assert ended.outcome == "interrupted"
@@ -165,19 +154,12 @@ async def test_observers_see_an_interrupted_node() -> None:
 
 async def test_observers_see_the_paths_of_branches_and_nested_nodes() -> None:
     observer = RecordingObserver()
-    graph = (
-        StateGraph[App, Any, int]("outer")
-        .parallel("both", {"plus": add_one, "count": counting()}, lambda _, found: found["count"])
-        .entry("both")
-        .exit("both")
-        .build()
-    )
+    branches = {"plus": add_one, "count": counting()}
+    graph = branched(branches, lambda _, found: found["count"], "outer")
     await graph.start(0, run_id="r").run(App(Checkpoints(MemoryStore(), observers=[observer])))
 
-    nodes = {
-        (event.graph, event.step) for event in observer.events if isinstance(event, NodeStarted)
-    }
-    assert nodes == {
+    started = [event for event in observer.events if isinstance(event, NodeStarted)]
+    assert {(event.graph, event.step) for event in started} == {
         ("outer", "both"),
         ("outer", "both/par_traverse[plus]/plus"),
         ("outer", "both/par_traverse[count]/count"),
@@ -188,17 +170,6 @@ async def test_observers_see_the_paths_of_branches_and_nested_nodes() -> None:
 
 
 async def test_an_effect_observer_sees_the_nodes_of_a_plain_run() -> None:
-    class Log:
-        def __init__(self) -> None:
-            self.lines: list[str] = []
-
-        def began(self, name: str) -> None:
-            self.lines.append(f"{name} began")
-
-        def ended(self, name: str, ended: object) -> None:
-            self.lines.append(f"{name} ended: {type(ended).__name__}")
-
-    log = Log()
-    await counting().body(1).run(App(Checkpoints(MemoryStore())), observer=log)
-
-    assert log.lines == ["add began", "add ended: Success", "end began", "end ended: Success"]
+    told = Told()
+    await counting().body(1).run(App(Checkpoints(MemoryStore())), observer=told)
+    assert told.log == ["add began", "add ended: Success", "end began", "end ended: Success"]

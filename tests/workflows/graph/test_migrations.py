@@ -8,18 +8,11 @@ from typing import Any
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    Do,
-    Effect,
-    StateGraph,
-    Workflow,
-    pure,
-    step,
-    workflow,
-)
+from effectflow import Do, Effect, StateGraph, Workflow, pure, step, workflow
 from effectflow.stores import MemoryStore
 from effectflow.workflows import Graph
 from tests.apps import App, Broken, app_on, note
+from tests.workflows.graph.shapes import line, lined
 
 pytestmark = pytest.mark.anyio
 
@@ -82,9 +75,7 @@ async def resumed(app: App, first: Any, second: Any, done: list[str]) -> Any:
 async def test_steps_within_a_node_are_not_migrated(app: App) -> None:
     def make(graph: Any, key: str) -> Any:
         add, wait = parts(key)
-        return (
-            graph.node("add", add).node("wait", wait).edge("add", "wait").entry("add").exit("wait")
-        )
+        return lined(graph, add=add, wait=wait)
 
     assert await resumed(app, *versions(make), ["hold"]) == Success({"total": 20})
 
@@ -124,22 +115,9 @@ async def test_branches_are_not_migrated_but_their_merged_state_is(app: App) -> 
 async def test_nodes_of_a_nested_graph_are_migrated(app: App) -> None:
     def make(graph: Any, key: str) -> Any:
         add, wait = parts(key)
-        inner = (
-            StateGraph[App, Any, State]("inner")
-            .node("add", add)
-            .node("wait", wait)
-            .edge("add", "wait")
-            .entry("add")
-            .exit("wait")
-            .build()
-        )
-        return (
-            graph.parallel("side", {"inner": inner}, lambda _, gave: gave["inner"])
-            .node("inner", inner)
-            .edge("side", "inner")
-            .entry("side")
-            .exit("inner")
-        )
+        inner = line("inner", add=add, wait=wait)
+        side = graph.parallel("side", {"inner": inner}, lambda _, gave: gave["inner"])
+        return side.node("inner", inner).edge("side", "inner").entry("side").exit("inner")
 
     first, second = versions(make)
     assert await resumed(app, first, second, ["hold", "quote", "hold"]) == Success({"total": 210})
@@ -148,14 +126,9 @@ async def test_nodes_of_a_nested_graph_are_migrated(app: App) -> None:
 async def test_a_branch_that_was_a_complete_graph_is_upgraded(app: App) -> None:
     def make(graph: Any, key: str) -> Any:
         add, wait = parts(key)
-        inner = (
-            StateGraph[App, Any, State]("inner").node("add", add).entry("add").exit("add").build()
-        )
-        return (
-            graph.parallel("side", {"inner": inner, "wait": wait}, lambda _, gave: gave["inner"])
-            .entry("side")
-            .exit("side")
-        )
+        branches = {"inner": line("inner", add=add), "wait": wait}
+        side = graph.parallel("side", branches, lambda _, gave: gave["inner"])
+        return side.entry("side").exit("side")
 
     assert await resumed(app, *versions(make), ["hold"]) == Success({"total": 2})
 
@@ -171,13 +144,7 @@ async def test_a_nested_list_of_steps_is_migrated_and_nested_code_is_not(app: Ap
             return {key: state[key] + len(text)}
 
         listed = Workflow.of_steps("listed", [step(name="add")(add), step(name="wait")(wait)])
-        return (
-            graph.node("code", code)
-            .node("listed", listed)
-            .edge("code", "listed")
-            .entry("code")
-            .exit("listed")
-        )
+        return lined(graph, code=code, listed=listed)
 
     first, second = versions(make)
     assert await resumed(app, first, second, ["hold", "quote", "hold"]) == Success({"total": 70})
@@ -188,7 +155,7 @@ async def test_an_interrupted_list_of_steps_in_a_node_continues_from_its_upgrade
 ) -> None:
     def make(graph: Any, key: str) -> Any:
         add, wait = parts(key)
-        listed = Workflow.of_steps("listed", [step(name="add")(add), step(name="wait")(wait)])
-        return graph.node("listed", listed).entry("listed").exit("listed")
+        steps = [step(name="add")(add), step(name="wait")(wait)]
+        return lined(graph, listed=Workflow.of_steps("listed", steps))
 
     assert await resumed(app, *versions(make), ["hold"]) == Success({"total": 20})

@@ -22,7 +22,6 @@ from effectflow import (
     StateGraph,
     Workflow,
     fail,
-    from_async,
     now,
     pure,
     step,
@@ -43,7 +42,9 @@ from effectflow.checkpoint import (
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
 from effectflow.workflows import Graph
-from tests.apps import App, Broken, World, both_backends, first_entries, note
+from tests.apps import App, Broken, World, app_on, both_backends, first_entries, note
+from tests.workflows.graph.shapes import branched, line
+from tests.workflows.journals import stopped_once, waiting_once
 
 pytestmark = pytest.mark.anyio
 
@@ -111,9 +112,7 @@ async def test_a_resume_runs_the_node_that_failed_and_none_before_it(
     assert steps == ["write", "review", "write#2", "review#2", "write#3", "review#3", "publish"]
 
 
-async def test_the_function_of_a_skipped_node_is_not_called(
-    store: MemoryStore,
-) -> None:
+async def test_the_function_of_a_skipped_node_is_not_called(store: MemoryStore) -> None:
     called: list[str] = []
 
     def counted(name: str) -> Any:
@@ -123,11 +122,8 @@ async def test_the_function_of_a_skipped_node_is_not_called(
 
         return function
 
-    graph = StateGraph[App, Broken, int]("counted").node("a", counted("a")).node("b", counted("b"))
-    built = graph.edge("a", "b").entry("a").exit("b").build()
-    app = App(Checkpoints(store))
+    built, app = line(a=counted("a"), b=counted("b")), app_on(store)
     await built.start(0, run_id="r").run(app)
-
     assert await built.resume("r").run(app) == Success(2)
     assert called == ["a", "b", "b"]
 
@@ -213,9 +209,7 @@ async def test_a_crash_at_every_append_changes_nothing_in_sub_graphs_and_branche
     assert len(points) >= (2 * 25 if policy.every_steps == 1 else 2)
 
 
-async def test_a_plan_names_the_node_of_a_nested_graph_in_progress(
-    store: MemoryStore,
-) -> None:
+async def test_a_plan_names_the_node_of_a_nested_graph_in_progress(store: MemoryStore) -> None:
     app = App(Checkpoints(store))
     await nested().start(Draft(""), run_id="r").run(app)
     entries = await read_entries(store, "r")
@@ -247,9 +241,7 @@ async def test_completed_branches_are_not_run_again(store: MemoryStore) -> None:
     assert app.world.done.count("measure") == app.world.done.count("cut") - 1
 
 
-async def test_a_nested_workflow_reads_the_same_time_again(
-    store: MemoryStore,
-) -> None:
+async def test_a_nested_workflow_reads_the_same_time_again(store: MemoryStore) -> None:
     """A node is repeated as a whole, but the steps within it are skipped, so they must fit."""
     seen: list[datetime] = []
 
@@ -265,11 +257,7 @@ async def test_a_nested_workflow_reads_the_same_time_again(
         yield from note("stamped")
         return text
 
-    graph = (
-        StateGraph[App, Broken, str]("outer").node("stamp", stamped).entry("stamp").exit("stamp")
-    )
-    built = graph.build()
-    app = App(Checkpoints(store), World(failing={"stamped#1"}))
+    built, app = line(stamp=stamped), app_on(store, failing=["stamped#1"])
     await built.start("a", run_id="r").run(app)
 
     # A resume with another time would be refused with StepInputChanged.
@@ -283,38 +271,33 @@ async def test_a_retried_nested_graph_begins_again(store: MemoryStore) -> None:
     def patient(draft: Draft) -> Effect[App, RetryExhausted[Any], Draft]:
         return looping().body(draft).retry(policy)
 
-    graph = StateGraph[App, RetryExhausted[Any], Draft]("outer").node("patient", patient)
-    built = graph.entry("patient").exit("patient").build()
-    app = App(Checkpoints(store), World(failing={"review#2", "review#3"}))
+    built = line(patient=patient)
+    app = app_on(store, failing=["review#2", "review#3"])
 
     assert await built.start(Draft(""), run_id="r").run(app) == Success(WHOLE)
     assert app.world.done.count("write") == 6
-    begun = [
-        entry.step for entry in await read_entries(store, "r") if isinstance(entry, BeforeStep)
-    ]
+    begun = [one.step for one in await read_entries(store, "r") if isinstance(one, BeforeStep)]
     assert len(begun) == len(set(begun)) == 1 + len(app.world.done)
 
 
-async def test_a_workflow_can_handle_a_stuck_graph(
-    store: MemoryStore,
-) -> None:
-    stuck = StateGraph[App, Broken, Draft]("stuck").node("write", write).node("end", pure)
-    stuck.edge("write", "end", when=lambda _: False).entry("write").exit("end")
-    outer = StateGraph[App, Broken, Draft]("outer").node("inner", stuck.build())
-    graph = outer.entry("inner").exit("inner").build()
-
+def handling(graph: Graph[App, Any, Draft]) -> Workflow[App, Any, Draft, str]:
     @workflow
     def handling(draft: Draft) -> Do[App, Broken | GraphError, str]:
         error = (yield from graph.body(draft).result()).failure()
         yield from with_checkpointing("after", note("after"))
-        assert isinstance(error, GraphError)
-        return f"{type(error).__name__}: {error.node}"
+        return f"{type(error).__name__}: {getattr(error, 'node', error)}"
 
-    app = App(Checkpoints(store), World(failing={"after#1"}))
-    await handling.start(Draft("a"), run_id="r").run(app)
+    return handling
+
+
+async def test_a_workflow_can_handle_a_stuck_graph(store: MemoryStore) -> None:
+    stuck = StateGraph[App, Broken, Draft]("stuck").node("write", write).node("end", pure)
+    stuck.edge("write", "end", when=lambda _: False).entry("write").exit("end")
+    made, app = handling(line(inner=stuck.build())), app_on(store, failing=["after#1"])
+    await made.start(Draft("a"), run_id="r").run(app)
 
     # The failure was handled, so it is settled: a resume replays it, and does not repeat `write`.
-    assert await handling.resume("r").run(app) == Success("NoEdge: write")
+    assert await made.resume("r").run(app) == Success("NoEdge: write")
     assert app.world.done == ["write", "after", "after"]
 
 
@@ -322,43 +305,21 @@ async def test_a_workflow_can_handle_the_failure_of_a_nested_list_of_steps(
     store: MemoryStore,
 ) -> None:
     # The errors of the node are known from its steps, although the graph does not declare them.
-    unsaid: StateGraph[App, Any, Draft] = StateGraph("outer")
-    unsaid.node("list", Workflow.of_steps("list", [write])).entry("list").exit("list")
-    graph = unsaid.build()
-
-    @workflow
-    def handling(draft: Draft) -> Do[App, Broken, str]:
-        error = (yield from graph.body(draft).result()).failure()
-        yield from with_checkpointing("after", note("after"))
-        return str(error)
-
-    app = App(Checkpoints(store), World(failing={"write#1", "after#1"}))
-    first = (await handling.start(Draft("a"), run_id="r").run(app)).failure()
-
-    assert isinstance(first, Broken)
-    assert await handling.resume("r").run(app) == Success("write#1")
+    made = handling(line(list=Workflow.of_steps("list", [write])))
+    app = app_on(store, failing=["write#1", "after#1"])
+    assert isinstance((await made.start(Draft("a"), run_id="r").run(app)).failure(), Broken)
+    assert await made.resume("r").run(app) == Success("Broken: write#1")
 
 
 async def test_an_at_most_once_node_is_not_repeated_silently(store: MemoryStore) -> None:
+    began = anyio.Event()
+
     @step(at_most_once=True)
     def pay(number: int) -> Effect[App, Broken, int]:
-        return from_async(sleep_long).map(lambda _: number + 1)
+        return waiting_once(began).map(lambda _: number + 1)
 
-    async def sleep_long(app: App) -> None:
-        if app.world.note("paid") == 1:
-            began.set()
-            await anyio.sleep_forever()
-
-    began = anyio.Event()
-    graph = (
-        StateGraph[App, Broken, int]("paying").node("charge", pay).entry("charge").exit("charge")
-    )
-    built = graph.build()
-    app = App(Checkpoints(store))
-    async with anyio.create_task_group() as group:
-        group.start_soon(built.start(0, run_id="r").run, app)
-        await began.wait()
-        group.cancel_scope.cancel()
+    built, app = line(charge=pay), app_on(store)
+    await stopped_once(began, built.start(0, run_id="r"), app)
 
     error = (await built.resume("r").run(app)).failure()
     assert isinstance(error, OutcomeUnknown)
@@ -367,35 +328,16 @@ async def test_an_at_most_once_node_is_not_repeated_silently(store: MemoryStore)
 
 
 @both_backends
-async def test_an_interrupted_graph_continues_with_the_interrupted_node(
-    store: MemoryStore,
-) -> None:
+async def test_an_interrupted_graph_continues_with_the_interrupted_node(store: MemoryStore) -> None:
     began = anyio.Event()
-
-    async def wait(app: App) -> None:
-        if app.world.note("wait") == 1:
-            began.set()
-            await anyio.sleep_forever()
-
-    graph = (
-        StateGraph[App, Broken, Draft]("waiting")
-        .node("first", pure)
-        .node("wait", lambda draft: from_async(wait).map(lambda _: draft))
-        .edge("first", "wait")
-        .entry("first")
-        .exit("wait")
-        .build()
-    )
-    app = App(Checkpoints(store))
-    async with anyio.create_task_group() as group:
-        group.start_soon(graph.start(Draft("a"), run_id="r").run, app)
-        await began.wait()
-        group.cancel_scope.cancel()
+    graph = line(first=pure, wait=lambda text: waiting_once(began).map(lambda _: text))
+    app = app_on(store)
+    await stopped_once(began, graph.start("a", run_id="r"), app)
 
     assert (await read_checkpoint(store, "r")).status is RunStatus.INTERRUPTED
     plan = (await graph.plan("r").run(app)).unwrap()
     assert (plan.start, plan.retry) == (("wait",), ("wait",))
-    assert await graph.resume("r").run(app) == Success(Draft("a"))
+    assert await graph.resume("r").run(app) == Success("a")
 
 
 @both_backends
@@ -403,27 +345,13 @@ async def test_a_graph_interrupted_in_its_branches_completes_with_the_same_resul
     store: MemoryStore,
 ) -> None:
     began = anyio.Event()
-
-    async def wait(app: App) -> None:
-        if app.world.note("wait") == 1:
-            began.set()
-            await anyio.sleep_forever()
-
     branches: dict[str, Any] = {
         "quick": lambda text: note("quick").map(lambda _: f"quick {text}"),
-        "slow": lambda text: from_async(wait).map(lambda _: f"slow {text}"),
+        "slow": lambda text: waiting_once(began).map(lambda _: f"slow {text}"),
     }
-
-    def merge(text: str, results: Mapping[str, str]) -> str:
-        return f"{text}: {', '.join(results.values())}"
-
-    graph = StateGraph[App, Broken, str]("g").parallel("both", branches, merge)
-    built = graph.entry("both").exit("both").build()
-    app = App(Checkpoints(store))
-    async with anyio.create_task_group() as group:
-        group.start_soon(built.start("a", run_id="r").run, app)
-        await began.wait()
-        group.cancel_scope.cancel()
+    built = branched(branches, lambda text, found: f"{text}: {', '.join(found.values())}")
+    app = app_on(store)
+    await stopped_once(began, built.start("a", run_id="r"), app)
 
     assert await built.resume("r").run(app) == Success("a: quick a, slow a")
     checkpoint = await read_checkpoint(store, "r")
@@ -516,32 +444,3 @@ async def test_a_bypassed_attempt_may_be_reached_later_by_force(store: MemorySto
     # Its next attempt would be in another state than the first.
     assert isinstance(plan.problem, StepInputChanged)
     assert graph.progress(await read_checkpoint(store, "r")).current == ("left",)
-
-
-async def test_a_run_of_an_earlier_version_continues_from_its_upgraded_state(
-    store: MemoryStore,
-) -> None:
-    def doubling(version: str, **options: Any) -> Graph[App, Any, dict[str, int]]:
-        key = "number" if version == "1" else "total"
-
-        def double(state: dict[str, int]) -> Effect[App, Broken, dict[str, int]]:
-            return note("double").map(lambda _: {key: state[key] * 2})
-
-        return (
-            StateGraph[App, Broken, dict[str, int]]("doubling", version=version, **options)
-            .node("double", double)
-            .node("end", pure)
-            .edge("double", "end", when=lambda state: state[key] > 10)
-            .edge("double", "double")
-            .entry("double")
-            .exit("end")
-            .build()
-        )
-
-    app = App(Checkpoints(store), World(failing={"double#3"}))
-    await doubling("1").start({"number": 2}, run_id="r").run(app)
-    upgraded = doubling("2", migrations={1: lambda state: {"total": state["number"]}})
-
-    assert (await upgraded.plan("r").run(app)).unwrap().start == ("double#3",)
-    assert await upgraded.resume("r").run(app) == Success({"total": 16})
-    assert app.world.done == ["double"] * 4

@@ -28,7 +28,6 @@ from effectflow import (
     Workflow,
     do,
     fail,
-    from_async,
     from_fn,
     pure,
     sleep,
@@ -40,6 +39,7 @@ from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from effectflow.workflows import Graph
 from tests.apps import App, both_backends
+from tests.workflows.graph.shapes import branched, line
 
 pytestmark = pytest.mark.anyio
 
@@ -85,17 +85,10 @@ async def test_a_route_leads_to_the_target_of_the_choice() -> None:
     def judge(trail: Trail) -> Verdict:
         return Verdict.GOOD if len(trail) > 2 else Verdict.BAD
 
-    graph = (
-        trails()
-        .node("write", visiting("write"))
-        .node("publish", visiting("publish"))
-        .route("write", judge, {Verdict.GOOD: "publish", Verdict.BAD: "write"})
-        .entry("write")
-        .exit("publish")
-        .build()
-    )
-
-    assert await graph.body(()).run(App()) == Success(("write", "write", "write", "publish"))
+    graph = trails().node("write", visiting("write")).node("publish", visiting("publish"))
+    graph.route("write", judge, {Verdict.GOOD: "publish", Verdict.BAD: "write"})
+    built = graph.entry("write").exit("publish").build()
+    assert await built.body(()).run(App()) == Success(("write", "write", "write", "publish"))
 
 
 def routed(choice: str) -> StateGraph[App, str, Trail]:
@@ -153,27 +146,17 @@ async def test_a_run_stopped_by_max_iterations_continues_with_a_higher_limit() -
 
 
 async def test_the_first_exit_that_is_reached_ends_the_graph() -> None:
-    graph = (
-        trails()
-        .node("a", visiting("a"))
-        .node("b", visiting("b"))
-        .node("c", visiting("c"))
-        .edge("a", "b", when=lambda trail: trail[0] == "to b")
-        .edge("a", "c")
-        .entry("a")
-        .exit("b")
-        .exit("c")
-        .build()
-    )
-
-    assert await graph.body(("to b",)).run(App()) == Success(("to b", "a", "b"))
-    assert await graph.body(("to c",)).run(App()) == Success(("to c", "a", "c"))
+    graph = trails().entry("a").exit("b").exit("c")
+    for name in "abc":
+        graph.node(name, visiting(name))
+    graph.edge("a", "b", when=lambda trail: trail[0] == "to b").edge("a", "c")
+    built = graph.build()
+    assert await built.body(("to b",)).run(App()) == Success(("to b", "a", "b"))
+    assert await built.body(("to c",)).run(App()) == Success(("to c", "a", "c"))
 
 
 async def test_a_graph_fails_with_the_error_of_its_node() -> None:
-    graph = trails().node("a", lambda _: fail("no ink")).entry("a").exit("a").build()
-
-    assert await graph.body(()).run(App()) == Failure("no ink")
+    assert await line(a=lambda _: fail("no ink")).body(()).run(App()) == Failure("no ink")
 
 
 @dataclass(frozen=True)
@@ -194,10 +177,7 @@ def ask_model(trail: Trail) -> Do[Model, str, Trail]:
 
 
 async def test_a_node_has_the_environment_and_is_a_step() -> None:
-    graph = StateGraph[Model, str, Trail]("asking").node("ask", ask_model)
-    built = graph.entry("ask").exit("ask").build()
-    model = Model(Checkpoints(MemoryStore()), "yes")
-
+    built, model = line(ask=ask_model), Model(Checkpoints(MemoryStore()), "yes")
     assert await built.body(()).run(model) == Success(("yes in ask",))
     assert await built.start(()).run(model) == Success(("yes in ask",))
 
@@ -214,21 +194,9 @@ def in_two_steps(trail: Trail) -> Do[App, str, Trail]:
 
 
 def nested() -> Graph[App, Any, Trail]:
-    inner = trails("inner").node("first", signed).node("second", signed).edge("first", "second")
+    inner = line("inner", first=signed, second=signed)
     lists = Workflow.of_steps("lists", [signed])
-    return (
-        trails("outer")
-        .node("step", signed)
-        .node("graph", inner.entry("first").exit("second").build())
-        .node("workflow", in_two_steps)
-        .node("list", lists)
-        .edge("step", "graph")
-        .edge("graph", "workflow")
-        .edge("workflow", "list")
-        .entry("step")
-        .exit("list")
-        .build()
-    )
+    return line("outer", step=signed, graph=inner, workflow=in_two_steps, list=lists)
 
 
 async def test_steps_and_workflows_of_every_kind_are_nodes() -> None:
@@ -255,8 +223,7 @@ def compared(*names: str) -> Graph[App, Any, Trail]:
     def merge(trail: Trail, results: Mapping[str, str]) -> Trail:
         return (*trail, *(f"{name}: {result}" for name, result in results.items()))
 
-    branches = {name: branch(name, len(names) - i) for i, name in enumerate(names)}
-    return trails("compared").parallel("all", branches, merge).entry("all").exit("all").build()
+    return branched({name: branch(name, len(names) - i) for i, name in enumerate(names)}, merge)
 
 
 @both_backends
@@ -273,27 +240,18 @@ async def test_branches_run_concurrently_and_merge_in_the_order_of_their_names()
 async def test_the_first_branch_that_fails_cancels_the_others() -> None:
     ended: list[str] = []
     waiting = sleep(60).on_exit(from_fn(lambda _: ended.append("waiting")))
-    branches: dict[str, Callable[[Trail], Effect[object, str, None]]] = {
-        "waiting": lambda _: waiting,
-        "failing": lambda _: fail("torn"),
-    }
-    graph = trails().parallel("all", branches, lambda trail, _: trail).entry("all").exit("all")
-
-    clock = TestClock()
-    assert await clock.run(graph.build().start(()), App()) == Failure("torn")
+    branches = {"waiting": lambda _: waiting, "failing": lambda _: fail("torn")}
+    graph, clock = branched(branches, lambda trail, _: trail), TestClock()
+    assert await clock.run(graph.start(()), App()) == Failure("torn")
     assert (ended, clock.monotonic()) == (["waiting"], 0)
 
 
 async def test_a_branch_may_be_a_graph() -> None:
-    graph = trails().parallel(
-        "both",
+    graph = branched(
         {"nested": nested(), "circle": circle(5)},
         lambda trail, results: (*trail, *(str(len(result)) for result in results.values())),
     )
-
-    assert await graph.entry("both").exit("both").build().start(()).run(App()) == Success(
-        ("6", "5")
-    )
+    assert await graph.start(()).run(App()) == Success(("6", "5"))
 
 
 async def test_a_branch_may_be_a_job_or_an_iterative_workflow_and_is_recorded() -> None:
@@ -304,18 +262,10 @@ async def test_a_branch_may_be_a_job_or_an_iterative_workflow_and_is_recorded() 
         return from_fn(lambda _: ran.append(number)).map(lambda _: number)
 
     job = MapReduce(
-        "job",
-        items=range,
-        map=note,
-        reduce=lambda values: pure(sum(values)),
-        key=str,
-        max_parallel=2,
+        "job", items=range, map=note, reduce=lambda found: pure(sum(found)), key=str, max_parallel=2
     )
     halving = Iterative(
-        "halving",
-        lambda number: pure(number // 2),
-        converged=lambda before, after: before == after,
-        max_rounds=9,
+        "halving", lambda n: pure(n // 2), converged=lambda a, b: a == b, max_rounds=9
     )
 
     def merge(_: int, results: Mapping[str, Any]) -> int:
@@ -323,12 +273,7 @@ async def test_a_branch_may_be_a_job_or_an_iterative_workflow_and_is_recorded() 
             raise ZeroDivisionError("a bug")
         return results["job"].value + results["halving"].rounds
 
-    graph = StateGraph[Any, Any, int]("both").parallel(
-        "both", {"job": job, "halving": halving}, merge
-    )
-    built = graph.entry("both").exit("both").build()
-    app = App()
-
+    built, app = branched({"job": job, "halving": halving}, merge), App()
     with pytest.raises(ZeroDivisionError):
         await built.start(4, run_id="r").run(app)
     assert sorted(ran) == [0, 1, 2, 3]
@@ -365,27 +310,8 @@ def raising_merge(_: Trail, __: Mapping[str, Trail]) -> Never:
 
 
 async def test_a_node_that_does_not_return_an_effect_is_a_type_error() -> None:
-    graph: Any = trails().node("a", lambda trail: (*trail, "a"))  # type: ignore[arg-type]
-
     with pytest.raises(TypeError, match="expected an effect"):
-        await graph.entry("a").exit("a").build().body(()).run(App())
-
-
-@both_backends
-async def test_cancellation_reaches_the_running_node() -> None:
-    began = anyio.Event()
-
-    async def wait(_: object) -> Trail:
-        began.set()
-        await anyio.sleep_forever()
-        raise AssertionError("never reached")
-
-    graph = trails().node("a", lambda _: from_async(wait)).entry("a").exit("a").build()
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            group.start_soon(graph.body(()).run, App())
-            await began.wait()
-            group.cancel_scope.cancel()
+        await line(a=lambda trail: (*trail, "a")).body(()).run(App())
 
 
 def counting(to: int) -> Graph[HasCheckpoints, Any, int]:

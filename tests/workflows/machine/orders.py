@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from effectflow import (
     Abort,
@@ -87,3 +88,27 @@ orders = StateMachine(
     final={Order.SHIPPED, Order.LOST, Order.CANCELLED},
     retry=RetryPolicy.exponential(1.0).with_max_retries(3),
 )
+
+
+def only(
+    action: Any = None,
+    *,
+    name: str = "go",
+    source: Any = "start",
+    target: Any = "end",
+    machine: str = "single",
+    initial: Any = None,
+    final: Any = None,
+    guard: Any = None,
+    abort_to: Any = None,
+    at_most_once: bool = False,
+    **options: Any,
+) -> StateMachine[Any, Any, Any]:
+    """Return a machine with a single transition."""
+    more: dict[str, Any] = {} if abort_to is None else {"abort_to": abort_to}
+    if at_most_once:
+        more["at_most_once"] = True
+    go = Transition(name, source, target, action, guard, **more)
+    first = source if initial is None else initial
+    ends = {target} if final is None else final
+    return StateMachine(machine, initial=first, transitions=[go], final=ends, **options)

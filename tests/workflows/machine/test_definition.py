@@ -15,6 +15,7 @@ import pytest
 
 from effectflow import Abort, Effect, Moved, Retry, RetryPolicy, StateMachine, Transition, pure
 from effectflow.workflows import InvalidMachine
+from tests.workflows.machine.orders import only
 
 T = TypeVar("T")
 
@@ -51,10 +52,6 @@ def problems(
 A_TO_D = Transition("go", Step.A, Step.D)
 
 
-def test_a_valid_definition_has_no_problems() -> None:
-    assert problems(A_TO_D) == ()
-
-
 def test_all_problems_are_reported_at_once() -> None:
     found = problems(
         Transition("twice", Step.A, Step.B),
@@ -89,32 +86,6 @@ def test_the_error_lists_the_problems_and_names_the_machine() -> None:
     )
 
 
-def test_a_machine_needs_an_initial_state_and_transitions() -> None:
-    no_initial = "it has no initial state: `initial` must be the state in which it begins"
-
-    assert problems(initial=None) == ("it has no transitions", no_initial)
-    assert problems(A_TO_D, initial=Step) == (no_initial,)
-    assert problems(Transition("go", None, Step.D), initial=None) == ()
-
-
-def test_without_transitions_the_states_are_dead_or_unreachable() -> None:
-    assert problems() == (
-        "it has no transitions",
-        "state A is dead: it is not final, and no transition leaves it",
-        "state D is unreachable: nothing leads to it from the initial state",
-    )
-
-
-def test_a_state_from_which_no_final_one_can_be_reached_is_dead() -> None:
-    circle = [Transition("in", Step.B, Step.C), Transition("out", Step.C, Step.B)]
-
-    assert problems(A_TO_D, Transition("fall", Step.A, Step.B, guard=no), *circle) == (
-        "transition 'fall' is never attempted: 'go' comes before it and has no guard",
-        "state B is dead: no final state can be reached from it",
-        "state C is dead: no final state can be reached from it",
-    )
-
-
 def test_a_machine_without_final_states_must_declare_it() -> None:
     circle = [Transition("there", Step.A, Step.B), Transition("back", Step.B, Step.A)]
 
@@ -123,51 +94,12 @@ def test_a_machine_without_final_states_must_declare_it() -> None:
     assert problems(*circle, final=None) == ()
 
 
-def test_an_action_may_abort_to_a_final_state() -> None:
-    assert problems(Transition("go", Step.A, Step.D, act), final={Step.C, Step.D}) == ()
-    assert problems(A_TO_D, final={Step.C, Step.D}) == (
-        "state C is unreachable: nothing leads to it from the initial state",
-    )
-    assert problems(
-        Transition("go", Step.A, Step.D, act, abort_to=Step.D), final={Step.C, Step.D}
-    ) == ("state C is unreachable: nothing leads to it from the initial state",)
-
-
-def test_an_abort_target_must_be_final_or_have_transitions() -> None:
-    assert problems(Transition("go", Step.A, Step.D, act, abort_to=Step.B)) == (
-        "state B is dead: it is not final, and no transition leaves it",
-    )
-
-
-def test_a_transition_without_an_action_needs_a_single_target() -> None:
-    assert problems(Transition("go", Step.A, {Step.C, Step.D}), final={Step.C, Step.D}) == (
-        "transition 'go' has no action, so it must lead to a single state, not to C or D",
-    )
-    assert problems(Transition("go", Step.A, set[Step](), act), final=None) == (
-        "transition 'go' leads to no state",
-        "state A is dead: it is not final, and no transition leaves it",
-    )
-    assert "transition 'go' leaves no state" in problems(Transition("go", set[Step](), Step.D))
-
-
 def test_an_unbounded_policy_is_reported() -> None:
     unbounded = RetryPolicy.constant(1)
 
     [problem] = problems(Transition("go", Step.A, Step.D, act, retry=unbounded))
     assert problem.startswith("the retry policy of transition 'go' is unbounded")
     assert problems(Transition("go", Step.A, Step.D, act, retry=unbounded.without_bound())) == ()
-
-
-def test_an_enum_means_each_of_its_members() -> None:
-    anywhere = Transition("quit", Step, Step.D, guard=no)
-
-    # As a source, a class does not add states, and does not leave final ones.
-    assert problems(anywhere, Transition("go", Step.A, Step.B)) == ()
-    # As a target, it adds all of its members.
-    assert problems(Transition("go", Step.A, Step, act)) == (
-        "state B is dead: it is not final, and no transition leaves it",
-        "state C is dead: it is not final, and no transition leaves it",
-    )
 
 
 @dataclass(frozen=True)
@@ -190,45 +122,133 @@ class Public(Page): ...
 DRAFT = Draft("text")
 
 
-def test_a_class_is_one_place_for_all_of_its_instances() -> None:
-    submit = Transition("submit", Draft, Review, act)
-    decide = Transition("decide", Review, {Draft, Public}, act)
-
-    assert problems(submit, decide, initial=DRAFT, final=[Public]) == ()
-    assert problems(submit, initial=DRAFT, final=[Public]) == (
-        "state Review is dead: it is not final, and no transition leaves it",
-    )
-    assert problems(
-        decide, Transition("fix", Draft, Draft, act), initial=DRAFT, final=[Public]
-    ) == ("transition 'decide' leaves Review, to which nothing leads",)
+def case(name: str, *transitions: Any, said: tuple[str, ...] = (), **options: Any) -> Any:
+    """A definition and its problems, none by default."""
+    return pytest.param(transitions, options, said, id=name)
 
 
-def test_a_base_class_means_its_subclasses() -> None:
-    submit = Transition("submit", Draft, Review, act, guard=no)
-    finish = Transition("finish", Page, Public, act)
-
-    assert problems(submit, finish, initial=DRAFT, final=[Public]) == ()
-    assert problems(finish, submit, initial=DRAFT, final=[Public]) == (
-        "transition 'submit' is never attempted: 'finish' comes before it and has no guard",
-    )
+def go(target: Any, action: Any = None, **options: Any) -> Transition[Any, Any, Any]:
+    return Transition("go", Step.A, target, action, **options)
 
 
-def test_a_union_means_its_classes() -> None:
-    finish: Transition[Any, Any, Any] = Transition("finish", Draft | Review, Public, act)
+NO_INITIAL = "it has no initial state: `initial` must be the state in which it begins"
+C_UNREACHABLE = "state C is unreachable: nothing leads to it from the initial state"
+NEITHER = "is dead: it is not final, and no transition leaves it"
+FALL = Transition("fall", Step.A, Step.B, guard=no)
+CIRCLE = [Transition("in", Step.B, Step.C), Transition("out", Step.C, Step.B)]
+SPLIT = [Transition("left", Step.A, Step.C, guard=no), Transition("right", Step.A, Step.D)]
+C_AND_D = {Step.C, Step.D}
+PAGES: dict[str, Any] = {"initial": DRAFT, "final": [Public]}
+SUBMIT = Transition("submit", Draft, Review, act)
+DECIDE = Transition("decide", Review, {Draft, Public}, act)
+MAY_SUBMIT = Transition("submit", Draft, Review, act, guard=no)
+FINISH = Transition("finish", Page, Public, act)
+OF_UNION: Transition[Any, Any, Any] = Transition("finish", Draft | Review, Public, act)
 
-    assert str(finish.source) == "Draft or Review"
-    assert (
-        problems(
-            Transition("submit", Draft, Review, act, guard=no),
-            finish,
+
+@pytest.mark.parametrize(
+    ("transitions", "options", "said"),
+    [
+        case("valid", A_TO_D),
+        case("nothing initial", said=("it has no transitions", NO_INITIAL), initial=None),
+        case("a class as the initial state", A_TO_D, said=(NO_INITIAL,), initial=Step),
+        case("None as a state", Transition("go", None, Step.D), initial=None),
+        case(
+            "no transitions",
+            said=(
+                "it has no transitions",
+                f"state A {NEITHER}",
+                "state D is unreachable: nothing leads to it from the initial state",
+            ),
+        ),
+        case(
+            "a circle without an exit",
+            A_TO_D,
+            FALL,
+            *CIRCLE,
+            said=(
+                "transition 'fall' is never attempted: 'go' comes before it and has no guard",
+                "state B is dead: no final state can be reached from it",
+                "state C is dead: no final state can be reached from it",
+            ),
+        ),
+        case("an action may abort to a final state", go(Step.D, act), final=C_AND_D),
+        case("no action aborts", A_TO_D, said=(C_UNREACHABLE,), final=C_AND_D),
+        case(
+            "it aborts elsewhere",
+            go(Step.D, act, abort_to=Step.D),
+            said=(C_UNREACHABLE,),
+            final=C_AND_D,
+        ),
+        case(
+            "aborted to a dead state",
+            go(Step.D, act, abort_to=Step.B),
+            said=(f"state B {NEITHER}",),
+        ),
+        case(
+            "two targets without an action",
+            go(C_AND_D),
+            said=(
+                "transition 'go' has no action, so it must lead to a single state, not to C or D",
+            ),
+            final=C_AND_D,
+        ),
+        case(
+            "no target",
+            go(set[Step](), act),
+            said=("transition 'go' leads to no state", f"state A {NEITHER}"),
+            final=None,
+        ),
+        # As a source, a class does not add states, and does not leave final ones.
+        case("a class as a source", Transition("quit", Step, Step.D, guard=no), go(Step.B)),
+        # As a target, it adds all of its members.
+        case(
+            "a class as a target", go(Step, act), said=(f"state B {NEITHER}", f"state C {NEITHER}")
+        ),
+        case("one final state", A_TO_D, final=Step.D),
+        case("text as a final state", Transition("go", "ab", "cd"), initial="ab", final="cd"),
+        case("a set of final states", *SPLIT, final=C_AND_D),
+        case("a list of final states", *SPLIT, final=[Step.C, Step.D]),
+        case("a frozenset of final states", *SPLIT, final=frozenset(C_AND_D)),
+        # A class is one place for all of its instances.
+        case("classes", SUBMIT, DECIDE, **PAGES),
+        case("a class that nothing leaves", SUBMIT, said=(f"state Review {NEITHER}",), **PAGES),
+        case(
+            "a class that nothing reaches",
+            DECIDE,
+            Transition("fix", Draft, Draft, act),
+            said=("transition 'decide' leaves Review, to which nothing leads",),
+            **PAGES,
+        ),
+        case("a base class means its subclasses", MAY_SUBMIT, FINISH, **PAGES),
+        case(
+            "and hides them",
+            FINISH,
+            MAY_SUBMIT,
+            said=(
+                "transition 'submit' is never attempted: 'finish' comes before it and has no guard",
+            ),
+            **PAGES,
+        ),
+        case("a union means its classes", MAY_SUBMIT, OF_UNION, **PAGES),
+        # Any other page would be dead, but it is unknown whether there are others.
+        case(
+            "an instance of a target class",
+            Transition("write", Draft, Public, act),
             initial=DRAFT,
-            final=[Public],
-        )
-        == ()
-    )
+            final={Public("the end")},
+        ),
+    ],
+)
+def test_a_definition_has_these_problems(
+    transitions: Any, options: dict[str, Any], said: tuple[str, ...]
+) -> None:
+    assert problems(*transitions, **options) == said
 
 
 def test_a_literal_means_its_values() -> None:
+    assert str(OF_UNION.source) == "Draft or Review"
+    assert "transition 'go' leaves no state" in problems(Transition("go", set[Step](), Step.D))
     letters = Literal["b", "a", "b", Step.A, None]
     go: Transition[Any, Any, Any] = Transition("go", letters, "c")
 
@@ -298,14 +318,6 @@ def test_a_frozenset_is_one_state(named: Any) -> None:
         f"state {shown} is dead: it is not final, and no transition leaves it",
     )
     assert problems(Transition("go", {named}, "z"), initial=named, final={"z"}) == ()
-
-
-def test_an_instance_of_a_target_class_may_be_final() -> None:
-    end = Public("the end")
-    write = Transition("write", Draft, Public, act)
-
-    # Any other page would be dead, but it is unknown whether there are others.
-    assert problems(write, initial=DRAFT, final={end}) == ()
 
 
 def test_two_classes_with_the_same_name_are_refused() -> None:
@@ -441,18 +453,6 @@ def test_a_machine_needs_a_name() -> None:
         StateMachine("", initial=Step.A, transitions=[A_TO_D], final={Step.D})
 
 
-def test_final_may_be_a_single_state() -> None:
-    assert problems(Transition("go", "ab", "cd"), initial="ab", final="cd") == ()
-    assert problems(A_TO_D, final=Step.D) == ()
-
-
-@pytest.mark.parametrize("final", [{Step.C, Step.D}, [Step.C, Step.D], frozenset({Step.C, Step.D})])
-def test_final_may_be_any_collection(final: Any) -> None:
-    split = [Transition("left", Step.A, Step.C, guard=no), Transition("right", Step.A, Step.D)]
-
-    assert problems(*split, final=final) == ()
-
-
 SAME_IN_EVERY_PROCESS = """
 from dataclasses import dataclass
 from effectflow import StateMachine, Transition
@@ -494,25 +494,11 @@ def test_a_machine_is_a_workflow_with_a_definition() -> None:
     assert machine.initial is Step.A
 
 
-@pytest.mark.parametrize("version", ["1", "2"])
-def test_migrations_must_lead_to_the_version(version: str) -> None:
+def test_migrations_must_lead_to_the_version() -> None:
     migrations: dict[int, Callable[[Any], Any]] = {1: lambda state: state}
-
-    def build() -> StateMachine[object, Any, Step]:
-        return StateMachine(
-            "moved",
-            initial=Step.A,
-            transitions=[A_TO_D],
-            final={Step.D},
-            version=version,
-            migrations=migrations,
-        )
-
-    if version == "2":
-        assert build().version == "2"
-    else:
-        with pytest.raises(ValueError, match="migrations"):
-            build()
+    assert only(version="2", migrations=migrations).version == "2"
+    with pytest.raises(ValueError, match="migrations"):
+        only(version="1", migrations=migrations)
 
 
 def test_building_hundreds_of_states_does_not_compare_each_with_each() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from effectflow import Checkpoints, Machine, StateMachine, Transition, pure, step
+from effectflow import Checkpoints, Machine, pure, step
 from effectflow.checkpoint import CorruptCheckpoint, fold, read_checkpoint, read_entries
 from effectflow.effects import Effect
 from effectflow.stores import MemoryStore
 from effectflow.workflows import Moved, TransitionExhausted
-from tests.workflows.machine.orders import App, Order, World, orders
+from tests.workflows.machine.orders import App, Order, World, only, orders
 from tests.workflows.machine.timeline import Timeline
 
 pytestmark = pytest.mark.anyio
@@ -25,9 +25,7 @@ async def machine_of(store: MemoryStore) -> Machine[Order]:
     return orders.machine_of(await read_checkpoint(store, "r"))
 
 
-async def test_machine_of_a_complete_run_is_its_output(
-    store: MemoryStore,
-) -> None:
+async def test_machine_of_a_complete_run_is_its_output(store: MemoryStore) -> None:
     app = app_on(store, busy=2, has_truck=False)
     ended = await orders.start(run_id="r").run_or_raise(app, clock=Timeline())
 
@@ -57,9 +55,7 @@ async def test_machine_of_a_run_in_progress_is_the_machine_after_its_last_attemp
     assert expected[1].metadata.pending is not None
 
 
-async def test_machine_of_a_failed_run_can_be_drawn(
-    store: MemoryStore,
-) -> None:
+async def test_machine_of_a_failed_run_can_be_drawn(store: MemoryStore) -> None:
     app = app_on(store, busy=9)
     failed = await orders.start(run_id="r").run(app, clock=Timeline())
     assert isinstance(failed.failure(), TransitionExhausted)
@@ -89,14 +85,8 @@ def look(item: str) -> Effect[object, str, str]:
 
 
 async def test_machine_of_ignores_steps_within_actions(store: MemoryStore) -> None:
-    def act(state: str) -> Effect[object, str, Moved[str]]:
-        return look(state).map(lambda _: Moved("b"))
-
-    machine = StateMachine(
-        "inner", initial="a", transitions=[Transition("look", "a", "b", act)], final={"b"}
-    )
+    machine = only(lambda state: look(state).map(lambda _: Moved("end")))
     ended = await machine.start(run_id="r").run_or_raise(app_on(store))
-
     assert machine.machine_of(await read_checkpoint(store, "r")) == ended
     assert len(ended.history) == 1
 
@@ -104,25 +94,17 @@ async def test_machine_of_ignores_steps_within_actions(store: MemoryStore) -> No
 async def test_the_checkpoint_of_another_workflow_is_refused(store: MemoryStore) -> None:
     await orders.start(run_id="r").run_or_raise(app_on(store))
     checkpoint = await read_checkpoint(store, "r")
-    go = [Transition("go", "a", "b")]
-
     with pytest.raises(ValueError, match="run 'r' is of workflow 'orders', not of 'other'"):
-        StateMachine("other", initial="a", transitions=go, final={"b"}).machine_of(checkpoint)
+        only(machine="other").machine_of(checkpoint)
     with pytest.raises(CorruptCheckpoint, match="its input is unreadable"):
-        StateMachine("orders", initial="a", transitions=go, final={"b"}).machine_of(checkpoint)
+        only(machine="orders").machine_of(checkpoint)
 
 
 async def test_machine_of_reads_an_upgraded_run_of_an_earlier_version(store: MemoryStore) -> None:
-    def lamp(on: str, version: str, **options: Any) -> StateMachine[object, Any, str]:
-        go = [Transition("go", "off", on)]
-        return StateMachine(
-            "lamp", initial="off", transitions=go, final={on}, version=version, **options
-        )
-
-    await lamp("on", "1").start(run_id="r").run_or_raise(app_on(store))
-    later = lamp("lit", "2", migrations={1: lambda state: {"off": "off", "on": "lit"}[state]})
+    await only(target="on", version="1").start(run_id="r").run_or_raise(app_on(store))
+    names = {"start": "start", "on": "lit"}
+    later = only(target="lit", version="2", migrations={1: lambda state: names[state]})
 
     entries = later.blueprint.upgraded(tuple(await read_entries(store, "r")))
     machine = later.machine_of(fold(entries, "r"))
-
     assert (machine.current, machine.history[0].target) == ("lit", "lit")

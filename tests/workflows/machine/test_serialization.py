@@ -39,7 +39,7 @@ from effectflow.checkpoint import (
     UnsupportedVersion,
 )
 from effectflow.workflows import History, HistoryEntry, Outcome
-from tests.workflows.machine.orders import App, Order, World, orders
+from tests.workflows.machine.orders import App, Order, World, only, orders
 from tests.workflows.machine.timeline import Timeline
 
 # A machine that follows a script of outcomes, from any state to any other.
@@ -270,17 +270,15 @@ def test_saving_is_pure_and_deterministic(order: Machine[Order]) -> None:
 
 
 def test_a_machine_with_a_long_history_can_be_pickled() -> None:
-    def turn(n: int) -> Effect[object, str, Moved[int]]:
-        return from_fn(lambda _: Moved(n + 1))
-
-    machine = StateMachine(
-        "long",
+    machine = only(
+        lambda n: from_fn(lambda _: Moved(n + 1)),
+        source=int,
+        target=int,
         initial=0,
-        transitions=[Transition("turn", int, int, turn, guard=lambda n: n < 5_000)],
         final={5_000},
+        guard=lambda n: n < 5_000,
     )
     ended = machine.run_until_final().run_sync(None).unwrap()
-
     assert pickle.loads(pickle.dumps(ended)) == ended
     assert machine.from_binary(ended.to_binary()) == ended
 
@@ -395,31 +393,28 @@ def test_every_part_of_the_history_is_checked(
 
 def renewed(version: str, **options: Any) -> StateMachine[App, Any, Any]:
     """The machine of orders in another version, with renamed states."""
-
-    class Stage(Enum):
-        OPEN = "open"
-        SETTLED = "settled"
-        SENT = "sent"
-
-    def send(stage: Stage) -> Effect[object, str, Moved[Stage]]:
-        return from_fn(lambda _: Moved(Stage.SENT))
-
+    stage = Enum("Stage", {"OPEN": "open", "SETTLED": "settled", "SENT": "sent"})
+    transitions: list[Transition[Any, Any, Any]] = [
+        Transition("charge", stage.OPEN, stage.SETTLED),
+        Transition("send", stage.SETTLED, stage.SENT),
+    ]
     return StateMachine(
         "orders",
-        initial=Stage.OPEN,
-        transitions=[
-            Transition("charge", Stage.OPEN, Stage.SETTLED),
-            Transition("send", Stage.SETTLED, Stage.SENT, send),
-        ],
-        final={Stage.SENT},
+        initial=stage.OPEN,
+        transitions=transitions,
+        final={stage.SENT},
         version=version,
         **options,
     )
 
 
-def test_a_machine_of_another_version_is_read_only_by_force(order: Machine[Order]) -> None:
-    later = replace_version("2")
+def charging(name: str = "charge", **options: Any) -> StateMachine[Any, Any, Any]:
+    """The machine of orders with its first transition only."""
+    return only(name=name, machine="orders", source=Order.NEW, target=Order.PAID, **options)
 
+
+def test_a_machine_of_another_version_is_read_only_by_force(order: Machine[Order]) -> None:
+    later = charging(version="2")
     with pytest.raises(DefinitionChanged) as caught:
         later.from_json(order.to_json())
     assert "'orders' has changed since the saved machine was started" in str(caught.value)
@@ -428,28 +423,8 @@ def test_a_machine_of_another_version_is_read_only_by_force(order: Machine[Order
     assert later.from_binary(order.to_binary(), force=True).history == order.history
 
 
-def replace_version(version: str) -> StateMachine[App, Any, Order]:
-    """The same machine of orders, in another version."""
-    return StateMachine(
-        "orders",
-        initial=Order.NEW,
-        transitions=[Transition("charge", Order.NEW, Order.PAID)],
-        final={Order.PAID},
-        version=version,
-    )
-
-
 def test_a_pending_retry_of_a_transition_that_is_not_taken_is_dropped() -> None:
-    def charge(order: Order) -> Effect[object, str, Moved[Order]]:
-        return from_fn(lambda _: Moved(Order.PAID))
-
-    renamed = StateMachine(
-        "orders",
-        initial=Order.NEW,
-        transitions=[Transition("pay", Order.NEW, Order.PAID, charge)],
-        final={Order.PAID},
-    )
-    clock = Timeline()
+    renamed, clock = charging("pay"), Timeline()
     pending = orders.step(orders.begin()).run_sync(App(World(busy=1)), clock=clock).unwrap()
 
     read = renamed.from_json(pending.to_json())
@@ -460,9 +435,7 @@ def test_a_pending_retry_of_a_transition_that_is_not_taken_is_dropped() -> None:
     assert paid.metadata.total_attempts == {"charge": 1, "pay": 1}
 
 
-def test_migrations_upgrade_a_saved_machine(
-    order: Machine[Order],
-) -> None:
+def test_migrations_upgrade_a_saved_machine(order: Machine[Order]) -> None:
     names = {"NEW": "OPEN", "PAID": "SETTLED"}
 
     def rename(state: Any) -> Any:
@@ -490,9 +463,5 @@ def test_an_exception_in_a_migration_is_a_defect(order: Machine[Order]) -> None:
 
 def test_a_state_that_cannot_be_restored_is_not_saved() -> None:
     # A function is hashable, so it can be a state, but it cannot be saved.
-    machine = StateMachine(
-        "odd", initial=("x", len), transitions=[Transition("go", ("x", len), 1)], final={1}
-    )
-
     with pytest.raises(NotSerializable, match=r"\$.initial_state\[1\]"):
-        machine.begin().to_json()
+        only(source=("x", len), target=1).begin().to_json()

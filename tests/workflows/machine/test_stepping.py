@@ -24,14 +24,9 @@ from effectflow import (
     pure,
     step_info,
 )
-from effectflow.workflows import (
-    HistoryEntry,
-    TransitionExhausted,
-    UndeclaredState,
-    transition_info,
-)
+from effectflow.workflows import HistoryEntry, TransitionExhausted, UndeclaredState, transition_info
 from tests.apps import both_backends
-from tests.workflows.machine.orders import App, Declined, Order, World, orders
+from tests.workflows.machine.orders import App, Declined, Order, World, only, orders
 from tests.workflows.machine.timeline import Timeline
 
 pytestmark = pytest.mark.anyio
@@ -134,19 +129,16 @@ async def test_a_machine_can_be_stepped_again_after_its_retries_are_exhausted() 
     assert [entry.attempt for entry in paid.history] == [4]
 
 
-def counting(retry: RetryPolicy, own: RetryPolicy | None = None) -> StateMachine[object, str, str]:
+def counting(retry: RetryPolicy, own: RetryPolicy | None = None) -> StateMachine[Any, Any, Any]:
     """A machine that always asks for another attempt."""
-
-    def act(state: str) -> Effect[object, str, Moved[str] | Retry]:
-        return pure(Retry("again"))
-
-    transitions = [Transition("try", "start", "end", act, retry=own)]
+    again: Effect[object, str, Any] = pure(Retry("again"))
+    transitions = [Transition("try", "start", "end", lambda _: again, retry=own)]
     return StateMachine(
         "counting", initial="start", transitions=transitions, final={"end"}, retry=retry
     )
 
 
-async def attempts_of(machine: StateMachine[object, str, str]) -> int:
+async def attempts_of(machine: StateMachine[Any, Any, Any]) -> int:
     error = (await machine.run_until_final().run(None, clock=Timeline())).failure()
     assert isinstance(error, TransitionExhausted)
     return error.attempts
@@ -185,21 +177,14 @@ async def test_the_history_keeps_the_reason_of_an_abort() -> None:
 
 
 async def test_a_machine_may_continue_after_an_abort() -> None:
-    def build(state: str) -> Effect[object, str, Moved[str] | Abort[str]]:
-        return pure(Abort("no plan", "lost"))
-
-    machine = StateMachine(
-        "recovering",
-        initial="start",
-        transitions=[
-            Transition("build", "start", "built", build, abort_to="lost"),
-            Transition("recover", "lost", "built"),
-        ],
-        final={"built"},
+    transitions = [
+        Transition("build", "start", "built", lambda _: pure(Abort("no", "lost")), abort_to="lost"),
+        Transition("recover", "lost", "built"),
+    ]
+    machine: StateMachine[object, Any, str] = StateMachine(
+        "recovering", initial="start", transitions=transitions, final={"built"}
     )
-
     ended = (await machine.run_until_final().run(None)).unwrap()
-
     assert [entry.transition for entry in ended.history] == ["build", "recover"]
 
 
@@ -236,17 +221,11 @@ async def test_no_transition_names_the_state_and_the_guards() -> None:
 
 
 async def test_a_guard_that_raises_is_a_defect_that_names_the_transition() -> None:
-    machine = StateMachine(
-        "dividing",
-        initial=0,
-        transitions=[Transition("divide", 0, 1, guard=lambda n: 1 / n > 0)],
-        final={1},
-    )
-
+    dividing = only(source=0, target=1, guard=lambda n: 1 / n > 0)
     with pytest.raises(ZeroDivisionError) as caught:
-        await machine.run_until_final().run(None)
+        await dividing.run_until_final().run(None)
 
-    assert caught.value.__notes__ == ["in the guard of transition 'divide'"]
+    assert caught.value.__notes__ == ["in the guard of transition 'go'"]
 
 
 async def test_a_step_fails_with_the_error_of_its_action() -> None:
@@ -255,59 +234,35 @@ async def test_a_step_fails_with_the_error_of_its_action() -> None:
     assert isinstance(result.failure(), Declined)
 
 
-def moving_to(state: object, *, outcome: str = "Moved") -> StateMachine[object, str, str]:
-    """A machine whose action moves to this state, declared or not."""
-
-    def act(_: str) -> Effect[object, str, Moved[str] | Abort[str]]:
-        given: Moved[str] | Abort[str]
-        given = Moved(state) if outcome == "Moved" else Abort("why", state)  # type: ignore[arg-type]
-        return pure(given)
-
-    return StateMachine(
-        "moving",
-        initial="start",
-        transitions=[Transition("go", "start", {"end", "finish"}, act)],
-        final={"end", "finish", "ruin"},
-    )
-
-
 @pytest.mark.parametrize(
-    ("outcome", "declared"), [("Moved", "end or finish"), ("Abort", "end or finish or ruin")]
+    ("outcome", "declared"),
+    [(Moved("elsewhere"), "end or finish"), (Abort("w", "elsewhere"), "end or finish or ruin")],
+    ids=["Moved", "Abort"],
 )
-async def test_an_undeclared_state_is_a_defect(outcome: str, declared: str) -> None:
+async def test_an_undeclared_state_is_a_defect(outcome: Any, declared: str) -> None:
+    moving = only(
+        lambda _: pure(outcome), target={"end", "finish"}, final={"end", "finish", "ruin"}
+    )
     with pytest.raises(UndeclaredState) as caught:
-        await moving_to("elsewhere", outcome=outcome).run_until_final().run(None)
+        await moving.run_until_final().run(None)
 
     assert str(caught.value) == (
-        f"the action of transition 'go' yielded {outcome} with state elsewhere, "
+        f"the action of transition 'go' yielded {type(outcome).__name__} with state elsewhere, "
         f"but the transition declares {declared}"
     )
     assert caught.value.actual == "elsewhere"
 
 
 async def test_equal_states_of_different_classes_are_different() -> None:
-    def act(_: int) -> Effect[object, str, Moved[int]]:
-        return pure(Moved(True))
-
-    machine = StateMachine(
-        "counting", initial=0, transitions=[Transition("count", 0, 1, act)], final={1}
-    )
-
+    counted = only(lambda _: pure(Moved(True)), source=0, target=1)
     with pytest.raises(UndeclaredState):
-        await machine.run_until_final().run(None)
+        await counted.run_until_final().run(None)
 
 
 @pytest.mark.parametrize("given", [None, "end", Retry(3), Abort(None, "end")])  # type: ignore[arg-type]
 async def test_an_action_must_yield_an_outcome(given: object) -> None:
-    def act(_: str) -> Effect[object, str, Moved[str]]:
-        return pure(given)  # type: ignore[return-value]
-
-    machine = StateMachine(
-        "odd", initial="start", transitions=[Transition("go", "start", "end", act)], final={"end"}
-    )
-
     with pytest.raises(TypeError, match="transition 'go' must yield Moved"):
-        await machine.run_until_final().run(None)
+        await only(lambda _: pure(given)).run_until_final().run(None)
 
 
 async def test_a_step_is_lazy_and_may_be_run_again() -> None:
@@ -378,12 +333,8 @@ async def test_a_machine_may_begin_in_another_state() -> None:
     [((0, 0), (1, 1)), (frozenset({"a"}), frozenset({"b"})), (1, 2.5), (None, "done"), (b"x", "x")],
 )
 async def test_any_hashable_value_may_be_a_state(begin: Hashable, end: Hashable) -> None:
-    machine = StateMachine(
-        "any", initial=begin, transitions=[Transition("go", begin, end)], final={end}
-    )
-
+    machine = only(source=begin, target=end)
     ended = (await machine.run_until_final().run(None)).unwrap()
-
     assert ended.current == end
     assert machine.from_binary(ended.to_binary()) == ended
 
@@ -395,31 +346,19 @@ async def test_transition_info_works_only_in_an_action() -> None:
 
 async def test_an_action_is_a_step_outside_a_run_too() -> None:
     seen: list[str] = []
-
-    def act(_: str) -> Effect[object, str, Moved[str]]:
-        return step_info().map(lambda info: seen.append(info.step)).map(lambda _: Moved("end"))
-
-    machine = StateMachine(
-        "seen", initial="start", transitions=[Transition("go", "start", "end", act)], final={"end"}
-    )
-    await machine.run_until_final().run(None)
-
+    act = step_info().map(lambda info: seen.append(info.step)).map(lambda _: Moved("end"))
+    await only(lambda _: act).run_until_final().run(None)
     assert seen == ["go"]
 
 
 async def test_a_machine_of_ten_thousand_steps_keeps_its_history() -> None:
-    def turn(n: int) -> Effect[object, str, Moved[int]]:
-        return pure(Moved(n + 1))
-
-    machine = StateMachine(
-        "long",
-        initial=0,
-        transitions=[Transition("turn", int, int, turn, guard=lambda n: n < 10_000)],
-        final={10_000},
+    transitions: Any = [
+        Transition("turn", int, int, lambda n: pure(Moved(n + 1)), guard=lambda n: n < 10_000)
+    ]
+    machine: StateMachine[object, Any, int] = StateMachine(
+        "long", initial=0, transitions=transitions, final={10_000}
     )
-
     ended = (await machine.run_until_final().run(None)).unwrap()
-
     assert [entry.target for entry in ended.history] == list(range(1, 10_001))
     assert ended.history[-1] is list(ended.history)[-1]
     assert len(repr(ended)) < 10_000
@@ -436,12 +375,8 @@ async def test_a_machine_of_ten_thousand_steps_keeps_its_history() -> None:
 async def test_a_guard_that_returns_an_effect_or_awaitable_is_a_defect(
     answer: Any, kind: str
 ) -> None:
-    machine = StateMachine(
-        "asking", initial="a", transitions=[Transition("go", "a", "b", guard=answer)], final={"b"}
-    )
-
     with pytest.raises(TypeError, match=f"^the guard of transition 'go' returned {kind}"):
-        await machine.run_until_final().run(None)
+        await only(guard=answer).run_until_final().run(None)
 
 
 class Awaited:

@@ -40,6 +40,7 @@ from effectflow.testing import RecordingObserver
 from tests.workflows.mapreduce.world import (
     App,
     Broken,
+    Source,
     World,
     app_around,
     join,
@@ -130,9 +131,7 @@ async def test_a_resume_does_not_retry_dead_letters(store: MemoryStore) -> None:
     assert 1 not in app.world.mapped
 
 
-async def test_a_retry_repeats_only_dead_letters_and_their_groups(
-    store: MemoryStore,
-) -> None:
+async def test_a_retry_repeats_only_dead_letters_and_their_groups(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(4, 13)
     await setting_aside().start(18, run_id="r").run(app)
@@ -241,19 +240,18 @@ async def test_a_retry_whose_source_fails_keeps_the_result_and_can_be_continued(
 async def test_a_retry_whose_source_grew_keeps_the_result_and_can_be_continued(
     store: MemoryStore,
 ) -> None:
-    source = [0, 1, 2]
-    app = app_around(store)
+    source, app = Source([0, 1, 2]), app_around(store)
     app.world.break_items(1)
-    job = setting_aside(items=lambda _: list(source))
+    job = source.job(on_item_failure="dead_letter")
     first = await job.start(None, run_id="r").run(app)
     app.world.repair()
-    source.append(3)
+    source.items.append(3)
 
     for again in (job.retry_dead_letters("r"), job.resume("r")):
         assert isinstance((await again.run(app)).failure(), StepInputChanged)
         assert repr(await job.start(None, run_id="r").run(app)) == repr(first)
 
-    source.pop()
+    source.items.pop()
     assert await job.resume("r").run(app) == Success(JobResult("0 1 2", 3))
 
 

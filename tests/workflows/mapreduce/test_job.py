@@ -12,7 +12,6 @@ import pytest
 from returns.result import Failure, Success
 
 from effectflow import (
-    Checkpoints,
     Do,
     Effect,
     ItemFailed,
@@ -23,7 +22,6 @@ from effectflow import (
     fail,
     from_fn,
     never,
-    par_reduce,
     pure,
     step,
     workflow,
@@ -38,12 +36,12 @@ from effectflow.checkpoint import (
     read_checkpoint,
 )
 from effectflow.stores import MemoryStore
-from effectflow.testing import RecordingObserver, TestClock
+from effectflow.testing import TestClock
 from tests.apps import both_backends
 from tests.workflows.mapreduce.world import (
     App,
     Broken,
-    World,
+    Source,
     app_around,
     join,
     spell,
@@ -282,34 +280,12 @@ async def test_a_listing_that_is_a_step_is_recorded(store: MemoryStore) -> None:
 async def test_a_changed_item_in_a_reduced_group_is_refused(
     store: MemoryStore, after: list[int], shown: str
 ) -> None:
-    source = [0, 1, 2, 3, 4]
-    job = spelling(items=lambda _: list(source), max_parallel=1)
-    app = app_around(store)
-    app.world.break_items(4)
-    await job.start(None, run_id="r").run(app)
-    source[:] = after
-
-    error = (await job.resume("r").run(app)).failure()
-
+    source = Source([0, 1, 2, 3, 4])
+    app = await source.stopped_at(store, 4, fan_in=3)
+    source.items = after
+    error = (await source.job(fan_in=3).resume("r").run(app)).failure()
     assert isinstance(error, StepInputChanged)
     assert (error.recorded, error.current) == ("(3 items, '0' to '2')", shown)
-
-
-async def test_a_source_that_grew_after_the_map_phase_is_refused(store: MemoryStore) -> None:
-    source = [0, 1, 2]
-    is_broken = True
-
-    def breaking(words: list[str]) -> Effect[App, str, str]:
-        return fail("no") if is_broken else pure(" ".join(words))
-
-    job = spelling(items=lambda _: list(source), reduce=breaking, fan_in=5)
-    await job.start(None, run_id="r").run(app_around(store))
-    source.append(3)
-
-    error = (await job.resume("r").run(app_around(store))).failure()
-
-    assert isinstance(error, StepInputChanged)
-    assert (error.recorded, error.current) == ("(3 items)", "(a new item '3')")
 
 
 async def test_a_step_refuses_another_item_with_the_same_key(store: MemoryStore) -> None:
@@ -394,9 +370,7 @@ async def test_concurrent_items_share_their_commits() -> None:
     assert store.appends < 3000 / 20
 
 
-async def test_an_executor_receives_only_the_function_and_the_item(
-    store: MemoryStore,
-) -> None:
+async def test_an_executor_receives_only_the_function_and_the_item(store: MemoryStore) -> None:
     class Elsewhere:
         """An executor that pickles its arguments, as another process would get them."""
 
@@ -474,9 +448,7 @@ async def test_a_step_decides_which_failures_a_resume_retries(
         assert (str(again.failure()) == str(first)) if is_final else again.unwrap().value == "0"
 
 
-async def test_the_failure_of_an_item_says_whether_a_resume_retries_it(
-    store: MemoryStore,
-) -> None:
+async def test_the_failure_of_an_item_says_whether_a_resume_retries_it(store: MemoryStore) -> None:
     final = step(retryable=False)(spell)
     app = app_around(store)
     app.world.break_items(1)
@@ -530,25 +502,6 @@ async def test_a_resume_replays_the_handled_failure_of_a_job(
     assert app.world.mapped == []
 
 
-async def test_a_handled_failure_outside_a_step_that_does_not_recur_is_reported(
-    store: MemoryStore,
-) -> None:
-    app = app_around(store)
-    app.world.break_items(1)
-
-    @workflow
-    def outer(count: int) -> Do[App, Any, bool]:
-        ended = yield from par_reduce(range(count), spell, join, limit=1).result()
-        yield from step(name="after")(lambda: fail("later"))()
-        return isinstance(ended, Success)
-
-    await outer.start(3, run_id="r").run(app)
-    app.world.repair()
-
-    with pytest.raises(RuntimeError, match="led to a failure, which was handled"):
-        await outer.resume("r").run(app)
-
-
 async def test_a_job_without_a_run_is_a_plain_effect(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(2)
@@ -557,22 +510,6 @@ async def test_a_job_without_a_run_is_a_plain_effect(store: MemoryStore) -> None
         JobResult("0 1", 2)
     )
     assert isinstance((await spelling().body(3).run(app)).failure(), ItemFailed)
-
-
-async def test_observers_see_skipped_items(store: MemoryStore) -> None:
-    observer = RecordingObserver()
-    app = app_around(store)
-    app.world.break_items(3)
-    await spelling(max_parallel=1).start(4, run_id="r").run(app)
-    app.world.repair()
-
-    again = App(Checkpoints(store, observers=(observer,)), World())
-    await spelling(max_parallel=1).resume("r").run(again)
-
-    assert observer.skipped == [
-        *(f"map[{number}]/spell" for number in range(3)),
-        "reduce[1.0]/join_and_note",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from returns.result import Failure, Success
 from effectflow import Do, Effect, JobResult, fail, pure, with_checkpointing, workflow
 from effectflow.checkpoint import DefinitionChanged, RunStatus, StepInputChanged, read_checkpoint
 from effectflow.stores import MemoryStore
-from tests.workflows.mapreduce.world import App, Broken, app_around, spelled, spelling
+from tests.workflows.mapreduce.world import App, Broken, Source, app_around, spelled, spelling
 
 pytestmark = pytest.mark.anyio
 
@@ -23,30 +23,24 @@ pytestmark = pytest.mark.anyio
 async def test_completed_items_that_are_missing_are_named(
     store: MemoryStore, after: list[int], missing: str
 ) -> None:
-    source = [0, 1, 2, 3, 4]
-    job = spelling(items=lambda _: list(source), max_parallel=1, fan_in=32)
-    app = app_around(store)
-    app.world.break_items(4)
-    await job.start(None, run_id="r").run(app)
-    app.world.repair()
-    source[:] = after
+    source = Source([0, 1, 2, 3, 4])
+    app = await source.stopped_at(store, 4)
+    source.items = after
 
-    error = (await job.resume("r").run(app)).failure()
+    error = (await source.job().resume("r").run(app)).failure()
 
     assert isinstance(error, DefinitionChanged)
     branches = ", ".join(f"'map[{key}]'" for key in missing)
     assert f"'map' had the branches {branches}, and their items did not reappear" in str(error)
     assert (await read_checkpoint(store, "r")).status is not RunStatus.COMPLETED
 
-    source[:] = [0, 1, 2, 3, 4]
+    source.items = [0, 1, 2, 3, 4]
     # A new item that was mapped meanwhile is missing now.
-    again = job.resume("r", force=9 in after)
+    again = source.job().resume("r", force=9 in after)
     assert await again.run(app) == Success(JobResult(spelled(5), 5))
 
 
-async def test_an_exhausted_iterator_is_not_an_empty_source(
-    store: MemoryStore,
-) -> None:
+async def test_an_exhausted_iterator_is_not_an_empty_source(store: MemoryStore) -> None:
     shared = iter([0, 1, 2])
     job = spelling(items=lambda _: shared, max_parallel=1)
     app = app_around(store)
@@ -63,82 +57,51 @@ async def test_an_exhausted_iterator_is_not_an_empty_source(
 async def test_another_order_and_new_items_are_accepted(
     store: MemoryStore, after: list[int]
 ) -> None:
-    source = [0, 1, 2, 3]
-    job = spelling(items=lambda _: list(source), max_parallel=1, fan_in=32)
-    app = app_around(store)
-    app.world.break_items(3)
-    await job.start(None, run_id="r").run(app)
-    app.world.repair()
-    source[:] = after
-
+    source = Source([0, 1, 2, 3])
+    app = await source.stopped_at(store, 3)
+    source.items = after
     value = " ".join(map(str, after))
-    assert await job.resume("r").run(app) == Success(JobResult(value, len(after)))
+    assert await source.job().resume("r").run(app) == Success(JobResult(value, len(after)))
 
 
 async def test_a_failed_item_can_be_removed_by_force(store: MemoryStore) -> None:
-    source = [0, 1, 2, 3]
-    job = spelling(items=lambda _: list(source), max_parallel=1, fan_in=32)
-    app = app_around(store)
-    app.world.break_items(3)
-    await job.start(None, run_id="r").run(app)
-    source.remove(3)
-
-    assert isinstance((await job.resume("r").run(app)).failure(), DefinitionChanged)
-    assert await job.resume("r", force=True).run(app) == Success(JobResult("0 1 2", 3))
+    source = Source([0, 1, 2, 3])
+    app = await source.stopped_at(store, 3)
+    source.items.remove(3)
+    assert isinstance((await source.job().resume("r").run(app)).failure(), DefinitionChanged)
+    forced = source.job().resume("r", force=True)
+    assert await forced.run(app) == Success(JobResult("0 1 2", 3))
 
 
-async def test_an_item_replaced_after_the_map_phase_is_missed(store: MemoryStore) -> None:
-    source = [0, 1, 2]
-    is_broken = True
-
-    def breaking(words: list[str]) -> Effect[App, str, str]:
-        return fail("no") if is_broken else pure(" ".join(words))
-
-    job = spelling(items=lambda _: list(source), reduce=breaking, fan_in=5)
+@pytest.mark.parametrize(
+    ("after", "shown"),
+    [([0, 7, 2], "(a new item '7')"), ([0, 1, 2, 3], "(a new item '3')")],
+    ids=["replaced", "grown"],
+)
+async def test_an_item_that_is_new_after_the_map_phase_is_refused(
+    store: MemoryStore, after: list[int], shown: str
+) -> None:
+    source = Source([0, 1, 2], is_broken=True)
+    job = source.job(reduce=source.reduce)
     await job.start(None, run_id="r").run(app_around(store))
-    is_broken = False
-    source[1] = 7
+    source.is_broken, source.items = False, after
 
     error = (await job.resume("r").run(app_around(store))).failure()
-
     assert isinstance(error, StepInputChanged)
-    assert error.current == "(a new item '7')"
+    assert (error.recorded, error.current) == ("(3 items)", shown)
 
-
-async def test_items_of_a_refused_source_are_not_missed(store: MemoryStore) -> None:
-    source = [0, 1, 2]
-    is_broken = True
-
-    def breaking(words: list[str]) -> Effect[App, str, str]:
-        return fail("no") if is_broken else pure(" ".join(words))
-
-    job = spelling(items=lambda _: list(source), reduce=breaking, fan_in=5)
-    await job.start(None, run_id="r").run(app_around(store))
-    is_broken = False
-    source.append(3)
-    assert isinstance((await job.resume("r").run(app_around(store))).failure(), StepInputChanged)
-    source.pop()
-
+    # The items of the refused source are not missed later.
+    source.items = [0, 1, 2]
     assert await job.resume("r").run(app_around(store)) == Success(JobResult("0 1 2", 3))
 
 
-async def test_the_error_about_many_missing_items_is_short(
-    store: MemoryStore,
-) -> None:
-    source = list(range(1000))
-    job = spelling(
-        items=lambda _: list(source),
-        key=lambda number: f"[{number}/100%]" + "x" * 10_000,
-        max_parallel=1,
-        fan_in=2000,
-    )
-    app = app_around(store)
-    app.world.break_items(999)
-    await job.start(None, run_id="r").run(app)
-    app.world.repair()
-    source[:] = [999]
+async def test_the_error_about_many_missing_items_is_short(store: MemoryStore) -> None:
+    source = Source(list(range(1000)))
+    options: dict[str, Any] = {"key": lambda n: f"[{n}/100%]" + "x" * 10_000, "fan_in": 2000}
+    app = await source.stopped_at(store, 999, **options)
+    source.items = [999]
 
-    error = (await job.resume("r").run(app)).failure()
+    error = (await source.job(**options).resume("r").run(app)).failure()
 
     assert isinstance(error, DefinitionChanged)
     assert "' and more" in str(error)
@@ -146,25 +109,19 @@ async def test_the_error_about_many_missing_items_is_short(
 
 
 async def test_missing_dead_letters_are_named(store: MemoryStore) -> None:
-    source = [0, 1, 2, 3]
-    is_broken = True
-
-    def breaking(words: list[str]) -> Effect[App, str, str]:
-        return fail("no") if is_broken else pure(" ".join(words))
-
-    options: dict[str, Any] = {"on_item_failure": "dead_letter", "reduce": breaking, "fan_in": 9}
-    job = spelling(items=lambda _: list(source), **options)
+    source = Source([0, 1, 2, 3], is_broken=True)
+    job = source.job(reduce=source.reduce, on_item_failure="dead_letter", max_parallel=3)
     app = app_around(store)
     app.world.break_items(2)
     await job.start(None, run_id="r").run(app)
-    is_broken = False
+    source.is_broken = False
 
-    source.remove(2)
+    source.items.remove(2)
     gone = (await job.resume("r").run(app)).failure()
     assert isinstance(gone, DefinitionChanged)
     assert "'map[2]'" in str(gone)
 
-    source.insert(2, 2)
+    source.items.insert(2, 2)
     app.world.repair()
     result = (await job.resume("r").run(app)).unwrap()
     assert (result.items, [letter.key for letter in result.dead_letters]) == (4, ["2"])
@@ -220,9 +177,7 @@ async def test_items_skipped_after_a_handled_failure_are_not_missed(store: Memor
     assert app.world.mapped == []
 
 
-async def test_a_renamed_map_function_maps_again_and_misses_nothing(
-    store: MemoryStore,
-) -> None:
+async def test_a_renamed_map_function_maps_again_and_misses_nothing(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(2)
     await spelling(max_parallel=1).start(3, run_id="r").run(app)

@@ -8,7 +8,7 @@ from typing import Any
 
 from anyio.lowlevel import checkpoint
 
-from effectflow import Checkpoints, Effect, MapReduce, effect, pure
+from effectflow import Checkpoints, Effect, MapReduce, effect, fail, pure
 from effectflow.checkpoint import CheckpointStore
 
 
@@ -89,6 +89,33 @@ def spelling(
         "fan_in": 3,
     }
     return kind("spelling", **(given | options))
+
+
+@dataclass
+class Source:
+    """Items that a test changes, of a job whose reduction may be told to fail."""
+
+    items: list[int]
+    is_broken: bool = False
+
+    def job(self, **options: Any) -> MapReduce[App, Any, Any, Any]:
+        """Return a job over the items that reduces them in one group."""
+        given: dict[str, Any] = {"items": self.read, "max_parallel": 1, "fan_in": 32}
+        return spelling(**(given | options))
+
+    def read(self, _: object) -> list[int]:
+        return list(self.items)
+
+    def reduce(self, words: list[str]) -> Effect[App, str, str]:
+        return fail("no") if self.is_broken else pure(" ".join(words))
+
+    async def stopped_at(self, store: CheckpointStore, item: int, **options: Any) -> App:
+        """Run the job until it fails at an item, and return its app, in which it does not fail."""
+        app = app_around(store)
+        app.world.break_items(item)
+        await self.job(**options).start(None, run_id="r").run(app)
+        app.world.repair()
+        return app
 
 
 def spelled(count: int, *, without: tuple[int, ...] = ()) -> str:
