@@ -372,9 +372,9 @@ class DurableFlow:
     def finalization(self, name: str) -> Finalization | None:
         return DurableFinalization(self, self.next_path(name))
 
-    def body_of(self, path: str) -> DurableFlow:
+    def body_of(self, path: str, *, is_ordered: bool = False) -> DurableFlow:
         """Return the flow of the body of a step."""
-        return DurableFlow(self.run, path, self, is_recording=False, is_ordered=False)
+        return DurableFlow(self.run, path, self, is_recording=False, is_ordered=is_ordered)
 
     def come_to_finalizer(self, path: str) -> None:
         """Skip a recorded finalizer and the recorded operations before it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
@@ -163,6 +164,8 @@ class Run:
             outcome = self._replayed(definition, path, recorded, scope)
             if outcome is not _PENDING:
                 return outcome
+            if scope.limit < math.inf and not definition.at_most_once:
+                await self._complete_finalizers_within(flow, step, path, recorded, env, scope)
         await flow.check(scope, path)
         if recorded is not None:
             self._check_known(definition, path, recorded)
@@ -191,6 +194,27 @@ class Run:
         if recorded.error.is_defect:
             raise error
         return Failure(error)
+
+    async def _complete_finalizers_within(
+        self,
+        flow: DurableFlow,
+        step: Step,
+        path: str,
+        recorded: RecordedStep,
+        env: Any,
+        scope: Scope,
+    ) -> None:
+        """Replay the body of a step that a decision cancelled, if its finalizers have begun steps."""
+        if not any(place.startswith(f"{path}/") for place in self.recording.source_ends):
+            return
+        current = CurrentStep(self.run_id, path, recorded.attempts, step.make_info)
+        body = flow.body_of(path, is_ordered=True)
+        inside = scope.inside_step(body, current)
+        token = running_step.set(current)
+        try:
+            await body.run_branch(inside, partial(interpret, step.source, env, inside))
+        finally:
+            running_step.reset(token)
 
     def park(self, flow: DurableFlow, parked: Parked) -> None:
         """Note that a flow of a plan has ended."""

@@ -86,7 +86,9 @@ def _write_function(
             scope[f"default_{name}"] = one.default
             # The `!=` of a dataclass is slow.
             differs = "is not" if one.default is None else "!="
-            optional += f"    if value.{name} {differs} default_{name}: tree[{name!r}] = {written}\n"
+            optional += (
+                f"    if value.{name} {differs} default_{name}: tree[{name!r}] = {written}\n"
+            )
     source = "def write(value):\n    tree = {" + ", ".join(required) + "}\n"
     exec(source + optional + "    return tree\n", scope)
     return scope["write"]

@@ -240,11 +240,7 @@ async def test_a_run_stopped_at_any_moment_uses_nothing_that_was_released(
 async def test_a_crash_at_any_append_changes_nothing_of_the_end(
     name: str,
     made_of: Callable[[AnyEffect], Workflow[Any, Any, str, Any]],
-    request: pytest.FixtureRequest,
 ) -> None:
-    if name == "deep within":
-        reason = "a resume releases nothing that a step inside an interrupted step had acquired"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     made = made_of(CANCELLING[name](held_by_steps))
     assert await crash_everywhere(made, "a", lambda store: App(Checkpoints(store)))
 
