@@ -20,25 +20,6 @@ from effectflow.effects.errors import Parked
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.scope import Scope
 
-__all__ = [
-    "ask",
-    "asks",
-    "attempt",
-    "die",
-    "fail",
-    "from_async",
-    "from_blocking",
-    "from_fn",
-    "from_result",
-    "never",
-    "now",
-    "pure",
-    "random",
-    "sleep",
-    "suspend",
-    "uuid",
-]
-
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")

@@ -21,23 +21,6 @@ if TYPE_CHECKING:
     # Importing it takes twelve milliseconds, which a program on trio does not need to spend.
     import asyncio
 
-__all__ = [
-    "CallSoon",
-    "Waiter",
-    "call_soon_from_threads",
-    "cancel_natively",
-    "has_been_cancelled_natively",
-    "in_context",
-    "is_cancellation",
-    "mark_as_cancelled",
-    "new_waiter",
-    "run_to_the_end",
-    "running_backend",
-    "shielded",
-    "spawn_background",
-    "stray_cancellation",
-]
-
 A = TypeVar("A")
 
 

@@ -22,11 +22,17 @@ import anyio
 from returns.result import Failure, Success
 
 from effectflow.effects.errors import (
+    Defect,
     EffectError,
+    Exit,
+    Interruption,
     LeftToResume,
     NotAcquired,
     Parked,
     TracedError,
+    add_note,
+    forget_notes,
+    show_trail,
 )
 from effectflow.effects.event_loop import (
     is_cancellation,
@@ -34,7 +40,6 @@ from effectflow.effects.event_loop import (
     shielded,
     stray_cancellation,
 )
-from effectflow.effects.exit import Defect, Exit, Interruption
 from effectflow.effects.nodes import (
     AndThen,
     AnyEffect,
@@ -63,11 +68,8 @@ from effectflow.effects.nodes import (
     TapErr,
     Traced,
 )
-from effectflow.effects.notes import add_note, forget_notes, show_trail
 from effectflow.effects.scope import Acquisition, Finalization, Scope
 from effectflow.effects.signatures import declares
-
-__all__ = ["interpret"]
 
 logger = logging.getLogger(__name__)
 

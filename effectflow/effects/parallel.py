@@ -12,8 +12,6 @@ from effectflow.effects.paths import escaped
 from effectflow.effects.scope import Scope
 from effectflow.effects.traversal import Source, Traversal, check_limit
 
-__all__ = ["nothing_fails", "par", "par_all", "par_traverse", "par_try_all", "traverse"]
-
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")

@@ -7,13 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from effectflow.effects import nodes
-from effectflow.effects.children import Children
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import EmptyRace, Halt
-from effectflow.effects.operators import Operator
+from effectflow.effects.operators import Children, Operator
 from effectflow.effects.scope import Scope
-
-__all__ = ["first_success", "race"]
 
 logger = logging.getLogger(__name__)
 

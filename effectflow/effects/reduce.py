@@ -16,8 +16,6 @@ from effectflow.effects.parallel import nothing_fails
 from effectflow.effects.scope import Scope
 from effectflow.effects.traversal import Source, Traversal, check_limit
 
-__all__ = ["FAN_IN", "check_fan_in", "par_reduce", "reduction_of"]
-
 Env = TypeVar("Env")
 E = TypeVar("E")
 E2 = TypeVar("E2")

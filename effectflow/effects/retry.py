@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     # Imported when a delay is drawn, as many programs never retry.
     from random import Random
 
-__all__ = ["FailedAttempt", "RetryPolicy", "check_bounded", "retry"]
-
 E = TypeVar("E")
 
 _LONGEST = 365 * 24 * 3600.0

@@ -18,25 +18,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from effectflow.effects.clock import Clock, SystemClock
-from effectflow.effects.observer import EffectObserver
+from effectflow.effects.errors import Exit
 
 if TYPE_CHECKING:
     from effectflow.effects.nodes import Step
     from effectflow.effects.operators import Operator
-
-__all__ = [
-    "PLAIN",
-    "PLAIN_BRANCHES",
-    "Acquisition",
-    "Branches",
-    "Decision",
-    "Finalization",
-    "Flow",
-    "Scope",
-    "Sink",
-    "root_scope",
-    "running_step",
-]
 
 A = TypeVar("A")
 
@@ -48,6 +34,22 @@ running_step: ContextVar[object | None] = ContextVar("running_step", default=Non
 
 Sink: TypeAlias = Callable[[object], Awaitable[None]]
 """Takes emitted events, one at a time. The emitter waits for it."""
+
+
+class EffectObserver(Protocol):
+    """Receives the beginning and end of named effects and steps: `effect.run(env, observer=...)`.
+
+    Both methods are called in the task that runs the effect, with its context variables. They must be
+    fast and must not raise.
+    """
+
+    def began(self, name: str) -> None:
+        """Receive the beginning of an effect with this name."""
+        ...
+
+    def ended(self, name: str, ended: Exit[Any, Any]) -> None:
+        """Receive the end of the effect with this name that began last in this task."""
+        ...
 
 
 class Decision(Protocol):

@@ -9,8 +9,6 @@ from typing import Any, Union, get_args, get_origin
 
 from effectflow.effects.effect import Effect
 
-__all__ = ["declares", "effect_types", "remember_body"]
-
 _bodies: dict[CodeType, Callable[..., Any]] = {}
 _declared: dict[CodeType, tuple[type[Exception], ...]] = {}
 

@@ -21,15 +21,12 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from effectflow.effects import nodes
-from effectflow.effects.children import Children
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import in_context, shielded
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.operators import Operator
+from effectflow.effects.operators import Children, Operator
 from effectflow.effects.scope import PLAIN, Scope
-
-__all__ = ["Source", "Traversal", "check_limit"]
 
 _ITEMS_IN_A_TURN = 256
 

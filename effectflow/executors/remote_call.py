@@ -17,9 +17,9 @@ from typing import Any, cast
 import anyio
 
 from effectflow.effects import Effect, ExecutorError
+from effectflow.effects.errors import add_note
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
-from effectflow.effects.notes import add_note
 from effectflow.effects.scope import PLAIN, Scope, root_scope, running_step
 from effectflow.executors.pickling import dumps, loads
 

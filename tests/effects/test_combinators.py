@@ -32,8 +32,7 @@ from effectflow import (
     traverse,
 )
 from effectflow.checkpoint import CheckpointError, RunBusy
-from effectflow.effects import Exit, TracedError
-from effectflow.effects.observer import EffectObserver
+from effectflow.effects import EffectObserver, Exit, TracedError
 from tests.effects.reference import kind_of
 
 pytestmark = pytest.mark.anyio
