@@ -304,17 +304,16 @@ _DEPTH = 6
 _WIDTH = 60
 _ITEMS = 3
 
-_NAMES: Mapping[type[AnyEffect], str] = {
-    FromFn: "from_fn",
-    FromAsync: "from_async",
-    AndThen: "and_then",
-    OrElse: "or_else",
-    TapErr: "tap_err",
-    Rescue: "or_else",
-    Map: "map",
-    MapErr: "map_err",
-    Reify: "result",
-    OnExit: "on_exit",
+_NAMES = {
+    "FromFn": "from_fn",
+    "FromAsync": "from_async",
+    "AndThen": "and_then",
+    "OrElse": "or_else",
+    "TapErr": "tap_err",
+    "Rescue": "or_else",
+    "MapErr": "map_err",
+    "Reify": "result",
+    "OnExit": "on_exit",
 }
 
 
@@ -322,10 +321,11 @@ def describe(effect: Any, depth: int = _DEPTH) -> str:
     """Return an effect on one line, close to how it was written, down to a bounded depth."""
     if depth <= 0:
         return "..."
-    kind: type[AnyEffect] = type(effect)
+    kind: str = type(effect).__name__
+    name = _NAMES.get(kind, kind.lower())
     match effect:
-        case Perform(shown=(name, *arguments)) | Suspend(shown=(name, *arguments)):
-            return _call(name, arguments, depth)
+        case Perform(shown=(called, *parts)) | Suspend(shown=(called, *parts)):
+            name = called
         case Step():
             return f"step({effect.definition.name!r})"
         case FromGenerator():
@@ -343,7 +343,7 @@ def describe(effect: Any, depth: int = _DEPTH) -> str:
         case _:
             known = ("source", "f", "value", "error", "exception", "message")
             parts = [getattr(effect, part) for part in known if hasattr(effect, part)]
-    return _call(_NAMES.get(kind, kind.__name__.lower()), parts, depth)
+    return _call(name, parts, depth)
 
 
 def describe_call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
