@@ -18,7 +18,7 @@ from effectflow.effects.errors import (
     TracedError,
     show_trail,
 )
-from effectflow.effects.scope import EffectObserver, root_scope
+from effectflow.effects.scope import EffectObserver, Scope
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -72,7 +72,7 @@ class Effect(Generic[Env, E, A]):
         Raises defects unchanged. If the task is cancelled, all finalizers run, shielded, and the
         cancellation continues.
         """
-        scope = root_scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
+        scope = Scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
         outcome = await interpret(self, env, scope)
         if outcome.__class__ is nodes.Failed:
             return Failure(cast(E2, show_trail(outcome.error, outcome.trail)))
@@ -90,7 +90,7 @@ class Effect(Generic[Env, E, A]):
 
         Raises the error of a failure, or an `EffectError` around it if it is not an exception.
         """
-        scope = root_scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
+        scope = Scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
         outcome = await interpret(self, env, scope)
         if outcome.__class__ is not nodes.Failed:
             return outcome
