@@ -204,6 +204,14 @@ def show_trail(error: Any, trail: tuple[str, ...]) -> Any:
     return error
 
 
+def log_hidden(hidden: BaseException, message: str, *arguments: object) -> None:
+    """Log an exception that another end of an effect hides."""
+    # Imported late, because few programs need it, and it takes four milliseconds.
+    import logging
+
+    logging.getLogger(__name__).error(message, *arguments, exc_info=hidden)
+
+
 @contextmanager
 def needs(extra: str) -> Generator[None]:
     """Raise an error that names the extra to install if its package is missing."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import EmptyRace, Halt
+from effectflow.effects.errors import EmptyRace, Halt, log_hidden
 from effectflow.effects.operators import Children, Operator
 from effectflow.effects.scope import Scope
-
-logger = logging.getLogger(__name__)
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -130,7 +127,7 @@ class _Race:
             outcome = await self.operator.run_branch(self.runners[position], self.env, scope)
         except (Exception, Halt) as defect:
             if self.winner is not None:
-                logger.exception("a loser failed after its race was decided")
+                log_hidden(defect, "a loser failed after its race was decided")
             self._decide(position, failed=True)
             self.children.defects.append(defect)
             return
