@@ -8,7 +8,6 @@ from typing import Any, Never, TypeVar, overload
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.operators import Operator
-from effectflow.effects.paths import escaped
 from effectflow.effects.scope import Scope
 from effectflow.effects.traversal import Source, Traversal, check_limit
 
@@ -109,7 +108,7 @@ def par(*effects: Effect[Any, Any, Any]) -> Effect[Any, Any, Any]:
         >>> par(pure(1), pure("a")).run_sync(None)
         <Success: (1, 'a')>
     """
-    return _until_failure("par", effects, nodes.itself, None, None, gather=tuple)
+    return _parallel("par", effects, nodes.itself, gather=tuple)
 
 
 def par_try_all(
@@ -121,7 +120,7 @@ def par_try_all(
 
     The first failure cancels the others. See `par_traverse`, of which the effects are the items.
     """
-    return _until_failure("par_try_all", effects, nodes.itself, None, limit)
+    return _parallel("par_try_all", effects, nodes.itself, limit=limit)
 
 
 def par_all(
@@ -143,28 +142,7 @@ def par_all(
         >>> par_all([pure(1), fail("a"), fail("b")]).run_sync(None)
         <Failure: ['a', 'b']>
     """
-    check_limit(limit)
-    source = Source("par_all", effects)
-
-    async def perform(env: Any, scope: Scope) -> Any:
-        operator = Operator.begin(scope, "par_all")
-        traversal = Traversal(
-            "one par_all",
-            operator,
-            source.items(),
-            nodes.itself,
-            env,
-            scope,
-            stop_early=False,
-            decided=_failed_in(operator),
-        )
-        await _run(traversal, limit)
-        if operator.decision is not None:
-            raise RuntimeError(nothing_fails("par_all", operator.decision.value))
-        failures = traversal.failures_in_order()
-        return nodes.joined(failures) if failures else traversal.values_in_order()
-
-    return nodes.Perform(perform, ("par_all", effects))
+    return _parallel("par_all", effects, nodes.itself, limit=limit, stop_early=False)
 
 
 def par_traverse(
@@ -193,7 +171,7 @@ def par_traverse(
         >>> par_traverse([1, 2, 3], lambda n: pure(n * n), limit=2).run_sync(None)
         <Success: [1, 4, 9]>
     """
-    return _until_failure("par_traverse", items, f, key, limit)
+    return _parallel("par_traverse", items, f, key=key, limit=limit)
 
 
 def traverse(items: Iterable[A], f: Callable[[A], Effect[Env, E, B]]) -> Effect[Env, E, list[B]]:
@@ -212,12 +190,14 @@ def traverse(items: Iterable[A], f: Callable[[A], Effect[Env, E, B]]) -> Effect[
     return nodes.FromGenerator(traverse, (items, f))
 
 
-def _until_failure(
+def _parallel(
     name: str,
     items: Iterable[Any] | AsyncIterable[Any],
     f: Callable[[Any], Effect[Any, Any, Any]],
-    key: Callable[[Any], object] | None,
-    limit: int | None,
+    *,
+    key: Callable[[Any], object] | None = None,
+    limit: int | None = None,
+    stop_early: bool = True,
     gather: Callable[[list[Any]], Any] = list,
 ) -> Effect[Any, Any, Any]:
     check_limit(limit)
@@ -226,46 +206,23 @@ def _until_failure(
     async def perform(env: Any, scope: Scope) -> Any:
         operator = Operator.begin(scope, name)
         traversal = Traversal(
-            f"one {name}",
-            operator,
-            source.items(),
-            f,
-            env,
-            scope,
-            key=key,
-            decided=_failed_in(operator),
-            decision_of=lambda _, key: _recorded(key),
+            f"one {name}", operator, source.items(), f, env, key=key, stop_early=stop_early
         )
-        await _run(traversal, limit)
-        if traversal.first_failure is not None:
+        try:
+            await traversal.run(limit)
+            if not operator.is_decided:
+                operator.branches.check_complete()
+        finally:
+            operator.end()
+        if stop_early and traversal.first_failure is not None:
             return traversal.first_failure
         if operator.decision is not None:
             raise RuntimeError(nothing_fails(name, operator.decision.value))
+        if traversal.failures:
+            return nodes.joined(traversal.failures_in_order())
         return gather(traversal.values_in_order())
 
     return nodes.Perform(perform, (name, items) if f is nodes.itself else (name, items, f))
-
-
-def _failed_in(operator: Operator) -> Callable[[int, int | str], bool] | None:
-    """Return a predicate for the branch that failed in an earlier life, or None."""
-    decision = operator.decision
-    return None if decision is None else lambda _, key: _recorded(key) == decision.value
-
-
-def _recorded(key: object) -> object:
-    """Return the key of a branch as decisions record it."""
-    return escaped(key) if isinstance(key, str) else key
-
-
-async def _run(traversal: Traversal, limit: int | None) -> None:
-    """Run a traversal. It must not complete while a recorded item is missing."""
-    operator = traversal.operator
-    try:
-        await traversal.run(limit)
-        if not operator.is_decided:
-            operator.branches.check_complete()
-    finally:
-        operator.end()
 
 
 def nothing_fails(operator: str, branch: str | int | range) -> str:

@@ -134,20 +134,8 @@ class _Reduction:
         decision = operator.decision
         self.decided = None if decision is None else range(*decision.value)
         self.mapping = Traversal(
-            owner,
-            operator,
-            items,
-            f,
-            env,
-            scope,
-            key=key,
-            decided=None if decision is None else self._is_decided,
-            take=self._take,
-            decision_of=lambda positions, _: [positions.start, positions.stop],
+            owner, operator, items, f, env, key=key, take=self._take, records_positions=True
         )
-
-    def _is_decided(self, position: int, _key: int | str) -> bool:
-        return self.decided is not None and position in self.decided
 
     async def map(self, limit: int) -> nodes.Failed | None:
         """Run every item, and combine each complete group. Return the first failure."""
@@ -191,14 +179,13 @@ class _Reduction:
         if group.round > 1 and len(group.values) == 1:
             return group.values[0]
         key = f"{group.round}.{group.number}"
-        scope = self.groups.branch(key) if self.decided is None else self._deciding_group(key)
+        scope = self.groups.branch(key)
+        if self.decided is not None:
+            # This group led to the recorded decision, which does not cancel it.
+            scope = scope.copy()
+            scope.operators = self.mapping.operator.outer.operators
         work = self.groups.run_branch(self.reduce(group.values), self.env, scope)
         return await in_context(copy_context(), work)
-
-    def _deciding_group(self, key: str) -> Scope:
-        scope = self.groups.deciding_branch(key).copy()
-        scope.operators = self.mapping.operator.outer.operators
-        return scope
 
 
 @dataclass(frozen=True, slots=True)

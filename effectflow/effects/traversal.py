@@ -14,7 +14,6 @@ from collections.abc import (
     Sized,
 )
 from contextvars import copy_context
-from functools import partial
 from typing import Any
 
 import anyio
@@ -26,7 +25,8 @@ from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import in_context, shielded
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.operators import Children, Operator
-from effectflow.effects.scope import PLAIN, Scope
+from effectflow.effects.paths import escaped
+from effectflow.effects.scope import PLAIN
 
 _ITEMS_IN_A_TURN = 256
 
@@ -68,11 +68,9 @@ class Traversal:
         f: creates the effect of one item.
         key: names an item's branch in a durable run; its position if None.
         stop_early: whether the first failure cancels the others. A defect always does.
-        decided: in a run that has handled a failure of this operator, whether a branch led to it: those
-            are run again; the others complete their finalizers. None otherwise.
         take: receives the position and value of each item. Values are kept if None.
-        decision_of: creates the recorded value of a failure from the positions and the key that led to
-            it.
+        records_positions: whether a decision has the first and the next position of the items that led
+            to it, instead of the key of one item.
     """
 
     def __init__(
@@ -82,25 +80,21 @@ class Traversal:
         items: Iterable[Any] | AsyncIterable[Any],
         f: Callable[[Any], Effect[Any, Any, Any]],
         env: Any,
-        scope: Scope,
         *,
         key: Callable[[Any], object] | None = None,
         stop_early: bool = True,
-        decided: Callable[[int, int | str], bool] | None = None,
         take: Callable[[int, Any], Awaitable[object]] | None = None,
-        decision_of: Callable[[range, object], object] = lambda _positions, key: key,
+        records_positions: bool = False,
     ) -> None:
         self.owner = owner
         self.operator = operator
         self.items = items
         self.f = f
         self.env = env
-        self.scope = operator.inside
         self.key = key
         self.stop_early = stop_early
-        self.decided = decided
         self.take = take
-        self.decision_of = decision_of
+        self.records_positions = records_positions
         self.keys: set[str] = set()
         self.values: dict[int, Any] = {}
         self.failures: list[tuple[range, nodes.Failed]] = []
@@ -110,31 +104,25 @@ class Traversal:
 
     async def run(self, limit: int | None) -> None:
         """Run it to its end. Raise the first defect, with the others as notes."""
-        # A generator cleans up now, even if it was not read to its end.
-        if isinstance(self.items, AsyncIterable):
-            items = aiter(self.items)
-            try:
-                await self._run(partial(self._start_async, items, limit))
-            finally:
-                if isinstance(items, AsyncGenerator):
-                    await shielded(items.aclose())
-        else:
-            iterator = iter(self.items)
-            try:
-                await self._run(partial(self._start_sync, iterator, limit))
-            finally:
-                if isinstance(iterator, Generator):
-                    iterator.close()
-
-    async def _run(self, start: Callable[[], Awaitable[None]]) -> None:
-        async with self.children:
-            try:
-                await start()
-            except Exception as defect:
-                self._stop_for_items(defect)
-        if self.children.defects or not (self.failures and self.stop_early):
-            await self.children.raise_bad_end()
-        self.children.raise_shielded_end()
+        is_async = isinstance(self.items, AsyncIterable)
+        items: Any = (
+            aiter(self.items) if isinstance(self.items, AsyncIterable) else iter(self.items)
+        )
+        try:
+            async with self.children:
+                try:
+                    await (self._start_async if is_async else self._start)(items, limit)
+                except Exception as defect:
+                    self._stop_for_items(defect)
+            if self.children.defects or not (self.failures and self.stop_early):
+                await self.children.raise_bad_end()
+            self.children.raise_shielded_end()
+        finally:
+            # A generator cleans up now, even if it was not read to its end.
+            if isinstance(items, AsyncGenerator):
+                await shielded(items.aclose())
+            elif isinstance(items, Generator):
+                items.close()
 
     def values_in_order(self) -> list[Any]:
         return [self.values[position] for position in range(len(self.values))]
@@ -153,7 +141,7 @@ class Traversal:
         if self.stop_early:
             self._stop(positions, key)
 
-    async def _start_sync(self, items: Iterator[Any], limit: int | None) -> None:
+    async def _start(self, items: Iterator[Any], limit: int | None) -> None:
         if isinstance(self.items, Sized):
             count = len(self.items)
         elif limit is None:
@@ -176,44 +164,40 @@ class Traversal:
             self.children.start(self._work_through_async, items, turn)
 
     async def _work_through(self, numbered: Iterator[tuple[int, Any]]) -> None:
-        # The code of `_run_child` is inlined here: the calls would double the cost of an item.
-        f, env, scope, values, take = self.f, self.env, self.scope, self.values, self.take
+        f, env, scope, values, take = self.f, self.env, self.operator.inside, self.values, self.take
         is_plain = scope.flow is PLAIN and self.key is None
         child: Any
         outcome: Any
-        item: Any = None
-        position = self.read
-        try:
-            while not (self.is_over and is_plain):
+        while not (self.is_over and is_plain):
+            try:
+                position, item = next(numbered)
+            except StopIteration:
+                return
+            except Exception as defect:
+                self._stop_for_items(defect)
+                return
+            self.read = position + 1
+            if is_plain:
+                # Like `_run_child`, whose calls would double the cost of an item.
                 try:
-                    position, item = next(numbered)
-                except StopIteration:
-                    return
-                except Exception as defect:
-                    self._stop_for_items(defect)
-                    return
-                self.read = position + 1
-                if not is_plain:
-                    if self._comes_too_late(position, item):
-                        continue
-                    outcome = await self._placed_child(position, item)
-                else:
                     child = f(item)
                     if child.__class__ is nodes.Pure:
                         outcome = child.value
                     else:
                         outcome = await in_context(copy_context(), interpret(child, env, scope))
-                if outcome.__class__ is nodes.Failed:
-                    self._fail_at(position, item, outcome)
-                elif take is None:
-                    values[position] = outcome
-                else:
-                    await take(position, outcome)
-                if position % _ITEMS_IN_A_TURN == 0:
-                    # Children that never wait must not block other tasks.
-                    await checkpoint()
-        except (Exception, Halt) as raised:
-            self._stop_for(raised, position, item)
+                    if outcome.__class__ is nodes.Failed:
+                        self.fail(range(position, position + 1), outcome, position)
+                    elif take is None:
+                        values[position] = outcome
+                    else:
+                        await take(position, outcome)
+                except (Exception, Halt) as raised:
+                    self._stop_for(raised, position, item)
+            else:
+                await self._run_child(position, item)
+            if position % _ITEMS_IN_A_TURN == 0:
+                # Children that never wait must not block other tasks.
+                await checkpoint()
 
     async def _work_through_async(self, items: AsyncIterator[Any], turn: anyio.Lock) -> None:
         while not self.is_over:
@@ -230,12 +214,14 @@ class Traversal:
             await self._run_child(position, item)
 
     async def _run_child(self, position: int, item: Any) -> None:
-        if self._comes_too_late(position, item):
-            return
         try:
-            outcome = await self._placed_child(position, item)
+            key = self._key_of(position, item)
+            # A child that the operator's decision precedes may still have something to finalize.
+            if self.is_over and not self.operator.branches.has_records(key):
+                return
+            outcome = await self._outcome(position, item, key)
             if outcome.__class__ is nodes.Failed:
-                self._fail_at(position, item, outcome)
+                self.fail(range(position, position + 1), outcome, key)
             elif self.take is None:
                 self.values[position] = outcome
             else:
@@ -243,28 +229,28 @@ class Traversal:
         except (Exception, Halt) as raised:
             self._stop_for(raised, position, item)
 
-    def _comes_too_late(self, position: int, item: Any) -> bool:
-        """Return whether the operator decided before this child began, and it has nothing to finalize."""
-        if not self.is_over:
-            return False
-        key = position if self.key is None else str(self.key(item))
-        return not self.operator.branches.has_records(key)
-
-    async def _placed_child(self, position: int, item: Any) -> Any:
+    async def _outcome(self, position: int, item: Any, key: int | str) -> Any:
         """Return the outcome of a child with its own path in a durable run."""
-        key = self._key_of(position, item)
         operator, is_keyed = self.operator, self.key is not None
-        if self.decided is None:
+        if isinstance(key, str):
+            if key in self.keys:
+                raise ValueError(
+                    f"two items of {self.owner} have the key {key!r}, so their steps cannot be "
+                    "distinguished: pass a key= function that returns another key for each item"
+                )
+            self.keys.add(key)
+        decision = operator.decision
+        if decision is None:
             scope = operator.branch(key, item, is_keyed=is_keyed)
-        elif self.decided(position, key):
+        elif (
+            position in range(*decision.value)
+            if self.records_positions
+            else _recorded(key) == decision.value
+        ):
             scope = operator.deciding_branch(key, item, is_keyed=is_keyed)
         else:
-            decision = operator.decision
-            if (
-                decision is not None
-                and not decision.has_ended
-                and operator.branches.has_records(key)
-            ):
+            # The earlier life cancelled it.
+            if not decision.has_ended and operator.branches.has_records(key):
                 scope = operator.branch(key, item, is_keyed=is_keyed)
                 await operator.run_cancelled(self.f(item), self.env, scope)
             return None
@@ -272,25 +258,12 @@ class Traversal:
         return await in_context(copy_context(), work)
 
     def _key_of(self, position: int, item: Any) -> int | str:
-        if self.key is None:
-            return position
-        key = str(self.key(item))
-        if key in self.keys:
-            raise ValueError(
-                f"two items of {self.owner} have the key {key!r}, so their steps cannot be "
-                "distinguished: pass a key= function that returns another key for each item"
-            )
-        self.keys.add(key)
-        return key
-
-    def _fail_at(self, position: int, item: Any, failed: nodes.Failed) -> None:
-        key = position if self.key is None else str(self.key(item))
-        self.fail(range(position, position + 1), failed, key)
+        return position if self.key is None else str(self.key(item))
 
     def _stop_for(self, raised: BaseException, position: int, item: Any) -> None:
         self.children.defects.append(raised)
         try:
-            key = position if self.key is None else str(self.key(item))
+            key = self._key_of(position, item)
         except Exception:
             # It is what has raised.
             key = None
@@ -303,5 +276,11 @@ class Traversal:
 
     def _stop(self, positions: range, key: object) -> None:
         self.is_over = True
-        self.operator.decide(self.decision_of(positions, key), failed=True)
+        span = [positions.start, positions.stop]
+        self.operator.decide(span if self.records_positions else _recorded(key), failed=True)
         self.children.cancel()
+
+
+def _recorded(key: object) -> object:
+    """Return the key of a branch as decisions record it."""
+    return escaped(key) if isinstance(key, str) else key
