@@ -99,7 +99,9 @@ async def run_to_the_end(
     try:
         task = asyncio.get_running_loop().create_task(work)
     except RuntimeError:
-        return await _shielded_by_scope(work), None
+        with anyio.CancelScope(shield=True):
+            return await work, None
+        raise AssertionError("a scope that is not cancelled continues") from None
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
         while not task.done():
@@ -115,12 +117,6 @@ async def run_to_the_end(
             cancelled.add_note(f"and meanwhile failed: {error!r}")
             raise cancelled
     return task.result(), cancelled
-
-
-async def _shielded_by_scope(work: Coroutine[Any, Any, A]) -> A:
-    with anyio.CancelScope(shield=True):
-        return await work
-    raise AssertionError("a scope that is not cancelled continues")
 
 
 def is_cancellation(raised: BaseException) -> bool:

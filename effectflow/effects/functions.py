@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
-from typing import Any, Concatenate, Generic, Never, ParamSpec, TypeAlias, TypeVar, overload
+from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from effectflow.effects import nodes
 from effectflow.effects.constructors import attempt
@@ -20,7 +20,7 @@ from effectflow.effects.signatures import remember_body
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
-X = TypeVar("X", bound=Exception)
+X = TypeVar("X", bound=Exception, covariant=True)
 X1 = TypeVar("X1", bound=Exception)
 X2 = TypeVar("X2", bound=Exception)
 X3 = TypeVar("X3", bound=Exception)
@@ -46,11 +46,8 @@ class Call:
         return describe_call(self.function, self.args, self.kwargs)
 
 
-class EffectDecorator(Generic[X]):
+class EffectDecorator(Protocol[X]):
     """The result of `@effect(errors=...)`, before it receives the function."""
-
-    def __init__(self, errors: tuple[type[Exception], ...]) -> None:
-        self._errors = errors
 
     @overload
     def __call__(
@@ -60,12 +57,6 @@ class EffectDecorator(Generic[X]):
     def __call__(
         self, function: Callable[Concatenate[Env, P], A], /
     ) -> Callable[P, Effect[Env, X, A]]: ...
-    def __call__(self, function: Callable[..., Any], /) -> Callable[..., Effect[Any, Any, Any]]:
-        @wraps(function)
-        def make(*args: Any, **kwargs: Any) -> Effect[Any, Any, Any]:
-            return attempt(Call(function, args, kwargs), *self._errors)
-
-        return _described(make, self._errors)
 
 
 @overload
@@ -101,28 +92,25 @@ def effect(
         >>> price("tea").run_sync({"tea": 3})
         <Success: 3>
     """
-    if function is None:
-        return EffectDecorator[Any](errors if isinstance(errors, tuple) else (errors,))
+    declared = errors if isinstance(errors, tuple) else (errors,)
 
-    is_async = inspect.iscoroutinefunction(function)
-    node = nodes.FromAsync if is_async else nodes.FromFn
+    def decorate(function: Callable[..., Any]) -> Callable[..., Effect[Any, Any, Any]]:
+        is_async = inspect.iscoroutinefunction(function)
+        node = nodes.FromAsync if is_async else nodes.FromFn
 
-    @wraps(function)
-    def make(*args: Any, **kwargs: Any) -> Effect[Any, Never, Any]:
-        return node(Call(function, args, kwargs))
+        @wraps(function)
+        def make(*args: Any, **kwargs: Any) -> Effect[Any, Any, Any]:
+            call = Call(function, args, kwargs)
+            return attempt(call, *declared) if declared else node(call)
 
-    return _described(make, ())
+        # Inspection shows the parameters without the environment, and the errors.
+        described: Any = make
+        signature = inspect.signature(function)
+        described.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])
+        described.declared_errors = declared
+        return make
 
-
-def _described(
-    make: Callable[..., Effect[Any, Any, Any]], errors: tuple[type[Exception], ...]
-) -> Callable[..., Effect[Any, Any, Any]]:
-    """Make the parameters without the environment, and the errors, visible to inspection."""
-    described: Any = make
-    signature = inspect.signature(make)
-    described.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])
-    described.declared_errors = errors
-    return make
+    return decorate if function is None else decorate(function)
 
 
 Do: TypeAlias = Generator[Effect[Env, E, Any], Any, A]

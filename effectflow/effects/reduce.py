@@ -12,9 +12,8 @@ from effectflow.effects.effect import Effect
 from effectflow.effects.event_loop import in_context
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.operators import Operator
-from effectflow.effects.parallel import nothing_fails
+from effectflow.effects.parallel import Source, Traversal, check_limit, nothing_fails
 from effectflow.effects.scope import Scope
-from effectflow.effects.traversal import Source, Traversal, check_limit
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -84,7 +83,8 @@ def reduction_of(
             groups are combined. The effect that it returns is run.
     """
     check_limit(limit)
-    check_fan_in(fan_in)
+    if fan_in < 2:
+        raise ValueError(f"fan_in must be 2 or more, not {fan_in}")
     source = Source("par_reduce", items)
 
     async def perform(env: Any, scope: Scope) -> Any:
@@ -99,12 +99,6 @@ def reduction_of(
             reduction.mapping.operator.end()
 
     return nodes.Perform(perform, ("par_reduce", items, f, reduce))
-
-
-def check_fan_in(fan_in: int) -> None:
-    """Raise ValueError for groups whose number would never decrease."""
-    if fan_in < 2:
-        raise ValueError(f"fan_in must be 2 or more, not {fan_in}")
 
 
 class _Reduction:
