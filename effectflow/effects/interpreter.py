@@ -89,15 +89,6 @@ class _Restore:
         self.scope = scope
 
 
-class _Again:
-    """Continues with a failure once the handler that observed it has ended."""
-
-    __slots__ = ("failed",)
-
-    def __init__(self, failed: Failed) -> None:
-        self.failed = failed
-
-
 class _Finalizer:
     """A finalizer, and its place in a durable flow."""
 
@@ -240,9 +231,6 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         if kind is Reify:
                             value = Success(value)
                             continue
-                        if kind is _Again:
-                            value = frame.failed
-                            continue
                         if kind is _Thrown:
                             current, value = _resume(frame, frame.body.send, value)
                             if current is _ENDED:
@@ -275,7 +263,8 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         current = handled
                         break
                     elif kind is TapErr:
-                        stack.append(_Again(value))
+                        # The failure continues once the handler has ended.
+                        stack.append(Map(frame, lambda _, failed=value: failed))
                         stack.append(_Restore(env, scope))
                         current = frame.f(value.error)
                         scope = scope.observing()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -143,14 +142,9 @@ class Children:
         await self._tasks.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
+    async def __aexit__(self, *raised_inside: Any) -> bool | None:
         try:
-            return await self._tasks.__aexit__(exc_type, exc, traceback)
+            return await self._tasks.__aexit__(*raised_inside)
         except BaseException as raised:
             if is_cancellation(raised):
                 # Nested task groups of anyio 4.16 take back a native cancellation of the host too often.
@@ -160,7 +154,7 @@ class Children:
 
     def start(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
         """Start a child. `run` handles defects itself."""
-        self._tasks.start_soon(self._watched, run, arguments)
+        self._tasks.start_soon(self._watched, run, *arguments)
 
     def cancel(self) -> None:
         """Cancel all children. A child that has not begun must check whether it still has work to do."""
@@ -184,9 +178,7 @@ class Children:
             if parked.is_shielded:
                 raise parked
 
-    async def _watched(
-        self, run: Callable[..., Awaitable[object]], arguments: tuple[Any, ...]
-    ) -> None:
+    async def _watched(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
         try:
             await run(*arguments)
         except Parked as parked:

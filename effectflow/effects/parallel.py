@@ -259,10 +259,10 @@ def nothing_fails(operator: str, branch: str | int | range) -> str:
     )
 
 
-def check_limit(limit: int | None, name: str = "limit") -> None:
+def check_limit(limit: int | None) -> None:
     """Raise ValueError for a limit with which nothing would ever run."""
     if limit is not None and limit < 1:
-        raise ValueError(f"{name} must be 1 or more, not {limit}")
+        raise ValueError(f"limit must be 1 or more, not {limit}")
 
 
 class Source:
