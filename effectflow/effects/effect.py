@@ -154,7 +154,6 @@ class Effect(Generic[Env, E, A]):
         A failure of that effect replaces the error. In a durable run, a step of that effect settles the
         failure: a resume fails with it again instead of repeating the failed step.
         """
-
         return nodes.TapErr(self, f)
 
     def zip(

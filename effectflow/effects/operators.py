@@ -63,15 +63,20 @@ class Operator:
         """The decision of an earlier life, or None."""
         return self.branches.decision
 
-    def branch(self, key: object, item: object = None, *, is_keyed: bool = True) -> Scope:
-        """Return the scope of one branch."""
-        flow = self.branches.branch(key, item, is_keyed=is_keyed)
-        return self.inside if flow is PLAIN else self.inside.in_flow(flow)
+    def branch(
+        self, key: object, item: object = None, *, is_keyed: bool = True, has_decided: bool = False
+    ) -> Scope:
+        """Return the scope of one branch.
 
-    def deciding_branch(self, key: object, item: object = None, *, is_keyed: bool = True) -> Scope:
-        """Return the scope of a branch that led to the recorded decision, which does not cancel it."""
-        scope = self.branch(key, item, is_keyed=is_keyed).copy()
-        scope.operators = self.outer.operators
+        `has_decided` tells that it led to the recorded decision, which does not cancel it.
+        """
+        flow = self.branches.branch(key, item, is_keyed=is_keyed)
+        if flow is PLAIN:
+            return self.inside
+        scope = self.inside.copy()
+        scope.flow = flow
+        if has_decided:
+            scope.operators = self.outer.operators
         return scope
 
     async def run_branch(self, effect: Effect[Any, Any, Any], env: Any, scope: Scope) -> Any:

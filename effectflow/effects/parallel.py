@@ -332,14 +332,15 @@ class Traversal:
 
     async def run(self, limit: int | None) -> None:
         """Run it to its end. Raise the first defect, with the others as notes."""
-        is_async = isinstance(self.items, AsyncIterable)
-        items: Any = (
-            aiter(self.items) if isinstance(self.items, AsyncIterable) else iter(self.items)
-        )
+        items: Any
+        if isinstance(self.items, AsyncIterable):
+            start, items = self._start_async, aiter(self.items)
+        else:
+            start, items = self._start, iter(self.items)
         try:
             async with self.children:
                 try:
-                    await (self._start_async if is_async else self._start)(items, limit)
+                    await start(items, limit)
                 except Exception as defect:
                     self._stop_for_items(defect)
             if self.children.defects or not (self.failures and self.stop_early):
@@ -475,7 +476,7 @@ class Traversal:
             if self.records_positions
             else _recorded(key) == decision.value
         ):
-            scope = operator.deciding_branch(key, item, is_keyed=is_keyed)
+            scope = operator.branch(key, item, is_keyed=is_keyed, has_decided=True)
         else:
             # The earlier life cancelled it.
             if not decision.has_ended and operator.branches.has_records(key):

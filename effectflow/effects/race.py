@@ -73,7 +73,7 @@ async def _run_again(
         for position, runner in enumerate(runners):
             if position != won and operator.branches.has_records(position):
                 await operator.run_cancelled(runner, env, operator.branch(position))
-    return await operator.run_branch(runners[won], env, operator.deciding_branch(won))
+    return await operator.run_branch(runners[won], env, operator.branch(won, has_decided=True))
 
 
 async def _run(

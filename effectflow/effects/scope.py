@@ -307,12 +307,6 @@ class Scope:
         scope.operators = (*self.operators, operator)
         return scope
 
-    def in_flow(self, flow: Flow) -> Scope:
-        """Return the same position in another flow."""
-        scope = self.copy()
-        scope.flow = flow
-        return scope
-
     def shielded(self) -> Scope:
         """Return the same position, which no outer operator can cancel."""
         scope = self.copy()
