@@ -175,6 +175,8 @@ Exit: TypeAlias = Result[A, E] | Defect | Interruption
 """How an effect ended: `Success(value)`, `Failure(error)`, `Defect` or `Interruption`."""
 
 
+# Effects that run many times may fail with the same error object. So we remember which notes (PEP 678)
+# are ours, and remove them when the error is used again.
 _OURS = "_effectflow_notes"
 
 
