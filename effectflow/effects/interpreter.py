@@ -70,7 +70,7 @@ from effectflow.effects.nodes import (
     TapErr,
     Traced,
 )
-from effectflow.effects.scope import PLAIN_BRANCHES, Acquisition, Finalization, Scope
+from effectflow.effects.scope import Acquisition, Finalization, Scope
 from effectflow.effects.signatures import declares
 
 _ENDED: Any = object()
@@ -506,9 +506,7 @@ async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
     from effectflow.effects.operators import Operator
 
     with scope.clock.move_on_after(deadline) as limit:
-        # A resume need not know this operator.
-        operator = Operator(scope, PLAIN_BRANCHES, limit=limit)
-        return await interpret(finalizer, env, operator.inside)
+        return await interpret(finalizer, env, Operator.unrecorded(scope, limit).inside)
     raise TimeoutError(f"the finalizer {finalizer!r} took more than {deadline} s and was cancelled")
 
 

@@ -24,7 +24,7 @@ from effectflow.effects.event_loop import (
     mark_as_cancelled,
 )
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.scope import PLAIN, Branches, Decision, Scope
+from effectflow.effects.scope import PLAIN, PLAIN_BRANCHES, Branches, Decision, Scope
 
 
 class Operator:
@@ -57,6 +57,11 @@ class Operator:
     def begin(outer: Scope, name: str) -> Operator:
         """Return the next operator with this name in a flow."""
         return Operator(outer, outer.flow.branches(outer, name))
+
+    @staticmethod
+    def unrecorded(outer: Scope, limit: anyio.CancelScope) -> Operator:
+        """Return an operator that cancels by a deadline, and that a resume need not know."""
+        return Operator(outer, PLAIN_BRANCHES, limit=limit)
 
     @property
     def decision(self) -> Decision | None:
