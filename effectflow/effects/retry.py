@@ -229,11 +229,11 @@ def retry(
         began = clock.monotonic()
         delays = policy.delays()
         drawn: float | None = None
+        elapsed = 0.0
         attempt = 1
 
         def decide() -> tuple[float, float | None, float]:
             # All is recorded: a resumed run has spent another time up to here, and draws other delays.
-            elapsed = clock.monotonic() - began
             delay = policy.in_time(drawn, elapsed)
             return elapsed, delay, clock.now().timestamp() + (delay or 0.0)
 
@@ -244,6 +244,7 @@ def retry(
             if when is not None and not when(outcome.error):
                 return outcome
             drawn = next(delays, None)
+            elapsed = clock.monotonic() - began
             elapsed, delay, until = await scope.flow.decide(
                 scope, "retry", decide, has_failed=lambda decision: decision[1] is None
             )
