@@ -150,7 +150,7 @@ class Flow(Protocol):
 
     def execute(self, step: Step, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
         """Execute a step, or return its recorded outcome: its value or a `Failed`."""
-        return await step.definition.execute_plainly(step, env, scope)
+        return step.definition.execute_plainly(step, env, scope)
 
     async def decide(
         self,
