@@ -49,12 +49,11 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.effects import Defect, Interruption
 from effectflow.effects.clock import Clock, SystemClock
-from effectflow.effects.errors import Halt, Parked, TimedOut
+from effectflow.effects.errors import Halt, Parked, TimedOut, add_note
 from effectflow.effects.event_loop import is_cancellation, shielded
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed as Failure
 from effectflow.effects.nodes import Step
-from effectflow.effects.notes import add_note
 from effectflow.effects.operators import Operator
 from effectflow.effects.scope import Scope, running_step
 

@@ -1,7 +1,7 @@
 """Effects as values, and the interpreter that runs them."""
 
 # First, because the class and the nodes that derive from it import each other.
-from effectflow.effects.effect import Effect  # isort: split
+from effectflow.effects.effect import Effect, Executor  # isort: split
 
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.constructors import (
@@ -22,28 +22,28 @@ from effectflow.effects.constructors import (
     suspend,
     uuid,
 )
-from effectflow.effects.do import Do, do
 from effectflow.effects.errors import (
+    Defect,
     EffectError,
     EmptyRace,
     ExecutorError,
     ExecutorLost,
+    Exit,
     Halt,
+    Interruption,
     RetryExhausted,
     TimedOut,
     TracedError,
     WorkerLost,
 )
 from effectflow.effects.events import emit
-from effectflow.effects.executor import Executor
-from effectflow.effects.exit import Defect, Exit, Interruption
-from effectflow.effects.functions import effect
-from effectflow.effects.observer import EffectObserver
+from effectflow.effects.functions import Do, do, effect
 from effectflow.effects.parallel import par, par_all, par_traverse, par_try_all, traverse
 from effectflow.effects.race import first_success, race
 from effectflow.effects.reduce import par_reduce
 from effectflow.effects.resources import Acquisition, acquiring, bracket
 from effectflow.effects.retry import FailedAttempt, RetryPolicy
+from effectflow.effects.scope import EffectObserver
 from effectflow.effects.validation import Invalid, Valid, Validation
 
 __all__ = [

@@ -9,8 +9,6 @@ from typing import Protocol, TypeAlias
 
 import anyio
 
-__all__ = ["Clock", "Duration", "SystemClock", "in_seconds"]
-
 Duration: TypeAlias = float | timedelta
 """Seconds, or a `timedelta`."""
 

@@ -20,25 +20,6 @@ from effectflow.effects.errors import Parked
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.scope import Scope
 
-__all__ = [
-    "ask",
-    "asks",
-    "attempt",
-    "die",
-    "fail",
-    "from_async",
-    "from_blocking",
-    "from_fn",
-    "from_result",
-    "never",
-    "now",
-    "pure",
-    "random",
-    "sleep",
-    "suspend",
-    "uuid",
-]
-
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
@@ -100,8 +81,6 @@ def from_result(result: Result[A, E]) -> Effect[object, E, A]:
 
 
 @overload
-def attempt(f: Callable[[Env], Awaitable[A]], x1: type[X1], /) -> Effect[Env, X1, A]: ...
-@overload
 def attempt(
     f: Callable[[Env], Awaitable[A]], x1: type[X1], x2: type[X2], /
 ) -> Effect[Env, X1 | X2, A]: ...
@@ -109,8 +88,6 @@ def attempt(
 def attempt(
     f: Callable[[Env], Awaitable[A]], x1: type[X1], x2: type[X2], x3: type[X3], /
 ) -> Effect[Env, X1 | X2 | X3, A]: ...
-@overload
-def attempt(f: Callable[[Env], A], x1: type[X1], /) -> Effect[Env, X1, A]: ...
 @overload
 def attempt(f: Callable[[Env], A], x1: type[X1], x2: type[X2], /) -> Effect[Env, X1 | X2, A]: ...
 @overload
@@ -182,7 +159,6 @@ def sleep(duration: Duration) -> Effect[object, Never, None]:
     Between the steps of a durable run, the end of the wait is recorded: a resume waits only for the
     remaining time.
     """
-
     seconds = in_seconds(duration)
 
     async def perform(_env: object, scope: Scope) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Never, TypeVar, cast, overload
+from typing import Any, ClassVar, Generic, Literal, Never, Protocol, TypeVar, cast, overload
 
 import anyio
 from returns.result import Failure, Result, Success
@@ -12,17 +12,13 @@ from effectflow.effects.clock import Clock, Duration, in_seconds
 from effectflow.effects.errors import (
     EffectError,
     ExecutorError,
+    Exit,
     RetryExhausted,
     TimedOut,
     TracedError,
+    show_trail,
 )
-from effectflow.effects.exit import Exit
-from effectflow.effects.observer import EffectObserver
-
-if TYPE_CHECKING:
-    from effectflow.effects.executor import Executor
-
-__all__ = ["Effect"]
+from effectflow.effects.scope import EffectObserver, Scope
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -76,7 +72,7 @@ class Effect(Generic[Env, E, A]):
         Raises defects unchanged. If the task is cancelled, all finalizers run, shielded, and the
         cancellation continues.
         """
-        scope = root_scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
+        scope = Scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
         outcome = await interpret(self, env, scope)
         if outcome.__class__ is nodes.Failed:
             return Failure(cast(E2, show_trail(outcome.error, outcome.trail)))
@@ -94,7 +90,7 @@ class Effect(Generic[Env, E, A]):
 
         Raises the error of a failure, or an `EffectError` around it if it is not an exception.
         """
-        scope = root_scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
+        scope = Scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
         outcome = await interpret(self, env, scope)
         if outcome.__class__ is not nodes.Failed:
             return outcome
@@ -158,7 +154,6 @@ class Effect(Generic[Env, E, A]):
         A failure of that effect replaces the error. In a durable run, a step of that effect settles the
         failure: a resume fails with it again instead of repeating the failed step.
         """
-
         return nodes.TapErr(self, f)
 
     def zip(
@@ -383,15 +378,30 @@ class Effect(Generic[Env, E, A]):
         return (yield self)
 
     def __repr__(self) -> str:
-        return describe(self)
+        return nodes.describe(self)
+
+
+class Executor(Protocol):
+    """Runs effects in this event loop, in other processes, or on a cluster.
+
+    The function and the item are sent. The effect is created and run by the worker, in the worker's
+    environment. Its value, failure or defect comes back.
+    """
+
+    def apply(
+        self, function: Callable[[B], Effect[Any, E2, A2]], item: B
+    ) -> Effect[Any, E2 | ExecutorError, A2]:
+        """Return an effect that runs `function(item)` where the executor runs work.
+
+        It ends as that effect ends. It fails with an ExecutorError if the outcome is unknown: WorkerLost
+        for this item, ExecutorLost for everything that ran there.
+        """
+        ...
 
 
 # Nodes derive from Effect, and its methods create nodes, so these imports follow the class.
 from effectflow.effects import nodes  # noqa: E402
-from effectflow.effects.describe import describe  # noqa: E402
 from effectflow.effects.events import collecting, into_sink  # noqa: E402
 from effectflow.effects.interpreter import interpret  # noqa: E402
-from effectflow.effects.notes import show_trail  # noqa: E402
+from effectflow.effects.operators import timeout  # noqa: E402
 from effectflow.effects.retry import FailedAttempt, RetryPolicy, retry  # noqa: E402
-from effectflow.effects.scope import root_scope  # noqa: E402
-from effectflow.effects.timeout import timeout  # noqa: E402

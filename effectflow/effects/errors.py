@@ -1,26 +1,19 @@
-"""The errors of effects, and the exceptions that end a run past every handler."""
+"""How effects end: their errors, the exceptions that end a run past every handler, and exits.
+
+`Success` and `Failure` are the classes of `returns`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
-__all__ = [
-    "EffectError",
-    "EmptyRace",
-    "ExecutorError",
-    "ExecutorLost",
-    "Halt",
-    "LeftToResume",
-    "NotAcquired",
-    "Parked",
-    "RetryExhausted",
-    "TimedOut",
-    "TracedError",
-    "WorkerLost",
-]
+from returns.result import Result
 
 E = TypeVar("E")
+A = TypeVar("A")
 
 
 class EffectError(Exception):
@@ -162,3 +155,72 @@ class Parked(BaseException):
     def __init__(self, reason: str | None = None) -> None:
         self.reason = reason
         super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """An undeclared exception: a bug."""
+
+    exception: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """The backend's cancellation, or another exception that ends a run from outside."""
+
+    cause: BaseException
+
+
+Exit: TypeAlias = Result[A, E] | Defect | Interruption
+"""How an effect ended: `Success(value)`, `Failure(error)`, `Defect` or `Interruption`."""
+
+
+# Effects that run many times may fail with the same error object. So we remember which notes (PEP 678)
+# are ours, and remove them when the error is used again.
+_OURS = "_effectflow_notes"
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note and remember that we added it. A frozen exception gets none."""
+    # A frozen dataclass with slots raises TypeError.
+    with suppress(AttributeError, TypeError):
+        error.add_note(note)
+        vars(error).setdefault(_OURS, []).append(note)
+
+
+def forget_notes(error: object) -> None:
+    """Remove the notes that we added when the error was used before."""
+    if isinstance(error, BaseException):
+        for note in vars(error).pop(_OURS, ()):
+            with suppress(AttributeError, ValueError):
+                error.__notes__.remove(note)
+
+
+def show_trail(error: Any, trail: tuple[str, ...]) -> Any:
+    """Return the error, with its trail as notes if it is an exception."""
+    if trail and isinstance(error, BaseException):
+        known = getattr(error, "__notes__", ())
+        for message in trail:
+            if message not in known:
+                add_note(error, message)
+    return error
+
+
+def log_hidden(hidden: BaseException, message: str, *arguments: object) -> None:
+    """Log an exception that another end of an effect hides."""
+    # Imported late, because few programs need it, and it takes four milliseconds.
+    import logging
+
+    logging.getLogger(__name__).error(message, *arguments, exc_info=hidden)
+
+
+@contextmanager
+def needs(extra: str) -> Generator[None]:
+    """Raise an error that names the extra to install if its package is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            f"this needs the package {missing.name}: pip install 'effectflow[{extra}]'",
+            name=missing.name,
+        ) from missing

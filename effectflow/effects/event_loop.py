@@ -21,23 +21,6 @@ if TYPE_CHECKING:
     # Importing it takes twelve milliseconds, which a program on trio does not need to spend.
     import asyncio
 
-__all__ = [
-    "CallSoon",
-    "Waiter",
-    "call_soon_from_threads",
-    "cancel_natively",
-    "has_been_cancelled_natively",
-    "in_context",
-    "is_cancellation",
-    "mark_as_cancelled",
-    "new_waiter",
-    "run_to_the_end",
-    "running_backend",
-    "shielded",
-    "spawn_background",
-    "stray_cancellation",
-]
-
 A = TypeVar("A")
 
 
@@ -47,29 +30,31 @@ class CallSoon(Protocol):
     def __call__(self, callback: Callable[..., object], /, *arguments: object) -> object: ...
 
 
+def _asyncio_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the running event loop of asyncio, or None on trio."""
+    import asyncio
+
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 def call_soon_from_threads() -> CallSoon:
     """Return the function with which other threads call into the running event loop.
 
     It raises RuntimeError after the loop was closed.
     """
-    import asyncio
-
-    try:
-        return asyncio.get_running_loop().call_soon_threadsafe
-    except RuntimeError:
-        token: Any = anyio.lowlevel.current_token().native_token
-        return cast(CallSoon, token.run_sync_soon)
+    loop = _asyncio_loop()
+    if loop is not None:
+        return loop.call_soon_threadsafe
+    token: Any = anyio.lowlevel.current_token().native_token
+    return cast(CallSoon, token.run_sync_soon)
 
 
 def running_backend() -> Literal["asyncio", "trio"]:
     """Return the running event loop."""
-    import asyncio
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return "trio"
-    return "asyncio"
+    return "trio" if _asyncio_loop() is None else "asyncio"
 
 
 _background: set[Any] = set()
@@ -77,13 +62,12 @@ _background: set[Any] = set()
 
 def spawn_background(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Start a task that belongs to the running event loop only, and to no task group."""
-    if running_backend() == "trio":
+    loop = _asyncio_loop()
+    if loop is None:
         # The running program has imported it already; this package does not depend on it.
         sys.modules["trio"].lowlevel.spawn_system_task(work)
         return
-    import asyncio
-
-    task = asyncio.get_running_loop().create_task(work())
+    task = loop.create_task(work())
     # The loop itself keeps only weak references.
     _background.add(task)
     task.add_done_callback(_background.discard)
@@ -111,12 +95,14 @@ async def run_to_the_end(
     asyncio itself instead of an anyio scope. `on_cancellation` is called when that happens. On trio, and
     with anyio scopes, the next wait raises a cancellation that arrived meanwhile.
     """
+    loop = _asyncio_loop()
+    if loop is None:
+        with anyio.CancelScope(shield=True):
+            return await work, None
+        raise AssertionError("a scope that is not cancelled continues")
     import asyncio
 
-    try:
-        task = asyncio.get_running_loop().create_task(work)
-    except RuntimeError:
-        return await _shielded_by_scope(work), None
+    task = loop.create_task(work)
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
         while not task.done():
@@ -132,12 +118,6 @@ async def run_to_the_end(
             cancelled.add_note(f"and meanwhile failed: {error!r}")
             raise cancelled
     return task.result(), cancelled
-
-
-async def _shielded_by_scope(work: Coroutine[Any, Any, A]) -> A:
-    with anyio.CancelScope(shield=True):
-        return await work
-    raise AssertionError("a scope that is not cancelled continues")
 
 
 def is_cancellation(raised: BaseException) -> bool:
@@ -231,12 +211,8 @@ class Waiter(Protocol):
 
 def new_waiter() -> Waiter:
     """Return a `Waiter` for the running task."""
-    import asyncio
-
-    try:
-        return _AsyncioWaiter(asyncio.get_running_loop())
-    except RuntimeError:
-        return _TrioWaiter()
+    loop = _asyncio_loop()
+    return _TrioWaiter() if loop is None else _AsyncioWaiter(loop)
 
 
 class _AsyncioWaiter:

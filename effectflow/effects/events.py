@@ -14,11 +14,9 @@ from returns.result import Success
 
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
-from effectflow.effects.exit import Exit
+from effectflow.effects.errors import Exit
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.scope import Scope, Sink
-
-__all__ = ["collecting", "emit", "into_sink", "run_listener"]
 
 Env = TypeVar("Env")
 E = TypeVar("E")

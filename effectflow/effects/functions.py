@@ -1,22 +1,26 @@
-"""`@effect`: plain and async functions that take the environment first, as effects."""
+"""`@effect` and `@do`: functions and generator functions as functions that return effects.
+
+The notation of `@do` comes from Haskell. The `stateless` library showed that `yield from` makes it typed
+in Python.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
-from typing import Any, Concatenate, Generic, Never, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from effectflow.effects import nodes
 from effectflow.effects.constructors import attempt
-from effectflow.effects.describe import describe_call
 from effectflow.effects.effect import Effect
-
-__all__ = ["effect"]
+from effectflow.effects.nodes import describe_call
+from effectflow.effects.signatures import remember_body
 
 Env = TypeVar("Env")
+E = TypeVar("E")
 A = TypeVar("A")
-X = TypeVar("X", bound=Exception)
+X = TypeVar("X", bound=Exception, covariant=True)
 X1 = TypeVar("X1", bound=Exception)
 X2 = TypeVar("X2", bound=Exception)
 X3 = TypeVar("X3", bound=Exception)
@@ -42,11 +46,8 @@ class Call:
         return describe_call(self.function, self.args, self.kwargs)
 
 
-class EffectDecorator(Generic[X]):
+class EffectDecorator(Protocol[X]):
     """The result of `@effect(errors=...)`, before it receives the function."""
-
-    def __init__(self, errors: tuple[type[Exception], ...]) -> None:
-        self._errors = errors
 
     @overload
     def __call__(
@@ -56,12 +57,6 @@ class EffectDecorator(Generic[X]):
     def __call__(
         self, function: Callable[Concatenate[Env, P], A], /
     ) -> Callable[P, Effect[Env, X, A]]: ...
-    def __call__(self, function: Callable[..., Any], /) -> Callable[..., Effect[Any, Any, Any]]:
-        @wraps(function)
-        def make(*args: Any, **kwargs: Any) -> Effect[Any, Any, Any]:
-            return attempt(Call(function, args, kwargs), *self._errors)
-
-        return _described(make, self._errors)
 
 
 @overload
@@ -97,25 +92,66 @@ def effect(
         >>> price("tea").run_sync({"tea": 3})
         <Success: 3>
     """
-    if function is None:
-        return EffectDecorator[Any](errors if isinstance(errors, tuple) else (errors,))
+    declared = errors if isinstance(errors, tuple) else (errors,)
 
-    is_async = inspect.iscoroutinefunction(function)
-    node = nodes.FromAsync if is_async else nodes.FromFn
+    def decorate(function: Callable[..., Any]) -> Callable[..., Effect[Any, Any, Any]]:
+        is_async = inspect.iscoroutinefunction(function)
+        node = nodes.FromAsync if is_async else nodes.FromFn
+
+        @wraps(function)
+        def make(*args: Any, **kwargs: Any) -> Effect[Any, Any, Any]:
+            call = Call(function, args, kwargs)
+            return attempt(call, *declared) if declared else node(call)
+
+        # Inspection shows the parameters without the environment, and the errors.
+        described: Any = make
+        signature = inspect.signature(function)
+        described.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])
+        described.declared_errors = declared
+        return make
+
+    return decorate if function is None else decorate(function)
+
+
+Do: TypeAlias = Generator[Effect[Env, E, Any], Any, A]
+"""What a `@do` function returns: needs an `Env`, may fail with an `E`, and returns an `A`."""
+
+
+def do(
+    function: Callable[P, Generator[Effect[Env, E, Any], Any, A]],
+) -> Callable[P, Effect[Env, E, A]]:
+    """Turn a generator function that yields effects into a function that returns an effect.
+
+    `value = yield from effect` runs the effect and returns its value. A failure is raised there: the
+    error itself if it is an exception, otherwise an `EffectError` around it. So `try`, `except`, `else`
+    and `finally` work, and `finally` may yield effects. An exception that the body raises is a failure
+    if the annotation declares its class, otherwise a defect.
+
+    A cancellation closes the body. If an operator such as `timeout` cancelled it, a `finally` block that
+    yields an effect then is a defect: use `on_exit` or `bracket`, which also run after a cancellation.
+    See docs/errors.md.
+
+    Example:
+        >>> from effectflow import Do, do, pure
+        >>> @do
+        ... def area(width: int, height: int) -> Do[object, str, int]:
+        ...     w = yield from pure(width)
+        ...     h = yield from pure(height)
+        ...     return w * h
+        >>> area(6, 7).run_sync(None)
+        <Success: 42>
+    """
+
+    if not inspect.isgeneratorfunction(function):
+        raise TypeError(
+            f"@do needs a generator function, and {function!r} has no `yield from`; a function that "
+            "returns an effect needs no @do"
+        )
+
+    remember_body(function)
 
     @wraps(function)
-    def make(*args: Any, **kwargs: Any) -> Effect[Any, Never, Any]:
-        return node(Call(function, args, kwargs))
+    def make(*args: P.args, **kwargs: P.kwargs) -> Effect[Env, E, A]:
+        return nodes.FromGenerator(function, args, kwargs)
 
-    return _described(make, ())
-
-
-def _described(
-    make: Callable[..., Effect[Any, Any, Any]], errors: tuple[type[Exception], ...]
-) -> Callable[..., Effect[Any, Any, Any]]:
-    """Make the parameters without the environment, and the errors, visible to inspection."""
-    described: Any = make
-    signature = inspect.signature(make)
-    described.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])
-    described.declared_errors = errors
     return make

@@ -13,8 +13,9 @@ generators of `@do` bodies, finalizers, and `_Restore`, which brings back an out
 
 from __future__ import annotations
 
-import logging
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from types import GeneratorType
 from typing import Any
 
@@ -22,11 +23,18 @@ import anyio
 from returns.result import Failure, Success
 
 from effectflow.effects.errors import (
+    Defect,
     EffectError,
+    Exit,
+    Interruption,
     LeftToResume,
     NotAcquired,
     Parked,
     TracedError,
+    add_note,
+    forget_notes,
+    log_hidden,
+    show_trail,
 )
 from effectflow.effects.event_loop import (
     is_cancellation,
@@ -34,7 +42,6 @@ from effectflow.effects.event_loop import (
     shielded,
     stray_cancellation,
 )
-from effectflow.effects.exit import Defect, Exit, Interruption
 from effectflow.effects.nodes import (
     AndThen,
     AnyEffect,
@@ -63,13 +70,11 @@ from effectflow.effects.nodes import (
     TapErr,
     Traced,
 )
-from effectflow.effects.notes import add_note, forget_notes, show_trail
 from effectflow.effects.scope import Acquisition, Finalization, Scope
 from effectflow.effects.signatures import declares
 
-__all__ = ["interpret"]
-
-logger = logging.getLogger(__name__)
+_ENDED: Any = object()
+"""Instead of the next effect of a body that has ended."""
 
 _WAITING = frozenset({OrElse, Rescue, MapErr, Reify, Context, TapErr, Traced})
 
@@ -82,15 +87,6 @@ class _Restore:
     def __init__(self, env: Any, scope: Scope) -> None:
         self.env = env
         self.scope = scope
-
-
-class _Again:
-    """Continues with a failure once the handler that observed it has ended."""
-
-    __slots__ = ("failed",)
-
-    def __init__(self, failed: Failed) -> None:
-        self.failed = failed
 
 
 class _Finalizer:
@@ -235,12 +231,9 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         if kind is Reify:
                             value = Success(value)
                             continue
-                        if kind is _Again:
-                            value = frame.failed
-                            continue
                         if kind is _Thrown:
-                            current, value = _resume(frame, value)
-                            if current is None:
+                            current, value = _resume(frame, frame.body.send, value)
+                            if current is _ENDED:
                                 continue
                             stack.append(frame)
                             break
@@ -250,7 +243,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                     elif kind is GeneratorType or kind is _Thrown:
                         thrown = frame if kind is _Thrown else _Thrown(frame)
                         current, value = _throw_failure(thrown, value)
-                        if current is None:
+                        if current is _ENDED:
                             continue
                         stack.append(thrown)
                         break
@@ -270,7 +263,8 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         current = handled
                         break
                     elif kind is TapErr:
-                        stack.append(_Again(value))
+                        # The failure continues once the handler has ended.
+                        stack.append(Map(frame, lambda _, failed=value: failed))
                         stack.append(_Restore(env, scope))
                         current = frame.f(value.error)
                         scope = scope.observing()
@@ -324,7 +318,7 @@ def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> O
 
 
 def _throw_failure(thrown: _Thrown, failed: Failed) -> tuple[Any, Any]:
-    """Raise a failure in a body, at its `yield`. Return the next effect, or None and an outcome."""
+    """Raise a failure in a body, at its `yield`. Return the same as `_resume`."""
     error = failed.error
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         raised: Exception = error
@@ -333,45 +327,34 @@ def _throw_failure(thrown: _Thrown, failed: Failed) -> tuple[Any, Any]:
     thrown.recent.append((raised, failed))
     traceback, context = raised.__traceback__, raised.__context__
     try:
-        return thrown.body.throw(raised), None
-    except StopIteration as stop:
-        return None, stop.value
-    except Exception as left:
-        return None, _left(thrown, left)
+        return _resume(thrown, thrown.body.throw, raised)
     finally:
-        # The same error may be raised many times, and its traceback must not grow.
-        _restore(raised, traceback, context)
+        # The same error may be raised many times, and its traceback must not grow. A frozen dataclass
+        # raises AttributeError.
+        with suppress(AttributeError):
+            raised.__traceback__ = traceback
+            raised.__context__ = context
 
 
-def _resume(thrown: _Thrown, value: Any) -> tuple[Any, Any]:
-    """Send a value to a body that handled a failure before. Return the same as `_throw_failure`."""
+def _resume(thrown: _Thrown, resume: Callable[[Any], Any], argument: Any) -> tuple[Any, Any]:
+    """Resume a body with `resume(argument)`. Return the next effect, or `_ENDED` and the outcome.
+
+    An exception that leaves the body is the failure that it was when it was thrown in, or a failure that
+    the body declares. Otherwise it is a defect, and raised.
+    """
     try:
-        return thrown.body.send(value), None
+        return resume(argument), None
     except StopIteration as stop:
-        return None, stop.value
+        return _ENDED, stop.value
     except Exception as left:
-        return None, _left(thrown, left)
-
-
-def _left(thrown: _Thrown, left: Exception) -> Failed:
-    """Return the failure that an exception is when it leaves a body. Raise it if it is a defect."""
-    for raised, failed in thrown.recent:
-        if raised is left:
-            if failed is None:
-                raise left
-            return failed
-    if declares(thrown.body.gi_code, left):
-        return Failed(left)
-    raise left
-
-
-def _restore(raised: BaseException, traceback: Any, context: BaseException | None) -> None:
-    try:
-        raised.__traceback__ = traceback
-        raised.__context__ = context
-    except AttributeError:
-        # A frozen dataclass.
-        pass
+        for raised, failed in reversed(thrown.recent):
+            if raised is left:
+                if failed is None:
+                    raise
+                return _ENDED, failed
+        if declares(thrown.body.gi_code, left):
+            return _ENDED, Failed(left)
+        raise
 
 
 async def _unwind(
@@ -396,20 +379,16 @@ async def _unwind(
                 continue
             thrown.recent.append((raised, None))
             try:
-                caught = thrown.body.throw(raised)
-            except StopIteration as stop:
-                return Pure(stop.value), env, scope
+                caught, value = _resume(thrown, thrown.body.throw, raised)
             except BaseException as other:
-                if other is not raised and isinstance(other, Exception):
-                    try:
-                        failed = _left(thrown, other)
-                    except Exception:
-                        raised = other
-                        continue
-                    return Fail(failed.error, failed.trail), env, scope
                 raised = other
                 continue
-            stack.append(thrown)
+            if caught is not _ENDED:
+                stack.append(thrown)
+            elif value.__class__ is Failed:
+                caught = Fail(value.error, value.trail)
+            else:
+                caught = Pure(value)
             return caught, env, scope
         if kind is _Restore:
             env, scope = frame.env, frame.scope
@@ -450,7 +429,7 @@ def _close(body: Any, raised: BaseException, scope: Scope) -> BaseException:
 
 def _noted(raised: BaseException, defect: Exception) -> BaseException:
     """Add a note to an interruption that a body failed meanwhile, without hiding the interruption."""
-    logger.error("a body failed while %r was passing", raised, exc_info=defect)
+    log_hidden(defect, "a body failed while %r was passing", raised)
     raised.add_note(f"and a body failed meanwhile: {defect!r}")
     return raised
 
@@ -470,7 +449,7 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
     except Exception as defect:
         if value.__class__ is not Failed:
             raise
-        logger.exception("a finalizer failed after the failure %r", value.error)
+        log_hidden(defect, "a finalizer failed after the failure %r", value.error)
         return _failed_in(f"and a finalizer failed: {defect!r}", value)
     if outcome.__class__ is not Failed:
         return value
@@ -493,7 +472,7 @@ async def _finalize_after(
     except Parked as parked:
         return parked
     except Exception as defect:
-        logger.exception("a finalizer failed while %r was passing", raised)
+        log_hidden(defect, "a finalizer failed while %r was passing", raised)
         add_note(raised, f"and a finalizer failed: {defect!r}")
     except BaseException as interruption:
         return interruption if isinstance(raised, Exception) else raised
@@ -527,7 +506,7 @@ async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
     from effectflow.effects.operators import Operator
 
     with scope.clock.move_on_after(deadline) as limit:
-        return await interpret(finalizer, env, scope.under(Operator.unrecorded(scope, limit)))
+        return await interpret(finalizer, env, Operator.unrecorded(scope, limit).inside)
     raise TimeoutError(f"the finalizer {finalizer!r} took more than {deadline} s and was cancelled")
 
 

@@ -1,4 +1,4 @@
-"""The kinds of effects. Each is a value to which only `interpreter.py` gives a meaning.
+"""The kinds of effects, and how `repr` shows them. Only `interpreter.py` gives them a meaning.
 
 Slots are set once, in `__init__`. Frozen dataclasses would do the same and take four times as long to
 create; every bind creates an effect.
@@ -8,41 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from effectflow.effects.effect import Effect
-from effectflow.effects.exit import Exit
+from effectflow.effects.errors import Exit
 from effectflow.effects.scope import Scope
-
-__all__ = [
-    "AndThen",
-    "Ask",
-    "Bracket",
-    "Context",
-    "Die",
-    "Fail",
-    "Failed",
-    "FromAsync",
-    "FromFn",
-    "FromGenerator",
-    "InScope",
-    "Local",
-    "Map",
-    "MapErr",
-    "Named",
-    "OnExit",
-    "OrElse",
-    "Perform",
-    "Pure",
-    "Reify",
-    "Rescue",
-    "Step",
-    "Suspend",
-    "TapErr",
-    "Traced",
-    "itself",
-    "joined",
-]
 
 AnyEffect = Effect[Any, Any, Any]
 
@@ -152,7 +122,9 @@ class FromGenerator(Effect[Any, Any, Any]):
         self.kwargs: Final = kwargs
 
 
-class AndThen(Effect[Any, Any, Any]):
+class _Bind(Effect[Any, Any, Any]):
+    """Continues after its source with the effect that `f` returns."""
+
     __slots__ = ("f", "source")
 
     def __init__(self, source: AnyEffect, f: Callable[[Any], AnyEffect]) -> None:
@@ -160,12 +132,18 @@ class AndThen(Effect[Any, Any, Any]):
         self.f: Final = f
 
 
-class OrElse(Effect[Any, Any, Any]):
-    __slots__ = ("f", "source")
+class AndThen(_Bind):
+    __slots__ = ()
 
-    def __init__(self, source: AnyEffect, f: Callable[[Any], AnyEffect]) -> None:
-        self.source: Final = source
-        self.f: Final = f
+
+class OrElse(_Bind):
+    __slots__ = ()
+
+
+class TapErr(_Bind):
+    """Runs `f(error)` on a failure, which continues afterwards."""
+
+    __slots__ = ()
 
 
 class Rescue(Effect[Any, Any, Any]):
@@ -174,16 +152,6 @@ class Rescue(Effect[Any, Any, Any]):
     __slots__ = ("f", "source")
 
     def __init__(self, source: AnyEffect, f: Callable[[Failed], AnyEffect | None]) -> None:
-        self.source: Final = source
-        self.f: Final = f
-
-
-class TapErr(Effect[Any, Any, Any]):
-    """Runs `f(error)` on a failure, which continues afterwards."""
-
-    __slots__ = ("f", "source")
-
-    def __init__(self, source: AnyEffect, f: Callable[[Any], AnyEffect]) -> None:
         self.source: Final = source
         self.f: Final = f
 
@@ -224,7 +192,9 @@ class Step(Effect[Any, Any, Any]):
         self.make_info: Final = make_info
 
 
-class Map(Effect[Any, Any, Any]):
+class _Apply(Effect[Any, Any, Any]):
+    """Applies `f` to a value, an error or the environment."""
+
     __slots__ = ("f", "source")
 
     def __init__(self, source: AnyEffect, f: Callable[[Any], Any]) -> None:
@@ -232,16 +202,22 @@ class Map(Effect[Any, Any, Any]):
         self.f: Final = f
 
 
-class MapErr(Effect[Any, Any, Any]):
-    __slots__ = ("f", "source")
-
-    def __init__(self, source: AnyEffect, f: Callable[[Any], Any]) -> None:
-        self.source: Final = source
-        self.f: Final = f
+class Map(_Apply):
+    __slots__ = ()
 
 
-class Reify(Effect[Any, Any, Any]):
-    """Yields the `Result` of its source, and never fails."""
+class MapErr(_Apply):
+    __slots__ = ()
+
+
+class Local(_Apply):
+    """Runs its source in the environment `f(environment)`."""
+
+    __slots__ = ()
+
+
+class _Wrap(Effect[Any, Any, Any]):
+    """Changes how its source ends."""
 
     __slots__ = ("source",)
 
@@ -249,14 +225,16 @@ class Reify(Effect[Any, Any, Any]):
         self.source: Final = source
 
 
-class Local(Effect[Any, Any, Any]):
-    """Runs its source in the environment `f(environment)`."""
+class Reify(_Wrap):
+    """Yields the `Result` of its source, and never fails."""
 
-    __slots__ = ("f", "source")
+    __slots__ = ()
 
-    def __init__(self, source: AnyEffect, f: Callable[[Any], Any]) -> None:
-        self.source: Final = source
-        self.f: Final = f
+
+class Traced(_Wrap):
+    """Fails with the error and its trail as one value."""
+
+    __slots__ = ()
 
 
 class InScope(Effect[Any, Any, Any]):
@@ -311,15 +289,6 @@ class Context(Effect[Any, Any, Any]):
         self.message: Final = message
 
 
-class Traced(Effect[Any, Any, Any]):
-    """Fails with the error and its trail as one value."""
-
-    __slots__ = ("source",)
-
-    def __init__(self, source: AnyEffect) -> None:
-        self.source: Final = source
-
-
 class Named(Effect[Any, Any, Any]):
     """Adds a note to every defect that crosses it, and notifies the observer of its begin and end."""
 
@@ -329,3 +298,79 @@ class Named(Effect[Any, Any, Any]):
         self.source: Final = source
         self.name: Final = name
         self.note: Final = note
+
+
+_DEPTH = 6
+_WIDTH = 60
+_ITEMS = 3
+
+_NAMES = {
+    "FromFn": "from_fn",
+    "FromAsync": "from_async",
+    "AndThen": "and_then",
+    "OrElse": "or_else",
+    "TapErr": "tap_err",
+    "Rescue": "or_else",
+    "MapErr": "map_err",
+    "Reify": "result",
+    "OnExit": "on_exit",
+}
+
+
+def describe(effect: Any, depth: int = _DEPTH) -> str:
+    """Return an effect on one line, close to how it was written, down to a bounded depth."""
+    if depth <= 0:
+        return "..."
+    kind: str = type(effect).__name__
+    name = _NAMES.get(kind, kind.lower())
+    match effect:
+        case Perform(shown=(called, *parts)) | Suspend(shown=(called, *parts)):
+            name = called
+        case Step():
+            return f"step({effect.definition.name!r})"
+        case FromGenerator():
+            return describe_call(effect.f, effect.args, effect.kwargs)
+        case FromFn() | FromAsync() if hasattr(effect.f, "function"):
+            return repr(effect.f)
+        case InScope():
+            return describe(effect.source, depth)
+        case OnExit():
+            parts = [effect.source, effect.finalizer]
+        case Bracket():
+            parts = [[effect.source], effect.release, effect.use]
+        case Named():
+            parts = [effect.source, effect.name]
+        case _:
+            known = ("source", "f", "value", "error", "exception", "message")
+            parts = [getattr(effect, part) for part in known if hasattr(effect, part)]
+    return _call(name, parts, depth)
+
+
+def describe_call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return the call of a function as it would be written."""
+    shown = [_short(part, 1) for part in args]
+    shown += [f"{name}={_short(part, 1)}" for name, part in kwargs.items()]
+    return f"{getattr(function, '__name__', None) or repr(function)}({', '.join(shown)})"
+
+
+def _call(name: str, arguments: Sequence[Any], depth: int) -> str:
+    """Return `source.name(arguments)` if there is a source, otherwise `name(arguments)`."""
+    if arguments and isinstance(arguments[0], Effect):
+        inner = ", ".join(_short(part, depth - 2) for part in arguments[1:])
+        return f"{describe(arguments[0], depth - 1)}.{name}({inner})"
+    return f"{name}({', '.join(_short(part, depth - 1) for part in arguments)})"
+
+
+def _short(part: Any, depth: int) -> str:
+    """Return the name of a function or class, an effect down to `depth`, or a bounded `repr`."""
+    if isinstance(part, Effect):
+        return describe(part, depth)
+    if isinstance(part, list | tuple):
+        items = cast("Sequence[Any]", part)
+        inner = [_short(item, depth - 2) for item in items[:_ITEMS]]
+        return f"[{', '.join(inner + ['...'] * (len(items) > _ITEMS))}]"
+    name = getattr(part, "__qualname__", None)
+    if isinstance(name, str):
+        return name
+    text = repr(part)
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."

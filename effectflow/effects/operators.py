@@ -1,4 +1,4 @@
-"""The common part of operators that cancel flows: timeouts, races, parallel operators.
+"""The common part of operators that cancel flows, and the simplest one: timeouts.
 
 An operator decides once, before the decision takes effect. A flow that is about to begin a step checks
 whether an operator around it has decided, and does not begin the step then. A cancellation alone would
@@ -8,17 +8,23 @@ come too late if two flows wake up in the same turn of the event loop.
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import anyio
 
+from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import Parked
+from effectflow.effects.errors import Parked, TimedOut
+from effectflow.effects.event_loop import (
+    cancel_natively,
+    has_been_cancelled_natively,
+    is_cancellation,
+    mark_as_cancelled,
+)
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.scope import PLAIN, PLAIN_BRANCHES, Branches, Decision, Scope
-
-__all__ = ["Operator"]
 
 
 class Operator:
@@ -62,15 +68,20 @@ class Operator:
         """The decision of an earlier life, or None."""
         return self.branches.decision
 
-    def branch(self, key: object, item: object = None, *, is_keyed: bool = True) -> Scope:
-        """Return the scope of one branch."""
-        flow = self.branches.branch(key, item, is_keyed=is_keyed)
-        return self.inside if flow is PLAIN else self.inside.in_flow(flow)
+    def branch(
+        self, key: object, item: object = None, *, is_keyed: bool = True, has_decided: bool = False
+    ) -> Scope:
+        """Return the scope of one branch.
 
-    def deciding_branch(self, key: object, item: object = None, *, is_keyed: bool = True) -> Scope:
-        """Return the scope of a branch that led to the recorded decision, which does not cancel it."""
-        scope = self.branch(key, item, is_keyed=is_keyed).copy()
-        scope.operators = self.outer.operators
+        `has_decided` tells that it led to the recorded decision, which does not cancel it.
+        """
+        flow = self.branches.branch(key, item, is_keyed=is_keyed)
+        if flow is PLAIN:
+            return self.inside
+        scope = self.inside.copy()
+        scope.flow = flow
+        if has_decided:
+            scope.operators = self.outer.operators
         return scope
 
     async def run_branch(self, effect: Effect[Any, Any, Any], env: Any, scope: Scope) -> Any:
@@ -118,3 +129,110 @@ class Operator:
     def end(self) -> None:
         """Record that all branches have ended, including their finalizers."""
         self.branches.end(is_complete=self.unfinished is None)
+
+
+class Children:
+    """A task group that never loses the end of a child.
+
+    An anyio task group ends silently when asyncio itself cancels one of its tasks, and wraps exceptions
+    of tasks in a group. This class keeps the end of each child.
+
+    Attributes:
+        defects: what children raised, in order of time. Code that adds one cancels the others.
+        parked: what ended the children of a plan.
+    """
+
+    def __init__(self) -> None:
+        self.defects: list[BaseException] = []
+        self.parked: list[Parked] = []
+        self._was_cancelled_natively = False
+        self._tasks = anyio.create_task_group()
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised_inside: Any) -> bool | None:
+        try:
+            return await self._tasks.__aexit__(*raised_inside)
+        except BaseException as raised:
+            if is_cancellation(raised):
+                # Nested task groups of anyio 4.16 take back a native cancellation of the host too often.
+                # It then looks as if nothing had cancelled the task.
+                mark_as_cancelled(raised)
+            raise
+
+    def start(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+        """Start a child. `run` handles defects itself."""
+        self._tasks.start_soon(self._watched, run, *arguments)
+
+    def cancel(self) -> None:
+        """Cancel all children. A child that has not begun must check whether it still has work to do."""
+        self._tasks.cancel_scope.cancel()
+
+    async def raise_bad_end(self) -> None:
+        """Raise the first defect with the others as notes, or what ended the children. Call it last."""
+        if self.defects:
+            first, *others = self.defects
+            for other in others:
+                first.add_note(f"and at the same time another child raised {other!r}")
+            raise first
+        if self._was_cancelled_natively:
+            await cancel_natively()
+        if self.parked:
+            raise self.parked[0]
+
+    def raise_shielded_end(self) -> None:
+        """Raise what ended a shielded part of a child in a plan: a decided operator waits for that."""
+        for parked in self.parked:
+            if parked.is_shielded:
+                raise parked
+
+    async def _watched(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+        try:
+            await run(*arguments)
+        except Parked as parked:
+            self.parked.append(parked)
+        except BaseException as ended:
+            if not is_cancellation(ended):
+                # SystemExit or KeyboardInterrupt: raised as itself, not in a group.
+                self.defects.append(ended)
+                self.cancel()
+                return
+            if has_been_cancelled_natively(ended):
+                self._was_cancelled_natively = True
+            raise
+
+
+def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, Any]:
+    """Cancel an effect after a number of seconds; see `Effect.timeout`."""
+    if not seconds >= 0:
+        raise ValueError(f"a timeout must be 0 seconds or more, not {seconds}")
+
+    async def perform(env: Any, scope: Scope) -> Any:
+        operator = Operator.begin(scope, "timeout")
+        inside = operator.branch(None)
+        decision = operator.decision
+        left = None if decision is not None else operator.branches.deadline(seconds)
+        try:
+            if decision is not None:
+                if not decision.has_ended:
+                    await operator.run_cancelled(source, env, inside)
+            elif left is None:
+                return await operator.run_branch(source, env, inside)
+            else:
+                with scope.clock.move_on_after(left) as operator.limit:
+                    outcome = await operator.run_branch(source, env, inside)
+                    # What comes after the decision is discarded.
+                    if not operator.is_decided:
+                        return outcome
+                if scope.flow.is_stopping:
+                    # The run is being stopped as well, which the expired limit hides.
+                    await anyio.lowlevel.checkpoint_if_cancelled()
+                    await cancel_natively()
+                operator.expire()
+        finally:
+            operator.end()
+        return nodes.Failed(TimedOut(seconds))
+
+    return nodes.Perform(perform, ("timeout", source, seconds))

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sized,
+)
+from contextvars import copy_context
 from typing import Any, Never, TypeVar, overload
+
+import anyio
+from anyio.lowlevel import checkpoint
 
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
-from effectflow.effects.operators import Operator
+from effectflow.effects.errors import Halt
+from effectflow.effects.event_loop import in_context, shielded
+from effectflow.effects.interpreter import interpret
+from effectflow.effects.operators import Children, Operator
 from effectflow.effects.paths import escaped
-from effectflow.effects.scope import Scope
-from effectflow.effects.traversal import Source, Traversal, check_limit
+from effectflow.effects.scope import PLAIN, Scope
 
-__all__ = ["nothing_fails", "par", "par_all", "par_traverse", "par_try_all", "traverse"]
+_ITEMS_IN_A_TURN = 256
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -111,7 +127,7 @@ def par(*effects: Effect[Any, Any, Any]) -> Effect[Any, Any, Any]:
         >>> par(pure(1), pure("a")).run_sync(None)
         <Success: (1, 'a')>
     """
-    return _until_failure("par", effects, nodes.itself, None, None, gather=tuple)
+    return _parallel("par", effects, nodes.itself, gather=tuple)
 
 
 def par_try_all(
@@ -123,7 +139,7 @@ def par_try_all(
 
     The first failure cancels the others. See `par_traverse`, of which the effects are the items.
     """
-    return _until_failure("par_try_all", effects, nodes.itself, None, limit)
+    return _parallel("par_try_all", effects, nodes.itself, limit=limit)
 
 
 def par_all(
@@ -145,28 +161,7 @@ def par_all(
         >>> par_all([pure(1), fail("a"), fail("b")]).run_sync(None)
         <Failure: ['a', 'b']>
     """
-    check_limit(limit)
-    source = Source("par_all", effects)
-
-    async def perform(env: Any, scope: Scope) -> Any:
-        operator = Operator.begin(scope, "par_all")
-        traversal = Traversal(
-            "one par_all",
-            operator,
-            source.items(),
-            nodes.itself,
-            env,
-            scope,
-            stop_early=False,
-            decided=_failed_in(operator),
-        )
-        await _run(traversal, limit)
-        if operator.decision is not None:
-            raise RuntimeError(nothing_fails("par_all", operator.decision.value))
-        failures = traversal.failures_in_order()
-        return nodes.joined(failures) if failures else traversal.values_in_order()
-
-    return nodes.Perform(perform, ("par_all", effects))
+    return _parallel("par_all", effects, nodes.itself, limit=limit, stop_early=False)
 
 
 def par_traverse(
@@ -195,7 +190,7 @@ def par_traverse(
         >>> par_traverse([1, 2, 3], lambda n: pure(n * n), limit=2).run_sync(None)
         <Success: [1, 4, 9]>
     """
-    return _until_failure("par_traverse", items, f, key, limit)
+    return _parallel("par_traverse", items, f, key=key, limit=limit)
 
 
 def traverse(items: Iterable[A], f: Callable[[A], Effect[Env, E, B]]) -> Effect[Env, E, list[B]]:
@@ -214,12 +209,14 @@ def traverse(items: Iterable[A], f: Callable[[A], Effect[Env, E, B]]) -> Effect[
     return nodes.FromGenerator(traverse, (items, f))
 
 
-def _until_failure(
+def _parallel(
     name: str,
     items: Iterable[Any] | AsyncIterable[Any],
     f: Callable[[Any], Effect[Any, Any, Any]],
-    key: Callable[[Any], object] | None,
-    limit: int | None,
+    *,
+    key: Callable[[Any], object] | None = None,
+    limit: int | None = None,
+    stop_early: bool = True,
     gather: Callable[[list[Any]], Any] = list,
 ) -> Effect[Any, Any, Any]:
     check_limit(limit)
@@ -228,46 +225,23 @@ def _until_failure(
     async def perform(env: Any, scope: Scope) -> Any:
         operator = Operator.begin(scope, name)
         traversal = Traversal(
-            f"one {name}",
-            operator,
-            source.items(),
-            f,
-            env,
-            scope,
-            key=key,
-            decided=_failed_in(operator),
-            decision_of=lambda _, key: _recorded(key),
+            f"one {name}", operator, source.items(), f, env, key=key, stop_early=stop_early
         )
-        await _run(traversal, limit)
-        if traversal.first_failure is not None:
+        try:
+            await traversal.run(limit)
+            if not operator.is_decided:
+                operator.branches.check_complete()
+        finally:
+            operator.end()
+        if stop_early and traversal.first_failure is not None:
             return traversal.first_failure
         if operator.decision is not None:
             raise RuntimeError(nothing_fails(name, operator.decision.value))
+        if traversal.failures:
+            return nodes.joined(traversal.failures_in_order())
         return gather(traversal.values_in_order())
 
     return nodes.Perform(perform, (name, items) if f is nodes.itself else (name, items, f))
-
-
-def _failed_in(operator: Operator) -> Callable[[int, int | str], bool] | None:
-    """Return a predicate for the branch that failed in an earlier life, or None."""
-    decision = operator.decision
-    return None if decision is None else lambda _, key: _recorded(key) == decision.value
-
-
-def _recorded(key: object) -> object:
-    """Return the key of a branch as decisions record it."""
-    return escaped(key) if isinstance(key, str) else key
-
-
-async def _run(traversal: Traversal, limit: int | None) -> None:
-    """Run a traversal. It must not complete while a recorded item is missing."""
-    operator = traversal.operator
-    try:
-        await traversal.run(limit)
-        if not operator.is_decided:
-            operator.branches.check_complete()
-    finally:
-        operator.end()
 
 
 def nothing_fails(operator: str, branch: str | int | range) -> str:
@@ -283,3 +257,259 @@ def nothing_fails(operator: str, branch: str | int | range) -> str:
         f"{what} led to a failure, which was handled, and now it does not fail, or is not among the "
         "items: put operations that may fail into steps, and give a resume the original items"
     )
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise ValueError for a limit with which nothing would ever run."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be 1 or more, not {limit}")
+
+
+class Source:
+    """Items that each run of an effect reads. If they can be read only once, only one run may do so."""
+
+    def __init__(self, name: str, items: Any) -> None:
+        self._name = name
+        self._items = items
+        self._is_read_once = isinstance(items, Iterator | AsyncIterator)
+        self._is_spent = False
+
+    def items(self) -> Any:
+        """Return the items. Raise TypeError if they have been read and cannot be read again."""
+        if self._is_read_once:
+            if self._is_spent:
+                raise TypeError(
+                    f"the items of {self._name} can be read only once, and this effect is run again: "
+                    "pass a list, or another iterable that can be read many times"
+                )
+            self._is_spent = True
+        return self._items
+
+
+class Traversal:
+    """One run of a parallel operator.
+
+    Parameters:
+        owner: the owner of the items, for error messages.
+        operator: decides on the first failure, and names the branches.
+        items: read lazily.
+        f: creates the effect of one item.
+        key: names an item's branch in a durable run; its position if None.
+        stop_early: whether the first failure cancels the others. A defect always does.
+        take: receives the position and value of each item. Values are kept if None.
+        records_positions: whether a decision has the first and the next position of the items that led
+            to it, instead of the key of one item.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        operator: Operator,
+        items: Iterable[Any] | AsyncIterable[Any],
+        f: Callable[[Any], Effect[Any, Any, Any]],
+        env: Any,
+        *,
+        key: Callable[[Any], object] | None = None,
+        stop_early: bool = True,
+        take: Callable[[int, Any], Awaitable[object]] | None = None,
+        records_positions: bool = False,
+    ) -> None:
+        self.owner = owner
+        self.operator = operator
+        self.items = items
+        self.f = f
+        self.env = env
+        self.key = key
+        self.stop_early = stop_early
+        self.take = take
+        self.records_positions = records_positions
+        self.keys: set[str] = set()
+        self.values: dict[int, Any] = {}
+        self.failures: list[tuple[range, nodes.Failed]] = []
+        self.is_over = False
+        self.read = 0
+        self.children = Children()
+
+    async def run(self, limit: int | None) -> None:
+        """Run it to its end. Raise the first defect, with the others as notes."""
+        items: Any
+        if isinstance(self.items, AsyncIterable):
+            start, items = self._start_async, aiter(self.items)
+        else:
+            start, items = self._start, iter(self.items)
+        try:
+            async with self.children:
+                try:
+                    await start(items, limit)
+                except Exception as defect:
+                    self._stop_for_items(defect)
+            if self.children.defects or not (self.failures and self.stop_early):
+                await self.children.raise_bad_end()
+            self.children.raise_shielded_end()
+        finally:
+            # A generator cleans up now, even if it was not read to its end.
+            if isinstance(items, AsyncGenerator):
+                await shielded(items.aclose())
+            elif isinstance(items, Generator):
+                items.close()
+
+    def values_in_order(self) -> list[Any]:
+        return [self.values[position] for position in range(len(self.values))]
+
+    def failures_in_order(self) -> list[nodes.Failed]:
+        return [failed for _, failed in sorted(self.failures, key=lambda pair: pair[0].start)]
+
+    @property
+    def first_failure(self) -> nodes.Failed | None:
+        """The first failure in time."""
+        return self.failures[0][1] if self.failures else None
+
+    def fail(self, positions: range, failed: nodes.Failed, key: object = None) -> None:
+        """Record a failure to which the items at these positions led."""
+        self.failures.append((positions, failed))
+        if self.stop_early:
+            self._stop(positions, key)
+
+    async def _start(self, items: Iterator[Any], limit: int | None) -> None:
+        if isinstance(self.items, Sized):
+            count = len(self.items)
+        elif limit is None:
+            listed = list(items)
+            count, items = len(listed), iter(listed)
+        else:
+            count = limit
+        numbered = enumerate(items)
+        for _ in range(count if limit is None else min(count, limit)):
+            self.children.start(self._work_through, numbered)
+
+    async def _start_async(self, items: AsyncIterator[Any], limit: int | None) -> None:
+        if limit is None:
+            async for item in items:
+                self.children.start(self._run_child, self.read, item)
+                self.read += 1
+            return
+        turn = anyio.Lock()
+        for _ in range(limit):
+            self.children.start(self._work_through_async, items, turn)
+
+    async def _work_through(self, numbered: Iterator[tuple[int, Any]]) -> None:
+        f, env, scope, values, take = self.f, self.env, self.operator.inside, self.values, self.take
+        is_plain = scope.flow is PLAIN and self.key is None
+        child: Any
+        outcome: Any
+        while not (self.is_over and is_plain):
+            try:
+                position, item = next(numbered)
+            except StopIteration:
+                return
+            except Exception as defect:
+                self._stop_for_items(defect)
+                return
+            self.read = position + 1
+            if is_plain:
+                # Like `_run_child`, whose calls would double the cost of an item.
+                try:
+                    child = f(item)
+                    if child.__class__ is nodes.Pure:
+                        outcome = child.value
+                    else:
+                        outcome = await in_context(copy_context(), interpret(child, env, scope))
+                    if outcome.__class__ is nodes.Failed:
+                        self.fail(range(position, position + 1), outcome, position)
+                    elif take is None:
+                        values[position] = outcome
+                    else:
+                        await take(position, outcome)
+                except (Exception, Halt) as raised:
+                    self._stop_for(raised, position, item)
+            else:
+                await self._run_child(position, item)
+            if position % _ITEMS_IN_A_TURN == 0:
+                # Children that never wait must not block other tasks.
+                await checkpoint()
+
+    async def _work_through_async(self, items: AsyncIterator[Any], turn: anyio.Lock) -> None:
+        while not self.is_over:
+            try:
+                async with turn:
+                    item = await anext(items)
+                    position = self.read
+                    self.read += 1
+            except StopAsyncIteration:
+                return
+            except Exception as defect:
+                self._stop_for_items(defect)
+                return
+            await self._run_child(position, item)
+
+    async def _run_child(self, position: int, item: Any) -> None:
+        try:
+            key = self._key_of(position, item)
+            # A child that the operator's decision precedes may still have something to finalize.
+            if self.is_over and not self.operator.branches.has_records(key):
+                return
+            outcome = await self._outcome(position, item, key)
+            if outcome.__class__ is nodes.Failed:
+                self.fail(range(position, position + 1), outcome, key)
+            elif self.take is None:
+                self.values[position] = outcome
+            else:
+                await self.take(position, outcome)
+        except (Exception, Halt) as raised:
+            self._stop_for(raised, position, item)
+
+    async def _outcome(self, position: int, item: Any, key: int | str) -> Any:
+        """Return the outcome of a child with its own path in a durable run."""
+        operator, is_keyed = self.operator, self.key is not None
+        if isinstance(key, str):
+            if key in self.keys:
+                raise ValueError(
+                    f"two items of {self.owner} have the key {key!r}, so their steps cannot be "
+                    "distinguished: pass a key= function that returns another key for each item"
+                )
+            self.keys.add(key)
+        decision = operator.decision
+        if decision is None:
+            scope = operator.branch(key, item, is_keyed=is_keyed)
+        elif (
+            position in range(*decision.value)
+            if self.records_positions
+            else _recorded(key) == decision.value
+        ):
+            scope = operator.branch(key, item, is_keyed=is_keyed, has_decided=True)
+        else:
+            # The earlier life cancelled it.
+            if not decision.has_ended and operator.branches.has_records(key):
+                scope = operator.branch(key, item, is_keyed=is_keyed)
+                await operator.run_cancelled(self.f(item), self.env, scope)
+            return None
+        work = operator.run_branch(self.f(item), self.env, scope)
+        return await in_context(copy_context(), work)
+
+    def _key_of(self, position: int, item: Any) -> int | str:
+        return position if self.key is None else str(self.key(item))
+
+    def _stop_for(self, raised: BaseException, position: int, item: Any) -> None:
+        self.children.defects.append(raised)
+        try:
+            key = self._key_of(position, item)
+        except Exception:
+            # It is what has raised.
+            key = None
+        self._stop(range(position, position + 1), key)
+
+    def _stop_for_items(self, raised: BaseException) -> None:
+        """Stop since the items themselves raised: no child has led to that."""
+        self.children.defects.append(raised)
+        self._stop(range(self.read, self.read), None)
+
+    def _stop(self, positions: range, key: object) -> None:
+        self.is_over = True
+        span = [positions.start, positions.stop]
+        self.operator.decide(span if self.records_positions else _recorded(key), failed=True)
+        self.children.cancel()
+
+
+def _recorded(key: object) -> object:
+    """Return the key of a branch as decisions record it."""
+    return escaped(key) if isinstance(key, str) else key

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["StepPath", "child_path", "escaped", "flow_of", "step_path"]
-
 _ESCAPES = str.maketrans({"%": "%25", "[": "%5B", "]": "%5D", "\n": "%0A"})
 
 _SURROGATES = re.compile("[\ud800-\udfff]")

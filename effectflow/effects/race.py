@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from effectflow.effects import nodes
-from effectflow.effects.children import Children
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import EmptyRace, Halt
-from effectflow.effects.operators import Operator
-from effectflow.effects.scope import Scope
-
-__all__ = ["first_success", "race"]
-
-logger = logging.getLogger(__name__)
+from effectflow.effects.errors import EmptyRace, Halt, log_hidden
+from effectflow.effects.operators import Children, Operator
+from effectflow.effects.scope import Decision, Scope
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -37,13 +31,9 @@ def race(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, E | EmptyRace, A]:
         <Success: quick>
     """
     runners = list(effects)
-
-    async def perform(env: Any, scope: Scope) -> Any:
-        if not runners:
-            return nodes.Failed(EmptyRace())
-        return await _run("race", runners, lambda _: True, env, scope)
-
-    return nodes.Perform(perform, ("race", runners))
+    if not runners:
+        return nodes.Suspend(lambda _: nodes.Fail(EmptyRace()), ("race", runners))
+    return _race("race", runners, lambda _: True)
 
 
 def first_success(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, list[E], A]:
@@ -52,96 +42,81 @@ def first_success(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, list[E], 
     The others are cancelled as in `race`. If none succeeds, it fails with all errors, in the order of
     the effects; without effects, with an empty list. A defect ends it immediately.
     """
-    runners = list(effects)
-
-    async def perform(env: Any, scope: Scope) -> Any:
-        return await _run("first_success", runners, _is_success, env, scope)
-
-    return nodes.Perform(perform, ("first_success", runners))
+    return _race("first_success", list(effects), _is_success)
 
 
 def _is_success(outcome: Any) -> bool:
     return outcome.__class__ is not nodes.Failed
 
 
-async def _run(
-    name: str,
-    runners: Sequence[Effect[Any, Any, Any]],
-    decides: Callable[[Any], bool],
-    env: Any,
-    scope: Scope,
+def _race(
+    name: str, runners: Sequence[Effect[Any, Any, Any]], decides: Callable[[Any], bool]
+) -> Effect[Any, Any, Any]:
+    async def perform(env: Any, scope: Scope) -> Any:
+        operator = Operator.begin(scope, name)
+        try:
+            if operator.decision is not None:
+                return await _run_again(operator, operator.decision, runners, env)
+            return await _run(operator, runners, decides, env)
+        finally:
+            operator.end()
+
+    return nodes.Perform(perform, (name, runners))
+
+
+async def _run_again(
+    operator: Operator, decision: Decision, runners: Sequence[Effect[Any, Any, Any]], env: Any
 ) -> Any:
-    """Return the deciding outcome, or the failure of all."""
-    operator = Operator.begin(scope, name)
-    try:
-        if operator.decision is not None:
-            return await _rerun(operator, runners, env)
-        return await _Race(operator, runners, decides, env).run()
-    finally:
-        operator.end()
-
-
-async def _rerun(operator: Operator, runners: Sequence[Effect[Any, Any, Any]], env: Any) -> Any:
     """Complete the finalizers of the losers. Return the outcome of the winner of an earlier life."""
-    decision = operator.decision
-    assert decision is not None
     won: int = decision.value
     if not decision.has_ended:
         for position, runner in enumerate(runners):
             if position != won and operator.branches.has_records(position):
                 await operator.run_cancelled(runner, env, operator.branch(position))
-    winner = operator.deciding_branch(won)
-    return await operator.run_branch(runners[won], env, winner)
+    return await operator.run_branch(runners[won], env, operator.branch(won, has_decided=True))
 
 
-class _Race:
-    """One run of a race. All runners start immediately."""
+async def _run(
+    operator: Operator,
+    runners: Sequence[Effect[Any, Any, Any]],
+    decides: Callable[[Any], bool],
+    env: Any,
+) -> Any:
+    """Return the deciding outcome, or the failure of all. All runners start immediately."""
+    outcomes: dict[int, Any] = {}
+    winner: int | None = None
+    children = Children()
 
-    def __init__(
-        self,
-        operator: Operator,
-        runners: Sequence[Effect[Any, Any, Any]],
-        decides: Callable[[Any], bool],
-        env: Any,
-    ) -> None:
-        self.operator = operator
-        self.runners = runners
-        self.decides = decides
-        self.env = env
-        self.outcomes: dict[int, Any] = {}
-        self.winner: int | None = None
-        self.children = Children()
-
-    async def run(self) -> Any:
-        async with self.children:
-            for position in range(len(self.runners)):
-                self.children.start(self._run_one, position)
-        if self.operator.unfinished is not None:
-            raise self.operator.unfinished
-        if self.winner is not None:
-            self.children.raise_shielded_end()
-            return self.outcomes[self.winner]
-        await self.children.raise_bad_end()
-        self.operator.branches.check_complete()
-        return nodes.joined([self.outcomes[position] for position in sorted(self.outcomes)])
-
-    async def _run_one(self, position: int) -> None:
-        if self.operator.is_decided and not self.operator.branches.has_records(position):
+    async def run_one(position: int) -> None:
+        nonlocal winner
+        if operator.is_decided and not operator.branches.has_records(position):
             return
-        scope = self.operator.branch(position)
+        scope = operator.branch(position)
         try:
-            outcome = await self.operator.run_branch(self.runners[position], self.env, scope)
+            outcome = await operator.run_branch(runners[position], env, scope)
         except (Exception, Halt) as defect:
-            if self.winner is not None:
-                logger.exception("a loser failed after its race was decided")
-            self._decide(position, failed=True)
-            self.children.defects.append(defect)
+            if winner is not None:
+                log_hidden(defect, "a loser failed after its race was decided")
+            decide(position, failed=True)
+            children.defects.append(defect)
             return
-        self.outcomes[position] = outcome
-        if not self.operator.is_decided and self.decides(outcome):
-            self.winner = position
-            self._decide(position, failed=not _is_success(outcome))
+        outcomes[position] = outcome
+        if not operator.is_decided and decides(outcome):
+            winner = position
+            decide(position, failed=not _is_success(outcome))
 
-    def _decide(self, position: int, *, failed: bool) -> None:
-        self.operator.decide(position, failed=failed)
-        self.children.cancel()
+    def decide(position: int, *, failed: bool) -> None:
+        operator.decide(position, failed=failed)
+        children.cancel()
+
+    async with children:
+        for position in range(len(runners)):
+            children.start(run_one, position)
+    if operator.unfinished is not None:
+        raise operator.unfinished
+    if winner is not None:
+        children.raise_shielded_end()
+        return outcomes[winner]
+    await children.raise_bad_end()
+    operator.branches.check_complete()
+    return nodes.joined([outcomes[position] for position in sorted(outcomes)])

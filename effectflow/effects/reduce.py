@@ -12,11 +12,8 @@ from effectflow.effects.effect import Effect
 from effectflow.effects.event_loop import in_context
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.operators import Operator
-from effectflow.effects.parallel import nothing_fails
+from effectflow.effects.parallel import Source, Traversal, check_limit, nothing_fails
 from effectflow.effects.scope import Scope
-from effectflow.effects.traversal import Source, Traversal, check_limit
-
-__all__ = ["FAN_IN", "check_fan_in", "par_reduce", "reduction_of"]
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -86,7 +83,8 @@ def reduction_of(
             groups are combined. The effect that it returns is run.
     """
     check_limit(limit)
-    check_fan_in(fan_in)
+    if fan_in < 2:
+        raise ValueError(f"fan_in must be 2 or more, not {fan_in}")
     source = Source("par_reduce", items)
 
     async def perform(env: Any, scope: Scope) -> Any:
@@ -101,12 +99,6 @@ def reduction_of(
             reduction.mapping.operator.end()
 
     return nodes.Perform(perform, ("par_reduce", items, f, reduce))
-
-
-def check_fan_in(fan_in: int) -> None:
-    """Raise ValueError for groups whose number would never decrease."""
-    if fan_in < 2:
-        raise ValueError(f"fan_in must be 2 or more, not {fan_in}")
 
 
 class _Reduction:
@@ -136,20 +128,8 @@ class _Reduction:
         decision = operator.decision
         self.decided = None if decision is None else range(*decision.value)
         self.mapping = Traversal(
-            owner,
-            operator,
-            items,
-            f,
-            env,
-            scope,
-            key=key,
-            decided=None if decision is None else self._is_decided,
-            take=self._take,
-            decision_of=lambda positions, _: [positions.start, positions.stop],
+            owner, operator, items, f, env, key=key, take=self._take, records_positions=True
         )
-
-    def _is_decided(self, position: int, _key: int | str) -> bool:
-        return self.decided is not None and position in self.decided
 
     async def map(self, limit: int) -> nodes.Failed | None:
         """Run every item, and combine each complete group. Return the first failure."""
@@ -193,14 +173,13 @@ class _Reduction:
         if group.round > 1 and len(group.values) == 1:
             return group.values[0]
         key = f"{group.round}.{group.number}"
-        scope = self.groups.branch(key) if self.decided is None else self._deciding_group(key)
+        scope = self.groups.branch(key)
+        if self.decided is not None:
+            # This group led to the recorded decision, which does not cancel it.
+            scope = scope.copy()
+            scope.operators = self.mapping.operator.outer.operators
         work = self.groups.run_branch(self.reduce(group.values), self.env, scope)
         return await in_context(copy_context(), work)
-
-    def _deciding_group(self, key: str) -> Scope:
-        scope = self.groups.deciding_branch(key).copy()
-        scope.operators = self.mapping.operator.outer.operators
-        return scope
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,6 @@ from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, cast
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 
-__all__ = ["Acquisition", "acquiring", "bracket"]
-
 Env = TypeVar("Env")
 E = TypeVar("E")
 E2 = TypeVar("E2")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -23,8 +22,6 @@ from effectflow.effects.scope import Scope
 if TYPE_CHECKING:
     # Imported when a delay is drawn, as many programs never retry.
     from random import Random
-
-__all__ = ["FailedAttempt", "RetryPolicy", "check_bounded", "retry"]
 
 E = TypeVar("E")
 
@@ -57,10 +54,10 @@ class RetryPolicy:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _check("the delay", self.base, at_least=0.0)
-        _check("max_delay", self.max_delay, at_least=0.0)
-        if self.max_elapsed is not None:
-            _check("max_elapsed", self.max_elapsed, at_least=0.0)
+        times = {"the delay": self.base, "max_delay": self.max_delay}
+        for what, seconds in (times | {"max_elapsed": self.max_elapsed or 0.0}).items():
+            if not seconds >= 0 or math.isinf(seconds):
+                raise ValueError(f"{what} must be a number of seconds from 0.0 on, not {seconds}")
         if self.max_retries is not None and self.max_retries < 0:
             raise ValueError(f"max_retries must be 0 or more, not {self.max_retries}")
         if not 0 <= self.proportion <= 1:
@@ -160,17 +157,21 @@ class RetryPolicy:
             attempt: the number of the attempt that ended, from 0.
             elapsed: seconds since the first attempt began.
         """
-        return _in_time(self, self._drawn_delay(attempt), elapsed)
-
-    def _drawn_delay(self, attempt: int) -> float | None:
         if self.jitter == "decorrelated":
-            return next(islice(self.delays(), attempt, None), None)
-        delay = self.delay_for_attempt(attempt)
-        if delay is None or self.seed is not None:
-            return delay
-        from random import Random
+            delay = next(islice(self.delays(), attempt, None), None)
+        else:
+            delay = self.delay_for_attempt(attempt)
+            if delay is not None and self.seed is None:
+                from random import Random
 
-        return self._jittered(delay, self.base, Random())
+                delay = self._jittered(delay, self.base, Random())
+        return self.in_time(delay, elapsed)
+
+    def in_time(self, delay: float | None, elapsed: float) -> float | None:
+        """Return a delay, or None if the attempt after it would begin too late."""
+        if delay is None or self.max_elapsed is None:
+            return delay
+        return delay if elapsed + delay <= self.max_elapsed else None
 
     def _plain_delay(self, attempt: int) -> float:
         match self.shape:
@@ -224,20 +225,28 @@ def retry(
     check_bounded(policy)
 
     async def perform(env: Any, scope: Scope) -> Any:
-        began = scope.clock.monotonic()
+        clock = scope.clock
+        began = clock.monotonic()
         delays = policy.delays()
+        drawn: float | None = None
+        elapsed = 0.0
         attempt = 1
+
+        def decide() -> tuple[float, float | None, float]:
+            # All is recorded: a resumed run has spent another time up to here, and draws other delays.
+            delay = policy.in_time(drawn, elapsed)
+            return elapsed, delay, clock.now().timestamp() + (delay or 0.0)
+
         while True:
             outcome = await interpret(source, env, scope)
             if outcome.__class__ is not nodes.Failed:
                 return outcome
             if when is not None and not when(outcome.error):
                 return outcome
-            decide = partial(
-                _decide, policy, scope, scope.clock.monotonic() - began, next(delays, None)
-            )
+            drawn = next(delays, None)
+            elapsed = clock.monotonic() - began
             elapsed, delay, until = await scope.flow.decide(
-                scope, "retry", decide, has_failed=_has_given_up
+                scope, "retry", decide, has_failed=lambda decision: decision[1] is None
             )
             if on_retry is not None:
                 hooked = on_retry(FailedAttempt(outcome.error, attempt, delay, elapsed))
@@ -246,33 +255,14 @@ def retry(
             if delay is None:
                 exhausted = RetryExhausted(outcome.error, attempt, elapsed)
                 return nodes.Failed(exhausted, outcome.trail)
-            await _sleep_until(scope, until, delay)
+            left = until - clock.now().timestamp()
+            # The clock of another machine may have been ahead. Never wait longer because of that.
+            await clock.sleep(min(max(0.0, left), delay))
             # Attempts that a resume replays without waiting took time as well.
-            began = min(began, scope.clock.monotonic() - elapsed - delay)
+            began = min(began, clock.monotonic() - elapsed - delay)
             attempt += 1
 
     return nodes.Perform(perform, ("retry", source, policy))
-
-
-def _decide(
-    policy: RetryPolicy, scope: Scope, elapsed: float, drawn: float | None
-) -> tuple[float, float | None, float]:
-    """Return the elapsed time, the next delay (None if there is none), and the time when that ends.
-
-    All is recorded, as a resumed run has spent another time up to here, and draws other delays.
-    """
-    delay = _in_time(policy, drawn, elapsed)
-    return elapsed, delay, scope.clock.now().timestamp() + (delay or 0.0)
-
-
-def _has_given_up(decision: tuple[float, float | None, float]) -> bool:
-    return decision[1] is None
-
-
-async def _sleep_until(scope: Scope, until: float, delay: float) -> None:
-    left = until - scope.clock.now().timestamp()
-    # The clock of another machine may have been ahead. Never wait longer because of that.
-    await scope.clock.sleep(min(max(0.0, left), delay))
 
 
 def check_bounded(policy: RetryPolicy) -> None:
@@ -284,20 +274,8 @@ def check_bounded(policy: RetryPolicy) -> None:
         )
 
 
-def _in_time(policy: RetryPolicy, delay: float | None, elapsed: float) -> float | None:
-    """Return a delay, or None if the attempt after it would begin too late."""
-    if delay is None or policy.max_elapsed is None:
-        return delay
-    return delay if elapsed + delay <= policy.max_elapsed else None
-
-
 def _fibonacci(n: int) -> float:
     before, current = 0.0, 1.0
     for _ in range(n):
         before, current = current, before + current
     return current
-
-
-def _check(what: str, seconds: float, *, at_least: float) -> None:
-    if not seconds >= at_least or math.isinf(seconds):
-        raise ValueError(f"{what} must be a number of seconds from {at_least} on, not {seconds}")

@@ -2,8 +2,8 @@
 
 A `Flow` is one sequential line of a run: the body, a branch of an operator, the body of a step. It has
 the three durable operations: *execute a step*, *decide once*, and *wait*. Outside durable runs, the only
-flow is `PLAIN`, which executes, computes and sleeps, and records nothing. So no operator asks whether it
-is durable.
+flow is `PLAIN`, with the methods of the protocol itself: it executes, computes and sleeps, and records
+nothing. So no operator asks whether it is durable.
 
 A `Scope` is the position of one effect: its flow, the operators that may cancel it, the clock, and the
 listeners.
@@ -18,36 +18,35 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from effectflow.effects.clock import Clock, SystemClock
-from effectflow.effects.observer import EffectObserver
+from effectflow.effects.errors import Exit
 
 if TYPE_CHECKING:
     from effectflow.effects.nodes import Step
     from effectflow.effects.operators import Operator
 
-__all__ = [
-    "PLAIN",
-    "PLAIN_BRANCHES",
-    "Acquisition",
-    "Branches",
-    "Decision",
-    "Finalization",
-    "Flow",
-    "Scope",
-    "Sink",
-    "root_scope",
-    "running_step",
-]
-
 A = TypeVar("A")
-
-_NO_CONTEXT: Mapping[str, object] = MappingProxyType({})
-_NOTHING_FORBIDDEN: frozenset[type] = frozenset()
 
 running_step: ContextVar[object | None] = ContextVar("running_step", default=None)
 """The step whose code runs in this context."""
 
 Sink: TypeAlias = Callable[[object], Awaitable[None]]
 """Takes emitted events, one at a time. The emitter waits for it."""
+
+
+class EffectObserver(Protocol):
+    """Receives the beginning and end of named effects and steps: `effect.run(env, observer=...)`.
+
+    Both methods are called in the task that runs the effect, with its context variables. They must be
+    fast and must not raise.
+    """
+
+    def began(self, name: str) -> None:
+        """Receive the beginning of an effect with this name."""
+        ...
+
+    def ended(self, name: str, ended: Exit[Any, Any]) -> None:
+        """Receive the end of the effect with this name that began last in this task."""
+        ...
 
 
 class Decision(Protocol):
@@ -68,44 +67,42 @@ class Decision(Protocol):
 
 
 class Branches(Protocol):
-    """The flows within one run of an operator, and its decision about them.
-
-    Attributes:
-        decision: the decision of an earlier life, if it stands.
-    """
+    """The flows within one run of an operator, and its decision about them."""
 
     @property
-    def decision(self) -> Decision | None: ...
+    def decision(self) -> Decision | None:
+        """The decision of an earlier life, if it stands."""
+        return None
 
     def deadline(self, seconds: float) -> float | None:
         """Return the seconds left until the deadline that the operator set in its first life.
 
         None if the operator ended in time in an earlier life.
         """
-        ...
+        return seconds
 
     def branch(self, key: object, item: object, *, is_keyed: bool) -> Flow:
         """Return the flow of a branch. Without a key, `item` tells whether it is the same branch."""
-        ...
+        return PLAIN
 
     def has_records(self, key: object) -> bool:
         """Return whether an earlier life recorded anything in this branch."""
-        ...
+        return False
 
     def decide(self, value: object, *, failed: bool) -> None:
         """Record the decision, before it takes effect."""
-        ...
+        return
 
     def check_complete(self) -> None:
         """Raise if a branch with recorded entries did not reappear."""
-        ...
+        return
 
     def end(self, *, is_complete: bool) -> None:
         """Record that all branches have ended, if they recorded anything after the decision.
 
         If their finalizers are not complete, record nothing: a resume cancels the branches again.
         """
-        ...
+        return
 
 
 class Finalization(Protocol):
@@ -134,24 +131,26 @@ class Finalization(Protocol):
 
 
 class Flow(Protocol):
-    """One sequential line of a run.
-
-    Attributes:
-        path: its path; empty for the body of a run, and outside runs.
-        is_stopping: whether the run is being stopped from outside.
-        started_version: the version of the workflow that the run was started with; None outside runs.
-    """
+    """One sequential line of a run. The methods here do what they do outside durable runs."""
 
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """Its path; empty for the body of a run, and outside runs."""
+        return ""
+
     @property
-    def is_stopping(self) -> bool: ...
+    def is_stopping(self) -> bool:
+        """Whether the run is being stopped from outside."""
+        return False
+
     @property
-    def started_version(self) -> str | None: ...
+    def started_version(self) -> str | None:
+        """The version of the workflow that the run was started with; None outside runs."""
+        return None
 
     def execute(self, step: Step, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
         """Execute a step, or return its recorded outcome: its value or a `Failed`."""
-        ...
+        return step.definition.execute_plainly(step, env, scope)
 
     async def decide(
         self,
@@ -165,31 +164,44 @@ class Flow(Protocol):
 
         `has_failed` tells whether a value means a failure. Such a value stands only once it is settled.
         """
-        ...
+        return compute()
 
     async def wait(self, scope: Scope, seconds: float) -> None:
         """Wait. A resume waits only for the remaining time."""
-        ...
+        await scope.clock.sleep(seconds)
 
     def branches(self, scope: Scope, name: str) -> Branches:
         """Return the flows of the next operator in this flow."""
-        ...
+        return PLAIN_BRANCHES
 
     def finalization(self, name: str) -> Finalization | None:
         """Return the place of the next finalizer in this flow; None if nothing is recorded here."""
-        ...
+        return None
 
     async def run_branch(self, scope: Scope, work: Callable[[], Awaitable[A]]) -> A:
         """Run everything that happens in this flow, which is a branch."""
-        ...
+        return await work()
 
     def record_decisions(self) -> None:
         """Let operators record their decisions, also inside a step."""
-        ...
+        return
 
     def stop(self) -> None:
         """Record that the run is being stopped from outside, instead of cancelled by an operator."""
-        ...
+        return
+
+
+class _PlainBranches(Branches):
+    __slots__ = ()
+
+
+class _PlainFlow(Flow):
+    __slots__ = ()
+
+
+PLAIN_BRANCHES: Branches = _PlainBranches()
+PLAIN: Flow = _PlainFlow()
+"""The flow outside durable runs. It records nothing."""
 
 
 class Acquisition:
@@ -211,72 +223,6 @@ class Acquisition:
                 one.is_decided or one.has_expired() for one in self._operators
             )
         return self._has_begun
-
-
-class _PlainBranches:
-    decision: Decision | None = None
-
-    def deadline(self, seconds: float) -> float | None:
-        return seconds
-
-    def branch(self, key: object, item: object, *, is_keyed: bool) -> Flow:
-        return PLAIN
-
-    def has_records(self, key: object) -> bool:
-        return False
-
-    def decide(self, value: object, *, failed: bool) -> None:
-        pass
-
-    def check_complete(self) -> None:
-        pass
-
-    def end(self, *, is_complete: bool) -> None:
-        pass
-
-
-PLAIN_BRANCHES = _PlainBranches()
-
-
-class _PlainFlow:
-    path = ""
-    is_stopping = False
-    started_version: str | None = None
-
-    async def execute(self, step: Step, env: Any, scope: Scope) -> Any:
-        return await step.definition.execute_plainly(step, env, scope)
-
-    async def decide(
-        self,
-        scope: Scope,
-        name: str,
-        compute: Callable[[], A],
-        *,
-        has_failed: Callable[[A], bool] | None = None,
-    ) -> A:
-        return compute()
-
-    async def wait(self, scope: Scope, seconds: float) -> None:
-        await scope.clock.sleep(seconds)
-
-    def branches(self, scope: Scope, name: str) -> Branches:
-        return PLAIN_BRANCHES
-
-    def finalization(self, name: str) -> Finalization | None:
-        return None
-
-    async def run_branch(self, scope: Scope, work: Callable[[], Awaitable[A]]) -> A:
-        return await work()
-
-    def record_decisions(self) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
-
-
-PLAIN: Flow = _PlainFlow()
-"""The flow outside durable runs. It records nothing."""
 
 
 class Scope:
@@ -317,32 +263,25 @@ class Scope:
 
     def __init__(
         self,
-        flow: Flow,
-        clock: Clock,
+        clock: Clock | None = None,
         *,
-        operators: tuple[Operator, ...] = (),
-        is_shielded: bool = False,
-        is_observing: bool = False,
-        limit: float = math.inf,
-        step: object = None,
-        sink: Sink | None = None,
         observer: EffectObserver | None = None,
         finalizer_deadline: float | None = None,
-        context: Mapping[str, object] = _NO_CONTEXT,
-        forbidden: frozenset[type] = _NOTHING_FORBIDDEN,
+        context: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        self.flow = flow
-        self.clock = clock
-        self.operators = operators
-        self.is_shielded = is_shielded
-        self.is_observing = is_observing
-        self.limit = limit
-        self.step = step
-        self.sink = sink
+        """Create the scope that a run begins in."""
+        self.flow = PLAIN
+        self.clock: Clock = clock or SystemClock()
+        self.operators: tuple[Operator, ...] = ()
+        self.is_shielded = False
+        self.is_observing = False
+        self.limit = math.inf
+        self.step: object = None
+        self.sink: Sink | None = None
         self.observer = observer
         self.finalizer_deadline = finalizer_deadline
         self.context = context
-        self.forbidden = forbidden
+        self.forbidden: frozenset[type] = frozenset()
         self.acquisition: Acquisition | None = None
 
     @property
@@ -366,12 +305,6 @@ class Scope:
         """Return the scope within an operator that may cancel it."""
         scope = self.copy()
         scope.operators = (*self.operators, operator)
-        return scope
-
-    def in_flow(self, flow: Flow) -> Scope:
-        """Return the same position in another flow."""
-        scope = self.copy()
-        scope.flow = flow
         return scope
 
     def shielded(self) -> Scope:
@@ -420,23 +353,3 @@ class Scope:
         scope.forbidden = self.forbidden
         scope.acquisition = self.acquisition
         return scope
-
-
-def root_scope(
-    clock: Clock | None = None,
-    *,
-    observer: EffectObserver | None = None,
-    finalizer_deadline: float | None = None,
-    context: Mapping[str, object] = _NO_CONTEXT,
-) -> Scope:
-    """Return the scope that a run begins in."""
-    return Scope(
-        PLAIN,
-        clock or _SYSTEM,
-        observer=observer,
-        finalizer_deadline=finalizer_deadline,
-        context=context,
-    )
-
-
-_SYSTEM = SystemClock()

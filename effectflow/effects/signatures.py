@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from types import CodeType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from effectflow.effects.effect import Effect
 
-__all__ = ["declares", "effect_types", "remember_body"]
-
 _bodies: dict[CodeType, Callable[..., Any]] = {}
-_declared: dict[CodeType, tuple[type[Exception], ...]] = {}
 
 
 def remember_body(function: Callable[..., Any]) -> None:
@@ -25,12 +23,14 @@ def declares(body: CodeType, raised: Exception) -> bool:
 
     The annotation is resolved when the body raises for the first time. Raises TypeError if that fails.
     """
-    if body not in _declared:
-        _declared[body] = _declared_by(_bodies[body]) if body in _bodies else ()
-    return isinstance(raised, _declared[body])
+    return isinstance(raised, _declared_by(body))
 
 
-def _declared_by(function: Callable[..., Any]) -> tuple[type[Exception], ...]:
+@cache
+def _declared_by(body: CodeType) -> tuple[type[Exception], ...]:
+    function = _bodies.get(body)
+    if function is None:
+        return ()
     try:
         annotation = typing.get_type_hints(function).get("return")
     except Exception as problem:

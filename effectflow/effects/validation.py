@@ -11,8 +11,6 @@ from returns.result import Failure, Result, Success
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 
-__all__ = ["Invalid", "Valid", "Validation"]
-
 E = TypeVar("E", covariant=True)
 A = TypeVar("A", covariant=True)
 E2 = TypeVar("E2")

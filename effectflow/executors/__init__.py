@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from effectflow.effects import Effect
+from effectflow.effects.errors import needs
 from effectflow.effects.nodes import Suspend
-from effectflow.effects.optional import needs
 
 if TYPE_CHECKING:
     from effectflow.executors.dask import DaskExecutor

@@ -17,10 +17,10 @@ from typing import Any, cast
 import anyio
 
 from effectflow.effects import Effect, ExecutorError
+from effectflow.effects.errors import add_note
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
-from effectflow.effects.notes import add_note
-from effectflow.effects.scope import PLAIN, Scope, root_scope, running_step
+from effectflow.effects.scope import PLAIN, Scope, running_step
 from effectflow.executors.pickling import dumps, loads
 
 
@@ -74,7 +74,7 @@ async def answer(call: bytes, env: Any) -> bytes:
         with _NoExit("a module that the item needs"):
             task: _Call = loads(call)
         context = MappingProxyType(task.context)
-        scope = root_scope(finalizer_deadline=task.finalizer_deadline, context=context)
+        scope = Scope(finalizer_deadline=task.finalizer_deadline, context=context)
         # Each call has a task of its own, so there is nothing to reset.
         running_step.set(task.step)
         with _NoExit("the item"):

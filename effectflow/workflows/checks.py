@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import Effect, RetryPolicy
-from effectflow.effects.notes import add_note
+from effectflow.effects.errors import add_note
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -31,8 +31,7 @@ from effectflow import (
     traverse,
 )
 from effectflow.checkpoint import CheckpointError, RunBusy
-from effectflow.effects import TracedError
-from effectflow.effects.observer import EffectObserver
+from effectflow.effects import EffectObserver, TracedError
 from tests.apps import Told
 
 pytestmark = pytest.mark.anyio
