@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import traceback
 from contextlib import suppress
+from types import TracebackType
 from typing import Any
 
 from effectflow.checkpoint.entries import ErrorRecord
@@ -27,6 +28,9 @@ from effectflow.checkpoint.values.classes import (
     take_apart,
     text_of,
 )
+
+_FRAMES = 100
+"""The number of frames of a traceback that are recorded: the innermost ones."""
 
 
 class RecordedDefect(Exception):
@@ -51,13 +55,24 @@ def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRe
     trace = None
     if is_defect:
         # This takes a hundred times as long as the rest of the record.
-        trace = "".join(traceback.format_exception(error)) if is_exception else safe_repr(error)
+        trace = _traceback_of(error) if is_exception else safe_repr(error)
     return ErrorRecord(
         type=name_of_error(type(error)),
         message=_without_surrogates(text_of(error)),
         value=_write_value(error, types) if is_exception or not is_defect else None,
         traceback=None if trace is None else _without_surrogates(trace),
     )
+
+
+def _traceback_of(error: Exception) -> str:
+    frames: list[TracebackType] = []
+    frame = error.__traceback__
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.tb_next
+    # Not by `limit`, which looks at all frames all the same.
+    innermost = frames[-_FRAMES:][0] if frames else None
+    return "".join(traceback.format_exception(type(error), error, innermost))
 
 
 def read_error(record: ErrorRecord, step: str, types: KnownTypes) -> Any:

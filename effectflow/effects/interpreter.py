@@ -13,6 +13,7 @@ generators of `@do` bodies, finalizers, and `_Restore`, which brings back an out
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -368,6 +369,8 @@ async def _unwind(
     kind: Any
     if not isinstance(raised, Exception):
         raised = stray_cancellation(raised) or raised
+    elif raised.__class__ is RecursionError:
+        raised = _explained(raised)
     while stack:
         frame = stack.pop()
         kind = frame.__class__
@@ -403,6 +406,24 @@ async def _unwind(
         elif kind is _Finalizer and not isinstance(raised, Parked):
             raised = await _finalize_after(frame, raised, env, scope)
     raise raised
+
+
+_DEEP = 30
+"""The number of interpreters within each other from which on effects have used up Python's stack."""
+
+
+def _explained(raised: Exception) -> Exception:
+    """Return a RecursionError that names its cause, unless it is the recursion of a function."""
+    depth, frame = 0, sys._getframe()  # pyright: ignore[reportPrivateUsage]  # inspect takes it as well
+    while (frame := frame.f_back) is not None:
+        depth += frame.f_code is interpret.__code__
+    if depth < _DEEP or not str(raised).startswith("maximum recursion depth"):
+        return raised
+    return RecursionError(
+        f"{depth} timeouts, retries, steps, brackets or finalizers are nested within each other, more "
+        "than Python's stack holds: run them one after another in a `@do` body or with `traverse`, "
+        "or side by side with `par`, whose branches have a stack each"
+    )
 
 
 def _close(body: Any, raised: BaseException, scope: Scope) -> BaseException:

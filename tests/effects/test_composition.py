@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,21 +14,27 @@ from returns.result import Failure, Success
 from effectflow import (
     Do,
     Effect,
+    RetryPolicy,
     ask,
     asks,
+    bracket,
     do,
     effect,
     from_async,
     from_fn,
     now,
+    par,
     pure,
     random,
     sleep,
     suspend,
     uuid,
+    with_checkpointing,
 )
 
 pytestmark = pytest.mark.anyio
+
+AnyEffect = Effect[Any, Any, Any]
 
 
 @dataclass(frozen=True)
@@ -138,6 +146,45 @@ async def test_bodies_nested_a_hundred_thousand_deep() -> None:
         return 1 + (yield from count(n - 1))
 
     assert await count(100_000).run(None) == Success(100_000)
+
+
+WAYS_TO_NEST: dict[str, Callable[[AnyEffect], AnyEffect]] = {
+    "timeout": lambda effect: effect.timeout(3600),
+    "retry": lambda effect: effect.retry(RetryPolicy.constant(0.1).with_max_retries(1)),
+    "collecting": lambda effect: effect.collecting(),
+    "acquire": lambda effect: bracket(effect, lambda _: pure(None), pure),
+    "finalizer": lambda effect: pure(1).on_exit(lambda _: effect),
+    "step": lambda effect: with_checkpointing("s", effect),
+}
+
+
+# The coroutines that Python's stack has no room for never begin.
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.allow_unused_effects
+@pytest.mark.parametrize("nest", WAYS_TO_NEST.values(), ids=WAYS_TO_NEST)
+async def test_what_is_nested_too_deeply_for_the_stack_is_a_clear_defect(
+    nest: Callable[[AnyEffect], AnyEffect],
+) -> None:
+    nested: AnyEffect = pure(1)
+    for _ in range(2000):
+        nested = nest(nested)
+    with pytest.raises(RecursionError, match="nested within each other"):
+        await nested.run(None)
+
+
+async def test_a_function_that_recurses_for_ever_keeps_its_own_error() -> None:
+    def endless(number: int) -> int:
+        return endless(number + 1)
+
+    with pytest.raises(RecursionError, match="maximum recursion depth exceeded"):
+        await from_fn(lambda _: endless(0)).timeout(5).run(None)
+
+
+async def test_parallel_operators_may_be_nested_as_deep_as_you_like() -> None:
+    nested: AnyEffect = pure(1)
+    for _ in range(2000):
+        nested = par(nested).map(lambda values: values[0])
+    assert await nested.run(None) == Success(1)
 
 
 def test_run_sync_runs_on_either_backend() -> None:
