@@ -171,10 +171,11 @@ async def test_what_is_nested_too_deeply_for_the_stack_is_a_clear_defect(
         nested = nest(nested)
     try:
         # On asyncio, acquisitions and finalizers have a task each, and so a stack.
-        assert await nested.run(None) == Success(1)
+        ended = repr(await nested.run(None))
     except RecursionError as error:
-        assert "nested within each other" in str(error)
+        ended = str(error)
     gc.collect()
+    assert ended == "<Success: 1>" or "nested within each other" in ended
 
 
 async def test_a_function_that_recurses_for_ever_keeps_its_own_error() -> None:
