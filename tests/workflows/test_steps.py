@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import anyio
@@ -18,6 +19,8 @@ from effectflow import (
     from_fn,
     pure,
     step,
+    step_info,
+    with_checkpointing,
     workflow,
 )
 from effectflow.checkpoint import Arguments, BeforeStep, read_entries
@@ -159,3 +162,17 @@ async def test_an_argument_may_be_given_by_position_or_by_name(
 ) -> None:
     first, second = await arguments_of(store, one, other)
     assert first == second
+
+
+async def test_no_two_steps_share_an_idempotency_key(store: MemoryStore) -> None:
+    """Even if the ids of runs have the character that separates them from the step."""
+    keys: list[str] = []
+
+    def sending(name: str) -> Effect[App, Any, None]:
+        return with_checkpointing(
+            name, step_info().map(lambda info: keys.append(info.idempotency_key))
+        )
+
+    for run_id, name in [("a", "b:c"), ("a:b", "c"), ("a%3Ab", "c")]:
+        await made_of(partial(sending, name)).start(None, run_id=run_id).run_or_raise(app_on(store))
+    assert keys == ["a:b:c", "a%3Ab:c", "a%253Ab:c"]
