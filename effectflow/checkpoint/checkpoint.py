@@ -192,9 +192,10 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
     iterator = iter(entries)
     started = next(iterator, None)
     if not isinstance(started, Started):
-        raise CorruptCheckpoint(run_id, "its journal does not begin with a `started` entry")
+        reason = "its journal does not begin with a `started` entry"
+        raise CorruptCheckpoint(run_id, reason, intact=0)
     if started.run_id != run_id:
-        raise CorruptCheckpoint(run_id, f"its journal is that of run {started.run_id!r}")
+        raise CorruptCheckpoint(run_id, f"its journal is that of run {started.run_id!r}", intact=0)
     kind = started.kind
     definition = Definition(
         started.workflow, started.version, kind, started.steps, started.structure

@@ -6,7 +6,7 @@
     ├── RunNotFound          no run has this id
     ├── RunConflict          the id belongs to a run of another workflow or another input
     ├── RunBusy              another process drives the run
-    ├── LeaseLost            another process has taken over the run; nothing was written
+    ├── LeaseLost            the lease of the run is gone; nothing was written
     ├── DefinitionChanged    the workflow differs from the one that the run was started with
     ├── StepInputChanged     a recorded step is reached with other arguments
     ├── RunCancelled         the run was cancelled and cannot continue
@@ -17,7 +17,8 @@
     ├── SaveFailed           the store rejected or lost an entry
     └── StoreUnavailable     the store cannot be opened or reached
 
-Each message tells what happened, to which run and step, and what to do next.
+Each message tells what happened, to which run and step, and what to do next. It has no control
+characters, also where it quotes stored text: people see it in terminals and logs.
 """
 
 from __future__ import annotations
@@ -25,8 +26,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def printable(text: str, *, keep: str = "") -> str:
+    r"""Return the text with every character escaped that `repr` would escape, such as `\x1b`.
+
+    Stored text may hold control characters, which would change the terminal or hide other text.
+
+    Parameters:
+        keep: characters that are not escaped.
+    """
+    return "".join(
+        character
+        if character.isprintable() or character in keep
+        else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
 class CheckpointError(Exception):
     """The base class of all errors of checkpointing."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message, keep="\n\t"))
 
 
 class RunNotFound(CheckpointError):
@@ -58,29 +78,46 @@ class RunConflict(CheckpointError):
 class RunBusy(CheckpointError):
     """Another process, or another task of this one, holds the lease of the run.
 
-    `owner` is its holder, and `expires_in` the seconds until the lease expires.
+    `owner` is its holder, and `expires_in` the seconds until the lease expires. With `is_gone`, it has
+    ended the run meanwhile, and the run was deleted.
     """
 
-    def __init__(self, run_id: str, owner: str, expires_in: float) -> None:
+    def __init__(
+        self, run_id: str, owner: str, expires_in: float, *, is_gone: bool = False
+    ) -> None:
         self.run_id = run_id
         self.owner = owner
         self.expires_in = expires_in
+        self.is_gone = is_gone
         super().__init__(
-            f"run {run_id!r} is being driven by {owner}; its lease holds for another "
+            f"run {run_id!r} existed when this start began, and was deleted before the start could claim "
+            f"it: {owner} may have completed it. Nothing was executed. Start it again if it is to be "
+            "executed once more."
+            if is_gone
+            else f"run {run_id!r} is being driven by {owner}; its lease holds for another "
             f"{max(expires_in, 0):.0f} s and is renewed while that process lives. "
             "Wait for it to end, or stop it and resume."
         )
 
 
 class LeaseLost(CheckpointError):
-    """Another owner has taken over the run. The rejected entries were not written."""
+    """The lease of the run is gone. The rejected entries were not written.
 
-    def __init__(self, run_id: str, reason: str) -> None:
+    `owner` is who holds the run now, if that is known.
+    """
+
+    def __init__(self, run_id: str, reason: str, *, owner: str = "") -> None:
         self.run_id = run_id
         self.reason = reason
+        self.owner = owner
+        follows = (
+            "that owner continues the run"
+            if owner
+            else "resume the run, and it continues after the entries that the store has"
+        )
         super().__init__(
-            f"run {run_id!r} does not belong to this process any more: {reason}. Nothing was written; "
-            "the other owner continues the run."
+            f"run {run_id!r} does not belong to this process any more: {reason}. Nothing more was "
+            f"written; {follows}."
         )
 
 
@@ -161,17 +198,46 @@ class OutcomeUnknown(CheckpointError):
 class CorruptCheckpoint(CheckpointError):
     """The stored data of a run cannot be read. Nothing of it was used.
 
-    `what` names saved data that does not belong to a run in a store.
+    `sequence` is the number of the entry that cannot be read, and `intact` the number of entries before
+    the damage, if they are known. `what` names saved data that does not belong to a run in a store.
+    `is_damaged` is False if the data is whole, and this program cannot read it: `reason` says why.
     """
 
     def __init__(
-        self, run_id: str, reason: str, *, sequence: int | None = None, what: str | None = None
+        self,
+        run_id: str,
+        reason: str,
+        *,
+        sequence: int | None = None,
+        intact: int | None = None,
+        what: str | None = None,
+        is_damaged: bool = True,
     ) -> None:
         self.run_id = run_id
         self.reason = reason
         self.sequence = sequence
+        self.intact = sequence - 1 if sequence and is_damaged else intact
         where = f"entry {sequence} of run {run_id!r}" if sequence else f"run {run_id!r}"
-        super().__init__(f"{what or where} cannot be read: {reason}")
+        message = f"{what or where} cannot be read: {reason}"
+        if self.intact is not None:
+            message += f". {_what_is_kept(run_id, self.intact)}"
+        super().__init__(message)
+
+
+def _what_is_kept(run_id: str, intact: int) -> str:
+    """Return what is left of a damaged run, and what to do."""
+    kept = "No entry of it is intact, and nothing was changed."
+    if intact:
+        entries = "1 entry before that is" if intact == 1 else f"{intact} entries before that are"
+        kept = (
+            f"The {entries} intact, and nothing was changed: `effectflow show {run_id!r} --at {intact}` "
+            "shows the run as it was then."
+        )
+    return (
+        f"{kept} Restore the run from a backup or an export, and a resume executes only what that does "
+        "not have. Or delete the run (`store.delete`) and start it again: then every step is executed "
+        "again."
+    )
 
 
 class UnsupportedVersion(CheckpointError):

@@ -35,6 +35,10 @@ _MARK = b"\x01"
 _NONCE = 12
 
 
+class _OtherKey(ValueError):
+    """An entry is whole, but needs other keys than the given ones."""
+
+
 @dataclass(frozen=True, slots=True)
 class Encryption:
     """Encrypts entries with AES-GCM. Needs the package `cryptography`: `effectflow[crypto]`.
@@ -94,7 +98,7 @@ class Encryption:
             name = header[2:].decode()
             key = self.keys[name]
         except (UnicodeDecodeError, KeyError):
-            raise ValueError(
+            raise _OtherKey(
                 f"it is encrypted with key {header[2:]!r}, which is not among the given ones"
             ) from None
         nonce, sealed = data[len(header) :][:_NONCE], data[len(header) + _NONCE :]
@@ -114,6 +118,17 @@ _TEXT_TRAILER = re.compile(rb"\n(sha256|hmac):[0-9a-f]{64}")
 def first_digest(run_id: str) -> bytes:
     """Return the digest that the first entry of a run follows, so that no entry fits another run."""
     return hashlib.sha256(run_id.encode("utf-8", "surrogatepass")).digest()
+
+
+def digest_in(record: Record) -> bytes:
+    """Return the digest with which a record ends, unchecked. The next entry follows it."""
+    body = record.body
+    if body[:1] != b"{":
+        return body[-_DIGEST - 1 : -1]
+    try:
+        return bytes.fromhex(body[-2 * _DIGEST :].decode())
+    except ValueError:
+        return b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,35 +177,41 @@ class Seal:
                 raise ValueError(f"it has {len(body):,} bytes, more than any entry")
             digest = self._digest(payload, previous)
             if not hmac.compare_digest(trailer, self._trailer(payload, digest)):
-                raise ValueError(self._what_is_wrong(payload, trailer))
+                raise self._what_is_wrong(payload, trailer)
             payload = self._decrypted(payload, previous)
         except ValueError as error:
-            raise CorruptCheckpoint(run_id, str(error), sequence=record.sequence) from error
+            # If these keys fit the entries before it, it is rather damaged.
+            is_damaged = record.sequence > 1 or not isinstance(error, _OtherKey)
+            raise CorruptCheckpoint(
+                run_id, str(error), sequence=record.sequence, is_damaged=is_damaged
+            ) from error
         return decode_entry(payload, run_id, record.sequence), digest
 
-    def _what_is_wrong(self, payload: bytes, trailer: bytes) -> str:
+    def _what_is_wrong(self, payload: bytes, trailer: bytes) -> ValueError:
         kind = {b"S": _PLAIN, b"H": _KEYED}.get(trailer[_DIGEST:])
         if text := _TEXT_TRAILER.fullmatch(trailer):
             kind = text[1]
         if kind is None or not payload:
-            return "it is cut off, or was never an entry"
+            return ValueError("it is cut off, or was never an entry")
         if kind == _KEYED and self.key is None:
-            return "it is signed: pass its key, Checkpoints(key=...) or --key-file"
+            return _OtherKey("it is signed: pass its key, Checkpoints(key=...) or --key-file")
         if kind == _PLAIN and self.key is not None:
-            return "it is not signed, but a key was given"
+            return _OtherKey("it is not signed, but a key was given")
         reason = "its digest is wrong: it, or what comes before it, was changed, lost or moved"
-        return reason if self.key is None else f"{reason}, or was signed with another key"
+        return ValueError(
+            reason if self.key is None else f"{reason}, or was signed with another key"
+        )
 
     def _decrypted(self, payload: bytes, previous: bytes) -> bytes:
         is_encrypted = payload[:1] == _MARK
         if self.encryption is None:
             if is_encrypted:
-                raise ValueError(
+                raise _OtherKey(
                     "it is encrypted: pass its key, Checkpoints(encryption=...) or --encryption-keys"
                 )
             return payload
         if not is_encrypted:
-            raise ValueError("it is not encrypted, although encryption is asked for")
+            raise _OtherKey("it is not encrypted, although encryption is asked for")
         return self.encryption.decrypt(payload, after=previous)
 
     def _trailer(self, payload: bytes, digest: bytes) -> bytes:

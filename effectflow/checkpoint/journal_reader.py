@@ -19,7 +19,7 @@ from effectflow.checkpoint.errors import (
     RunNotFound,
     UnsupportedVersion,
 )
-from effectflow.checkpoint.integrity import Seal, first_digest
+from effectflow.checkpoint.integrity import Seal, digest_in, first_digest
 from effectflow.checkpoint.lease import Owner
 from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.store import (
@@ -49,45 +49,60 @@ class Journal:
         return Journal((), first_digest(run_id))
 
 
-async def read_journal(
-    store: CheckpointStore, run_id: str, seal: Seal, known: Journal | None = None
-) -> Journal:
-    """Return the journal of a run; empty if it does not exist. `known` has the entries read before.
+async def read_journal(store: CheckpointStore, run_id: str, seal: Seal) -> Journal:
+    """Return the journal of a run; empty if it does not exist.
 
     Raises CorruptCheckpoint for an entry that differs from what was written there.
     """
-    known = known or Journal.empty(run_id)
-    records = await store.read(run_id, after=len(known.entries))
-    journal, problem = _open_all(records, run_id, seal, known)
+    journal, problem = _open_all(await store.read(run_id), run_id, seal)
     if problem is not None:
         raise problem
     return journal
 
 
 def _open_all(
-    records: list[Record], run_id: str, seal: Seal, known: Journal
+    records: list[Record], run_id: str, seal: Seal
 ) -> tuple[Journal, CheckpointError | None]:
     """Return the intact part of a journal, and the problem of the entry after it.
 
     It empties `records`, so that a long journal is not in memory twice.
     """
-    entries, digest = list(known.entries), known.digest
+    entries, digest = list[Entry](), first_digest(run_id)
     problem: CheckpointError | None = None
     records.reverse()
     while records:
         record = records.pop()
         try:
             if record.sequence != len(entries) + 1:
-                reason = "an entry is missing before it"
-                raise CorruptCheckpoint(run_id, reason, sequence=record.sequence)
+                reason = f"its entry {len(entries) + 1} is missing before entry {record.sequence}"
+                raise CorruptCheckpoint(run_id, reason, intact=len(entries))
             entry, digest = seal.open(record, run_id, digest)
         except CheckpointError as error:
-            if entries:
-                error.add_note(f"the entries 1 to {len(entries)} before it are good")
             problem = error
             break
         entries.append(entry)
     return Journal(tuple(entries), digest), problem
+
+
+async def read_end(
+    store: CheckpointStore, run_id: str, seal: Seal, *, length: int, count: int
+) -> tuple[Entry, ...]:
+    """Return the last `count` entries of a run of this length, or none of them if they are damaged.
+
+    Each is checked against the one before it, and the first of them against the one before that, which is
+    not checked itself: so the entries belong together, and their run must be told by what is in them.
+    """
+    after = max(length - count, 0)
+    records = await store.read(run_id, after=max(after - 1, 0))
+    entries: list[Entry] = []
+    digest = digest_in(records[0]) if after and records else first_digest(run_id)
+    try:
+        for record in records[1:] if after else records:
+            entry, digest = seal.open(record, run_id, digest)
+            entries.append(entry)
+    except CheckpointError:
+        return ()
+    return tuple(entries)
 
 
 async def read_entries(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED) -> list[Entry]:
@@ -103,15 +118,18 @@ async def read_checkpoint(
 ) -> Checkpoint:
     """Return the checkpoint of a run, or the one after its first `at` entries.
 
-    Raises RunNotFound, CorruptCheckpoint if its journal cannot be read, or ValueError if the run has
+    Raises RunNotFound, CorruptCheckpoint if these entries cannot be read, or ValueError if the run has
     fewer entries than `at`.
     """
-    entries = await read_entries(store, run_id, seal)
-    if not entries:
+    records = await store.read(run_id)
+    if not records:
         raise await run_not_found(store, run_id)
-    if at is not None and not 1 <= at <= len(entries):
-        raise ValueError(f"run {run_id!r} has the entries 1 to {len(entries)}, and no {at}")
-    return fold(entries[:at], run_id)
+    if at is not None and not 1 <= at <= len(records):
+        raise ValueError(f"run {run_id!r} has the entries 1 to {len(records)}, and no {at}")
+    journal, problem = _open_all(records[:at], run_id, seal)
+    if problem is not None:
+        raise problem
+    return fold(journal.entries, run_id)
 
 
 async def read_consistently(store: CheckpointStore, run_id: str) -> tuple[RunInfo, list[Record]]:
@@ -148,7 +166,7 @@ async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED
     except (CorruptCheckpoint, RunConflict, UnsupportedVersion) as error:
         return Verification(run_id, 0, 0, error)
     length = len(records)
-    journal, problem = _open_all(records, run_id, seal, Journal.empty(run_id))
+    journal, problem = _open_all(records, run_id, seal)
     if problem is None:
         try:
             check_against(info, fold(journal.entries, run_id))
@@ -179,6 +197,7 @@ def check_against(info: RunInfo, checkpoint: Checkpoint) -> None:
             checkpoint.run_id,
             f"the store calls it {status}, and its journal ends as that of a run which is {found}: "
             f"what came after entry {checkpoint.metadata.entries} is missing",
+            intact=checkpoint.metadata.entries,
         )
 
 

@@ -32,26 +32,14 @@ from effectflow.checkpoint import (
     Verification,
     Waiting,
 )
+from effectflow.checkpoint.errors import printable
 from effectflow.checkpoint.values import Tree, encode_json
 from effectflow.workflows.progress import JobProgress, job_progress
 
 
-def escaped(text: str, *, keep: str = "") -> str:
-    r"""Return the text with every character escaped that `repr` would escape, such as `\x1b`.
-
-    Stored text may hold control characters, which would change the terminal or hide other text.
-    """
-    return "".join(
-        character
-        if character.isprintable() or character in keep
-        else character.encode("unicode_escape").decode()
-        for character in text
-    )
-
-
 def say(text: str, console: Console | None = None) -> None:
     """Print text on lines of its own, escaped, without markup or line wrapping."""
-    shown = Text(escaped(text, keep="\n\t"))
+    shown = Text(printable(text, keep="\n\t"))
     (console or Console()).print(shown, soft_wrap=True)
 
 
@@ -149,7 +137,7 @@ def show_history(console: Console, entries: Sequence[Entry]) -> None:
     """Print a journal, one entry per line, oldest first."""
     for number, entry in enumerate(entries, start=1):
         # Escaped as one line: a line break in an error message must not look like another entry.
-        say(escaped(f"{number:>6}  {_when(entry.at)}  {_entry_text(entry)}"), console)
+        say(printable(f"{number:>6}  {_when(entry.at)}  {_entry_text(entry)}"), console)
 
 
 def _entry_text(entry: Entry) -> str:
@@ -216,7 +204,7 @@ def plan_tree(plan: ResumePlan) -> dict[str, Tree]:
 def show_plan(console: Console, plan: ResumePlan, workflow_name: str) -> None:
     """Print what a resume would do."""
     for line in _plan_lines(plan, workflow_name):
-        say(escaped(line), console)
+        say(printable(line), console)
 
 
 def _plan_lines(plan: ResumePlan, workflow_name: str) -> Iterable[str]:
@@ -243,7 +231,7 @@ def _plan_lines(plan: ResumePlan, workflow_name: str) -> Iterable[str]:
 
 def _say_table(rows: Sequence[Sequence[str]], console: Console) -> None:
     """Print rows with aligned columns, each on one line, never cut."""
-    cells = [[escaped(cell) for cell in row] for row in rows]
+    cells = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         aligned = map(set_cell_size, row, widths)

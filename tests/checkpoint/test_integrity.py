@@ -164,7 +164,7 @@ def assert_found(records: list[Record], seal: Seal, at: int) -> None:
     assert found.good == at
     assert "'r'" in str(found.problem)
     if at:
-        assert f"1 to {at}" in found.problem.__notes__[0]
+        assert f"The {at} entr" in str(found.problem)
 
 
 @pytest.mark.parametrize("left", [1, 5, 9])
@@ -289,10 +289,29 @@ async def test_a_damaged_run_is_not_resumed(name: str) -> None:
 
     error = (await story.resume("r").run(App(checkpoints(store, seal)))).failure()
     assert isinstance(error, CorruptCheckpoint)
-    assert error.sequence == 4
+    assert (error.sequence, error.intact) == (4, 3)
+    text = str(error)
+    assert "The 3 entries before that are intact, and nothing was changed" in text
+    assert "`effectflow show 'r' --at 3`" in text
+    assert "Restore the run from a backup or an export" in text
+    assert (await read_checkpoint(store, "r", seal, at=3)).metadata.entries == 3
     for read in (read_entries, read_checkpoint):
         with pytest.raises(CorruptCheckpoint):
             await read(store, "r", seal)
+
+
+def test_a_run_of_which_nothing_is_intact_says_so() -> None:
+    [first, *others] = WRITTEN["json"]
+    problem = verified([changed(first, b"x"), *others], SEALS["json"]).problem
+    assert problem.intact == 0
+    assert "No entry of it is intact, and nothing was changed" in str(problem)
+    assert "every step is executed again" in str(problem)
+
+
+def test_a_run_that_needs_a_key_is_not_called_damaged() -> None:
+    problem = verified(WRITTEN["signed"], SEALS["json"]).problem
+    assert problem.intact is None
+    assert str(problem).endswith("pass its key, Checkpoints(key=...) or --key-file")
 
 
 @pytest.mark.anyio

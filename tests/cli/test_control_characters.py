@@ -7,9 +7,26 @@ import shlex
 import textwrap
 from pathlib import Path
 
+import anyio
 import pytest
 
-from effectflow.cli.render import escaped
+from effectflow.checkpoint import (
+    CheckpointError,
+    CorruptCheckpoint,
+    DefinitionChanged,
+    LeaseLost,
+    NotSerializable,
+    RunBusy,
+    RunConflict,
+    RunStatus,
+    RunSummary,
+    SaveFailed,
+    StepInputChanged,
+    StoreUnavailable,
+    UnsupportedVersion,
+)
+from effectflow.checkpoint.errors import printable
+from effectflow.stores import FileStore
 from tests.cli.conftest import Command
 
 EVIL = "\x1b[2J\x07\x9b31m\u202e[red]x"
@@ -51,12 +68,52 @@ def assert_harmless(text: str) -> None:
     assert all(character.isprintable() or character == "\n" for character in text), repr(text)
 
 
-def test_escaped_keeps_printable_text_only() -> None:
-    assert escaped(EVIL) == SHOWN
-    assert escaped("naïve 日本 \\ 😀") == "naïve 日本 \\ 😀"
-    assert escaped("a\nb\tc") == r"a\nb\tc"
-    assert escaped("a\nb\tc", keep="\n\t") == "a\nb\tc"
-    assert escaped("\udcff") == r"\udcff"
+def test_printable_keeps_printable_text_only() -> None:
+    assert printable(EVIL) == SHOWN
+    assert printable("naïve 日本 \\ 😀") == "naïve 日本 \\ 😀"
+    assert printable("a\nb\tc") == r"a\nb\tc"
+    assert printable("a\nb\tc", keep="\n\t") == "a\nb\tc"
+    assert printable("\udcff") == r"\udcff"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RunBusy("r", f"pid 1 on {EVIL} (b, c)", 30),
+        RunBusy("r", f"pid 1 on {EVIL} (b, c)", 30, is_gone=True),
+        LeaseLost("r", f"{EVIL} holds it", owner=EVIL),
+        CorruptCheckpoint("r", f"its summary is damaged: {EVIL}"),
+        CorruptCheckpoint(EVIL, "it is cut off", sequence=2),
+        StoreUnavailable(f"/tmp/{EVIL}", "it cannot be opened"),
+        SaveFailed("r", EVIL),
+        NotSerializable(f"$.{EVIL}", EVIL),
+        DefinitionChanged("r", "w", detail=EVIL, what=EVIL),
+        StepInputChanged("r", "step", EVIL, EVIL),
+        UnsupportedVersion(EVIL, 2, 1),
+        RunConflict("r", EVIL),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_escape_what_they_quote(error: CheckpointError) -> None:
+    """Also those that the library raises, and a log then shows."""
+    assert str(error).isprintable(), repr(error)
+    assert r"\x1b[2J" in str(error)
+
+
+async def find_with_a_damaged_run(folder: Path) -> None:
+    async with FileStore(folder) as store:
+        lease = await store.claim("r", owner="me", seconds=60)
+        summary = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
+        await store.append(lease, [b"1"], after=0, summary=summary)
+        checkpoint = folder / "sessions" / "r" / "checkpoint.json"
+        checkpoint.write_text(json.dumps({"run_id": "r", "workflow": {EVIL: EVIL}}))
+        await store.find()
+
+
+def test_logs_escape_what_they_quote(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    anyio.run(find_with_a_damaged_run, folder)
+    assert "skipping run 'r'" in caplog.text
+    assert_harmless(caplog.text)
 
 
 def test_every_command_escapes_run_ids_names_errors_and_values(effectflow: Command) -> None:
