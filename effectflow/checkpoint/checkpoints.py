@@ -71,14 +71,16 @@ class Checkpoints:
         encryption: encrypts every entry; None to write them unencrypted.
         history: the number of earlier copies of each run that a store keeps if it overwrites its newest
             one (`KeepsHistory`). Other stores only append.
-        preserve: whether a complete run is kept. If not, it is deleted, and starting it again runs it
-            again. A run within another run is always kept, because a resume of that one needs its
-            output.
+        preserve: whether a complete run is kept. If not, it is deleted, and a start that begins after
+            that runs it again. A run within another run is always kept, because a resume of that one
+            needs its output.
         on_save_error: "fail" ends a run whose entries cannot be saved; "warn" logs the error, continues,
             and tries again with the next entry. An `at_most_once` step never runs before its beginning
             is saved.
         observers: receive the events of runs.
         lease_seconds: the seconds after its last renewal during which the lease of a run is valid.
+        max_block: the seconds after which an event loop that does not respond counts as stuck. The
+            leases of its runs are then not renewed, so that another process can continue them.
     """
 
     store: CheckpointStore
@@ -91,6 +93,7 @@ class Checkpoints:
     on_save_error: Literal["fail", "warn"] = "fail"
     observers: Sequence[Observer] = ()
     lease_seconds: float = 30.0
+    max_block: float = 300.0
 
     def __post_init__(self) -> None:
         if self.history < 0:
@@ -100,6 +103,8 @@ class Checkpoints:
             raise ValueError(
                 f"lease_seconds must be a finite number of more than 0, not {self.lease_seconds}"
             )
+        if not self.max_block > 0:
+            raise ValueError(f"max_block must be more than 0, not {self.max_block}")
         if self.format not in ("json", "cbor"):
             raise ValueError(f'format must be "json" or "cbor", not {self.format!r}')
         if self.on_save_error not in ("fail", "warn"):

@@ -3,16 +3,24 @@
 The fencing number comes from Martin Kleppmann's "How to do distributed locking". It grows with every
 claim, and a store rejects a write with an older one. So a process that sleeps past the end of its lease
 can do no harm when it wakes.
+
+A clock may be set while a run is driven. So within one boot of a host, a lease expires by the time since
+that boot, which nothing sets. Other hosts cannot compare that, and judge by the clock of the store.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+
+from effectflow.effects.event_loop import CallSoon, call_soon_from_threads
+
+_SECONDS_UNTIL_ABANDONED = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +31,44 @@ class Lease:
         run_id: the run.
         owner: the holder, as `str(Owner)`.
         fence: grows with every claim of the run; only the lease with the highest one is valid.
-        expires_at: when others may claim the run, in seconds since the epoch.
+        expires_at: when others may claim the run, in seconds since the epoch by the store's clock.
+        expires_at_uptime: the same in seconds since the boot of the owner's host; None if the host does
+            not tell. Processes of the same boot compare this one.
     """
 
     run_id: str
     owner: str
     fence: int
     expires_at: float
+    expires_at_uptime: float | None = None
+
+    def renewed(self, seconds: float, *, now: float) -> Lease:
+        """Return the lease as it is valid for this many seconds from `now`, the time of the store."""
+        up = uptime()
+        until = None if up is None else up + seconds
+        return replace(self, expires_at=now + seconds, expires_at_uptime=until)
+
+    def expires_in(self, now: float) -> float:
+        """Return the seconds until it expires at `now`, in seconds since the epoch."""
+        if self.expires_at_uptime is not None:
+            owner, up = Owner.parse(self.owner), uptime()
+            if up is not None and owner is not None and owner.is_of_this_boot:
+                return self.expires_at_uptime - up
+        return self.expires_at - now
 
     def is_held(self, now: float) -> bool:
         """Return whether the lease has not expired at `now` (seconds since the epoch) and its owner
         is not known to be dead."""
-        if self.expires_at <= now:
+        if self.expires_in(now) <= 0:
             return False
         owner = Owner.parse(self.owner)
         return owner is None or not owner.is_dead()
+
+    def is_abandoned(self, now: float) -> bool:
+        """Return whether its owner is dead or has not renewed it for long, at `now` as in `is_held`."""
+        owner = Owner.parse(self.owner)
+        is_dead = owner is not None and owner.is_dead()
+        return is_dead or self.expires_in(now) < -_SECONDS_UNTIL_ABANDONED
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +103,23 @@ class Owner:
         except ValueError:
             return None
 
+    @property
+    def is_of_this_boot(self) -> bool:
+        """Whether it has claimed on this host since it booted, maybe in another container."""
+        boot = _boot()
+        return boot is not None and self.host.split("/")[1:-1] == [boot]
+
     def is_dead(self) -> bool:
-        """Return whether this owner's process is known to have ended.
+        """Return whether this owner's process, or its claim within this process, is known to have ended.
 
         That can be known only of processes on this host since it booted. For others the answer is False,
         and their leases are valid until they expire.
         """
         if self.host != _host():
             return False
+        if self.claim in _claims and self.pid == os.getpid():
+            call_soon = _claims[self.claim]
+            return call_soon is None or _is_closed(call_soon)
         born = _born(self.pid)
         if born is not None:
             return born != self.born
@@ -93,16 +133,59 @@ class Owner:
         return False
 
 
+_claims: dict[str, CallSoon | None] = {}
+"""The claims of this process by `Owner.claim`, with the event loops of their runs. None stands for a
+claim that has ended and may hold the run all the same, because the store did not release it."""
+
+
+def begin_claim() -> Owner:
+    """Return a unique owner that is dead once the running event loop is closed."""
+    owner = Owner.new()
+    _claims[owner.claim] = call_soon_from_threads()
+    return owner
+
+
+def end_claim(owner: Owner, *, is_released: bool) -> None:
+    """Note that this process does not use a claim any more. If it was not released, its owner is dead."""
+    if is_released:
+        _claims.pop(owner.claim, None)
+    else:
+        _claims[owner.claim] = None
+
+
+def _is_closed(call_soon: CallSoon) -> bool:
+    try:
+        call_soon(bool)
+    except RuntimeError:
+        return True
+    return False
+
+
+def uptime() -> float | None:
+    """Return the seconds since this host booted, asleep or awake; None if its boots have no names."""
+    return None if _boot() is None else time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@cache
+def _boot() -> str | None:
+    """Return a name for the current boot of this host; None if it has none, as outside of Linux."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
+    except OSError:
+        return None
+
+
 @cache
 def _host() -> str:
     """Return a name for this host, its current boot and this process namespace."""
-    parts = [platform.node()]
     try:
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8])
-        parts.append(os.readlink("/proc/self/ns/pid").removeprefix("pid:").strip("[]"))
+        namespace = os.readlink("/proc/self/ns/pid").removeprefix("pid:").strip("[]")
     except OSError:
-        parts.append(f"{uuid.getnode():x}")
-    return "/".join(parts)
+        namespace = ""
+    boot = _boot()
+    if boot is None or not namespace:
+        return f"{platform.node()}/{uuid.getnode():x}"
+    return f"{platform.node()}/{boot}/{namespace}"
 
 
 @cache

@@ -1,7 +1,8 @@
 """Renew the leases of all runs of this process, in one thread.
 
 It is a thread, because a run must not lose its lease when a step blocks the event loop. A process that
-is paused or dead renews nothing, and neither does one whose event loop has been stuck for long.
+is paused or dead renews nothing, and neither does one whose event loop has been blocked for longer than
+`Checkpoints.max_block`.
 """
 
 from __future__ import annotations
@@ -10,19 +11,16 @@ import logging
 import os
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from effectflow.checkpoint.errors import LeaseLost
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.store import CheckpointStore
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads
 
-__all__ = ["MAX_BLOCK", "keep_lease"]
+__all__ = ["keep_lease"]
 
 logger = logging.getLogger(__name__)
-
-MAX_BLOCK = 300.0
-"""The seconds after which an unresponsive event loop counts as stuck, and its leases are not renewed."""
 
 _IDLE = 10.0
 """The seconds without leases after which the thread ends."""
@@ -30,15 +28,20 @@ _IDLE = 10.0
 
 @dataclass(slots=True)
 class _Kept:
-    """A lease that is renewed, and the event loop of its run."""
+    """A lease that is renewed, and the event loop of its run.
+
+    Attributes:
+        due: when to renew it.
+        asked: when the event loop was asked whether it responds; None once it has.
+    """
 
     writer: JournalWriter
     call_soon: CallSoon
     due: float
-    ticked: float = field(default_factory=time.monotonic)
+    asked: float | None = None
 
-    def tick(self) -> None:
-        self.ticked = time.monotonic()
+    def respond(self) -> None:
+        self.asked = None
 
 
 class _Keeper:
@@ -79,7 +82,9 @@ class _Keeper:
     def _renew_due(self) -> None:
         """Renew the leases that are due."""
         for kept in list(self._kept.values()):
-            if kept.due <= time.monotonic() and not self._renew(kept):
+            # Its run may have ended while others were renewed.
+            is_kept = self._kept.get(id(kept.writer)) is kept
+            if is_kept and kept.due <= time.monotonic() and not self._renew(kept):
                 self._postpone(kept.writer.checkpoints.store)
 
     def _postpone(self, store: CheckpointStore) -> None:
@@ -93,19 +98,27 @@ class _Keeper:
     def _renew(self, kept: _Kept) -> bool:
         """Renew one lease. Return False if the store fails."""
         writer = kept.writer
-        seconds = writer.checkpoints.lease_seconds
-        kept.due = time.monotonic() + seconds / 3
+        seconds, max_block = writer.checkpoints.lease_seconds, writer.checkpoints.max_block
+        now = time.monotonic()
+        kept.due = now + seconds / 3
+        asked = kept.asked = kept.asked or now
         try:
-            kept.call_soon(kept.tick)
+            kept.call_soon(kept.respond)
         except Exception:
-            # The event loop was closed, and the run with it.
+            # The event loop was closed, and the run with it: other processes may have it at once.
             self.remove(writer)
+            try:
+                writer.checkpoints.store.renew(writer.lease, seconds=0)
+            except Exception:
+                # It expires by itself, and the store may have been closed with its event loop.
+                return False
             return True
-        if time.monotonic() - kept.ticked > MAX_BLOCK:
+        if now - asked > max_block:
             logger.error(
-                "the event loop of run %r has been stuck for %.0f s: its lease is not renewed",
+                "the event loop of run %r has been blocked for %.0f s, more than max_block of its "
+                "Checkpoints: its lease is not renewed, so that another process may take over the run",
                 writer.run_id,
-                MAX_BLOCK,
+                now - asked,
             )
             return True
         lease = writer.lease

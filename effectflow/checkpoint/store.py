@@ -142,7 +142,7 @@ class CheckpointStore(Protocol):
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         """Take the lease of a run for this many seconds. The run need not exist.
 
-        A lease is free if it has expired or its owner `Owner.is_dead`. An owner that already holds the
+        A lease is free unless `Lease.is_held` at the time of the store. An owner that already holds the
         lease gets a new one.
 
         Raise RunBusy if another live owner holds it.
@@ -204,10 +204,11 @@ class CheckpointStore(Protocol):
         """
         ...
 
-    async def delete(self, run_id: str) -> None:
-        """Delete a run and all its records.
+    async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
+        """Delete a run and all its records. The holder of its lease passes that, which is then gone.
 
-        Raise RunNotFound if it is unknown, and RunBusy if a live owner holds it.
+        Raise RunNotFound if it is unknown, and LeaseLost if the lease is not the run's current one, or
+        without a lease RunBusy if a live owner holds it.
         """
         ...
 

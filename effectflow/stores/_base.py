@@ -112,7 +112,15 @@ def _here() -> tuple[int, CallSoon]:
 def check_free(held: Lease | None, *, now: float, claimant: str = "") -> None:
     """Raise RunBusy if a live owner other than the claimant holds the lease at `now`."""
     if held is not None and held.owner not in ("", claimant) and held.is_held(now):
-        raise RunBusy(held.run_id, held.owner, held.expires_at - now)
+        raise RunBusy(held.run_id, held.owner, held.expires_in(now))
+
+
+def check_deletable(lease: Lease | None, held: Lease | None, *, now: float) -> None:
+    """Raise RunBusy or LeaseLost unless the run may be deleted, by the holder of `lease` if given."""
+    if lease is None:
+        check_free(held, now=now)
+    else:
+        check_current(lease, held)
 
 
 def check_current(lease: Lease, held: Lease | None) -> None:
@@ -120,8 +128,18 @@ def check_current(lease: Lease, held: Lease | None) -> None:
     # FileStore may issue a fence twice, if the file with the newest was lost. Owners differ then.
     holder, fence = (held.owner, held.fence) if held is not None else ("", 0)
     if (fence, holder) != (lease.fence, lease.owner):
-        reason = f"{holder} holds it" if holder else "its lease was released"
-        raise LeaseLost(lease.run_id, reason)
+        raise lease_lost(lease.run_id, holder)
+
+
+def lease_lost(run_id: str, holder: str) -> LeaseLost:
+    """Return the error for a lease that is not current, given who holds the run now, or ""."""
+    if holder:
+        return LeaseLost(run_id, f"{holder} holds it", owner=holder)
+    return LeaseLost(
+        run_id,
+        "the store has no lease for it any more (it was released, the run was deleted, or the store has "
+        "lost data)",
+    )
 
 
 def check_length(lease: Lease, length: int, *, after: int) -> None:
@@ -157,13 +175,14 @@ def run_info(
     owner: str | None,
     fence: int,
     expires_at: float,
+    expires_at_uptime: float | None,
 ) -> RunInfo:
     """Return one line about a run, from what databases keep of it. `owner` is empty without a lease.
 
     Raise CorruptCheckpoint for an unknown status.
     """
     summary = RunSummary(workflow, kind, version, RunStatus.stored(status, run_id), created_at)
-    lease = Lease(run_id, owner, fence, expires_at) if owner else None
+    lease = Lease(run_id, owner, fence, expires_at, expires_at_uptime) if owner else None
     return RunInfo(run_id, summary, updated_at, length, lease)
 
 

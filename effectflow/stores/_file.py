@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -29,6 +30,7 @@ from effectflow.stores._atomic_files import make_folder
 from effectflow.stores._base import (
     ReentrantStore,
     check_current,
+    check_deletable,
     check_free,
     check_length,
     first_summary,
@@ -114,7 +116,7 @@ class FileStore(ReentrantStore, CheckpointStore):
             check_free(held, now=now, claimant=owner)
             folder.tidy(state)
             fence = max(held.fence, folder.deleted_fence()) + 1
-            lease = Lease(run_id, owner, fence, now + seconds)
+            lease = Lease(run_id, owner, fence, now).renewed(seconds, now=now)
             folder.write_lease(lease)
             return lease
 
@@ -123,7 +125,7 @@ class FileStore(ReentrantStore, CheckpointStore):
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
         def renew(folder: RunFolder) -> Lease:
             check_current(lease, folder.lease(folder.state()))
-            renewed = replace(lease, expires_at=time.time() + seconds)
+            renewed = lease.renewed(seconds, now=time.time())
             folder.write_lease(renewed)
             return renewed
 
@@ -213,7 +215,7 @@ class FileStore(ReentrantStore, CheckpointStore):
 
         return await self._read(look)
 
-    async def delete(self, run_id: str) -> None:
+    async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         def delete(folder: RunFolder) -> None:
             try:
                 state = folder.state()
@@ -222,7 +224,7 @@ class FileStore(ReentrantStore, CheckpointStore):
             except CorruptCheckpoint:
                 # A run that cannot be read can still be deleted.
                 state = None
-            check_free(folder.lease(state), now=time.time())
+            check_deletable(lease, folder.lease(state), now=time.time())
             folder.remove(state)
 
         await self._change(run_id, delete)
@@ -248,6 +250,7 @@ class FileStore(ReentrantStore, CheckpointStore):
                 known = self._found.get(run_id)
                 state = known[1] if known and known[0] == mark else folder.state()
                 if state is None:
+                    self._remove_abandoned(folder)
                     continue
                 if mark is not None and not state.damage:
                     found[run_id] = mark, state.without_records()
@@ -256,6 +259,20 @@ class FileStore(ReentrantStore, CheckpointStore):
                 damaged[run_id] = error
         self._found = found
         return infos, damaged
+
+    def _remove_abandoned(self, folder: RunFolder) -> None:
+        """Remove a folder that only has the claim of a process that died before it wrote anything."""
+
+        def remove(folder: RunFolder) -> None:
+            state = folder.state()
+            lease = folder.lease(state)
+            if lease.owner and folder.is_claimed_only(state) and lease.is_abandoned(time.time()):
+                folder.remove(state)
+
+        lease = folder.lease(None)
+        if lease.owner and lease.is_abandoned(time.time()):
+            with suppress(SaveFailed):
+                self._locked(folder.run_id, remove, timeout=self._renew_timeout)
 
     async def _read(self, read: Callable[[], A]) -> A:
         """Call this in a thread. It needs no lock, since files are replaced whole."""

@@ -115,6 +115,7 @@ def encode_lease(lease: Lease) -> bytes:
         "owner": lease.owner,
         "fence": lease.fence,
         "expires_at": lease.expires_at,
+        "expires_at_uptime": lease.expires_at_uptime,
     }
     return orjson.dumps(content, option=orjson.OPT_INDENT_2)
 
@@ -123,9 +124,14 @@ def decode_lease(data: bytes, run_id: str) -> Lease:
     """Return a lease. Raise as `decode_state` does."""
     try:
         match content := _content(data, run_id):
-            case {"owner": str(owner), "fence": int(fence), "expires_at": float(expires_at)}:
+            case {
+                "owner": str(owner),
+                "fence": int(fence),
+                "expires_at": float(expires_at),
+                "expires_at_uptime": float() | None as uptime,
+            }:
                 _check_run_id(content, run_id)
-                return Lease(run_id, owner, fence, expires_at)
+                return Lease(run_id, owner, fence, expires_at, uptime)
             case _:
                 raise Damaged("it does not describe a lease")
     except (KeyError, TypeError, ValueError, AttributeError) as error:

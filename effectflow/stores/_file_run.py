@@ -280,9 +280,8 @@ class RunFolder:
             )
             logger.warning("checkpoint.json of run %r is damaged: %s", self.run_id, damage)
             return replace(state, damage=damage)
-        raise CorruptCheckpoint(
-            self.run_id, f"its checkpoint.json is damaged ({problem}), and it has no intact copy"
-        )
+        reason = f"its checkpoint.json is damaged ({problem}), and it has no intact copy"
+        raise CorruptCheckpoint(self.run_id, reason, intact=0)
 
     def _continued(self, state: RunState) -> RunState:
         """Return the state of a copy, continued by the older records that were written after it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Self
 
@@ -14,6 +14,7 @@ from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunSummary
 from effectflow.stores._base import (
     check_current,
+    check_deletable,
     check_free,
     check_length,
     first_summary,
@@ -52,14 +53,14 @@ class MemoryStore(CheckpointStore):
         with self._changing:
             now = time.time()
             check_free(self._leases.get(run_id), now=now, claimant=owner)
-            lease = Lease(run_id, owner, next(self._fences), now + seconds)
+            lease = Lease(run_id, owner, next(self._fences), now).renewed(seconds, now=now)
             self._leases[run_id] = lease
             return lease
 
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
         with self._changing:
             check_current(lease, self._leases.get(lease.run_id))
-            renewed = replace(lease, expires_at=time.time() + seconds)
+            renewed = lease.renewed(seconds, now=time.time())
             self._leases[lease.run_id] = renewed
             return renewed
 
@@ -105,14 +106,19 @@ class MemoryStore(CheckpointStore):
         return RunInfo(run_id, run.summary, run.times[-1], len(run.bodies), lease)
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
+        now = time.time()
+        with self._changing:
+            for run_id, lease in list(self._leases.items()):
+                if run_id not in self._runs and lease.is_abandoned(now):
+                    del self._leases[run_id]
         infos = [await self.info(run_id) for run_id in self._runs]
-        return select((info for info in infos if info is not None), query, now=time.time())
+        return select((info for info in infos if info is not None), query, now=now)
 
-    async def delete(self, run_id: str) -> None:
+    async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         with self._changing:
             if run_id not in self._runs:
                 raise RunNotFound(run_id)
-            check_free(self._leases.get(run_id), now=time.time())
+            check_deletable(lease, self._leases.get(run_id), now=time.time())
             self._leases.pop(run_id, None)
             del self._runs[run_id]
 

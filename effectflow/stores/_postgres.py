@@ -20,9 +20,15 @@ from psycopg_pool import AsyncConnectionPool
 from effectflow.checkpoint.errors import RunNotFound, SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
-from effectflow.stores._base import check_free, readable, run_info, sql_conditions, summary_fields
+from effectflow.stores._base import (
+    check_deletable,
+    readable,
+    run_info,
+    sql_conditions,
+    summary_fields,
+)
 from effectflow.stores._postgres_schema import Queries, escaped, key_of, migrate, unescaped
-from effectflow.stores._servers import ServerStore, check_appended
+from effectflow.stores._servers import Held, ServerStore, check_appended
 
 A = TypeVar("A")
 
@@ -118,20 +124,20 @@ class PostgresStore(ServerStore):
         # Not through `options`, which would replace those of the connection string.
         await connection.execute(_set_timeout(self._statement_timeout))
 
-    async def _ask_claim(
-        self, run_id: str, owner: str, seconds: float, dead: int
-    ) -> tuple[str, int, float, float]:
-        [row] = await self._query(
-            "SELECT owner, fence, expires_at, {schema}.now() FROM {schema}.claim(%s, %s, %s, %s)",
-            (key_of(run_id), owner, seconds, dead),
+    async def _ask_claim(self, wanted: Lease, seconds: float, free: int) -> Held:
+        uptime = wanted.expires_at_uptime
+        [(*lease, now)] = await self._query(
+            "SELECT owner, fence, expires_at, expires_at_uptime, {schema}.now()"
+            " FROM {schema}.claim(%s, %s, %s, %s, %s)",
+            (key_of(wanted.run_id), wanted.owner, seconds, uptime, free),
         )
-        return row
+        return Held(Lease(wanted.run_id, *lease), now)
 
-    def _ask_renewal(self, lease: Lease, seconds: float) -> float | None:
+    def _ask_renewal(self, renewed: Lease, seconds: float) -> float | None:
         rows = self._renewals.rows(
-            "UPDATE {schema}.leases SET expires_at = {schema}.now() + %s"
+            "UPDATE {schema}.leases SET expires_at = {schema}.now() + %s, expires_at_uptime = %s"
             " WHERE key = %s AND fence = %s AND owner <> '' RETURNING expires_at",
-            (seconds, key_of(lease.run_id), lease.fence),
+            (seconds, renewed.expires_at_uptime, key_of(renewed.run_id), renewed.fence),
         )
         return rows[0][0] if rows else None
 
@@ -195,7 +201,7 @@ class PostgresStore(ServerStore):
         )
         return [unescaped(run_id) for (run_id,) in rows]
 
-    async def delete(self, run_id: str) -> None:
+    async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         key, number = (key_of(run_id),), None
 
         async def delete(connection: Connection) -> None:
@@ -204,8 +210,8 @@ class PostgresStore(ServerStore):
             async with connection.transaction():
                 held = await rows(
                     connection,
-                    "SELECT owner, fence, expires_at, {schema}.now() FROM {schema}.leases"
-                    " WHERE key = %s FOR UPDATE",
+                    "SELECT owner, fence, expires_at, expires_at_uptime, {schema}.now()"
+                    " FROM {schema}.leases WHERE key = %s FOR UPDATE",
                     key,
                 )
                 found = await rows(
@@ -217,8 +223,8 @@ class PostgresStore(ServerStore):
                 if not found:
                     raise RunNotFound(run_id)
                 number = found[0]
-                for owner, fence, expires_at, now in held:
-                    check_free(Lease(run_id, owner, fence, expires_at), now=now)
+                for *there, now in held:
+                    check_deletable(lease, Lease(run_id, *there), now=now)
                 for statement in _DELETE:
                     await rows(connection, statement, number)
 
@@ -524,11 +530,12 @@ def _info(row: Sequence[Any]) -> RunInfo:
     return run_info(unescaped(run_id), unescaped(workflow), kind, unescaped(version), *rest)
 
 
-_RUN_ID, _CREATED_AT, _NOW = 0, 5, 11
+_RUN_ID, _CREATED_AT, _NOW = 0, 5, 12
 
 _INFO = """
     SELECT runs.run_id, workflow, kind, version, status, created_at, newest.written_at,
-           newest.sequence, leases.owner, leases.fence, leases.expires_at, {schema}.now()
+           newest.sequence, leases.owner, leases.fence, leases.expires_at,
+           leases.expires_at_uptime, {schema}.now()
     FROM {schema}.runs
     JOIN LATERAL (
         SELECT sequence, written_at FROM {schema}.entries WHERE run = number

@@ -40,7 +40,8 @@ _MIGRATIONS = (
         number bigint GENERATED ALWAYS AS IDENTITY,
         owner text NOT NULL,
         fence bigint NOT NULL,
-        expires_at double precision NOT NULL
+        expires_at double precision NOT NULL,
+        expires_at_uptime double precision
     );
     -- One counter for all runs, so that a deleted run leaves nothing behind.
     CREATE SEQUENCE {schema}.fences;
@@ -48,10 +49,11 @@ _MIGRATIONS = (
     CREATE FUNCTION {schema}.now() RETURNS double precision LANGUAGE sql AS
         'SELECT extract(epoch FROM clock_timestamp())::double precision';
 
-    -- Takes the lease if it is free, expired, the claimant's own, or has the fence of a dead owner.
-    -- Returns the lease as it is then.
+    -- Takes the lease if it was released, is the claimant's own, or has the fence of a lease that the
+    -- claimant knows to be free. Returns the lease as it is then.
     CREATE FUNCTION {schema}.claim(
-        run bytea, claimant text, seconds double precision, dead_fence bigint
+        run bytea, claimant text, seconds double precision, uptime double precision,
+        free_fence bigint
     ) RETURNS SETOF {schema}.leases LANGUAGE plpgsql AS $$
     DECLARE held {schema}.leases;
     BEGIN
@@ -62,11 +64,10 @@ _MIGRATIONS = (
             -- Not found if a deletion came in between.
             EXIT WHEN FOUND;
         END LOOP;
-        IF held.owner IN ('', claimant) OR held.fence = dead_fence
-           OR held.expires_at <= {schema}.now() THEN
+        IF held.owner IN ('', claimant) OR held.fence = free_fence THEN
             RETURN QUERY UPDATE {schema}.leases
                 SET owner = claimant, fence = nextval('{schema}.fences'),
-                    expires_at = {schema}.now() + seconds
+                    expires_at = {schema}.now() + seconds, expires_at_uptime = uptime
                 WHERE key = run RETURNING *;
         ELSE
             RETURN NEXT held;
@@ -92,7 +93,7 @@ _MIGRATIONS = (
     BEGIN
         SELECT * INTO held FROM {schema}.leases WHERE key = run_key FOR UPDATE;
         IF held.fence IS DISTINCT FROM lease_fence OR held.owner = '' THEN
-            RETURN coalesce(nullif(held.owner, '') || ' holds it', 'its lease was released');
+            RETURN 'held by ' || coalesce(held.owner, '');
         END IF;
         -- A statement after the lock, so that it sees what others wrote before us.
         SELECT coalesce(max(sequence), 0) INTO length

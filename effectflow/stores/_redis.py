@@ -29,8 +29,15 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
-from effectflow.stores._base import SUMMARY_FIELDS, readable, run_info, select, summary_fields
-from effectflow.stores._servers import Holder, ServerStore, check_appended, take_over_from_dead
+from effectflow.stores._base import (
+    SUMMARY_FIELDS,
+    lease_lost,
+    readable,
+    run_info,
+    select,
+    summary_fields,
+)
+from effectflow.stores._servers import Held, ServerStore, check_appended, take_over
 
 logger = logging.getLogger(__name__)
 
@@ -119,15 +126,15 @@ class RedisStore(ServerStore):
                 policy,
             )
 
-    async def _ask_claim(
-        self, run_id: str, owner: str, seconds: float, dead: int
-    ) -> tuple[str, int, float, float]:
-        answer = await self._run(_CLAIM, run_id, owner, seconds, dead)
-        return answer[0].decode(), int(answer[1]), float(answer[2]), float(answer[3])
+    async def _ask_claim(self, wanted: Lease, seconds: float, free: int) -> Held:
+        run_id, uptime = wanted.run_id, _text(wanted.expires_at_uptime)
+        return _held(run_id, await self._run(_CLAIM, run_id, wanted.owner, seconds, uptime, free))
 
-    def _ask_renewal(self, lease: Lease, seconds: float) -> float | None:
+    def _ask_renewal(self, renewed: Lease, seconds: float) -> float | None:
         renew = self._renewing.register_script(_RENEW)
-        expires_at = renew(self._keys(lease.run_id), [lease.owner, lease.fence, seconds])
+        uptime = _text(renewed.expires_at_uptime)
+        arguments = [renewed.owner, renewed.fence, seconds, uptime]
+        expires_at = renew(self._keys(renewed.run_id), arguments)
         return None if expires_at is None else float(expires_at)
 
     async def release(self, lease: Lease) -> None:
@@ -176,7 +183,8 @@ class RedisStore(ServerStore):
         records: list[Record] = []
         for number, entry in enumerate(entries[: max(length - after, 0)], after + 1):
             if entry is None:
-                raise CorruptCheckpoint(run_id, f"its entry {number} of {length} is missing")
+                reason = f"it is missing, and the run has {length} entries"
+                raise CorruptCheckpoint(run_id, reason, sequence=number)
             at, _, body = entry.partition(b" ")
             records.append(Record(number, float(at), body))
         return records
@@ -200,16 +208,23 @@ class RedisStore(ServerStore):
                 damaged.append(error.run_id)
         return sorted(damaged)
 
-    async def delete(self, run_id: str) -> None:
+    async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         deletion = uuid4().bytes
 
-        async def ask(dead: int) -> bool | Holder:
-            state, *held = await self._run(_DELETE, run_id, deletion, dead)
+        async def ask(free: int) -> bool | Held:
+            state, *held = await self._run(_DELETE, run_id, deletion, free)
             if state == b"held":
-                return Holder(held[0].decode(), int(held[1]), float(held[2]))
+                return _held(run_id, held)
             return state == b"deleted"
 
-        was_there = await take_over_from_dead(run_id, ask)
+        async def ask_as_holder(lease: Lease) -> bool:
+            arguments = (deletion, lease.fence, lease.owner)
+            state, *held = await self._run(_DELETE, run_id, *arguments)
+            if state == b"held":
+                raise lease_lost(run_id, held[0].decode())
+            return state == b"deleted"
+
+        was_there = await (take_over(ask) if lease is None else ask_as_holder(lease))
         # Even if the run is missing, since an earlier deletion may have been interrupted.
         await self._sweep(run_id)
         if not was_there:
@@ -281,6 +296,7 @@ class _Row(NamedTuple):
     owner: bytes | None
     fence: bytes | None
     expires: bytes | None
+    uptime: bytes | None
 
 
 def _info(row: _Row) -> RunInfo:
@@ -296,9 +312,25 @@ def _info(row: _Row) -> RunInfo:
             owner=(row.owner or b"").decode(),
             fence=int(row.fence or 0),
             expires_at=float(row.expires or 0),
+            expires_at_uptime=_number(row.uptime),
         )
     except (ValueError, LookupError, TypeError) as error:
         raise CorruptCheckpoint(run_id, f"its summary is damaged: {error}") from error
+
+
+def _held(run_id: str, answer: Sequence[bytes]) -> Held:
+    """Return the lease and the time in the answer of a script."""
+    owner, fence, expires, uptime, now = answer
+    lease = Lease(run_id, owner.decode(), int(fence), float(expires), _number(uptime))
+    return Held(lease, float(now))
+
+
+def _text(number: float | None) -> str:
+    return "" if number is None else str(number)
+
+
+def _number(text: bytes | None) -> float | None:
+    return float(text) if text else None
 
 
 def _checked(url: str) -> str:
@@ -373,7 +405,7 @@ def _is_busy(error: Exception) -> bool:
 #   script for a run undoes what such writes may do later.
 # - Each script has at least two writes, which makes it a transaction.
 
-_LEFT = frozenset({b"owner", b"fence", b"expires", b"length", b"deletion"})
+_LEFT = frozenset({b"owner", b"fence", b"expires", b"uptime", b"length", b"deletion"})
 """The fields that a deleted run keeps, so that a stale writer cannot write to a new run."""
 
 _RUN = """
@@ -381,14 +413,18 @@ _RUN = """
     local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 
     local run = redis.call('HMGET', KEYS[1], 'owner', 'fence', 'expires', 'length',
-                           'summary', 'updated', 'deletion')
+                           'summary', 'updated', 'deletion', 'uptime')
     local owner, fence, expires, length = run[1] or '', run[2] or '0', run[3] or '0', run[4] or '0'
-    local is_held = owner ~= '' and tonumber(expires) > now
+    local uptime = run[8] or ''
+
+    local function held()
+        return owner, fence, expires, uptime, string.format('%.6f', now)
+    end
 
     local function keep()
         local append = 'append ' .. fence
         redis.call('HSET', KEYS[1], 'owner', owner, 'fence', fence, 'expires', expires,
-                   'length', length, 'summary', run[5] or '', 'updated', run[6] or '',
+                   'uptime', uptime, 'length', length, 'summary', run[5] or '', 'updated', run[6] or '',
                    'deletion', run[7] or '', append, redis.call('HGET', KEYS[1], append) or '')
     end
 """
@@ -396,27 +432,28 @@ _RUN = """
 _CLAIM = (
     _RUN
     + """
-    -- ARGV: owner, seconds, fence of a dead owner.
-    if not is_held or owner == ARGV[1] or fence == ARGV[3] then
+    -- ARGV: owner, seconds, uptime at the end, fence of a lease that is free.
+    if owner == '' or owner == ARGV[1] or fence == ARGV[4] then
         keep()
         owner, fence = ARGV[1], tostring(tonumber(fence) + 1)
-        expires = string.format('%.6f', now + tonumber(ARGV[2]))
-        redis.call('HSET', KEYS[1], 'owner', owner, 'fence', fence, 'expires', expires)
+        expires, uptime = string.format('%.6f', now + tonumber(ARGV[2])), ARGV[3]
+        redis.call('HSET', KEYS[1], 'owner', owner, 'fence', fence, 'expires', expires,
+                   'uptime', uptime)
     end
-    return {owner, fence, expires, string.format('%.6f', now)}
+    return {held()}
 """
 )
 
 _RENEW = (
     _RUN
     + """
-    -- ARGV: owner, fence, seconds.
+    -- ARGV: owner, fence, seconds, uptime at the end.
     if owner ~= ARGV[1] or fence ~= ARGV[2] then
         return false
     end
     keep()
     expires = string.format('%.6f', now + tonumber(ARGV[3]))
-    redis.call('HSET', KEYS[1], 'expires', expires)
+    redis.call('HSET', KEYS[1], 'expires', expires, 'uptime', ARGV[4])
     return expires
 """
 )
@@ -442,7 +479,7 @@ _APPEND = (
         return false
     end
     if owner ~= ARGV[1] or fence ~= ARGV[2] then
-        return owner == '' and 'its lease was released' or owner .. ' holds it'
+        return 'held by ' .. owner
     end
     if length ~= ARGV[3] then
         return 'its journal has ' .. length .. ' entries, not ' .. ARGV[3]
@@ -475,7 +512,7 @@ _APPEND = (
 _DELETE = (
     _RUN
     + """
-    -- ARGV: id of this deletion, fence of a dead owner.
+    -- ARGV: id of this deletion, fence of a lease that is free; or that of the caller, and its owner.
     if run[7] == ARGV[1] then
         -- Its answer was lost, and it was sent again. There may be a new run by now.
         return {'deleted'}
@@ -483,11 +520,12 @@ _DELETE = (
     if length == '0' then
         return {'missing'}
     end
-    if is_held and fence ~= ARGV[2] then
-        return {'held', owner, fence, string.format('%.6f', tonumber(expires) - now)}
+    local is_known = fence == ARGV[2] and owner == (ARGV[3] or owner)
+    if not is_known and (owner ~= '' or ARGV[3]) then
+        return {'held', held()}
     end
     -- If its memory is full, a server only continues scripts that have removed something.
-    redis.call('HDEL', KEYS[1], 'expires')
+    redis.call('HDEL', KEYS[1], 'expires', 'uptime')
     redis.call('HSET', KEYS[1], 'deletion', ARGV[1], 'owner', '', 'length', 0)
     return {'deleted'}
 """

@@ -16,11 +16,11 @@ from anyio import to_thread
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from effectflow.checkpoint.errors import LeaseLost, RunBusy, StoreUnavailable
-from effectflow.checkpoint.lease import Lease, Owner
+from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import CheckpointStore
 from effectflow.effects import RetryPolicy
 from effectflow.effects.event_loop import new_waiter, running_backend, shielded
-from effectflow.stores._base import ReentrantStore, first_summary
+from effectflow.stores._base import ReentrantStore, first_summary, lease_lost
 
 logger = logging.getLogger(__name__)
 
@@ -32,12 +32,11 @@ _NO_FENCE = -1
 """A fencing number that no claim has."""
 
 
-class Holder(NamedTuple):
-    """The holder of a run, as the answer of a server. `expires_in` is in seconds."""
+class Held(NamedTuple):
+    """The lease of a run and the time, as the answer of a server."""
 
-    owner: str
-    fence: int
-    expires_in: float
+    lease: Lease
+    now: float
 
 
 class ServerStore(ReentrantStore, CheckpointStore):
@@ -71,16 +70,14 @@ class ServerStore(ReentrantStore, CheckpointStore):
         """Connect to the server, in asyncio. `_opened` closes what this opened."""
 
     @abstractmethod
-    async def _ask_claim(
-        self, run_id: str, owner: str, seconds: float, dead: int
-    ) -> tuple[str, int, float, float]:
-        """Claim the lease if it is free, or held with the fence `dead`.
+    async def _ask_claim(self, wanted: Lease, seconds: float, free: int) -> Held:
+        """Claim the lease if nobody has it, or somebody with the fence `free`. Return it as it is then.
 
-        Return its owner, fence and expiry as they are then, and the time.
+        `wanted` has the run, the owner, and the expiry by the uptime of this host.
         """
 
     @abstractmethod
-    def _ask_renewal(self, lease: Lease, seconds: float) -> float | None:
+    def _ask_renewal(self, renewed: Lease, seconds: float) -> float | None:
         """Return when the renewed lease expires, or None if it is no longer current."""
 
     # Opening and closing.
@@ -105,23 +102,24 @@ class ServerStore(ReentrantStore, CheckpointStore):
     # Leases.
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        async def ask(dead: int) -> Lease | Holder:
-            holder, fence, expires_at, now = await self._ask_claim(run_id, owner, seconds, dead)
-            if holder == owner:
-                return Lease(run_id, owner, fence, expires_at)
-            return Holder(holder, fence, expires_at - now)
+        wanted = Lease(run_id, owner, _NO_FENCE, 0.0).renewed(seconds, now=0.0)
 
-        return await take_over_from_dead(run_id, ask)
+        async def ask(free: int) -> Lease | Held:
+            held = await self._ask_claim(wanted, seconds, free)
+            return held.lease if held.lease.owner == owner else held
+
+        return await take_over(ask)
 
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
         self._check_open(in_any_thread=True)
         try:
-            expires_at = self._ask_renewal(lease, seconds)
+            renewed = lease.renewed(seconds, now=0.0)
+            expires_at = self._ask_renewal(renewed, seconds)
         except (self._driver_error, OSError) as error:
             raise StoreUnavailable(repr(self), f"it did not renew a lease: {error}") from error
         if expires_at is None:
             raise LeaseLost(lease.run_id, "another owner has claimed it, or it was released")
-        return replace(lease, expires_at=expires_at)
+        return replace(renewed, expires_at=expires_at)
 
     # Requests.
 
@@ -171,31 +169,36 @@ class ServerStore(ReentrantStore, CheckpointStore):
         return future.result()
 
 
-async def take_over_from_dead(run_id: str, ask: Callable[[int], Awaitable[A | Holder]]) -> A:
-    """Return the answer to `ask`, and ask again if the holder of the run is dead.
+async def take_over(ask: Callable[[int], Awaitable[A | Held]]) -> A:
+    """Return the answer to `ask`, and ask again if the lease in its way is not held any more.
 
-    A server cannot tell whether the process of an owner lives. `ask` receives the fence of the dead
-    holder, which the server then ignores, or at first a number that no claim has. Raise RunBusy if a
-    live owner holds the run.
+    A server cannot tell whether the process of an owner lives, and its clock may be set. `ask` receives
+    the fence of such a lease, which the server then ignores, or at first a number that no claim has.
+    Raise RunBusy if a live owner holds the run.
     """
-    dead = _NO_FENCE
+    free = _NO_FENCE
     while True:
-        answer = await ask(dead)
-        if not isinstance(answer, Holder):
+        answer = await ask(free)
+        if not isinstance(answer, Held):
             return answer
-        owner = Owner.parse(answer.owner)
-        if answer.fence == dead or owner is None or not owner.is_dead():
-            raise RunBusy(run_id, answer.owner, answer.expires_in)
-        dead = answer.fence
+        lease, now = answer
+        if lease.fence == free or lease.is_held(now):
+            raise RunBusy(lease.run_id, lease.owner, lease.expires_in(now))
+        free = lease.fence
 
 
 _NO_SUMMARY = "no summary"
 """The answer to the first append of a run if it needs a summary."""
+
+_HELD_BY = "held by "
+"""The beginning of the answer to an append whose lease is not current. Its owner follows, if any."""
 
 
 def check_appended(run_id: str, refusal: str | None) -> None:
     """Raise ValueError or LeaseLost if a server refused an append."""
     if refusal == _NO_SUMMARY:
         first_summary(None)
+    elif refusal is not None and refusal.startswith(_HELD_BY):
+        raise lease_lost(run_id, refusal.removeprefix(_HELD_BY))
     elif refusal is not None:
         raise LeaseLost(run_id, refusal)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from contextlib import ExitStack, closing, suppress
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -28,6 +27,7 @@ from effectflow.effects.event_loop import shielded
 from effectflow.stores._base import (
     ReentrantStore,
     check_current,
+    check_deletable,
     check_free,
     check_length,
     first_summary,
@@ -109,6 +109,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             self._opened.callback(self._reader.close)
             connection = open_database(self.path, self._durability)
             self._opened.callback(connection.close)
+            _remove_abandoned(connection)
             self._writer = SqliteWriter(connection, self.path)
             self._opened.callback(self._writer.close)
 
@@ -124,10 +125,10 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             [fence] = database.execute(
                 "UPDATE fences SET last = last + 1 RETURNING last"
             ).fetchone()
-            lease = Lease(run_id, owner, fence, now + seconds)
+            lease = Lease(run_id, owner, fence, now).renewed(seconds, now=now)
             database.execute(
-                "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)",
-                (run_id, owner, fence, lease.expires_at),
+                "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?)",
+                (run_id, owner, fence, lease.expires_at, lease.expires_at_uptime),
             )
             return lease
 
@@ -136,10 +137,10 @@ class SqliteStore(ReentrantStore, CheckpointStore):
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
         def renew(database: sqlite3.Connection) -> Lease:
             check_current(lease, _lease(database, lease.run_id))
-            renewed = replace(lease, expires_at=time.time() + seconds)
+            renewed = lease.renewed(seconds, now=time.time())
             database.execute(
-                "UPDATE leases SET expires_at = ? WHERE run_id = ?",
-                (renewed.expires_at, lease.run_id),
+                "UPDATE leases SET expires_at = ?, expires_at_uptime = ? WHERE run_id = ?",
+                (renewed.expires_at, renewed.expires_at_uptime, lease.run_id),
             )
             return renewed
 
@@ -249,12 +250,12 @@ class SqliteStore(ReentrantStore, CheckpointStore):
 
         return await self._read(read)
 
-    async def delete(self, run_id: str) -> None:
+    async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         def delete(database: sqlite3.Connection) -> None:
             row = database.execute("SELECT number FROM runs WHERE run_id = ?", (run_id,)).fetchone()
             if row is None:
                 raise RunNotFound(run_id)
-            check_free(_lease(database, run_id), now=time.time())
+            check_deletable(lease, _lease(database, run_id), now=time.time())
             database.execute("DELETE FROM entries WHERE run = ?", row)
             database.execute("DELETE FROM runs WHERE number = ?", row)
             database.execute("DELETE FROM leases WHERE run_id = ?", (run_id,))
@@ -280,7 +281,8 @@ class SqliteStore(ReentrantStore, CheckpointStore):
 
 _INFO = """
     SELECT runs.run_id, workflow, kind, version, status, created_at, newest.written_at,
-           newest.sequence, leases.owner, leases.fence, leases.expires_at
+           newest.sequence, leases.owner, leases.fence, leases.expires_at,
+           leases.expires_at_uptime
     FROM runs
     JOIN entries AS newest ON newest.run = runs.number AND newest.sequence =
          (SELECT max(sequence) FROM entries WHERE entries.run = runs.number)
@@ -288,8 +290,22 @@ _INFO = """
 """
 
 
+def _remove_abandoned(database: sqlite3.Connection) -> None:
+    """Remove the claims of processes that died before they wrote anything."""
+    # If that fails, because another program has locked the file, the next opening does it.
+    with suppress(sqlite3.Error):
+        rows = database.execute(
+            "SELECT run_id, owner, fence, expires_at, expires_at_uptime FROM leases"
+            " WHERE run_id NOT IN (SELECT run_id FROM runs)"
+        ).fetchall()
+        for row in rows:
+            if Lease(*row).is_abandoned(time.time()):
+                statement = "DELETE FROM leases WHERE run_id = ? AND fence = ?"
+                database.execute(statement, (row[0], row[2]))
+
+
 def _lease(database: sqlite3.Connection, run_id: str) -> Lease | None:
     row = database.execute(
-        "SELECT owner, fence, expires_at FROM leases WHERE run_id = ?", (run_id,)
+        "SELECT owner, fence, expires_at, expires_at_uptime FROM leases WHERE run_id = ?", (run_id,)
     ).fetchone()
     return None if row is None else Lease(run_id, *row)

@@ -70,7 +70,8 @@ _SCHEMA = """
         run_id TEXT PRIMARY KEY,
         owner TEXT NOT NULL,
         fence INTEGER NOT NULL,
-        expires_at REAL NOT NULL
+        expires_at REAL NOT NULL,
+        expires_at_uptime REAL
     ) STRICT, WITHOUT ROWID;
     -- One counter for all runs, so that a deleted run leaves nothing behind.
     CREATE TABLE fences (last INTEGER NOT NULL) STRICT;

@@ -233,9 +233,9 @@ class FaultyStore(ForwardingStore):
         await self._meet("find", None)
         return await super().find(query)
 
-    async def delete(self, run_id: str) -> None:
+    async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         await self._meet("delete", run_id)
-        await super().delete(run_id)
+        await super().delete(run_id, lease=lease)
 
     async def _meet(self, operation: Operation, run_id: str | None) -> list[Fault]:
         """Note a call. Wait or raise as its faults say, and return them."""

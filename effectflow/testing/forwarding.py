@@ -75,8 +75,8 @@ class ForwardingStore:
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         return await self.store.find(query)
 
-    async def delete(self, run_id: str) -> None:
-        await self.store.delete(run_id)
+    async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
+        await self.store.delete(run_id, lease=lease)
 
     async def __aenter__(self) -> Self:
         await self.store.__aenter__()

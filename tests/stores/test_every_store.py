@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from anyio import to_thread
+from returns.result import Success
 
-from effectflow.checkpoint import CheckpointStore, Owner, RunStatus, RunSummary, StoreUnavailable
+from effectflow import Do, Effect, from_async, step, workflow
+from effectflow.checkpoint import (
+    CheckpointStore,
+    Owner,
+    RunBusy,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+    StoreUnavailable,
+)
 from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
 from effectflow.testing import store_conformance
 from effectflow.testing.store_conformance import Check, MakeStore
+from tests.apps import App, app_on, note
+from tests.stores.runs import SUMMARY, begun, claimed
 
 pytestmark = pytest.mark.anyio
 
@@ -28,6 +45,7 @@ ON_TRIO = [
     "a_store_entered_again_closes_at_the_last_exit",
     "an_append_can_replace_the_summary_and_release_the_lease",
     "find_selects_runs_and_sorts_the_newest_first",
+    "the_holder_of_a_run_can_delete_it",
     "tasks_that_enter_at_once_wait_until_the_store_is_open",
     "two_stores_on_the_same_data_fence_each_other",
 ]
@@ -119,3 +137,143 @@ async def test_files_are_used_while_all_threads_of_anyio_are_busy(make_store: Ma
             assert len(await store.read("r")) == 1
             async with make_store() as other:
                 assert len(await other.find()) == 1
+
+
+@pytest.fixture
+def two_stores(make_store: MakeStore) -> tuple[CheckpointStore, CheckpointStore]:
+    """Two stores on the same data, as two processes have."""
+    store = make_store()
+    return store, store if store.durability == "memory" else make_store()
+
+
+async def test_a_clock_that_is_set_forward_takes_no_run_from_a_live_owner(
+    two_stores: tuple[CheckpointStore, CheckpointStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, other = two_stores
+    async with holder, other:
+        lease = await begun(holder, [b"1"], seconds=30)
+        right = time.time
+        monkeypatch.setattr(time, "time", lambda: right() + 45)
+        with pytest.raises(RunBusy) as caught:
+            await claimed(other)
+        assert 0 < caught.value.expires_in <= 30
+        with pytest.raises(RunBusy):
+            await other.delete("r")
+        assert await other.find(RunQuery(resumable=True)) == []
+
+        monkeypatch.setattr(time, "time", lambda: right() - 3600)
+        holder.renew(lease, seconds=30)
+        monkeypatch.undo()
+        with pytest.raises(RunBusy):
+            await claimed(other)
+
+
+async def test_a_clock_that_is_set_back_does_not_keep_a_lease(
+    two_stores: tuple[CheckpointStore, CheckpointStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, other = two_stores
+    async with holder, other:
+        await claimed(holder, seconds=0.2)
+        right = time.time
+        monkeypatch.setattr(time, "time", lambda: right() - 3600)
+        await anyio.sleep(0.3)
+        await claimed(other)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_run_can_be_started_again_after_its_event_loop_was_closed(
+    backend: str, two_stores: tuple[CheckpointStore, CheckpointStore]
+) -> None:
+    """Also if nothing of it was left to end orderly."""
+    first, second = two_stores
+    has_begun = False
+
+    @step
+    def wait() -> Effect[App, Any, int]:
+        async def wait(_: object) -> int:
+            nonlocal has_begun
+            if not has_begun:
+                has_begun = True
+                await asyncio.sleep(3600)
+            return 1
+
+        return from_async(wait)
+
+    @workflow
+    def waiting(_: None) -> Do[App, Any, int]:
+        return (yield from wait())
+
+    async def until_begun() -> None:
+        while not has_begun:
+            await asyncio.sleep(0.01)
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(waiting.start(None, run_id="r").run(app_on(first)))
+    loop.run_until_complete(until_begun())
+    loop.close()
+    try:
+        again = waiting.start(None, run_id="r").run
+        assert anyio.run(again, app_on(second), backend=backend) == Success(1)
+    finally:
+        # Otherwise asyncio logs that it was destroyed.
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+async def test_a_run_that_is_not_preserved_is_executed_once_by_starts_at_once(
+    make_store: MakeStore,
+) -> None:
+    @workflow
+    def made(_: None) -> Do[App, Any, int]:
+        return (yield from step(note)("made"))
+
+    async with make_store() as store:
+        for number in range(5):
+            app = app_on(store, preserve=False)
+            run_id = f"r{number}"
+            starts = [made.start(None, run_id=run_id).run(app) for _ in range(5)]
+            outcomes = await asyncio.gather(*starts)
+            assert app.world.done == ["made"]
+            assert await store.info(run_id) is None
+            for outcome in outcomes:
+                if outcome != Success(1):
+                    assert isinstance(outcome.failure(), RunBusy)
+
+
+@pytest.mark.parametrize("kind", ["memory", "file", "sqlite"])
+async def test_a_process_that_dies_before_its_first_entry_leaves_nothing(
+    kind: str, tmp_path: Path
+) -> None:
+    memory = MemoryStore()
+    make: dict[str, MakeStore] = {
+        "memory": lambda: memory,
+        "file": lambda: FileStore(tmp_path),
+        "sqlite": lambda: SqliteStore(tmp_path / "runs.db"),
+    }
+    own = Owner.new()
+    dead = str(Owner(2**80, own.host, "1", "1"))
+    elsewhere = str(Owner(1, "elsewhere", "1", "1"))
+    async with make[kind]() as store:
+        await store.claim("dead", owner=dead, seconds=3600)
+        await store.claim("expired", owner=elsewhere, seconds=-7200)
+        await store.claim("late", owner=elsewhere, seconds=-60)
+        await store.claim("live", owner=str(own), seconds=60)
+        lease = await store.claim("begun", owner=dead, seconds=60)
+        await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+
+    async with make[kind]() as store:
+        assert [info.run_id for info in await store.find()] == ["begun"]
+        assert claims_of(store) == {"late", "live", "begun"}
+        late = await claimed(store, "late")
+        await store.append(late, [b"1"], after=0, summary=SUMMARY)
+
+
+def claims_of(store: CheckpointStore) -> set[str]:
+    """Return the runs of which a store has any data."""
+    if isinstance(store, MemoryStore):
+        return set(store._leases)
+    if isinstance(store, FileStore):
+        folders = (store.directory / "sessions").iterdir()
+        return {folder.name for folder in folders if not folder.is_symlink()}
+    assert isinstance(store, SqliteStore)
+    with closing(sqlite3.connect(store.path)) as database:
+        return {run_id for [run_id] in database.execute("SELECT run_id FROM leases")}

@@ -303,6 +303,60 @@ async def test_hosts_whose_clocks_differ_agree_on_the_owner_of_a_run(
             await store.delete("r")
 
 
+@pytest.mark.parametrize("kind", ["postgres", "redis"])
+async def test_a_server_whose_clock_is_set_forward_takes_no_run_from_its_own_host(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    """By the time since the boot of the host, the lease is valid. Other hosts must trust the server."""
+    name = f"forward{time.time_ns()}"
+    store: CheckpointStore
+    if kind == "postgres":
+        dsn: str = request.getfixturevalue("postgres")
+        store = PostgresStore(dsn, schema=name)
+    else:
+        url: str = request.getfixturevalue("redis")
+        store = RedisStore(url, prefix=name)
+    async with store:
+        here = await begun(store, [b"1"], "here")
+        elsewhere = await store.claim("there", owner="pid 1 on elsewhere (1, 1)", seconds=30)
+        await store.append(elsewhere, [b"1"], after=0, summary=SUMMARY)
+        if kind == "postgres":
+            with psycopg.connect(dsn) as other:
+                other.execute(
+                    f"CREATE OR REPLACE FUNCTION {name}.now() RETURNS double precision LANGUAGE sql"  # type: ignore[arg-type]
+                    " AS 'SELECT extract(epoch FROM clock_timestamp())::double precision + 3600'"
+                )
+        else:
+            # Its clock cannot be set here. To the scripts it is the same if all was written earlier.
+            with driver.Redis.from_url(url) as client:
+                for run_id in ("here", "there"):
+                    key = f"{name}:run:{hashlib.sha256(run_id.encode()).hexdigest()}"
+                    client.hset(key, "expires", str(time.time() - 3600))
+
+        for attempt in (claimed(store, "here"), store.delete("here")):
+            with pytest.raises(RunBusy) as caught:
+                await attempt
+            assert 0 < caught.value.expires_in <= 60
+        resumable = await store.find(RunQuery(resumable=True))
+        assert [info.run_id for info in resumable] == ["there"]
+        await claimed(store, "there")
+        await store.append(here, [b"2"], after=1)
+
+
+async def test_a_server_that_has_lost_its_data_is_not_taken_for_another_owner(
+    tmp_path: Path,
+) -> None:
+    with RedisServer(tmp_path, "--appendonly", "no") as server:
+        async with RedisStore(server.url) as store:
+            lease = await begun(store, [b"1"])
+            server.kill()
+            server.start()
+            with pytest.raises(LeaseLost, match="the store has lost data") as caught:
+                await store.append(lease, [b"2"], after=1)
+    assert caught.value.owner == ""
+    assert "owner" not in str(caught.value)
+
+
 async def test_find_skips_a_run_with_an_unknown_status(
     postgres: str, redis: str, caplog: pytest.LogCaptureFixture
 ) -> None:

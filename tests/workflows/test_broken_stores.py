@@ -103,7 +103,7 @@ async def test_a_lease_that_is_not_released_does_not_hide_how_the_run_ended(
 class NoDeleting(ForwardingStore):
     """It keeps every run."""
 
-    async def delete(self, run_id: str) -> Never:
+    async def delete(self, run_id: str, **options: Any) -> Never:
         raise OSError("the socket is gone")
 
 

@@ -243,6 +243,45 @@ async def _held_by_another_process(store: CheckpointStore, *run_ids: str) -> Asy
         child.kill()
 
 
+@check
+async def the_holder_of_a_run_can_delete_it(store: CheckpointStore) -> None:
+    """Nothing comes between its last append and the deletion."""
+    lease = await begun(store)
+    with fails(RunBusy):
+        await store.delete("r")
+    await store.delete("r", lease=lease)
+    assert await store.info("r") is None
+    with fails(LeaseLost):
+        await store.append(lease, [b"x"], after=0, summary=summary_of())
+    with fails(RunNotFound):
+        await store.delete("r", lease=lease)
+
+    stale = await begun(store, "taken", seconds=0)
+    taken = await claimed(store, "taken")
+    with fails(LeaseLost):
+        await store.delete("taken", lease=stale)
+    await store.release(taken)
+    with fails(LeaseLost):
+        await store.delete("taken", lease=taken)
+    assert await bodies_of(store, "taken") == [b"1"]
+
+
+@check
+async def a_lost_lease_names_its_new_owner_if_there_is_one(store: CheckpointStore) -> None:
+    stale = await begun(store, seconds=0)
+    taken = await claimed(store)
+    with fails(LeaseLost) as caught:
+        await store.append(stale, [b"x"], after=1)
+    assert caught.error.owner == taken.owner
+    assert taken.owner in str(caught.error)
+
+    await store.release(taken)
+    with fails(LeaseLost) as caught:
+        await store.append(taken, [b"x"], after=1)
+    assert caught.error.owner == ""
+    assert "resume the run" in str(caught.error)
+
+
 HOSTILE_RUN_IDS = (
     "",
     ".",
