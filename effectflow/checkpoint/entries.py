@@ -122,12 +122,24 @@ class ErrorRecord:
 
 @_frozen
 class Finished:
-    """The run ended: completed with an output, failed with an error, or cancelled."""
+    """The run ended: completed with an output, failed with an error, or cancelled.
+
+    The last three fields are those of a complete run. With them, its output is known to belong to a run
+    and an input without reading all entries.
+
+    Attributes:
+        run_id: the run.
+        version: the version of the workflow that completed it.
+        input: the digest of the input, as that version sees it.
+    """
 
     status: RunStatus
     at: float
     output: Tree = None
     error: ErrorRecord | None = None
+    run_id: str = ""
+    version: str = ""
+    input: str = ""
 
 
 @_frozen

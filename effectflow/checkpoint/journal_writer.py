@@ -118,8 +118,11 @@ class JournalWriter:
                 return
         self.check()
 
-    async def finish(self, entry: Entry | None, status: RunStatus) -> None:
-        """Add the last entry, make everything durable, and release the lease in the same commit."""
+    async def finish(self, entry: Entry | None, status: RunStatus, *, release: bool = True) -> bool:
+        """Add the last entry, make everything durable, and release the lease in the same commit.
+
+        Return False if that could not be saved, with `on_save_error="warn"`.
+        """
         if entry is not None:
             self.add(entry)
         while self._is_saving:
@@ -128,7 +131,7 @@ class JournalWriter:
         # From here on the lease may be released before this process knows it.
         self._is_ending = True
         try:
-            await self._save_end(status)
+            return await self._save_end(status, release=release)
         except Halt:
             raise
         except BaseException:
@@ -137,18 +140,20 @@ class JournalWriter:
                 await self._save_batch(status, release=True)
             raise
 
-    async def _save_end(self, status: RunStatus) -> None:
+    async def _save_end(self, status: RunStatus, *, release: bool) -> bool:
         """Save the last batch. With `on_save_error="warn"`, try again for some seconds."""
         for delay in _DELAYS_AT_THE_END:
-            if await self._save_batch(status, release=True):
-                return
+            if await self._save_batch(status, release=release):
+                return True
             await anyio.sleep(delay)
-        if not await self._save_batch(status, release=True):
-            logger.error(
-                "run %r has ended, but that could not be saved: a resume continues it after its last "
-                "saved entry",
-                self.run_id,
-            )
+        if await self._save_batch(status, release=release):
+            return True
+        logger.error(
+            "run %r has ended, but that could not be saved: a resume continues it after its last "
+            "saved entry",
+            self.run_id,
+        )
+        return False
 
     async def flush(self) -> None:
         """Save the entries of a halted run, unless the store is the reason for the halt."""
@@ -156,16 +161,21 @@ class JournalWriter:
             with anyio.move_on_after(5, shield=True), suppress(Exception, Halt):
                 await self._save_batch(self.summary.status, required=True)
 
-    async def release(self) -> None:
-        """Release the lease if it is still ours. Only log errors, because the lease expires by itself."""
+    async def release(self) -> bool:
+        """Release the lease if it is still ours. Return False if the store did not answer.
+
+        Errors are only logged, because the lease expires by itself.
+        """
         if self.is_released:
-            return
+            return True
         self.is_released = self._is_ending = True
         try:
             with anyio.move_on_after(5, shield=True):
                 await self.checkpoints.store.release(self.lease)
+                return True
         except Exception as error:
             logger.warning("the lease of run %r was not released: %r", self.run_id, error)
+        return False
 
     async def save_late(self) -> None:
         """Save entries that no step made durable in time. End the run if that is impossible."""
@@ -280,7 +290,7 @@ class JournalWriter:
         try:
             self.lease = await store.claim(self.run_id, owner=self.lease.owner, seconds=seconds)
         except RunBusy as busy:
-            raise LeaseLost(self.run_id, f"{busy.owner} holds it") from busy
+            raise LeaseLost(self.run_id, f"{busy.owner} holds it", owner=busy.owner) from busy
         finally:
             self.is_claiming = False
         written = [record.body for record in await store.read(self.run_id, after=self._durable)]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from os import urandom
 from typing import Any, Self, TypeAlias, cast
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -15,11 +18,12 @@ from effectflow.checkpoint.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.delayed_saves import save_request
-from effectflow.checkpoint.entries import FORMAT, Entry, Finished, Resumed, Started
+from effectflow.checkpoint.entries import FORMAT, Entry, Finished, HeadState, Resumed, Started
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CorruptCheckpoint,
     LeaseLost,
+    RunBusy,
     RunCancelled,
     RunConflict,
     StoreUnavailable,
@@ -29,11 +33,12 @@ from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.journal_reader import (
     Journal,
     check_against,
+    read_end,
     read_journal,
     run_not_found,
 )
 from effectflow.checkpoint.journal_writer import JournalWriter
-from effectflow.checkpoint.lease import Lease, Owner
+from effectflow.checkpoint.lease import Lease, Owner, begin_claim, end_claim
 from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.observers import CheckpointLoaded, RunResumed, tell
 from effectflow.checkpoint.plan import ResumePlan, plan_resume
@@ -41,12 +46,13 @@ from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.run import Around, Run
 from effectflow.checkpoint.step import interruption_reason
-from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary
+from effectflow.checkpoint.store import KeepsHistory, RunInfo, RunStatus, RunSummary
 from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,
     Tree,
     are_same,
+    encode_json,
     from_tree,
     to_tree,
 )
@@ -67,6 +73,9 @@ Reopen: TypeAlias = Callable[[Any], tuple[str, ...]]
 
 _NO_TYPES = KnownTypes.of()
 
+_ENTRIES_AT_THE_END = 8
+"""The entries to read of a complete run. The newest step is usually among them."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -81,6 +90,11 @@ class Place:
     env: Any
     scope: Scope
     around: Around | None = None
+
+    @property
+    def is_preserved(self) -> bool:
+        """Whether it is kept once it is complete, as nested runs are, which a resume may need."""
+        return self.checkpoints.preserve or self.around is not None
 
     @property
     def is_nested(self) -> bool:
@@ -108,19 +122,32 @@ async def start_run(
 ) -> Any:
     """Return the output or `Failed` of a new run, or of an existing run with this id and input."""
     blueprint = place.blueprint
-    input_tree = to_tree(input, path="input: $", types=blueprint.input_types)
+    given = _Input(to_tree(input, path="input: $", types=blueprint.input_types))
     context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES)
-    found = None if is_new else await _find(place, run_id)
-    if found is not None and (completion := _last_completion(found, input_tree)) is not None:
+    claim = _Claim(place, run_id)
+    info = None if is_new else await _look(place, run_id)
+    if info is not None and (completion := await _completion(place, info, given)) is not None:
+        return await claim.deliver(completion)
+    try:
+        await claim.begin()
+    except RunBusy:
+        found = None if is_new else await _find(place, run_id)
+        completion = None if found is None else _last_completion(found, given)
+        if completion is None:
+            raise
         return _output(completion, blueprint, run_id)
-    async with _Claim(place, run_id) as claim:
-        if not is_new:
-            # Another process may have driven the run until just now.
-            found = await _find(place, run_id, found)
+    async with claim:
+        found = None if is_new else await _find(place, run_id)
         if found is not None:
-            if (completion := _last_completion(found, input_tree)) is not None:
+            if (completion := _last_completion(found, given)) is not None:
+                claim.finished = found.completion
                 return _output(completion, blueprint, run_id)
             return await _continue(place, found, claim, force=False)
+        if (completion := claim.deleted_meanwhile(given)) is not None:
+            return _output(completion, blueprint, run_id)
+        if info is not None:
+            owner = "another start" if info.lease is None else info.lease.owner
+            raise RunBusy(run_id, owner, 0.0, is_gone=True)
         definition = blueprint.definition
         started = Started(
             run_id=run_id,
@@ -129,33 +156,39 @@ async def start_run(
             version=definition.version,
             fingerprint=definition.fingerprint,
             steps=definition.steps,
-            input=input_tree,
+            input=given.tree,
             context=context_tree,
             format=FORMAT,
             at=place.scope.clock.now().timestamp(),
             structure=definition.structure,
         )
-        return await _drive(claim.run(started, Recording()), place, input, is_new=True)
+        run = claim.run(started, Recording())
+        return await _drive(claim, run, input, is_new=True)
 
 
 async def resume_run(
     place: Place, *, run_id: str, force: bool, reopen: Reopen | None = None
 ) -> Any:
     """Return the output or `Failed` of a resumed run."""
-    found = await _find(place, run_id)
-    if found is None:
+    claim = _Claim(place, run_id)
+    info = await _look(place, run_id)
+    if info is None:
         raise await run_not_found(place.checkpoints.store, run_id)
-    completion = _completion(found.checkpoint)
-    if completion is not None and reopen is None:
-        return _output(completion, place.blueprint, run_id)
-    async with _Claim(place, run_id) as claim:
-        # Another process may have driven the run until just now.
-        found = await _find(place, run_id, found) or found
-        return await _continue(place, found, claim, force=force, reopen=reopen)
+    if reopen is None and (completion := await _completion(place, info)) is not None:
+        return await claim.deliver(completion)
+    await claim.begin()
+    async with claim:
+        found = await _find(place, run_id)
+        if found is not None:
+            return await _continue(place, found, claim, force=force, reopen=reopen)
+        if (completion := claim.deleted_meanwhile()) is not None:
+            return _output(completion, place.blueprint, run_id)
+        raise await run_not_found(place.checkpoints.store, run_id)
 
 
 async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
     """Return what a resume would do: replay the run, and change nothing."""
+    _check_run_id(run_id)
     found = await _find(place, run_id)
     if found is None:
         raise await run_not_found(place.checkpoints.store, run_id)
@@ -199,6 +232,17 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
 
 
 @dataclass(frozen=True)
+class _Input:
+    """The input of a run in its saved form, and its digest as in `Finished`."""
+
+    tree: Tree
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(encode_json(self.tree)).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
 class _Found:
     """A run in a store.
 
@@ -220,21 +264,85 @@ class _Found:
         return cast(Started, self.journal.entries[0])
 
     @property
+    def completion(self) -> Finished | None:
+        """How the run ended if it is complete."""
+        known = self.checkpoint
+        return known.finished if known.status is RunStatus.COMPLETED else None
+
+    @property
     def started_version(self) -> str:
         """The version of the workflow that started the run, before any migration."""
         return cast(Started, self.written.entries[0]).version
 
 
-async def _find(place: Place, run_id: str, known: _Found | None = None) -> _Found | None:
-    """Return a run of this workflow; None if there is none. `known` has the entries read before."""
-    blueprint, checkpoints = place.blueprint, place.checkpoints
-    # Stores would change or reject an id that no encoding can represent.
+def _check_run_id(run_id: str) -> None:
+    """Raise NotSerializable for an id that no encoding can represent, which stores would reject."""
     to_tree(run_id, path="run_id", types=_NO_TYPES)
-    before = None if known is None else known.written
+
+
+async def _look(place: Place, run_id: str) -> RunInfo | None:
+    """Return one line about a run of this workflow; None if there is none."""
+    _check_run_id(run_id)
+    with _store_errors(place.checkpoints, run_id):
+        info = await place.checkpoints.store.info(run_id)
+    if info is not None and info.summary.workflow != place.blueprint.definition.name:
+        # It tells whose run it is.
+        await _find(place, run_id)
+    return info
+
+
+async def _completion(place: Place, info: RunInfo, given: _Input | None = None) -> Finished | None:
+    """Return how a complete run ended; None if it is not complete.
+
+    Its last entries tell that, so that the price does not depend on the length of the run. If they are
+    damaged, or of another version, the whole journal is read.
+
+    Parameters:
+        given: the input that it must have; None for any.
+    """
+    if info.summary.status is not RunStatus.COMPLETED:
+        return None
+    completion = await _last_entry(place, info)
+    if completion is not None and (given is None or completion.input == given.digest):
+        return completion
+    found = await _find(place, info.run_id)
+    if found is None:
+        return None
+    return found.completion if given is None else _last_completion(found, given)
+
+
+async def _last_entry(place: Place, info: RunInfo) -> Finished | None:
+    """Return the last entry of a complete run, if that tells all about it."""
+    blueprint, checkpoints, run_id = place.blueprint, place.checkpoints, info.run_id
+    if blueprint.migrations and checkpoints.observers:
+        # Observers are told the name of the newest step, which a migration may change.
+        return None
+    count = _ENTRIES_AT_THE_END
+    while True:
+        with _store_errors(checkpoints, run_id):
+            entries = await read_end(
+                checkpoints.store, run_id, checkpoints.seal, length=info.length, count=count
+            )
+        last = entries[-1] if entries else None
+        if not isinstance(last, Finished) or last.status is not RunStatus.COMPLETED:
+            return None
+        if last.run_id != run_id or not last.input:
+            return None
+        if blueprint.migrations and last.version != blueprint.definition.version:
+            return None
+        steps = [one.step for one in entries if isinstance(one, HeadState)]
+        if steps or not checkpoints.observers or count >= info.length:
+            step = steps[-1] if steps else None
+            tell(checkpoints.observers, CheckpointLoaded(run_id, info.length, step))
+            return last
+        count *= _ENTRIES_AT_THE_END
+
+
+async def _find(place: Place, run_id: str) -> _Found | None:
+    """Return a run of this workflow, with its whole journal; None if there is none."""
+    blueprint, checkpoints = place.blueprint, place.checkpoints
     with _store_errors(checkpoints, run_id):
-        written = await read_journal(checkpoints.store, run_id, checkpoints.seal, before)
-    if known is not None and len(written.entries) == len(known.written.entries):
-        return known
+        written = await read_journal(checkpoints.store, run_id, checkpoints.seal)
     if not written.entries:
         return None
     checkpoint = fold(written.entries, run_id)
@@ -246,9 +354,8 @@ async def _find(place: Place, run_id: str, known: _Found | None = None) -> _Foun
     if entries is not written.entries:
         journal, checkpoint = replace(written, entries=entries), fold(entries, run_id)
         found = replace(found, journal=journal, checkpoint=checkpoint)
-    if known is None:
-        step = checkpoint.state.step if checkpoint.state is not None else None
-        tell(checkpoints.observers, CheckpointLoaded(run_id, len(entries), step))
+    step = checkpoint.state.step if checkpoint.state is not None else None
+    tell(checkpoints.observers, CheckpointLoaded(run_id, len(entries), step))
     return found
 
 
@@ -264,49 +371,140 @@ def _store_errors(checkpoints: Checkpoints, run_id: str) -> Generator[None]:
         raise StoreUnavailable(repr(checkpoints.store), reason) from error
 
 
-class _Claim:
-    """Holds the lease of a run, and releases it however the run ends.
+class _Overlap:
+    """The starts and resumes of one run in this process that are under way at the same time.
 
-    With `preserve=False`, it then deletes a complete run, unless that is nested: a resume of the outer
-    run needs the output of a nested run again.
+    With `preserve=False`, a start may claim a run that another one has completed and deleted since the
+    first one began. It must not execute the run again, and finds the output here.
+
+    Attributes:
+        completed: the workflow and the last entry of the run that was deleted.
+    """
+
+    def __init__(self) -> None:
+        self.completed: tuple[str, Finished] | None = None
+
+
+_overlaps: WeakValueDictionary[tuple[int, str], _Overlap] = WeakValueDictionary()
+"""By the identity of the store and the id of the run."""
+
+
+class _Claim:
+    """Holds the lease of a run from `begin` on, and releases it however the run ends.
+
+    With `preserve=False`, it deletes a complete run while it holds the lease, so that nothing comes in
+    between.
+
+    Attributes:
+        finished: the last entry of the run once it is complete.
+        input: the input of the run.
     """
 
     def __init__(self, place: Place, run_id: str) -> None:
-        self._place = place
+        self.place = place
+        self.finished: Finished | None = None
+        self.input: _Input | None = None
         self._checkpoints = place.checkpoints
         self._run_id = run_id
+        self._key = (id(place.checkpoints.store), run_id)
+        self._overlap = _overlaps.setdefault(self._key, _Overlap())
+        self._owner: Owner | None = None
         self._lease: Lease | None = None
         self._run: Run | None = None
 
-    async def __aenter__(self) -> Self:
-        owner = str(Owner.new())
+    async def begin(self) -> None:
+        """Claim the run. Raise RunBusy if another owner holds it."""
+        self._owner = owner = begin_claim()
         try:
             self._lease = await self._claim(owner)
-        except Exception:
+        except Exception as error:
+            end_claim(owner, is_released=isinstance(error, RunBusy))
             raise
         except BaseException:
             # The claim was cut off by a cancellation and may hold: claim the run again to release it.
+            is_released = False
             with anyio.move_on_after(5, shield=True), suppress(Exception):
                 await self._checkpoints.store.release(await self._claim(owner))
+                is_released = True
+            end_claim(owner, is_released=is_released)
             raise
-        return self
 
-    async def _claim(self, owner: str) -> Lease:
+    async def _claim(self, owner: Owner) -> Lease:
         seconds = self._checkpoints.lease_seconds
         with _store_errors(self._checkpoints, self._run_id):
-            return await self._checkpoints.store.claim(self._run_id, owner=owner, seconds=seconds)
+            return await self._checkpoints.store.claim(
+                self._run_id, owner=str(owner), seconds=seconds
+            )
+
+    async def __aenter__(self) -> Self:
+        return self
 
     async def __aexit__(self, *_: object) -> None:
+        is_released = False
+        try:
+            if self.finished is not None and not self.place.is_preserved:
+                is_released = await self._delete(self.finished)
+            if not is_released:
+                is_released = await self._release()
+        finally:
+            if self._owner is not None:
+                end_claim(self._owner, is_released=is_released)
+
+    async def _release(self) -> bool:
         if self._run is not None:
-            writer = self._run.writer
-            await writer.release()
-            is_kept = self._checkpoints.preserve or self._place.around is not None
-            if writer.summary.status is RunStatus.COMPLETED and not is_kept:
-                with self._only_logged("deleted"):
-                    await self._checkpoints.store.delete(self._run_id)
-        elif self._lease is not None:
-            with anyio.move_on_after(5, shield=True), self._only_logged("released"):
-                await self._checkpoints.store.release(self._lease)
+            return await self._run.writer.release()
+        with anyio.move_on_after(5, shield=True), self._only_logged("released"):
+            await self._checkpoints.store.release(self.lease)
+            return True
+        return False
+
+    async def _delete(self, finished: Finished) -> bool:
+        """Delete the run. Return False if that failed: the next start or resume of it tries again."""
+        writer = None if self._run is None else self._run.writer
+        self._overlap.completed = self.place.blueprint.definition.name, finished
+        is_deleted = False
+        try:
+            with anyio.move_on_after(30, shield=True), self._only_logged("deleted"):
+                await self._checkpoints.store.delete(
+                    self._run_id, lease=self.lease if writer is None else writer.lease
+                )
+                is_deleted = True
+        finally:
+            # What begins from here on executes the run again.
+            if _overlaps.get(self._key) is self._overlap:
+                del _overlaps[self._key]
+        if is_deleted and writer is not None:
+            writer.is_released = True
+        return is_deleted
+
+    async def deliver(self, completion: Finished) -> Any:
+        """Return the output of a complete run, and delete the run if it is not to be preserved."""
+        output = _output(completion, self.place.blueprint, self._run_id)
+        if not self.place.is_preserved:
+            try:
+                await self.begin()
+            except CheckpointError:
+                # Its holder deletes it, or the next start or resume does.
+                return output
+            async with self:
+                info = await _look(self.place, self._run_id)
+                if info is not None and info.summary.status is RunStatus.COMPLETED:
+                    self.finished = completion
+        return output
+
+    def deleted_meanwhile(self, given: _Input | None = None) -> Finished | None:
+        """Return how the run ended that this process has completed and deleted since this claim was made.
+
+        Raise RunConflict if it was one of another workflow, or of another input than the given one.
+        """
+        if self._overlap.completed is None:
+            return None
+        workflow, finished = self._overlap.completed
+        if workflow != self.place.blueprint.definition.name:
+            raise RunConflict(self._run_id, f"it was a run of workflow {workflow!r}")
+        if given is not None and finished.input != given.digest:
+            raise RunConflict(self._run_id, "it was started with another input")
+        return finished
 
     @contextmanager
     def _only_logged(self, what: str) -> Generator[None]:
@@ -344,7 +542,8 @@ class _Claim:
         else:
             started, journal = found.started, found.journal
             version, started_version = found.checkpoint.definition.version, found.started_version
-        checkpoints, place = self._checkpoints, self._place
+        checkpoints, place = self._checkpoints, self.place
+        self.input = _Input(started.input)
         # A check of the attribute, because a check of the protocol takes longer than the rest.
         if hasattr(checkpoints.store, "keep_history"):
             cast("KeepsHistory", checkpoints.store).keep_history(self._run_id, checkpoints.history)
@@ -388,12 +587,13 @@ async def _continue(
     await claim.check_is_whole(known)
     if known.status is RunStatus.CANCELLED:
         raise RunCancelled(known.run_id)
-    completion = _completion(known)
     reopened: tuple[str, ...] = ()
+    completion = found.completion
     if completion is not None:
         output = _output(completion, blueprint, known.run_id)
         reopened = () if reopen is None else reopen(output)
         if not reopened:
+            claim.finished = completion
             return output
     definition = blueprint.definition
     changed = definition.changed_since(known.definition, known.run_id)
@@ -414,7 +614,7 @@ async def _continue(
     if place.checkpoints.observers:
         start = plan_resume(known).start
         run.notify(RunResumed(known.run_id, start[0] if start else None))
-    return await _drive(run, place, input, is_new=False)
+    return await _drive(claim, run, input, is_new=False)
 
 
 def _recording(found: _Found, blueprint: Blueprint, *more: Entry) -> Recording:
@@ -424,9 +624,10 @@ def _recording(found: _Found, blueprint: Blueprint, *more: Entry) -> Recording:
     return recording
 
 
-async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
+async def _drive(claim: _Claim, run: Run, input: Any, *, is_new: bool) -> Any:
     """Run the body, and make its end durable before returning."""
-    writer, scope = run.writer, place.scope
+    place, writer = claim.place, run.writer
+    scope = place.scope
     request = save_request.get()
     if request is not None:
         request.cover(writer)
@@ -470,7 +671,7 @@ async def _drive(run: Run, place: Place, input: Any, *, is_new: bool) -> Any:
         raise ended
     if writer.halted is None:
         with suppress(Halt):
-            await _record_end(run, place.blueprint, outcome, ended)
+            await _record_end(claim, run, outcome, ended)
     if writer.halted is not None:
         await writer.flush()
         if isinstance(writer.halted, LeaseLost) and ended is not None:
@@ -491,20 +692,23 @@ def _scope_of_body(run: Run, scope: Scope) -> Scope:
     return inside
 
 
-async def _record_end(
-    run: Run, blueprint: Blueprint, outcome: Any, defect: BaseException | None
-) -> None:
-    types, writer = blueprint.output_types, run.writer
+async def _record_end(claim: _Claim, run: Run, outcome: Any, defect: BaseException | None) -> None:
+    place = claim.place
+    types, version = place.blueprint.output_types, place.blueprint.definition.version
     failed = outcome.__class__ is Failed
     if defect is not None or failed:
         error = write_error(
             defect if defect is not None else outcome.error, types, is_defect=defect is not None
         )
         finished = Finished(RunStatus.FAILED, run.now(), None, error)
-    else:
-        output = run.encode(outcome, "output", types)
-        finished = Finished(RunStatus.COMPLETED, run.now(), output)
-    await writer.finish(finished, finished.status)
+        await run.writer.finish(finished, finished.status)
+        return
+    output = run.encode(outcome, "output", types)
+    assert claim.input is not None
+    digest = claim.input.digest
+    finished = Finished(RunStatus.COMPLETED, run.now(), output, None, run.run_id, version, digest)
+    if await run.writer.finish(finished, finished.status, release=place.is_preserved):
+        claim.finished = finished
 
 
 async def _record_interruption(run: Run) -> None:
@@ -521,17 +725,12 @@ async def _record_interruption(run: Run) -> None:
         await run.writer.finish(entry, status)
 
 
-def _completion(known: Checkpoint) -> Finished | None:
-    """Return how a complete run ended; None if it is not complete."""
-    return known.finished if known.status is RunStatus.COMPLETED else None
-
-
-def _last_completion(found: _Found, input: Tree) -> Finished | None:
+def _last_completion(found: _Found, given: _Input) -> Finished | None:
     """Return how the run of this input ended when it was last complete; None if it never was.
 
     That output is valid while a complete run is continued, until that succeeds.
     """
-    if not are_same(found.checkpoint.initial_state, input):
+    if not are_same(found.checkpoint.initial_state, given.tree):
         raise RunConflict(found.checkpoint.run_id, "it was started with another input")
     for entry in reversed(found.journal.entries):
         if isinstance(entry, Finished) and entry.status is RunStatus.COMPLETED:

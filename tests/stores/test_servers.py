@@ -309,19 +309,14 @@ async def test_a_server_whose_clock_is_set_forward_takes_no_run_from_its_own_hos
 ) -> None:
     """By the time since the boot of the host, the lease is valid. Other hosts must trust the server."""
     name = f"forward{time.time_ns()}"
-    store: CheckpointStore
-    if kind == "postgres":
-        dsn: str = request.getfixturevalue("postgres")
-        store = PostgresStore(dsn, schema=name)
-    else:
-        url: str = request.getfixturevalue("redis")
-        store = RedisStore(url, prefix=name)
+    url: str = request.getfixturevalue(kind)
+    store = PostgresStore(url, schema=name) if kind == "postgres" else RedisStore(url, prefix=name)
     async with store:
         here = await begun(store, [b"1"], "here")
         elsewhere = await store.claim("there", owner="pid 1 on elsewhere (1, 1)", seconds=30)
         await store.append(elsewhere, [b"1"], after=0, summary=SUMMARY)
         if kind == "postgres":
-            with psycopg.connect(dsn) as other:
+            with psycopg.connect(url) as other:
                 other.execute(
                     f"CREATE OR REPLACE FUNCTION {name}.now() RETURNS double precision LANGUAGE sql"  # type: ignore[arg-type]
                     " AS 'SELECT extract(epoch FROM clock_timestamp())::double precision + 3600'"
