@@ -43,6 +43,7 @@ from effectflow.checkpoint.values import (
     MalformedValue,
     Tree,
     from_tree,
+    mismatch_of,
     plain_json,
     safe_repr,
     to_tree,
@@ -63,6 +64,10 @@ logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
+_ANNOTATE = (
+    "A resume reads only values of the declared type: correct the annotation of the function that "
+    "returns it, or the value"
+)
 _PENDING: Final = object()
 """Stands for the outcome of a step that must be executed."""
 
@@ -178,7 +183,7 @@ class Run:
             self.last_completed = path
             if self._observers:
                 self.notify(StepSkipped(self.run_id, path, recorded.output))
-            return self.decode(recorded.output, path, definition.types)
+            return self.decode(recorded.output, path, definition.types, definition.output)
         assert recorded.error is not None
         stands = recorded.is_settled or not recorded.retryable or scope.limit < float("inf")
         if recorded.retry_at is not None or not stands:
@@ -334,7 +339,7 @@ class Run:
         if scope.observer is not None:
             scope.observer.ended(path, _exit_of(outcome))
         if outcome.__class__ is not Failure:
-            output = self.encode(outcome, path, definition.types)
+            output = self.encode(outcome, path, definition.types, definition.output)
             settles = self.settle_within(body) if self._unsettled else ()
             self._ends_interrupted = False
             writer.completed_since_save += 1
@@ -598,11 +603,15 @@ class Run:
         """Wait within a flow."""
         await scope.clock.sleep(seconds)
 
-    def encode(self, value: Any, path: str, types: KnownTypes) -> Tree:
-        """Return a value in its saved form. Halt the run if it cannot be saved.
+    def encode(self, value: Any, path: str, types: KnownTypes, annotation: object = None) -> Tree:
+        """Return a value in its saved form. Halt the run if it cannot be saved, or is of another type.
 
         Plain data is returned unchanged and written immediately, unless an observer could keep it.
         """
+        mismatch = mismatch_of(value, annotation)
+        if mismatch is not None:
+            refused = NotSerializable(f"{path}: ${mismatch[0]}", f"{mismatch[1]}. {_ANNOTATE}")
+            raise self.writer.halt(refused)
         if not self._observers and plain_json(value) is not None:
             return value
         try:
@@ -610,13 +619,17 @@ class Run:
         except NotSerializable as error:
             raise self.writer.halt(error) from error
 
-    def decode(self, tree: Tree, path: str, types: KnownTypes) -> Any:
+    def decode(self, tree: Tree, path: str, types: KnownTypes, annotation: object = None) -> Any:
         """Return a saved value. Halt the run if it does not match the step's declaration."""
         try:
-            return from_tree(tree, path=f"{path}: $", types=types)
+            value = from_tree(tree, path=f"{path}: $", types=types)
+            mismatch = None if self.force else mismatch_of(value, annotation)
+            if mismatch is not None:
+                raise MalformedValue(f"{path}: ${mismatch[0]}", mismatch[1])
         except MalformedValue as error:
             reason = f"the output of step {path!r} is not what the step declares: {error}"
             raise self.writer.halt(CorruptCheckpoint(self.run_id, reason)) from error
+        return value
 
     def _arguments_of(self, step: Step) -> Arguments | None:
         try:

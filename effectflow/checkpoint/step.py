@@ -96,6 +96,7 @@ class StepDefinition:
         timeout: the seconds that one attempt may take; None for no limit.
         code: distinguishes its function from others with the same name; None if that is not known.
         function: the qualified name of its function, for messages.
+        output: the annotation of what it yields; None if that is not known.
     """
 
     name: str
@@ -106,6 +107,7 @@ class StepDefinition:
     timeout: float | None = None
     code: object = None
     function: str | None = None
+    output: object = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -170,14 +172,16 @@ def with_checkpointing(
         step: the step's name. Its identity is its path: the name, its occurrence in its flow, and the
             parallel operators around it.
         effect: the effect to run.
-        output: the type of its value, needed to rebuild classes; plain data needs none.
+        output: the type of its value, needed to rebuild classes; plain data needs none. A value of
+            another type is refused.
         error: the type of its errors, needed to rebuild one that the workflow handled.
         retryable: whether a resume runs it again after a failure; a predicate receives the error. True
             if None, or if the predicate raises.
         at_most_once: whether a resume fails with OutcomeUnknown after a crash in the middle of the step,
             instead of running it again.
     """
-    definition = StepDefinition(step, KnownTypes.of(output, error), retryable, at_most_once)
+    types = KnownTypes.of(output, error)
+    definition = StepDefinition(step, types, retryable, at_most_once, output=output)
     return durable(definition, effect)
 
 
@@ -220,6 +224,7 @@ class Step(Generic[P, Env, E, A]):
             timeout,
             getattr(inspect.unwrap(function), "__code__", None),
             function.__qualname__,
+            output,
         )
         parameters = inspect.signature(function).parameters
         self.parameters = tuple(parameters)
@@ -290,7 +295,8 @@ def step(
     """Make the effect that a function returns a durable step; see `with_checkpointing`.
 
     The step has the name of the function. The classes of its output and errors are read from the return
-    annotation, `Effect[Env, Error, Output]`, or `Do[...]` on a generator function. The function is
+    annotation, `Effect[Env, Error, Output]`, or `Do[...]` on a generator function. An output of another
+    type than `Output` is refused, with `NotSerializable`. The function is
     called when the step runs, so an exception that it raises is a defect of the step. A resume does not
     call it for a completed step.
 

@@ -30,7 +30,8 @@ class ReentrantStore:
     """Opens at the first entry, closes at the last exit, and can then be opened again.
 
     A task that enters while another one opens or closes the store waits for that. A store belongs to
-    the process and the event loop that opened it; used from any other, it raises StoreUnavailable.
+    the process and the event loop that opened it; used from any other, it raises StoreUnavailable. Once
+    that loop is closed, the store can be opened again, although it was never left.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,10 @@ class ReentrantStore:
 
     @abstractmethod
     async def _open(self) -> None:
-        """Acquire what the store works with. If this raises or is cancelled, `_close` follows."""
+        """Acquire what the store works with. If this raises or is cancelled, `_close` follows.
+
+        An event loop that was closed may have left behind what an earlier call acquired.
+        """
 
     @abstractmethod
     async def _close(self) -> None:
@@ -75,6 +79,8 @@ class ReentrantStore:
 
     def _check_open(self, *, in_any_thread: bool = False) -> None:
         """Raise StoreUnavailable unless the store is open, in this event loop or at least process."""
+        if not in_any_thread and self._home != _here():
+            self._leave_closed_loop()
         if not self._users or self._home is None:
             raise StoreUnavailable(repr(self), "it is not open: use `async with store: ...`")
         is_home = self._home[0] == os.getpid() if in_any_thread else self._home == _here()
@@ -85,10 +91,16 @@ class ReentrantStore:
         """Return the lock to open and close under, once this event loop has the store for itself."""
         here = _here()
         if self._transition is None or self._home != here:
+            self._leave_closed_loop()
             if self._users or (self._transition is not None and self._transition.locked()):
                 raise self._is_elsewhere()
             self._home, self._transition = here, anyio.Lock()
         return self._transition
+
+    def _leave_closed_loop(self) -> None:
+        """Count the store as closed if the event loop that opened it was closed without leaving it."""
+        if self._home is not None and self._home[0] == os.getpid() and _is_closed(self._home[1]):
+            self._users, self._home, self._transition = 0, None, None
 
     def _is_elsewhere(self) -> StoreUnavailable:
         opened_by = os.getpid() if self._home is None else self._home[0]
@@ -107,6 +119,19 @@ class ReentrantStore:
 
 def _here() -> tuple[int, CallSoon]:
     return os.getpid(), call_soon_from_threads()
+
+
+def _is_closed(call_soon: CallSoon) -> bool:
+    """Return whether the event loop that this calls into was closed."""
+    try:
+        call_soon(_do_nothing)
+    except RuntimeError:
+        return True
+    return False
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def check_free(held: Lease | None, *, now: float, claimant: str = "") -> None:

@@ -44,8 +44,6 @@ logger = logging.getLogger(__name__)
 A = TypeVar("A")
 
 _THREADS = 20
-_LOCK_SECONDS = 10.0
-"""How long to wait for another program that writes to the same run."""
 
 
 class FileStore(ReentrantStore, CheckpointStore):
@@ -70,6 +68,7 @@ class FileStore(ReentrantStore, CheckpointStore):
 
     Parameters:
         directory: where to keep the runs; created if it is missing.
+        lock_timeout: how many seconds to wait while another program writes to the same run.
         renew_timeout: how many seconds a renewal of a lease may wait for other writers.
 
     `Checkpoints(history=...)` sets how many copies of earlier checkpoints are kept.
@@ -77,9 +76,16 @@ class FileStore(ReentrantStore, CheckpointStore):
 
     _threads: CapacityLimiter
 
-    def __init__(self, directory: str | PathLike[str], *, renew_timeout: float = 5.0) -> None:
+    def __init__(
+        self,
+        directory: str | PathLike[str],
+        *,
+        lock_timeout: float = 10.0,
+        renew_timeout: float = 5.0,
+    ) -> None:
         super().__init__()
         self.directory = Path(directory)
+        self._lock_timeout = lock_timeout
         self._renew_timeout = renew_timeout
         self._sessions = self.directory / "sessions"
         self._found: dict[str, tuple[Mark, RunState]] = {}
@@ -161,6 +167,9 @@ class FileStore(ReentrantStore, CheckpointStore):
     ) -> None:
         def append(folder: RunFolder) -> None:
             state = folder.state_of_driver(lease, after)
+            if state is None and after:
+                reason = f"its files in {folder.path} were deleted or moved"
+                raise LeaseLost(lease.run_id, reason)
             check_current(lease, folder.lease(state))
             check_length(lease, 0 if state is None else state.length, after=after)
             if state is None:
@@ -292,7 +301,7 @@ class FileStore(ReentrantStore, CheckpointStore):
         """Call this in a thread, under the lock of the run."""
 
         def perform() -> A:
-            return self._locked(run_id, work, timeout=_LOCK_SECONDS)
+            return self._locked(run_id, work, timeout=self._lock_timeout)
 
         self._check_open()
         return await to_thread.run_sync(perform, limiter=self._threads)
@@ -303,7 +312,7 @@ class FileStore(ReentrantStore, CheckpointStore):
             with folder.lock.acquire(timeout=timeout):
                 return work(folder)
         except Timeout as error:
-            reason = f"another program has locked {folder.lock.lock_file} for {timeout:.0f} s"
+            reason = f"another program has locked {folder.lock.lock_file} for {timeout:g} s"
             raise SaveFailed(run_id, reason) from error
         except OSError as error:
             reason = f"{folder.path}: {error.strerror or error}"

@@ -83,6 +83,8 @@ class ServerStore(ReentrantStore, CheckpointStore):
     # Opening and closing.
 
     async def _open(self) -> None:
+        # What an event loop that was closed has left there cannot be closed in another one.
+        self._opened = AsyncExitStack()
         if running_backend() != "asyncio":
             portal = start_blocking_portal("asyncio")
             self._portal = await shielded(to_thread.run_sync(self._threads.enter_context, portal))

@@ -35,7 +35,7 @@ from effectflow.stores._base import (
     run_info,
     sql_conditions,
 )
-from effectflow.stores._sqlite_database import SqliteWriter, open_database
+from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, open_database
 
 A = TypeVar("A")
 
@@ -53,9 +53,12 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         path: the file; it and its folder are created if they are missing.
         durability: "full" syncs every commit to disk and survives power loss; "process" survives the
             death of the process, and may lose the last commits on power loss.
+        lock_timeout: how many seconds to wait while another program has locked the file.
         renew_timeout: how many seconds a renewal of a lease may take.
 
-    The file must be on a local file system, since its write-ahead log is shared through memory.
+    The file must be on a local file system, since its write-ahead log is shared through memory. If the
+    file, or its `-wal` or `-shm`, is deleted, moved or replaced while the store is open, every request
+    raises StoreUnavailable.
 
     Opening raises StoreUnavailable for a file that is not an effectflow database or cannot be used,
     and UnsupportedVersion for one that a newer effectflow created. Neither is changed.
@@ -71,6 +74,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
 
     _reading: CapacityLimiter
     _reader: sqlite3.Connection
+    _files: DatabaseFiles
     _writer: SqliteWriter
 
     def __init__(
@@ -78,6 +82,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         path: str | PathLike[str],
         *,
         durability: Literal["full", "process"] = "full",
+        lock_timeout: float = 5.0,
         renew_timeout: float = 5.0,
     ) -> None:
         super().__init__()
@@ -90,6 +95,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             )
         self.path = Path(path)
         self._durability = durability
+        self._lock_timeout = lock_timeout
         self._renew_timeout = renew_timeout
         self._opened = ExitStack()
 
@@ -105,15 +111,22 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         self._reading = CapacityLimiter(1)
 
         def open_both() -> None:
-            self._reader = open_database(self.path, self._durability)
-            self._opened.callback(self._reader.close)
-            connection = open_database(self.path, self._durability)
-            self._opened.callback(connection.close)
+            # Those of an event loop that was closed before it could close them.
+            self._opened.close()
+            self._reader = self._connect()
+            self._files = DatabaseFiles(self.path)
+            connection = self._connect()
+            self._files.check()
             _remove_abandoned(connection)
-            self._writer = SqliteWriter(connection, self.path)
+            self._writer = SqliteWriter(connection, self._files, lock_timeout=self._lock_timeout)
             self._opened.callback(self._writer.close)
 
         await shielded(to_thread.run_sync(open_both, limiter=self._reading))
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = open_database(self.path, self._durability, lock_timeout=self._lock_timeout)
+        self._opened.callback(connection.close)
+        return connection
 
     async def _close(self) -> None:
         await to_thread.run_sync(self._opened.close, limiter=self._reading)
@@ -270,6 +283,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
 
     async def _read(self, read: Callable[[sqlite3.Connection], A]) -> A:
         def perform() -> A:
+            self._files.check()
             try:
                 return read(self._reader)
             except sqlite3.Error as error:

@@ -7,12 +7,13 @@ the requests that arrive meanwhile queue up, and the next commit includes them a
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
@@ -29,9 +30,6 @@ from effectflow.stores._atomic_files import make_folder, sync_folder
 logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
-
-_BUSY_SECONDS = 5.0
-"""How long to wait for another program that has locked the file."""
 
 _LOG_LIMIT = 4 * 1024 * 1024
 """The size in bytes from which the write-ahead log is emptied."""
@@ -79,8 +77,10 @@ _SCHEMA = """
 """
 
 
-def open_database(path: Path, durability: str) -> sqlite3.Connection:
+def open_database(path: Path, durability: str, *, lock_timeout: float = 5.0) -> sqlite3.Connection:
     """Connect to the file of a store, and create it if it is missing.
+
+    `lock_timeout` is how many seconds to wait while another program has locked the file.
 
     Raise StoreUnavailable if the file is not a store or cannot be used, and UnsupportedVersion if a
     newer effectflow created it. A file that is refused is not changed.
@@ -89,10 +89,10 @@ def open_database(path: Path, durability: str) -> sqlite3.Connection:
         make_folder(path.parent)
         with ExitStack() as abandoned:
             connection = sqlite3.connect(
-                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                path, timeout=lock_timeout, isolation_level=None, check_same_thread=False
             )
             abandoned.callback(connection.close)
-            _prepare(connection, path)
+            _prepare(connection, path, lock_timeout)
             synchronous = "FULL" if durability == "full" else "NORMAL"
             connection.execute(f"PRAGMA synchronous = {synchronous}")
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
@@ -102,11 +102,11 @@ def open_database(path: Path, durability: str) -> sqlite3.Connection:
             abandoned.pop_all()
             return connection
     except (OSError, sqlite3.Error) as error:
-        raise StoreUnavailable(str(path), _explain(error)) from error
+        raise StoreUnavailable(str(path), _explain(error, lock_timeout)) from error
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    deadline = time.monotonic() + _BUSY_SECONDS
+def _prepare(connection: sqlite3.Connection, path: Path, lock_timeout: float) -> None:
+    deadline = time.monotonic() + lock_timeout
     while True:
         try:
             is_new = not _is_store(connection, path)
@@ -151,6 +151,8 @@ def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
             f"SQLite cannot use a write-ahead log for it (its journal mode is {mode}). The file may "
             "be on a network file system: choose a local one",
         )
+    # SQLite creates the log with the first access in this mode.
+    connection.execute("PRAGMA user_version").fetchone()
 
 
 def _create(connection: sqlite3.Connection) -> None:
@@ -162,6 +164,47 @@ def _create(connection: sqlite3.Connection) -> None:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+
+
+class DatabaseFiles:
+    """The files of an open database: where they are, and which ones they were when it was opened.
+
+    SQLite goes on with a file that was deleted, moved or replaced, and what it commits then is lost or
+    somewhere else. Without its log, commits survive neither a crash nor the next opening.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # SQLite remembers absolute paths, and its other files are beside the target of a symbolic link.
+        real = os.path.realpath(path)
+        self.path = path
+        self.log = f"{real}-wal"
+        self._database = os.path.abspath(path)
+        self._opened = {
+            name: self._identity(name) for name in (self._database, self.log, f"{real}-shm")
+        }
+
+    def check(self) -> None:
+        """Raise StoreUnavailable unless these are the files that were opened."""
+        changed = [name for name, opened in self._opened.items() if self._identity(name) != opened]
+        if changed:
+            raise StoreUnavailable(
+                str(self.path),
+                f"{' and '.join(changed)}: deleted, moved, emptied or replaced while the store had it "
+                "open, so nothing is saved here any more, and what was saved shortly before may be "
+                "lost. Put the same files back. Or close the store, restore a copy if they are gone, "
+                "and resume the runs",
+            )
+
+    def _identity(self, name: str) -> tuple[int, int] | None:
+        """Return what no two files share, or None if the file is gone."""
+        try:
+            found = os.stat(name)
+        except OSError:
+            return None
+        # The log is emptied now and then, but a database never is.
+        if not found.st_size and name is self._database:
+            return None
+        return found.st_dev, found.st_ino
 
 
 class _BlockedThread:
@@ -185,6 +228,7 @@ class _Request:
     done: Waiter | _BlockedThread
     result: Any = None
     error: Exception | None = None
+    asked_at: float = field(default_factory=time.monotonic)
 
     def outcome(self) -> Any:
         """Return the result, or raise the error."""
@@ -196,14 +240,20 @@ class _Request:
 class SqliteWriter:
     """A thread with its own connection. `commits` is the number of transactions it committed."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, files: DatabaseFiles, *, lock_timeout: float = 5.0
+    ) -> None:
         self.commits = 0
         self._connection = connection
-        self._path = path
-        self._log = Path(f"{path}-wal")
+        self._files = files
+        self._path = files.path
+        self._lock_timeout = lock_timeout
+        self._is_locked = False
         self._warned = False
         self._queue: SimpleQueue[_Request | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name=f"writer of {path}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._work, name=f"writer of {self._path}", daemon=True
+        )
         self._thread.start()
 
     async def submit(self, run_id: str, perform: Callable[[sqlite3.Connection], A]) -> A:
@@ -237,32 +287,69 @@ class SqliteWriter:
 
     def _work(self) -> None:
         while (request := self._queue.get()) is not None:
-            _wake(self._commit(request))
+            requests = [request]
+            self._perform(requests, self._with_queued(requests))
+            _wake(requests)
             self._bound_log()
 
-    def _commit(self, request: _Request) -> list[_Request]:
-        """Perform this request, and all that queue up meanwhile, in one transaction."""
-        database = self._connection
-        requests = [request]
+    def _perform(
+        self,
+        requests: list[_Request],
+        incoming: Iterable[_Request] | None = None,
+        *,
+        is_unknown: bool = False,
+    ) -> None:
+        """Perform these requests, and all that queue up meanwhile, in one transaction.
+
+        If that fails, perform them in halves, so that an entry that does not fit on the disk, or a run
+        whose part of the file is damaged, fails alone.
+        """
         is_committing = False
         try:
-            database.execute("BEGIN IMMEDIATE")
-            for request in self._with_queued(requests):
+            self._begin(requests[0])
+            for request in requests if incoming is None else incoming:
+                request.error = None
                 try:
-                    request.result = request.perform(database)
+                    request.result = request.perform(self._connection)
                 except (CheckpointError, ValueError) as refused:
                     request.error = refused
+            self._files.check()
             is_committing = True
-            database.execute("COMMIT")
+            self._connection.execute("COMMIT")
             self.commits += 1
         except Exception as error:
             self._roll_back()
-            reason = f"{self._path}: {_explain(error)}"
-            is_unknown = is_committing and _may_be_in_log(error)
+            is_unknown = is_unknown or (is_committing and _may_be_in_log(error))
+            if len(requests) > 1 and _is_of_a_request(error):
+                middle = len(requests) // 2
+                # If the log has what failed, it does until the next commit overwrites it.
+                self._perform(requests[:middle], is_unknown=is_unknown)
+                self._perform(requests[middle:], is_unknown=is_unknown)
+                return
             for request in requests:
                 if request.error is None:
-                    request.error = SaveFailed(request.run_id, reason, is_unknown=is_unknown)
-        return requests
+                    request.error = self._failed(request.run_id, error, is_unknown=is_unknown)
+
+    def _failed(self, run_id: str, error: Exception, *, is_unknown: bool) -> CheckpointError:
+        if isinstance(error, StoreUnavailable):
+            # Unlike SaveFailed, it does not promise that earlier entries are safe.
+            return StoreUnavailable(error.location, error.reason)
+        reason = f"{self._path}: {_explain(error, self._lock_timeout)}"
+        return SaveFailed(run_id, reason, is_unknown=is_unknown)
+
+    def _begin(self, request: _Request) -> None:
+        """Begin a transaction. Requests wait together, and not in turn, for a program with a lock."""
+        if self._is_locked:
+            waited = time.monotonic() - request.asked_at
+            self._wait_for_locks(max(self._lock_timeout - waited, 0.0))
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            self._is_locked = True
+            raise
+        if self._is_locked:
+            self._is_locked = False
+            self._wait_for_locks(self._lock_timeout)
 
     def _with_queued(self, requests: list[_Request]) -> Iterator[_Request]:
         """Yield these requests, then add and yield queued ones until the queue is empty."""
@@ -292,7 +379,7 @@ class SqliteWriter:
         if self.commits % _COMMITS_BETWEEN_LOOKS:
             return
         try:
-            if self._log.stat().st_size <= _LOG_LIMIT:
+            if os.stat(self._files.log).st_size <= _LOG_LIMIT:
                 self._warned = False
                 return
             [is_pinned, _, _] = self._truncate_log()
@@ -308,11 +395,14 @@ class SqliteWriter:
 
     def _truncate_log(self) -> tuple[int, int, int]:
         # A reader may pin the log for hours, so do not wait for it.
-        self._connection.execute("PRAGMA busy_timeout = 0")
+        self._wait_for_locks(0)
         try:
             return self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
-            self._connection.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000:.0f}")
+            self._wait_for_locks(self._lock_timeout)
+
+    def _wait_for_locks(self, seconds: float) -> None:
+        self._connection.execute(f"PRAGMA busy_timeout = {seconds * 1000:.0f}")
 
 
 def _wake(requests: list[_Request]) -> None:
@@ -340,7 +430,18 @@ def _may_be_in_log(error: Exception) -> bool:
     return code & 0xFF == sqlite3.SQLITE_IOERR
 
 
-def _explain(error: Exception) -> str:
+def _is_of_a_request(error: Exception) -> bool:
+    """Return whether a transaction may have failed because of one of its requests.
+
+    If a sync has failed, the disk may have lost what it was to write, and another sync would not tell.
+    """
+    if isinstance(error, StoreUnavailable):
+        return False
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return code & 0xFF != sqlite3.SQLITE_IOERR or code == sqlite3.SQLITE_IOERR_WRITE
+
+
+def _explain(error: Exception, lock_timeout: float) -> str:
     text = str(error)
     if isinstance(error, OSError):
         return f"it cannot be opened: {text}"
@@ -348,7 +449,7 @@ def _explain(error: Exception) -> str:
         return "it is not an SQLite database and was not changed. Choose another file"
     if "locked" in text:
         return (
-            f"another program has locked it for more than {_BUSY_SECONDS:.0f} s. "
+            f"another program has locked it for more than {lock_timeout:g} s. "
             "Find that program (an open sqlite3 shell?) and end its transaction"
         )
     if "full" in text:

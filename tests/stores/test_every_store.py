@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
+import signal
 import sqlite3
+import subprocess
+import sys
+import textwrap
 import time
 from contextlib import closing
 from pathlib import Path
@@ -103,6 +108,145 @@ async def test_an_open_store_refuses_another_event_loop(make_store: MakeStore) -
                 await to_thread.run_sync(anyio.run, work)
         assert await use() == []
     await to_thread.run_sync(anyio.run, enter)
+
+
+def left_open_by_a_closed_loop(store: CheckpointStore) -> None:
+    """Enter the store, and close the event loop in the middle of a read."""
+
+    async def use() -> None:
+        await store.__aenter__()
+        await store.read("r")
+        task.cancel()
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(asyncio.sleep(60))
+    loop.run_until_complete(use())
+    loop.run_until_complete(asyncio.wait([task]))
+    loop.close()
+
+
+# Drivers warn of the connections that such a loop has left open.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_store_whose_event_loop_was_closed_can_be_opened_again(
+    make_store: MakeStore,
+) -> None:
+    store = make_store()
+    await to_thread.run_sync(left_open_by_a_closed_loop, store)
+    if store.durability != "memory":
+        with pytest.raises(StoreUnavailable, match="not open"):
+            await store.read("r")
+    for _ in range(2):
+        async with store:
+            lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+            store.renew(lease, seconds=60)
+            await store.release(lease)
+            assert await store.read("r") == []
+    del store
+    gc.collect()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("make_store_named", ["file", "sqlite full"], indirect=True)
+@pytest.mark.parametrize("is_left", [True, False])
+def test_a_process_forked_while_a_store_is_open_creates_its_own(
+    make_store: MakeStore, is_left: bool
+) -> None:
+    store = make_store()
+
+    def child() -> None:
+        async def use() -> None:
+            with pytest.raises(StoreUnavailable, match="forked process"):
+                await store.__aenter__()
+            with pytest.raises(StoreUnavailable, match="forked process"):
+                await store.read("r")
+            async with make_store() as own:
+                lease = await own.claim("r", owner=str(Owner.new()), seconds=60)
+                await own.release(lease)
+
+        signal.alarm(30)
+        asyncio.run(use())
+
+    def forked() -> int:
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                child()
+                status = 0
+            finally:
+                os._exit(status)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    async def parent() -> None:
+        async with store:
+            assert forked() == 0
+            assert await store.read("r") == []
+
+    if is_left:
+        asyncio.run(parent())
+    else:
+        left_open_by_a_closed_loop(store)
+        assert forked() == 0
+    asyncio.run(parent())
+
+
+@pytest.mark.parametrize("url", ["memory:", "file:runs", "sqlite:///runs.db"])
+@pytest.mark.parametrize("work", ["sleep", "block"])
+def test_a_process_exits_after_its_event_loop_was_closed_in_a_run(
+    url: str, work: str, tmp_path: Path
+) -> None:
+    program = """
+        import asyncio
+        import sys
+        import threading
+        import time
+        from dataclasses import dataclass
+        from effectflow import *
+        from effectflow.stores import open_store
+
+        @dataclass(frozen=True)
+        class App:
+            checkpoints: Checkpoints
+
+        started = threading.Event()
+
+        @step
+        def work() -> Effect[App, str, None]:
+            async def sleep(_):
+                started.set()
+                await asyncio.sleep(3600)
+
+            def block(_):
+                started.set()
+                time.sleep(1)
+
+            return from_async(sleep) if sys.argv[2] == "sleep" else from_blocking(block)
+
+        @workflow
+        def made(_: None) -> Do[App, str, None]:
+            yield from work()
+
+        async def until_started() -> None:
+            while not started.is_set():
+                await asyncio.sleep(0.01)
+
+        app = App(Checkpoints(open_store(sys.argv[1])))
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(made.start(None, run_id="r").run(app))
+        loop.run_until_complete(until_started())
+        loop.close()
+        print("closed", flush=True)
+        """
+    child = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program), url, work],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (child.returncode, child.stdout) == (0, "closed\n"), child.stderr
 
 
 async def test_an_open_store_refuses_a_forked_process(

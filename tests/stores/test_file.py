@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from filelock import FileLock
 from returns.result import Success
 
 from effectflow import Checkpoints, Do, Effect, pure, step, traverse, workflow
@@ -663,3 +664,12 @@ async def test_a_resume_from_files(store: FileStore) -> None:
     assert await story.resume("r").run(App(store)) == Success(words)
     entries: list[Any] = await read_entries(store, "r")
     assert len(entries) == 302
+
+
+async def test_the_wait_for_another_program_is_a_parameter(tmp_path: Path) -> None:
+    async with FileStore(tmp_path, lock_timeout=0.1) as store:
+        lease = await claimed(store)
+        [lock] = (tmp_path / "locks").iterdir()
+        with FileLock(lock), pytest.raises(SaveFailed, match=r"for 0\.1 s"):
+            await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+        await store.append(lease, [b"1"], after=0, summary=SUMMARY)

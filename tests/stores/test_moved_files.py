@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from returns.result import Success
 
-from effectflow import Checkpoints, Do, Effect, fail, pure, step, workflow
-from effectflow.checkpoint import CorruptCheckpoint, export_run, import_run, verify_run
+from effectflow import Checkpoints, Do, Effect, fail, from_fn, pure, step, workflow
+from effectflow.checkpoint import CorruptCheckpoint, LeaseLost, export_run, import_run, verify_run
 from effectflow.stores import FileStore
 from effectflow.testing import FaultyStore
 from tests.apps import App
@@ -101,6 +102,54 @@ async def test_verify_reports_a_run_that_is_read_from_an_older_copy(
         resumed = await story.resume("r").run(App(Checkpoints(store)))
         assert resumed.failure() == "no end"
         assert (await verify_run(looked_at, "r")).problem is None
+
+
+HARM: dict[str, Callable[[Path], object]] = {
+    "run removed": lambda path: shutil.rmtree(path / "sessions" / "r"),
+    "run moved": lambda path: os.rename(path / "sessions" / "r", path / "sessions" / "moved"),
+    "removed": shutil.rmtree,
+    "moved": lambda path: os.rename(path, f"{path}.moved"),
+}
+
+
+@pytest.mark.parametrize("words", [0, 1])
+@pytest.mark.parametrize("harm", HARM)
+async def test_a_run_ends_if_its_files_are_gone(tmp_path: Path, harm: str, words: int) -> None:
+    said: list[str] = []
+
+    @step
+    def note(word: str) -> Effect[App, str, None]:
+        return from_fn(lambda _: said.append(word))
+
+    @workflow
+    def made(words: int) -> Do[App, str, int]:
+        yield from note("before")
+        HARM[harm](tmp_path / "runs")
+        for number in range(words):
+            yield from note(str(number))
+        return words
+
+    result = await made.start(words, run_id="r").run(App(Checkpoints(FileStore(tmp_path / "runs"))))
+    assert isinstance(result.failure(), LeaseLost)
+    assert "were deleted or moved" in str(result.failure())
+    assert said == ["before"]
+
+
+async def test_a_run_continues_in_a_directory_that_was_replaced_by_its_copy(tmp_path: Path) -> None:
+    path = tmp_path / "runs"
+
+    @workflow
+    def made(_: None) -> Do[App, str, str]:
+        yield from say("before")
+        shutil.copytree(path, tmp_path / "copy", symlinks=True)
+        shutil.rmtree(path)
+        (tmp_path / "copy").rename(path)
+        return (yield from say("after"))
+
+    async with FileStore(path) as store:
+        result = await made.start(None, run_id="r").run(App(Checkpoints(store)))
+        assert result == Success("after")
+        assert (await verify_run(store, "r")).problem is None
 
 
 @pytest.mark.parametrize("words", [48, 60])

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import psutil
 import pytest
 from anyio import to_thread
 
+from effectflow import Do, step, workflow
 from effectflow.checkpoint import (
     CorruptCheckpoint,
     LeaseLost,
@@ -29,7 +32,8 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.journal_reader import all_run_ids
 from effectflow.stores import SqliteStore, open_store
-from effectflow.stores._sqlite_database import SqliteWriter, open_database
+from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, open_database
+from tests.apps import App, app_on, note
 from tests.stores.runs import SUMMARY, begun, bodies_of, claimed
 
 pytestmark = pytest.mark.anyio
@@ -125,16 +129,15 @@ async def test_a_folder_is_refused_and_missing_parents_are_created(tmp_path: Pat
 
 
 async def test_a_database_locked_by_another_program_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("effectflow.stores._sqlite_database._BUSY_SECONDS", 0.2)
     path = tmp_path / "runs.db"
-    async with SqliteStore(path) as store:
+    async with SqliteStore(path, lock_timeout=0.2) as store:
         await append_many(store, "r", 3)
         lease = await claimed(store)
         stranger = sqlite3.connect(path, isolation_level=None)
         stranger.execute("BEGIN IMMEDIATE")
-        with pytest.raises(SaveFailed, match="locked"):
+        with pytest.raises(SaveFailed, match=r"locked it for more than 0\.2 s"):
             await store.append(lease, [b"4"], after=3)
         assert len(await store.read("r")) == 3
         stranger.execute("ROLLBACK")
@@ -142,6 +145,224 @@ async def test_a_database_locked_by_another_program_loses_nothing(
 
         await store.append(lease, [b"4"], after=3)
         assert len(await store.read("r")) == 4
+
+
+async def test_requests_wait_together_while_another_program_has_locked_the_file(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path, lock_timeout=0.5) as store:
+        stranger = sqlite3.connect(path, isolation_level=None)
+        stranger.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        waited: list[float] = []
+
+        async def claim(run_id: str, delay: float) -> None:
+            await anyio.sleep(delay)
+            asked_at = time.monotonic()
+            with pytest.raises(SaveFailed, match="locked"):
+                await store.claim(run_id, owner="me", seconds=60)
+            waited.append(time.monotonic() - asked_at)
+
+        async with anyio.create_task_group() as group:
+            for number in range(20):
+                group.start_soon(claim, str(number), 0.01 * number)
+        assert time.monotonic() - began < 3
+        assert min(waited) > 0.45
+        stranger.execute("ROLLBACK")
+        stranger.close()
+        # The file is free, and the next program that locks it is waited for again.
+        await store.claim("r", owner="me", seconds=60)
+        stranger = sqlite3.connect(path, isolation_level=None)
+        stranger.execute("BEGIN IMMEDIATE")
+
+        async def claim_when_free() -> None:
+            await store.claim("s", owner="me", seconds=60)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(claim_when_free)
+            await anyio.sleep(0.1)
+            stranger.execute("ROLLBACK")
+        stranger.close()
+
+
+async def test_opening_waits_for_a_locked_file_as_long_as_it_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    stranger = sqlite3.connect(path, isolation_level=None)
+    stranger.execute("BEGIN EXCLUSIVE")
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match=r"locked it for more than 0\.2 s"):
+        async with SqliteStore(path, lock_timeout=0.2):
+            pass
+    assert time.monotonic() - began < 3
+    stranger.close()
+
+
+def remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        os.unlink(f"{path}{suffix}")
+
+
+def replace_by_copy(path: Path) -> None:
+    shutil.copy(path, f"{path}.copy")
+    os.replace(f"{path}.copy", path)
+
+
+HARM: dict[str, Callable[[Path], object]] = {
+    "removed": remove,
+    "moved": lambda path: os.rename(path, f"{path}.moved"),
+    "replaced": replace_by_copy,
+    "emptied": lambda path: os.truncate(path, 0),
+    "without its log": lambda path: os.unlink(f"{path}-wal"),
+    "without its index": lambda path: os.unlink(f"{path}-shm"),
+    "with its folder": lambda path: shutil.rmtree(path.parent),
+}
+
+
+@pytest.mark.parametrize("durability", ["full", "process"])
+@pytest.mark.parametrize("harm", HARM)
+async def test_a_run_ends_if_its_database_is_gone(
+    harm: str, durability: Literal["full", "process"], tmp_path: Path
+) -> None:
+    path = tmp_path / "folder" / "runs.db"
+
+    @workflow
+    def made(_: None) -> Do[App, Any, int]:
+        yield from step(name="one")(lambda: note("one"))()
+        HARM[harm](path)
+        return (yield from step(name="two")(lambda: note("two"))())
+
+    app = app_on(SqliteStore(path, durability=durability))
+    result = await made.start(None, run_id="r").run(app)
+    assert isinstance(result.failure(), StoreUnavailable)
+    assert "while the store had it open" in str(result.failure())
+    assert app.world.done == ["one"]
+
+
+@pytest.mark.parametrize("harm", HARM)
+async def test_a_run_does_not_succeed_if_its_database_is_gone_at_its_end(
+    harm: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "folder" / "runs.db"
+
+    @workflow
+    def made(_: None) -> Do[App, Any, int]:
+        count = yield from step(name="one")(lambda: note("one"))()
+        HARM[harm](path)
+        return count
+
+    result = await made.start(None, run_id="r").run(app_on(SqliteStore(path)))
+    assert isinstance(result.failure(), StoreUnavailable)
+
+
+async def test_an_open_database_that_is_gone_is_neither_read_nor_renewed(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path) as store:
+        await append_many(store, "r", 3)
+        lease = await claimed(store)
+        path.rename(tmp_path / "moved.db")
+        with pytest.raises(StoreUnavailable, match=r"runs\.db: deleted, moved"):
+            await store.read("r")
+        with pytest.raises(StoreUnavailable, match=r"runs\.db: deleted, moved"):
+            store.renew(lease, seconds=60)
+        with pytest.raises(StoreUnavailable, match=r"runs\.db: deleted, moved"):
+            await store.append(lease, [b"4"], after=3)
+        (tmp_path / "moved.db").rename(path)
+        await store.append(lease, [b"4"], after=3)
+        assert len(await store.read("r")) == 4
+
+
+async def test_a_database_is_found_again_through_a_link_and_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.db").symlink_to(tmp_path / "real" / "runs.db")
+    monkeypatch.chdir(tmp_path)
+    async with SqliteStore("link.db") as store:
+        (tmp_path / "else").mkdir()
+        monkeypatch.chdir(tmp_path / "else")
+        await append_many(store, "r", 3)
+        assert len(await store.read("r")) == 3
+        (tmp_path / "link.db").unlink()
+        (tmp_path / "link.db").symlink_to(tmp_path / "else" / "runs.db")
+        with pytest.raises(StoreUnavailable, match="deleted, moved"):
+            await append_many(store, "s", 1)
+
+
+async def test_other_programs_may_maintain_an_open_database(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path) as store:
+        await append_many(store, "r", 30, b"x" * 10_000)
+        await store.delete("r")
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        other.execute("VACUUM")
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        other.close()
+        async with SqliteStore(path) as second:
+            await append_many(second, "second", 3)
+        await append_many(store, "r", 3)
+        assert len(await store.read("second")) == len(await store.read("r")) == 3
+
+
+async def saved_at_once(store: SqliteStore, bodies: list[bytes]) -> list[type | None]:
+    """Append each body to a run of its own, in one transaction. Return what was raised for each."""
+    leases = [await store.claim(str(n), owner="me", seconds=60) for n in range(len(bodies))]
+    raised: list[type | None] = [None] * len(bodies)
+
+    async def save(number: int) -> None:
+        try:
+            await store.append(leases[number], [bodies[number]], after=0, summary=SUMMARY)
+        except SaveFailed as error:
+            raised[number] = type(error)
+
+    async with anyio.create_task_group() as group:
+        for number in range(len(bodies)):
+            group.start_soon(save, number)
+    return raised
+
+
+async def test_an_entry_that_does_not_fit_on_the_disk_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def connect_to_small_disk(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*args, **options)
+        connection.execute("PRAGMA max_page_count = 60")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_to_small_disk)
+    async with SqliteStore(tmp_path / "runs.db") as store:
+        bodies = [b"x"] * 20
+        bodies[3] = bodies[11] = b"y" * 1_000_000
+        raised = await saved_at_once(store, bodies)
+        assert [number for number, error in enumerate(raised) if error] == [3, 11]
+        for number, error in enumerate(raised):
+            assert len(await store.read(str(number))) == (0 if error else 1)
+
+
+async def test_an_entry_that_is_too_large_for_a_file_fails_alone(tmp_path: Path) -> None:
+    """The write to the log fails, when the transaction is committed."""
+    child = in_child(
+        """
+        import resource, signal, sys
+        import anyio
+        from tests.stores.test_sqlite import saved_at_once
+        from effectflow.stores import SqliteStore
+        async def main():
+            async with SqliteStore(sys.argv[1]) as store:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
+                raised = await saved_at_once(store, [b"x", b"x", b"y" * 1_000_000, b"x"])
+                print([error and error.__name__ for error in raised])
+            async with SqliteStore(sys.argv[1]) as store:
+                print([len(await store.read(str(number))) for number in (0, 1, 3)])
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        anyio.run(main)
+        """,
+        str(tmp_path / "runs.db"),
+    )
+    assert child.stdout.splitlines() == ["[None, None, 'SaveFailed', None]", "[1, 1, 1]"], child
 
 
 def in_child(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -199,7 +420,8 @@ async def test_a_read_only_database_refuses_to_write(tmp_path: Path) -> None:
 
 async def test_queued_appends_share_a_commit_even_if_one_is_refused(tmp_path: Path) -> None:
     begun, gate = threading.Event(), threading.Event()
-    writer = SqliteWriter(open_database(tmp_path / "runs.db", "full"), tmp_path / "runs.db")
+    path = tmp_path / "runs.db"
+    writer = SqliteWriter(open_database(path, "full"), DatabaseFiles(path))
     outcomes: list[object] = []
 
     def held_up(_: sqlite3.Connection) -> str:

@@ -36,7 +36,7 @@ def stage(name: str, change: Callable[[State], State]) -> Any:
 
     @step(name=name)
     @effect(errors=Broken)
-    def perform(app: App, state: State) -> State:
+    def perform(app: App, state: State) -> Any:
         app.world.note(name)
         return change(state)
 

@@ -1,6 +1,7 @@
 """The value model: what can be saved, as which plain data, and in which bytes."""
 
 from effectflow.checkpoint.values.classes import KnownTypes, safe_repr
+from effectflow.checkpoint.values.declared import mismatch_of
 from effectflow.checkpoint.values.encodings import (
     MAX_COMPACT_BYTES,
     MAX_PARTS,
@@ -47,6 +48,7 @@ __all__ = [
     "encode_compact",
     "encode_json",
     "from_tree",
+    "mismatch_of",
     "plain_json",
     "render_arguments",
     "safe_repr",

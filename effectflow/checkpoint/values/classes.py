@@ -1,7 +1,7 @@
 """The classes that saved values may have: how they are found in annotations, taken apart and rebuilt.
 
-Only these classes, their subclasses among exceptions, and built-in exceptions are ever built from
-stored data. A class name in stored data is never imported.
+Only these classes, the subclasses of exceptions among them that are not built in, and built-in
+exceptions are ever built from stored data. A class name in stored data is never imported.
 """
 
 from __future__ import annotations
@@ -354,11 +354,12 @@ def safe_repr(value: object) -> str:
 
 
 def error_named(name: object, declared: Mapping[str, type[Exception]]) -> type[Exception]:
-    """Return a class that is declared, derives from a declared one, or is built in.
+    """Return a class that is declared, derives from a declared one that is not built in, or is built in.
 
-    Raises LookupError for any other name.
+    `Exception` and other built-in classes do not stand for those that derive from them, which are any
+    classes of any module. Raises LookupError for any other name.
     """
-    todo = list(declared.values())
+    todo = [kind for kind in declared.values() if kind not in _BUILTIN_KINDS]
     while todo:
         kind = todo.pop()
         if name_of_error(kind) == name:

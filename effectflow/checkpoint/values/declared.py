@@ -1,0 +1,249 @@
+"""Whether values have the types that annotations declare.
+
+What a step yields is checked when it is saved and when it is read back, so that code whose annotations
+have changed never works with values of other types. A part of an annotation that says nothing about
+values, such as a type variable or a protocol, accepts all of them.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeAlias, Union
+
+from effectflow.checkpoint.values.classes import is_record, record_of, safe_repr
+
+Mismatch: TypeAlias = tuple[str, str]
+"""The path of a part that has another type than declared, such as `.items[3]`, and what is wrong."""
+
+_Find: TypeAlias = Callable[[Any], Mismatch | None]
+
+
+def mismatch_of(value: object, annotation: object) -> Mismatch | None:
+    """Return the first part of a value that is not what its annotation declares, or None.
+
+    `None` as an annotation is a missing one. An int is a float, and a float is a complex number.
+
+    Example:
+        >>> mismatch_of({"a": [1, "2"]}, dict[str, list[int]])
+        ("['a'][1]", "'2' is not of the declared type int")
+    """
+    return None if annotation is None else _check_of(annotation).find(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """How values of one type are checked.
+
+    Attributes:
+        find: returns the first mismatch in a value, or None.
+        exact: classes whose instances surely have the type; None if all values have it.
+    """
+
+    find: _Find
+    exact: frozenset[type] | None
+
+
+_ACCEPT = _Check(lambda _: None, None)
+
+_NO_CLASS: frozenset[type] = frozenset()
+
+_EXACT: Mapping[type, frozenset[type]] = {
+    str: frozenset({str}),
+    bytes: frozenset({bytes}),
+    bool: frozenset({bool}),
+    int: frozenset({int, bool}),
+    float: frozenset({float, int, bool}),
+    complex: frozenset({complex, float, int, bool}),
+    type(None): frozenset({type(None)}),
+}
+
+
+def _check_of(annotation: Any) -> _Check:
+    try:
+        return _cached_check(annotation)
+    except TypeError:
+        # It cannot be hashed, such as Annotated with a list.
+        return _make_check(annotation)
+
+
+@cache
+def _cached_check(annotation: Any) -> _Check:
+    return _make_check(annotation)
+
+
+def _make_check(annotation: Any) -> _Check:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _check_of(arguments[0])
+    if origin in (Union, UnionType):
+        return _any_of(annotation, [_check_of(argument) for argument in arguments])
+    if origin is Literal:
+        return _literal(annotation, arguments)
+    kind: Any = origin or annotation
+    if isinstance(kind, type):
+        return _of_class(annotation, kind, arguments)
+    for mark in ("__supertype__", "__value__"):
+        # A NewType, or an alias by `type X = ...`. The name may exist only for type checkers.
+        try:
+            return _check_of(getattr(kind, mark))
+        except (AttributeError, NameError):
+            continue
+    return _ACCEPT
+
+
+def _any_of(annotation: Any, checks: list[_Check]) -> _Check:
+    exact: set[type] = set()
+    for check in checks:
+        if check.exact is None:
+            return _ACCEPT
+        exact |= check.exact
+
+    def find(value: Any) -> Mismatch | None:
+        if value.__class__ in exact or any(check.find(value) is None for check in checks):
+            return None
+        return _other(value, annotation)
+
+    return _Check(find, frozenset(exact))
+
+
+def _literal(annotation: Any, choices: tuple[Any, ...]) -> _Check:
+    def find(value: Any) -> Mismatch | None:
+        if any(value.__class__ is choice.__class__ and value == choice for choice in choices):
+            return None
+        return _other(value, annotation)
+
+    return _Check(find, _NO_CLASS)
+
+
+def _of_class(annotation: Any, kind: Any, arguments: tuple[Any, ...]) -> _Check:
+    if kind in (object, Any, type) or getattr(kind, "_is_protocol", False):
+        return _ACCEPT
+    if typing.is_typeddict(kind):
+        return _Check(_fields_find(kind, dict), _NO_CLASS)
+    if kind in _EXACT:
+        return _Check(_instance_find(annotation, tuple(_EXACT[kind])), _EXACT[kind])
+    # What pydantic validates may have other types than its annotations.
+    is_validated = hasattr(kind, "__pydantic_core_schema__")
+    try:
+        isinstance(None, kind)
+    except TypeError:
+        return _ACCEPT
+    find = _instance_find(annotation, kind)
+    if kind is tuple and arguments:
+        return _Check(_tuple_find(find, arguments), _NO_CLASS)
+    if arguments and issubclass(kind, Mapping):
+        return _Check(_pairs_find(find, *arguments[:2]), _NO_CLASS)
+    if len(arguments) == 1 and issubclass(kind, Collection):
+        return _Check(_items_find(find, arguments[0]), _NO_CLASS)
+    if is_record(kind) and not is_validated:
+        return _Check(_fields_find(kind, kind), _NO_CLASS)
+    return _Check(find, _NO_CLASS)
+
+
+def _instance_find(annotation: Any, kind: Any) -> _Find:
+    def find(value: Any) -> Mismatch | None:
+        return None if isinstance(value, kind) else _other(value, annotation)
+
+    return find
+
+
+def _items_find(find_whole: _Find, argument: Any) -> _Find:
+    def find(value: Any) -> Mismatch | None:
+        # Not before, since an alias may contain itself.
+        item = _check_of(argument)
+        found = find_whole(value)
+        if found or item.exact is None or item.exact.issuperset(map(type, value)):
+            return found
+        return _first((f"[{index}]", item.find(part)) for index, part in enumerate(value))
+
+    return find
+
+
+def _pairs_find(find_whole: _Find, of_keys: Any = Any, of_values: Any = Any) -> _Find:
+    def find(value: Any) -> Mismatch | None:
+        key_check, item = _check_of(of_keys), _check_of(of_values)
+        found = find_whole(value)
+        if found:
+            return found
+        if key_check.exact is not None and not key_check.exact.issuperset(map(type, value)):
+            found = _first((f"[{safe_repr(key)}]", key_check.find(key)) for key in value)
+        if found or item.exact is None or item.exact.issuperset(map(type, value.values())):
+            return found
+        return _first((f"[{safe_repr(key)}]", item.find(part)) for key, part in value.items())
+
+    return find
+
+
+def _tuple_find(find_whole: _Find, arguments: tuple[Any, ...]) -> _Find:
+    if len(arguments) == 2 and arguments[1] is ...:
+        return _items_find(find_whole, arguments[0])
+    if any(typing.get_origin(argument) is typing.Unpack for argument in arguments):
+        return find_whole
+    expected = 0 if arguments == ((),) else len(arguments)
+
+    def find(value: Any) -> Mismatch | None:
+        found = find_whole(value)
+        if found:
+            return found
+        if len(value) != expected:
+            return "", f"it has {len(value)} items, and {expected} are declared"
+        return _first(
+            (f"[{index}]", _check_of(argument).find(part))
+            for index, (argument, part) in enumerate(zip(arguments, value, strict=False))
+        )
+
+    return find
+
+
+def _fields_find(kind: Any, whole: Any) -> _Find:
+    """Return how the fields of a record are checked, or, if `whole` is dict, the items of a TypedDict."""
+    find_whole = _instance_find(kind, whole)
+    is_dict = whole is dict
+    defaults: Mapping[str, object] = {} if is_dict else record_of(kind).defaults
+
+    @cache
+    def checks() -> list[tuple[str, _Check]]:
+        # Not before, since a class may have fields of its own type.
+        try:
+            hints = typing.get_type_hints(kind)
+        except (NameError, TypeError, AttributeError):
+            return []
+        fields = hints.keys() if is_dict else record_of(kind).parameters.keys()
+        return [(name, _check_of(hint)) for name, hint in hints.items() if name in fields]
+
+    def find(value: Any) -> Mismatch | None:
+        found = find_whole(value)
+        if found:
+            return found
+        for name, check in checks():
+            part = value.get(name, _MISSING) if is_dict else getattr(value, name, _MISSING)
+            # A field may have a default of another type, as in `name: str = None`.
+            if part is _MISSING or part is defaults.get(name, _MISSING):
+                continue
+            found = check.find(part)
+            if found:
+                return f".{name}{found[0]}", found[1]
+        return None
+
+    return find
+
+
+_MISSING = object()
+
+
+def _first(parts: Any) -> Mismatch | None:
+    for place, found in parts:
+        if found:
+            return place + found[0], found[1]
+    return None
+
+
+def _other(value: Any, annotation: Any) -> Mismatch:
+    shown = annotation.__name__ if isinstance(annotation, type) else repr(annotation)
+    if typing.get_origin(annotation) is not None:
+        shown = repr(annotation)
+    return "", f"{safe_repr(value):.80} is not of the declared type {shown}"
