@@ -120,6 +120,24 @@ async def run_to_the_end(
     return task.result(), cancelled
 
 
+def raise_again_later(cancelled: BaseException) -> None:
+    """Let the next wait of the running task raise a cancellation that was caught.
+
+    So what has ended although it was cancelled can be recorded first.
+    """
+    if not has_been_cancelled_natively(cancelled):
+        # anyio's scopes and trio raise it again by themselves.
+        return
+    import asyncio
+
+    task = asyncio.current_task()
+    assert task is not None
+    # The same request as before, not another one: callers count them.
+    if task.cancelling():
+        task.uncancel()
+    task.cancel(*cancelled.args)
+
+
 def is_cancellation(raised: BaseException) -> bool:
     """Return whether an exception is the cancellation of the running backend."""
     return isinstance(raised, anyio.get_cancelled_exc_class())
