@@ -384,8 +384,14 @@ class UnusedEffects(_Watch):
             if isinstance(part, FunctionType):
                 left += [part.__closure__, part.__defaults__, part.__kwdefaults__]
             elif isinstance(part, _Performing):
-                left.append(part.f)
-                found += part.parts
+                # Its parts were found when it was created. To find them again for every effect around
+                # it would take time and memory that double with each level.
+                left += part.parts
+                if not part.parts or isinstance(part.f, _Performing):
+                    left.append(part.f)
+            elif isinstance(part, CreatedEffect):
+                if self._pending.get(part.key, (None,))[0] is part:
+                    found.append(part)
             elif isinstance(part, _SEARCHED) or (is_dataclass(part) and not isinstance(part, type)):
                 left += gc.get_referents(part)
         return found

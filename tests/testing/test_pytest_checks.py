@@ -350,6 +350,37 @@ def test_looked_at():
     ran.assert_outcomes(passed=3)
 
 
+@pytest.mark.parametrize(
+    ("around", "found"),
+    [
+        ("par_all([effect])", 1),
+        ("race([effect])", 1),
+        ("effect.retry(RetryPolicy.constant(1).with_max_retries(1))", 1),
+        ("pay.start(5).zip(effect)", 1),
+        ("pure(1).on_exit(lambda _: effect)", 0),
+    ],
+)
+def test_effects_may_be_deep(pytester: pytest.Pytester, around: str, found: int) -> None:
+    """What an effect is made of was once searched twice for each level around it."""
+    ran = run_tests(
+        pytester,
+        f"""
+def around(effect):
+    return {around}
+
+@pytest.mark.parametrize("is_run", [True, False])
+def test_it(is_run):
+    effect = charge(5)
+    for _ in range(40):
+        effect = around(effect)
+    if is_run:
+        effect.run_sync(App())
+""",
+    )
+
+    ran.assert_outcomes(passed=2 - found, failed=found, warnings=found)
+
+
 def test_a_test_that_fails_says_why_it_fails(pytester: pytest.Pytester) -> None:
     ran = run_tests(
         pytester,
