@@ -162,7 +162,10 @@ def stray_cancellation(raised: BaseException) -> Exception | None:
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or not isinstance(raised, asyncio.CancelledError):
         return None
-    if getattr(raised, _MARK, False) or str(raised).startswith(_OF_SCOPES):
+    if getattr(raised, _MARK, False):
+        return None
+    if str(raised).startswith(_OF_SCOPES) and anyio.current_effective_deadline() == -math.inf:
+        # Otherwise it is the scope of another task, which the effect awaited.
         return None
     try:
         task = asyncio.current_task()
@@ -181,6 +184,17 @@ def stray_cancellation(raised: BaseException) -> Exception | None:
 def has_been_cancelled_natively(raised: BaseException) -> bool:
     """Return whether asyncio itself, instead of an anyio scope, has cancelled the running task."""
     return running_backend() == "asyncio" and anyio.current_effective_deadline() != -math.inf
+
+
+async def raise_pending_cancellation() -> None:
+    """Raise the cancellation of the running asyncio task that `raise_again_later` left, if any."""
+    loop = _asyncio_loop()
+    if loop is not None:
+        import asyncio
+
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            await asyncio.sleep(0)
 
 
 async def cancel_natively() -> None:
