@@ -36,6 +36,7 @@ from effectflow import (
     par_all,
     pure,
     race,
+    sleep,
     step,
     workflow,
 )
@@ -101,7 +102,7 @@ def slow_part(call: Call) -> Any:
     """The call is one of several branches within a step."""
 
     @step
-    def slow() -> Effect[App, str, int]:
+    def slow() -> Effect[App, Any, int]:
         return par_all([from_blocking(call), pure(1)]).map(lambda values: values[0])
 
     @workflow
@@ -238,6 +239,37 @@ async def test_a_step_that_has_not_ended_with_its_call_is_repeated(
     await cancel(made.start(None, run_id="r"), app, call)
     assert (await read_checkpoint(app.checkpoints.store, "r")).completed_steps == ()
     assert await made.resume("r").run(app) == Success(2)
+
+
+async def test_a_branch_of_a_step_whose_own_task_was_cancelled_is_not_dropped() -> None:
+    tasks: list[asyncio.Task[Any]] = []
+
+    def then(_: None) -> Effect[Any, Any, int]:
+        return from_blocking(call)
+
+    async def note_task(_: object) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
+
+    @step
+    def slow() -> Effect[App, Any, list[int]]:
+        branch: Effect[App, Any, int] = from_async(note_task).and_then(then)
+        return par_all([branch, sleep(0.01).map(lambda _: 2)])
+
+    @workflow
+    def made(_: None) -> Do[App, Any, list[int]]:
+        return (yield from slow())
+
+    app, call = App(), Call()
+    task = asyncio.create_task(made.start(None, run_id="r").run(app))
+    await call.begun()
+    tasks[0].cancel()
+    await asyncio.sleep(0.02)
+    call.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await made.resume("r").run(app) == Success([2, 2])
 
 
 @pytest.mark.parametrize("cancel", [cancel_natively, cancel_by_scope])
