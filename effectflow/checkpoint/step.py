@@ -327,7 +327,8 @@ def step(
         retryable: whether a failure is worth another attempt, by `retry` or by a resume; a predicate
             receives the error. True if None.
         at_most_once: whether a resume fails with OutcomeUnknown after a crash in the middle of the step,
-            instead of running it again. An attempt that timed out is not retried.
+            instead of running it again. An attempt that timed out is not retried. If an executor loses
+            the work of the step, the run ends with OutcomeUnknown.
 
     Example:
         >>> from effectflow import Effect, RetryPolicy, fail, step

@@ -119,7 +119,8 @@ class DaskExecutor(Generic[Env]):
 
         The effect fails with WorkerLost if more workers died under the item than the scheduler's setting
         `allowed-failures` allows, and with ExecutorLost if the scheduler cannot be reached or the
-        executor was closed in the meantime.
+        executor was closed in the meantime. An item of an at-most-once step begins on one worker only,
+        however Dask loses or moves it.
         """
         return Perform(partial(self._perform, function, item), ("apply", function, item))
 

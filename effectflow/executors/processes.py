@@ -52,7 +52,8 @@ class ProcessExecutor(Generic[Env]):
             may return an async context manager, which is entered, and left when the worker ends. By
             default the environment is None.
         workers: at most this many processes; by default one for each core that this process may use.
-        attempts: after this many processes have died under an item, it fails with WorkerLost.
+        attempts: after this many processes have died under an item, it fails with WorkerLost. An item of
+            an at-most-once step is given to one process only.
         grace: seconds that the finalizers of a cancelled item, or of an environment, may take before the
             process is killed.
 
@@ -120,7 +121,8 @@ class ProcessExecutor(Generic[Env]):
         cloudpickle sends the function and the item, and the value, error or exception that comes back.
         What cannot be pickled is a defect. A defect of the worker carries its traceback as a note.
         Interruption cancels the item in the worker, and waits at most `grace` seconds for its
-        finalizers.
+        finalizers. If the item ends all the same, and a step of a durable run with it, that is recorded
+        before the interruption takes effect.
 
         The effect fails with WorkerLost if `attempts` processes died under the item, and with
         ExecutorLost if the executor was closed in the meantime. The death of a process affects no
