@@ -237,7 +237,10 @@ class Failed:
 
 @_frozen
 class Interrupted:
-    """The run was told to stop. `step` was cut off if it was `in_progress`."""
+    """The run was told to stop. `step` was cut off if it was `in_progress`.
+
+    Or an executor lost an at-most-once step: `reason` is the class of its error.
+    """
 
     step: str | None
     in_progress: bool

@@ -184,7 +184,10 @@ class StepInputChanged(CheckpointError):
 
 
 class OutcomeUnknown(CheckpointError):
-    """An at-most-once step began, and its end was not recorded."""
+    """An at-most-once step began, and its end is not known: it was cut off, or its executor lost it.
+
+    In the second case `__cause__` is the ExecutorError.
+    """
 
     def __init__(self, run_id: str, step: str) -> None:
         self.run_id = run_id

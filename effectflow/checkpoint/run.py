@@ -10,9 +10,10 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import anyio
+import anyio.lowlevel
 
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import (
@@ -50,7 +51,16 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.effects import Defect, Interruption
 from effectflow.effects.clock import Clock, SystemClock
-from effectflow.effects.errors import Halt, Parked, TimedOut, add_note
+from effectflow.effects.errors import (
+    EffectError,
+    ExecutorError,
+    Halt,
+    Parked,
+    RetryExhausted,
+    TimedOut,
+    TracedError,
+    add_note,
+)
 from effectflow.effects.event_loop import is_cancellation, shielded
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed as Failure
@@ -211,7 +221,8 @@ class Run:
         """Replay the body of a step that a decision cancelled, if its finalizers have begun steps."""
         if not any(place.startswith(f"{path}/") for place in self.recording.source_ends):
             return
-        current = CurrentStep(self.run_id, path, recorded.attempts, step.make_info)
+        once = step.definition.at_most_once or scope.is_at_most_once
+        current = CurrentStep(self.run_id, path, recorded.attempts, step.make_info, once)
         body = flow.body_of(path, is_ordered=True)
         inside = scope.inside_step(body, current)
         token = running_step.set(current)
@@ -299,6 +310,9 @@ class Run:
     ) -> Any:
         """Attempt a step once. Record its begin and its end, but leave failures to its retry policy."""
         definition, writer = step.definition, self.writer
+        if definition.at_most_once:
+            # A save that is cut off would leave a begin whose outcome is unknown.
+            await anyio.lowlevel.checkpoint_if_cancelled()
         began = self.clock.monotonic()
         before = BeforeStep(
             path,
@@ -321,7 +335,8 @@ class Run:
                 # A cancellation here cuts off the step, although it never ran.
                 self._cut_off[path] = None
                 raise
-        current = CurrentStep(self.run_id, path, number, step.make_info)
+        at_most_once = definition.at_most_once or scope.is_at_most_once
+        current = CurrentStep(self.run_id, path, number, step.make_info, at_most_once)
         inside = scope.inside_step(body := flow.body_of(path), current)
         token = running_step.set(current)
         if scope.observer is not None:
@@ -332,6 +347,8 @@ class Run:
             else:
                 outcome = await self._limited(step, definition.timeout, env, inside)
         except BaseException as raised:
+            if at_most_once and isinstance(raised, Exception):
+                self._check_outcome(path, raised)
             await self._record_bad_end(flow, definition, path, number, raised, scope)
             raise
         finally:
@@ -346,9 +363,26 @@ class Run:
             self.last_completed = path
             duration = self.clock.monotonic() - began
             writer.add(Completed(path, output, duration, self.now(), settles))
-        elif definition.retry is None:
+            if current.is_cancelled:
+                await anyio.lowlevel.checkpoint()
+            return outcome
+        if at_most_once:
+            self._check_outcome(path, outcome.error)
+        if definition.retry is None:
             await self._record_failure(flow, definition, path, outcome.error)
         return outcome
+
+    def _check_outcome(self, path: str, error: object) -> None:
+        """Halt if an executor cannot tell how an at-most-once step ended."""
+        lost: Any = error
+        while isinstance(lost, RetryExhausted | TracedError | EffectError):
+            lost = cast("Any", lost).error
+        if isinstance(lost, ExecutorError):
+            reason = type(lost).__name__
+            self.writer.add(Interrupted(path, in_progress=True, reason=reason, at=self.now()))
+            unknown = OutcomeUnknown(self.run_id, path)
+            unknown.__cause__ = lost
+            raise self.writer.halt(unknown)
 
     async def _limited(self, step: Step, seconds: float, env: Any, inside: Scope) -> Any:
         with self.clock.move_on_after(seconds) as limit:
@@ -365,8 +399,7 @@ class Run:
         next_delay: Callable[[], float | None] | None = None,
     ) -> float | None:
         """Record a failure. Return when the step's policy retries it, in seconds since the epoch."""
-        # An at-most-once step that timed out may have happened.
-        retryable = not (definition.at_most_once and isinstance(error, TimedOut))
+        retryable = not definition.may_have_happened(error)
         is_known = True
         try:
             retryable = retryable and definition.is_retryable(error)

@@ -15,7 +15,16 @@ from os import urandom
 from typing import Any, Generic, Never, ParamSpec, Protocol, TypeGuard, TypeVar, overload
 
 from effectflow.checkpoint.values import KnownTypes, encode_arguments
-from effectflow.effects import Effect, RetryExhausted, RetryPolicy, TimedOut, do, nodes, suspend
+from effectflow.effects import (
+    Effect,
+    ExecutorError,
+    RetryExhausted,
+    RetryPolicy,
+    TimedOut,
+    do,
+    nodes,
+    suspend,
+)
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.retry import check_bounded
@@ -67,6 +76,8 @@ class CurrentStep:
     path: str
     attempt: int
     make: Callable[[str, str, int], StepInfo] | None
+    at_most_once: bool
+    is_cancelled: bool = False
     made: StepInfo | None = None
 
     @property
@@ -78,8 +89,9 @@ class CurrentStep:
             self.made = (self.make or StepInfo)(run_id, self.path, self.attempt)
         return self.made
 
-    def __getstate__(self) -> tuple[None, dict[str, StepInfo]]:
-        return None, {"made": self.info}
+    def __getstate__(self) -> tuple[None, dict[str, object]]:
+        at_most_once = self.at_most_once
+        return None, {"made": self.info, "at_most_once": at_most_once, "is_cancelled": False}
 
 
 @dataclass(frozen=True)
@@ -126,14 +138,22 @@ class StepDefinition:
             return self.retryable(error)
         return self.retryable is not False
 
+    def may_have_happened(self, error: object) -> bool:
+        """Return whether an at-most-once step may have happened in spite of this error."""
+        return self.at_most_once and isinstance(error, TimedOut | ExecutorError)
+
+    def _may_retry(self, error: object) -> bool:
+        return not self.may_have_happened(error) and self.is_retryable(error)
+
     async def execute_plainly(self, step: nodes.Step, env: Any, scope: Scope) -> Any:
         """Execute the step outside a durable run."""
-        current = CurrentStep(None, self.name, 1, step.make_info)
+        at_most_once = self.at_most_once or scope.is_at_most_once
+        current = CurrentStep(None, self.name, 1, step.make_info, at_most_once)
         work: AnyEffect = step.source
         if self.timeout is not None:
             work = work.timeout(self.timeout)
         if self.retry is not None:
-            work = work.retry(self.retry, when=self.is_retryable).map_err(_last_error)
+            work = work.retry(self.retry, when=self._may_retry).map_err(_last_error)
         token = running_step.set(current)
         try:
             named = nodes.Named(work, self.name, f"in step {self.name!r}")
@@ -313,7 +333,8 @@ def step(
         retryable: whether a failure is worth another attempt, by `retry` or by a resume; a predicate
             receives the error. True if None.
         at_most_once: whether a resume fails with OutcomeUnknown after a crash in the middle of the step,
-            instead of running it again. An attempt that timed out is not retried.
+            instead of running it again. An attempt that timed out is not retried. If an executor loses
+            the work of the step, the run ends with OutcomeUnknown.
 
     Example:
         >>> from effectflow import Effect, RetryPolicy, fail, step

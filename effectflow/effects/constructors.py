@@ -17,7 +17,7 @@ from effectflow.effects import nodes
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Parked
-from effectflow.effects.event_loop import shielded
+from effectflow.effects.event_loop import is_cancellation, run_to_the_end
 from effectflow.effects.scope import Scope
 
 Env = TypeVar("Env")
@@ -57,20 +57,54 @@ def from_blocking(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
     """Call `f(env)` in a worker thread, without blocking the event loop.
 
     At most 40 such calls run at the same time, which is anyio's default limit. A thread cannot be
-    stopped, so an interruption waits until the call returns, unless the call has not begun.
+    stopped, so an interruption waits until the call returns, unless the call has not begun. If a step of
+    a durable run ends with the call, its end is recorded before the interruption takes effect.
     """
-    return nodes.FromAsync(partial(_in_a_thread, f))
+    return nodes.Suspend(
+        lambda scope: nodes.FromAsync(partial(_in_a_thread, f, scope)), ("from_blocking", f)
+    )
 
 
-async def _in_a_thread(f: Callable[[Env], A], env: Env) -> A:
+async def _in_a_thread(f: Callable[[Env], A], scope: Scope, env: Env) -> A:
     limiter = to_thread.current_default_thread_limiter()
     turn = object()
     # The wait for a free thread can be interrupted; only the call itself cannot.
     await limiter.acquire_on_behalf_of(turn)
     try:
-        return await shielded(to_thread.run_sync(f, env, limiter=anyio.CapacityLimiter(1)))
+        end, cancelled = await run_to_the_end(_end_in_a_thread(f, env))
     finally:
         limiter.release_on_behalf_of(turn)
+    try:
+        if cancelled is not None:
+            scope.postpone(_noted(cancelled, end))
+        if isinstance(end, _Raised):
+            raise end.error
+        return end
+    finally:
+        # The traceback of the error has this frame.
+        del end
+
+
+class _Raised:
+    """What a function raised in a thread."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+async def _end_in_a_thread(f: Callable[[Env], A], env: Env) -> A | _Raised:
+    try:
+        return await to_thread.run_sync(f, env, limiter=anyio.CapacityLimiter(1))
+    except BaseException as raised:
+        if is_cancellation(raised):
+            raise
+        return _Raised(raised)
+
+
+def _noted(cancelled: BaseException, end: object) -> BaseException:
+    if isinstance(end, _Raised):
+        cancelled.add_note(f"and meanwhile failed: {end.error!r}")
+    return cancelled
 
 
 def from_result(result: Result[A, E]) -> Effect[object, E, A]:

@@ -67,6 +67,8 @@ class EmptyRace(Exception):
 class ExecutorError(Exception):
     """Work that was sent to an executor did not end there, so its outcome is unknown.
 
+    If it ends an at-most-once step of a durable run, the run ends with OutcomeUnknown.
+
     ExecutorError
     ├── WorkerLost     the process that ran the item died, as often as the executor tries
     └── ExecutorLost   the executor is gone: closed, or its cluster cannot be reached

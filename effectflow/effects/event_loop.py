@@ -120,6 +120,24 @@ async def run_to_the_end(
     return task.result(), cancelled
 
 
+def raise_again_later(cancelled: BaseException) -> None:
+    """Let the next wait of the running task raise a cancellation that was caught.
+
+    So what has ended although it was cancelled can be recorded first.
+    """
+    if not has_been_cancelled_natively(cancelled):
+        # anyio's scopes and trio raise it again by themselves.
+        return
+    import asyncio
+
+    task = asyncio.current_task()
+    assert task is not None
+    # The same request as before, not another one: callers count them.
+    if task.cancelling():
+        task.uncancel()
+    task.cancel(*cancelled.args)
+
+
 def is_cancellation(raised: BaseException) -> bool:
     """Return whether an exception is the cancellation of the running backend."""
     return isinstance(raised, anyio.get_cancelled_exc_class())
@@ -144,7 +162,10 @@ def stray_cancellation(raised: BaseException) -> Exception | None:
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or not isinstance(raised, asyncio.CancelledError):
         return None
-    if getattr(raised, _MARK, False) or str(raised).startswith(_OF_SCOPES):
+    if getattr(raised, _MARK, False):
+        return None
+    if str(raised).startswith(_OF_SCOPES) and anyio.current_effective_deadline() == -math.inf:
+        # Otherwise it is the scope of another task, which the effect awaited.
         return None
     try:
         task = asyncio.current_task()
@@ -163,6 +184,17 @@ def stray_cancellation(raised: BaseException) -> Exception | None:
 def has_been_cancelled_natively(raised: BaseException) -> bool:
     """Return whether asyncio itself, instead of an anyio scope, has cancelled the running task."""
     return running_backend() == "asyncio" and anyio.current_effective_deadline() != -math.inf
+
+
+async def raise_pending_cancellation() -> None:
+    """Raise the cancellation of the running asyncio task that `raise_again_later` left, if any."""
+    loop = _asyncio_loop()
+    if loop is not None:
+        import asyncio
+
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            await asyncio.sleep(0)
 
 
 async def cancel_natively() -> None:

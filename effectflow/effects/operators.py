@@ -22,6 +22,8 @@ from effectflow.effects.event_loop import (
     has_been_cancelled_natively,
     is_cancellation,
     mark_as_cancelled,
+    raise_pending_cancellation,
+    stray_cancellation,
 )
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.scope import PLAIN, PLAIN_BRANCHES, Branches, Decision, Scope
@@ -191,12 +193,14 @@ class Children:
     async def _watched(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
         try:
             await run(*arguments)
+            await raise_pending_cancellation()
         except Parked as parked:
             self.parked.append(parked)
         except BaseException as ended:
-            if not is_cancellation(ended):
+            defect = stray_cancellation(ended) or ended
+            if not is_cancellation(defect):
                 # SystemExit or KeyboardInterrupt: raised as itself, not in a group.
-                self.defects.append(ended)
+                self.defects.append(defect)
                 self.cancel()
                 return
             if has_been_cancelled_natively(ended):

@@ -22,7 +22,12 @@ from anyio.lowlevel import checkpoint
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Halt
-from effectflow.effects.event_loop import in_context, shielded
+from effectflow.effects.event_loop import (
+    in_context,
+    is_cancellation,
+    shielded,
+    stray_cancellation,
+)
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.operators import Children, Operator
 from effectflow.effects.paths import escaped
@@ -237,6 +242,7 @@ def _parallel(
             return traversal.first_failure
         if operator.decision is not None:
             raise RuntimeError(nothing_fails(name, operator.decision.value))
+        traversal.check_count(len(traversal.values) + len(traversal.failures))
         if traversal.failures:
             return nodes.joined(traversal.failures_in_order())
         return gather(traversal.values_in_order())
@@ -341,8 +347,8 @@ class Traversal:
             async with self.children:
                 try:
                     await start(items, limit)
-                except Exception as defect:
-                    self._stop_for_items(defect)
+                except BaseException as raised:
+                    self._stop_for_items(raised)
             if self.children.defects or not (self.failures and self.stop_early):
                 await self.children.raise_bad_end()
             self.children.raise_shielded_end()
@@ -355,6 +361,14 @@ class Traversal:
 
     def values_in_order(self) -> list[Any]:
         return [self.values[position] for position in range(len(self.values))]
+
+    def check_count(self, count: int) -> None:
+        """Raise RuntimeError unless so many items came back as were read."""
+        if count != self.read:
+            raise RuntimeError(
+                f"{self.owner} read {self.read} items, and {count} came back: children were lost, "
+                "which is a bug of effectflow or of the event loop"
+            )
 
     def failures_in_order(self) -> list[nodes.Failed]:
         return [failed for _, failed in sorted(self.failures, key=lambda pair: pair[0].start)]
@@ -402,8 +416,8 @@ class Traversal:
                 position, item = next(numbered)
             except StopIteration:
                 return
-            except Exception as defect:
-                self._stop_for_items(defect)
+            except BaseException as raised:
+                self._stop_for_items(raised)
                 return
             self.read = position + 1
             if is_plain:
@@ -420,7 +434,7 @@ class Traversal:
                         values[position] = outcome
                     else:
                         await take(position, outcome)
-                except (Exception, Halt) as raised:
+                except BaseException as raised:
                     self._stop_for(raised, position, item)
             else:
                 await self._run_child(position, item)
@@ -437,8 +451,8 @@ class Traversal:
                     self.read += 1
             except StopAsyncIteration:
                 return
-            except Exception as defect:
-                self._stop_for_items(defect)
+            except BaseException as raised:
+                self._stop_for_items(raised)
                 return
             await self._run_child(position, item)
 
@@ -455,7 +469,7 @@ class Traversal:
                 self.values[position] = outcome
             else:
                 await self.take(position, outcome)
-        except (Exception, Halt) as raised:
+        except BaseException as raised:
             self._stop_for(raised, position, item)
 
     async def _outcome(self, position: int, item: Any, key: int | str) -> Any:
@@ -490,17 +504,24 @@ class Traversal:
         return position if self.key is None else str(self.key(item))
 
     def _stop_for(self, raised: BaseException, position: int, item: Any) -> None:
-        self.children.defects.append(raised)
+        """Stop since a child ended in a defect. Raise what the child's task must end with."""
+        defect = raised if isinstance(raised, Exception | Halt) else stray_cancellation(raised)
+        if defect is None:
+            raise raised
+        self.children.defects.append(defect)
         try:
             key = self._key_of(position, item)
-        except Exception:
+        except BaseException:
             # It is what has raised.
             key = None
         self._stop(range(position, position + 1), key)
 
     def _stop_for_items(self, raised: BaseException) -> None:
-        """Stop since the items themselves raised: no child has led to that."""
-        self.children.defects.append(raised)
+        """Stop since the items themselves raised: no child has led to that. Raise a cancellation."""
+        defect = stray_cancellation(raised) or raised
+        if is_cancellation(defect):
+            raise defect
+        self.children.defects.append(defect)
         self._stop(range(self.read, self.read), None)
 
     def _stop(self, positions: range, key: object) -> None:

@@ -118,5 +118,10 @@ async def _run(
         children.raise_shielded_end()
         return outcomes[winner]
     await children.raise_bad_end()
+    if len(outcomes) != len(runners):
+        raise RuntimeError(
+            f"{len(outcomes)} of {len(runners)} racers came back, and none was cancelled: children were "
+            "lost, which is a bug of effectflow or of the event loop"
+        )
     operator.branches.check_complete()
     return nodes.joined([outcomes[position] for position in sorted(outcomes)])

@@ -121,6 +121,7 @@ class _Reduction:
     ) -> None:
         self.reduce = reduce
         self.env = env
+        self.taken = 0
         self.tree: ReductionTree[Any] = ReductionTree(fan_in)
         operator = Operator.begin(scope, "map")
         # Groups are branches with another name. A failure of an item or a group cancels them.
@@ -148,11 +149,13 @@ class _Reduction:
                 return failure[1]
         if self.decided is not None:
             raise RuntimeError(nothing_fails("par_reduce", self.decided))
+        self.mapping.check_count(self.taken)
         self.groups.branches.check_complete()
         return self.tree.root
 
     async def _take(self, position: int, value: Any) -> None:
         """Take the value of an item, and combine each group that it completes."""
+        self.taken += 1
         if self.decided is not None and position not in self.decided:
             return
         group = self.tree.add(0, position, value)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.errors import Exit
+from effectflow.effects.event_loop import raise_again_later
 
 if TYPE_CHECKING:
     from effectflow.effects.nodes import Step
@@ -26,7 +27,24 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 
-running_step: ContextVar[object | None] = ContextVar("running_step", default=None)
+
+class RunningStep(Protocol):
+    """The step whose body is being run.
+
+    Attributes:
+        at_most_once: whether it must not be begun twice while the outcome of the first time is unknown.
+            True for steps inside such a step, too.
+        is_cancelled: whether it ended although it was cancelled. The cancellation is raised after its
+            end is recorded.
+    """
+
+    is_cancelled: bool
+
+    @property
+    def at_most_once(self) -> bool: ...
+
+
+running_step: ContextVar[RunningStep | None] = ContextVar("running_step", default=None)
 """The step whose code runs in this context."""
 
 Sink: TypeAlias = Callable[[object], Awaitable[None]]
@@ -276,7 +294,7 @@ class Scope:
         self.is_shielded = False
         self.is_observing = False
         self.limit = math.inf
-        self.step: object = None
+        self.step: RunningStep | None = None
         self.sink: Sink | None = None
         self.observer = observer
         self.finalizer_deadline = finalizer_deadline
@@ -288,6 +306,21 @@ class Scope:
     def path(self) -> str:
         """The path of the flow."""
         return self.flow.path
+
+    @property
+    def is_at_most_once(self) -> bool:
+        """Whether this is part of an at-most-once step."""
+        return self.step is not None and self.step.at_most_once
+
+    def postpone(self, cancelled: BaseException) -> None:
+        """Let the step record its end before a cancellation takes effect that came too late for it.
+
+        Outside steps of a durable run, raise the cancellation.
+        """
+        if self.step is None or self.flow is PLAIN:
+            raise cancelled
+        self.step.is_cancelled = True
+        raise_again_later(cancelled)
 
     def cause(self) -> Operator | None:
         """Return the operator that cancelled this position; None if the cancellation is from outside.
@@ -322,7 +355,7 @@ class Scope:
         scope.is_observing = True
         return scope
 
-    def inside_step(self, flow: Flow, step: object) -> Scope:
+    def inside_step(self, flow: Flow, step: RunningStep | None) -> Scope:
         """Return the scope of the body of a step."""
         scope = self.copy()
         scope.flow = flow

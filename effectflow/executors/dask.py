@@ -21,7 +21,12 @@ from uuid import uuid4
 import anyio
 from anyio import to_thread
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from distributed import Client, Reschedule, get_worker
+from distributed import (
+    Client,
+    Reschedule,
+    get_client,  # pyright: ignore[reportUnknownVariableType] its parameters have no types
+    get_worker,
+)
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 from distributed.scheduler import KilledWorker
 
@@ -114,7 +119,8 @@ class DaskExecutor(Generic[Env]):
 
         The effect fails with WorkerLost if more workers died under the item than the scheduler's setting
         `allowed-failures` allows, and with ExecutorLost if the scheduler cannot be reached or the
-        executor was closed in the meantime.
+        executor was closed in the meantime. An item of an at-most-once step begins on one worker only,
+        however Dask loses or moves it.
         """
         return Perform(partial(self._perform, function, item), ("apply", function, item))
 
@@ -132,7 +138,10 @@ class DaskExecutor(Generic[Env]):
             return Failed(_lost_connection())
         # The dashboard of Dask groups tasks by the part of the key before the dash.
         key = f"{getattr(function, '__name__', 'effect')}-{uuid4().hex}"
-        future: Any = self._client.submit(answer_in, self._name, key, call, key=key, pure=False)
+        once = reprlib.repr(item) if scope.is_at_most_once else None
+        future: Any = self._client.submit(
+            answer_in, self._name, key, call, once, key=key, pure=False
+        )
         reply = await self._reply(future, item)
         return Failed(reply) if isinstance(reply, ExecutorError) else read_reply(reply)
 
@@ -177,7 +186,7 @@ class DaskExecutor(Generic[Env]):
         if client.status != "running":
             raise _lost_connection()
         try:
-            _register(client, WorkplaceRemover(client.id, self._name), self._name)
+            _register(client, WorkplaceKeeper(client.id, self._name), self._name)
             _register(client, workplace, self._name)
         except BaseException:
             self._leave(client, [])
@@ -253,8 +262,14 @@ def _lost_connection() -> ExecutorLost:
     return ExecutorLost("the connection to the Dask scheduler is lost")
 
 
-def answer_in(name: str, key: str, call: bytes) -> bytes:
-    """Return the reply to a call, from the workplace of this name. Dask runs this as a task."""
+def answer_in(name: str, key: str, call: bytes, once: str | None) -> bytes:
+    """Return the reply to a call, from the workplace of this name. Dask runs this as a task.
+
+    `once` is the item, shortened, if it must begin on one worker only; otherwise None.
+    """
+    if once is not None and not _begin_once(name, key):
+        lost = WorkerLost(once, 1, "or was about to end, or has lost its connection")
+        return failure_reply(lost)
     worker: Any = get_worker()
     workplace: Workplace | None = worker.plugins.get(name)
     # A call may come just after closing the executor has removed the workplace.
@@ -265,6 +280,21 @@ def answer_in(name: str, key: str, call: bytes) -> bytes:
         # if this one is about to end.
         raise Reschedule
     return reply
+
+
+def _begin_once(name: str, key: str) -> bool:
+    """Return whether this is the first worker that is about to begin a call.
+
+    Dask gives a task to another worker when the first one has died, is about to end, or cannot be
+    reached, and the limit of all that is one for the whole cluster. So the scheduler keeps the account.
+    """
+    client: _Client = get_client()
+    return client.run_on_scheduler(_begin_on_scheduler, name=name, key=key)
+
+
+def _begin_on_scheduler(name: str, key: str, dask_scheduler: Any) -> bool:
+    keeper: WorkplaceKeeper | None = dask_scheduler.plugins.get(name)
+    return keeper is not None and keeper.begin(key)
 
 
 class Workplace(WorkerPlugin):
@@ -361,13 +391,32 @@ class _Running:
                 self._stop()
 
 
-class WorkplaceRemover(SchedulerPlugin):
-    """Removes the workplaces once their client is gone, which may have been killed."""
+class WorkplaceKeeper(SchedulerPlugin):
+    """Knows which at-most-once calls have begun, and removes the workplaces once their client is gone.
+
+    The client may have been killed.
+
+    Attributes:
+        begun: the keys of the at-most-once calls that have begun.
+    """
 
     def __init__(self, client_id: str, name: str) -> None:
         self._client_id = client_id
         self._name = name
+        self.begun: set[str] = set()
         self._leaving: asyncio.Task[None] | None = None
+
+    def begin(self, key: str) -> bool:
+        """Take note that a call begins. Return False if it began before."""
+        if key in self.begun:
+            return False
+        self.begun.add(key)
+        return True
+
+    def transition(self, key: Any, start: object, finish: object, **_: object) -> None:
+        """Called by the scheduler when the state of a task changes."""
+        if finish == "forgotten":
+            self.begun.discard(key)
 
     def remove_client(self, scheduler: Any, client: str) -> None:
         """Called by the scheduler when it has lost a client."""

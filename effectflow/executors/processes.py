@@ -23,7 +23,12 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
 from effectflow.effects import Effect, ExecutorError, ExecutorLost, WorkerLost
-from effectflow.effects.event_loop import run_to_the_end, running_backend, shielded
+from effectflow.effects.event_loop import (
+    is_cancellation,
+    run_to_the_end,
+    running_backend,
+    shielded,
+)
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
 from effectflow.executors.pickling import dumps
@@ -47,7 +52,8 @@ class ProcessExecutor(Generic[Env]):
             may return an async context manager, which is entered, and left when the worker ends. By
             default the environment is None.
         workers: at most this many processes; by default one for each core that this process may use.
-        attempts: after this many processes have died under an item, it fails with WorkerLost.
+        attempts: after this many processes have died under an item, it fails with WorkerLost. An item of
+            an at-most-once step is given to one process only.
         grace: seconds that the finalizers of a cancelled item, or of an environment, may take before the
             process is killed.
 
@@ -115,7 +121,8 @@ class ProcessExecutor(Generic[Env]):
         cloudpickle sends the function and the item, and the value, error or exception that comes back.
         What cannot be pickled is a defect. A defect of the worker carries its traceback as a note.
         Interruption cancels the item in the worker, and waits at most `grace` seconds for its
-        finalizers.
+        finalizers. If the item ends all the same, and a step of a durable run with it, that is recorded
+        before the interruption takes effect.
 
         The effect fails with WorkerLost if `attempts` processes died under the item, and with
         ExecutorLost if the executor was closed in the meantime. The death of a process affects no
@@ -133,19 +140,22 @@ class ProcessExecutor(Generic[Env]):
         pool = self._pool
         if pool is None:
             raise RuntimeError("a ProcessExecutor runs items only inside `async with executor:`")
+        attempts = 1 if scope.is_at_most_once else self._attempts
         async with pool.turns:
             call = write_call(function, item, scope)
             end = ""
-            for _ in range(self._attempts):
+            for _ in range(attempts):
                 try:
-                    reply = await pool.ask(call)
+                    reply, cancelled = await pool.ask(call)
                 except WorkerDied as death:
                     end = str(death)
                 except PoolClosed:
                     return Failed(ExecutorLost("the ProcessExecutor was closed"))
                 else:
+                    if cancelled is not None:
+                        scope.postpone(cancelled)
                     return read_reply(reply)
-        return Failed(WorkerLost(reprlib.repr(item), self._attempts, end))
+        return Failed(WorkerLost(reprlib.repr(item), attempts, end))
 
     async def __aenter__(self) -> Self:
         if self._pool is not None:
@@ -194,22 +204,25 @@ class WorkerPool:
         self._workers: set[WorkerProcess] = set()
         self._idle: list[WorkerProcess] = []
 
-    async def ask(self, call: bytes) -> bytes:
-        """Return the reply of an idle worker to a call.
+    async def ask(self, call: bytes) -> tuple[bytes, BaseException | None]:
+        """Return the reply of an idle worker to a call, and the cancellation that came too late for it.
 
         Raise WorkerDied if the worker died, and PoolClosed if the pool was closed. When cancelled,
-        cancel the call in the worker and wait for its end.
+        cancel the call in the worker and wait for its end. Raise the cancellation, unless the call ended
+        although it was cancelled.
         """
         worker = await self._take()
         try:
             reply = await worker.ask(call)
         except BaseException as raised:
-            await shielded(self._give_back(worker))
+            late, again = await run_to_the_end(self._give_back(worker))
             if self._is_closed and isinstance(raised, Exception):
                 raise PoolClosed from raised
-            raise
+            if late is None or not is_cancellation(raised):
+                raise
+            return late, again or raised
         self._idle.append(worker)
-        return reply
+        return reply, None
 
     async def close(self) -> None:
         """End all workers and their calls."""
@@ -242,12 +255,17 @@ class WorkerPool:
             await worker.end()
         return worker
 
-    async def _give_back(self, worker: WorkerProcess) -> None:
-        """Take back a worker that may be dead, or busy with a call that was cancelled."""
-        if await worker.interrupt():
+    async def _give_back(self, worker: WorkerProcess) -> bytes | None:
+        """Take back a worker that may be dead, or busy with a call that was cancelled.
+
+        Return the reply to that call if it ended all the same.
+        """
+        reply = await worker.interrupt()
+        if worker.is_alive:
             self._idle.append(worker)
         else:
             self._workers.discard(worker)
+        return reply
 
 
 class WorkerProcess:
@@ -296,23 +314,23 @@ class WorkerProcess:
         self._owes_reply = False
         return reply
 
-    async def interrupt(self) -> bool:
-        """Cancel the call whose `ask` was cancelled, if any. Return whether the worker can go on.
+    async def interrupt(self) -> bytes | None:
+        """Cancel the call whose `ask` was cancelled, if any. Return its reply if it ended all the same.
 
         Kill the process if its item does not end within the grace.
         """
+        reply = CANCEL
         if self._owes_reply and not self._is_sending:
             with anyio.move_on_after(self._grace), suppress(*_PIPE_ERRORS):
                 await self._requests.send(frame(CANCEL))
-                await self._replies.receive()
+                reply = await self._replies.receive()
                 self._owes_reply = False
         if self._owes_reply:
             with suppress(ProcessLookupError):
                 self._process.kill()
         if self._owes_reply or not self.is_alive:
             await self.end()
-            return False
-        return True
+        return None if reply == CANCEL else reply
 
     async def end(self) -> str:
         """End the process, by force once its grace is over. Return how it ended."""

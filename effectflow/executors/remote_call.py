@@ -20,7 +20,7 @@ from effectflow.effects import Effect, ExecutorError
 from effectflow.effects.errors import add_note
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
-from effectflow.effects.scope import PLAIN, Scope, running_step
+from effectflow.effects.scope import PLAIN, RunningStep, Scope, running_step
 from effectflow.executors.pickling import dumps, loads
 
 
@@ -35,7 +35,7 @@ class _Call:
 
     function: Callable[[Any], Effect[Any, Any, Any]]
     item: Any
-    step: object
+    step: RunningStep | None
     context: dict[str, object]
     finalizer_deadline: float | None
 

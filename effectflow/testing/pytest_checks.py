@@ -9,20 +9,22 @@ import gc
 import sys
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from functools import partial, wraps
 from os.path import dirname, sep
 from types import CellType, FunctionType, MethodType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import pytest
 
 import effectflow
 from effectflow.checkpoint.errors import NotSerializable
-from effectflow.checkpoint.step import StepDefinition
+from effectflow.checkpoint.step import StepDefinition, arguments_of
 from effectflow.checkpoint.values import render_arguments
 from effectflow.effects import Effect, nodes
+from effectflow.effects.scope import PLAIN
 from effectflow.workflows.workflow import Workflow
 
 _LIBRARY = dirname(effectflow.__file__) + sep
@@ -94,11 +96,15 @@ class _Watch(ABC):
         self._patches.setattr(owner, name, replaced)
 
 
-class ChangedArguments(_Watch):
-    """Finds steps that change their arguments, by digests before and after each attempt.
+_Encode: TypeAlias = Callable[[], tuple[str, str]]
+"""Returns the digest and the preview of arguments."""
 
-    A resume that finds a step completed does not run it, so what it changed in an argument is seen only
-    by the life that ran it. A test with one life does not notice.
+
+class ChangedArguments(_Watch):
+    """Finds steps and nested runs that change their arguments, by digests before and after each attempt.
+
+    A resume that finds one completed does not run it, so what it changed in an argument is seen only by
+    the life that ran it. A test with one life does not notice.
 
     Attributes:
         found: what changed, as messages.
@@ -107,9 +113,18 @@ class ChangedArguments(_Watch):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
+        self._items: weakref.WeakKeyDictionary[Any, _Encode] = weakref.WeakKeyDictionary()
+        self._mapped: _Encode | None = None
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.around(Workflow, "start", self._starting)
+        self.before(Workflow, "body", lambda _args, _more: self.begin())
+        return self
 
     def replace_functions(self) -> None:
         from effectflow.checkpoint.run import Run
+        from effectflow.workflows.mapreduce import _job
 
         def attempt_of(run: Any, _flow: Any, _step: Any, path: str, number: int, *_: Any) -> str:
             return f"step {path!r} of run {run.run_id!r}, attempt {number},"
@@ -119,18 +134,68 @@ class ChangedArguments(_Watch):
 
         self.around(Run, "_attempt", partial(self._comparing, attempt_of))
         self.around(StepDefinition, "execute_plainly", partial(self._comparing, plain))
+        self.around(_job.Job, "_mapped", self._mapping)
+        self.around(_job, "durable", self._creating)
 
     def _comparing(self, name_of: Callable[..., str], execute: Any) -> Callable[..., Any]:
         async def comparing(*args: Any) -> Any:
             step = next(arg for arg in args if isinstance(arg, nodes.Step))
-            before = _arguments_of(step)
-            try:
+            encode = step.arguments or self._items.get(step)
+            with self._compared(encode, lambda: name_of(*args)):
                 return await execute(*args)
-            finally:
-                if before is not None:
-                    self._compare(before, _arguments_of(step), name_of(*args))
 
         return comparing
+
+    def _mapping(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        def mapping(job: Any, key: str, item: object, retries: int) -> Any:
+            self._mapped = partial(arguments_of, job.map_step.name, {"item": item})
+            try:
+                return make(job, key, item, retries)
+            finally:
+                self._mapped = None
+
+        return mapping
+
+    def _creating(self, create: Callable[..., Any]) -> Callable[..., Any]:
+        """Remember the item of a job's step, which records none if the function is no step."""
+
+        def creating(*args: Any) -> Any:
+            step = create(*args)
+            if self._mapped is not None:
+                self._items[step] = self._mapped
+            return step
+
+        return creating
+
+    def _starting(self, start: Callable[..., Any]) -> Callable[..., Any]:
+        def starting(workflow: Any, input: object, **options: Any) -> Any:
+            self.begin()
+            effect = start(workflow, input, **options)
+            perform, encode = effect.f, partial(arguments_of, workflow.name, {"input": input})
+
+            async def comparing(env: Any, scope: Any) -> Any:
+                # The input of an outer run is recorded: every life begins with the same.
+                is_nested = scope.flow is not PLAIN
+                name = f"nested run {workflow.name!r}"
+                if is_nested:
+                    name += f" of run {scope.flow.run.run_id!r}"
+                with self._compared(encode if is_nested else None, lambda: name):
+                    return await perform(env, scope)
+
+            effect.f = comparing
+            return effect
+
+        return starting
+
+    @contextmanager
+    def _compared(self, encode: _Encode | None, name: Callable[[], str]) -> Generator[None]:
+        """Note if arguments change within the block."""
+        before = _encoded(encode)
+        try:
+            yield
+        finally:
+            if before is not None:
+                self._compare(before, _encoded(encode), name())
 
     def _compare(self, before: tuple[str, str], after: tuple[str, str] | None, name: str) -> None:
         if after is None:
@@ -140,10 +205,10 @@ class ChangedArguments(_Watch):
             self.found.append(f"{name} changed its arguments from {was} to {now}")
 
 
-def _arguments_of(step: nodes.Step) -> tuple[str, str] | None:
-    """Return the digest and the preview of a step's arguments; None without an encoding."""
+def _encoded(encode: _Encode | None) -> tuple[str, str] | None:
+    """Return the digest and the preview of arguments; None without an encoding."""
     try:
-        return None if step.arguments is None else step.arguments()
+        return None if encode is None else encode()
     except NotSerializable:
         return None
 
@@ -319,8 +384,14 @@ class UnusedEffects(_Watch):
             if isinstance(part, FunctionType):
                 left += [part.__closure__, part.__defaults__, part.__kwdefaults__]
             elif isinstance(part, _Performing):
-                left.append(part.f)
-                found += part.parts
+                # Its parts were found when it was created. To find them again for every effect around
+                # it would take time and memory that double with each level.
+                left += part.parts
+                if not part.parts or isinstance(part.f, _Performing):
+                    left.append(part.f)
+            elif isinstance(part, CreatedEffect):
+                if self._pending.get(part.key, (None,))[0] is part:
+                    found.append(part)
             elif isinstance(part, _SEARCHED) or (is_dataclass(part) and not isinstance(part, type)):
                 left += gc.get_referents(part)
         return found

@@ -177,7 +177,7 @@ async def test_a_worker_without_the_workplace_replies_that_the_executor_was_clos
 ) -> None:
     """This can happen to a call that arrives while the executor is being closed."""
     with Client(cluster, set_as_default=False) as client:
-        reply = client.submit(answer_in, "effectflow-gone", "key", b"", pure=False).result()
+        reply = client.submit(answer_in, "effectflow-gone", "key", b"", None, pure=False).result()
 
     outcome = read_reply(reply)
     assert isinstance(outcome.error, ExecutorLost)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -19,10 +20,23 @@ import psutil
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Effect, effect, from_async, from_fn, par, par_all, par_traverse, pure
+from effectflow import (
+    Do,
+    Effect,
+    effect,
+    from_async,
+    from_fn,
+    par,
+    par_all,
+    par_traverse,
+    pure,
+    step,
+    workflow,
+)
 from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.effects.event_loop import running_backend
 from effectflow.executors import ProcessExecutor
+from tests.apps import App
 from tests.executors.conftest import interrupted, on_both_backends, soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held
 
@@ -175,6 +189,52 @@ async def test_cancelling_the_asyncio_task_cancels_the_item(folder: Folder) -> N
             await task
         assert folder.begun()["long-ended"] == 1
         assert await executor.apply(begin, "after").run_or_raise(None) == warm
+
+
+async def cancel_by_scope(effect: Effect[Any, Any, Any], env: object, folder: Folder) -> None:
+    await interrupted(effect, env, lambda: folder.begun()["late"])
+
+
+async def cancel_natively(effect: Effect[Any, Any, Any], env: object, folder: Folder) -> None:
+    task = asyncio.create_task(effect.run(env))
+    await soon(lambda: folder.begun()["late"])
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize(
+    ("anyio_backend", "cancel"),
+    [("asyncio", cancel_by_scope), ("trio", cancel_by_scope), ("asyncio", cancel_natively)],
+)
+async def test_an_item_that_ends_in_time_although_it_was_cancelled_is_recorded(
+    folder: Folder, cancel: Callable[..., Any]
+) -> None:
+    """It computes without a pause, and its step need not run again."""
+    async with ProcessExecutor(lambda: folder, workers=1, grace=30) as executor:
+        warm = await executor.apply(begin, "warm").run_or_raise(None)
+
+        @step
+        def compute() -> Effect[object, Any, int]:
+            return executor.apply(held, "late")
+
+        @workflow
+        def computing(_: None) -> Do[App, Any, int]:
+            return (yield from compute())
+
+        app = App()
+        threading.Timer(1.0, folder.put, ["go"]).start()
+        await cancel(computing.start(None, run_id="r"), app, folder)
+        assert await computing.resume("r").run(app) == Success(warm)
+    assert folder.begun() == {"warm": 1, "late": 1}
+
+
+async def test_outside_a_run_a_late_value_is_dropped(folder: Folder) -> None:
+    async with ProcessExecutor(lambda: folder, workers=1, grace=30) as executor:
+        threading.Timer(0.5, folder.put, ["go"]).start()
+        then = executor.apply(held, "late").and_then(lambda _: executor.apply(begin, "after"))
+        await cancel_natively(then, None, folder)
+    assert folder.begun() == {"late": 1}
 
 
 @on_both_backends

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.allow_unused_effects
 
 SHOP = """
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -349,6 +350,37 @@ def test_looked_at():
     ran.assert_outcomes(passed=3)
 
 
+@pytest.mark.parametrize(
+    ("around", "found"),
+    [
+        ("par_all([effect])", 1),
+        ("race([effect])", 1),
+        ("effect.retry(RetryPolicy.constant(1).with_max_retries(1))", 1),
+        ("pay.start(5).zip(effect)", 1),
+        ("pure(1).on_exit(lambda _: effect)", 0),
+    ],
+)
+def test_effects_may_be_deep(pytester: pytest.Pytester, around: str, found: int) -> None:
+    """What an effect is made of was once searched twice for each level around it."""
+    ran = run_tests(
+        pytester,
+        f"""
+def around(effect):
+    return {around}
+
+@pytest.mark.parametrize("is_run", [True, False])
+def test_it(is_run):
+    effect = charge(5)
+    for _ in range(40):
+        effect = around(effect)
+    if is_run:
+        effect.run_sync(App())
+""",
+    )
+
+    ran.assert_outcomes(passed=2 - found, failed=found, warnings=found)
+
+
 def test_a_test_that_fails_says_why_it_fails(pytester: pytest.Pytester) -> None:
     ran = run_tests(
         pytester,
@@ -454,6 +486,92 @@ def test_outside():
     values = "from (by=2, order=Order(total=7)) to (by=2, order=Order(total=5))"
     ran.stdout.fnmatch_lines([problem + values])
     ran.stdout.fnmatch_lines(["effectflow: step 'discount' changed its arguments from (*"])
+
+
+JOB = """
+def collect(names: list[str]) -> Effect[App, Declined, int]:
+    names.append("x")
+    return from_fn(lambda _: names.append("y")) if len(names) < 3 else pure(len(names))
+
+def job(**options):
+    return MapReduce(
+        "job",
+        items=lambda _: [[]],
+        map=collect,
+        reduce=lambda values: pure(len(values)),
+        key=str,
+        max_parallel=1,
+        **options,
+    )
+"""
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "job().start(1, run_id='r')",
+        "job(retry=RetryPolicy.constant(0).with_max_retries(1)).start(1, run_id='r')",
+        "job(executor=LocalExecutor()).start(1, run_id='r')",
+        "job().body(1)",
+    ],
+)
+def test_a_function_of_a_job_that_changes_its_item_is_found(
+    pytester: pytest.Pytester, run: str
+) -> None:
+    ran = run_tests(
+        pytester,
+        f"""
+from effectflow.executors import LocalExecutor
+{JOB}
+
+def test_it():
+    {run}.run_sync(App()).unwrap()
+""",
+    )
+
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(
+        ["effectflow: step '*collect*changed its arguments from (item=[[]]) to (item=[[]'x', 'y'])"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "found"),
+    [
+        ("cut.call(order)", 1),
+        ("cut.start(order, run_id='s')", 1),
+        ("sleep(0)", 0),
+        # The input of an outer run is recorded, so every life begins with the same.
+        ("from_async(lambda app: cut.start(order).run(App()))", 0),
+    ],
+)
+def test_a_nested_run_that_changes_its_input_is_found(
+    pytester: pytest.Pytester, run: str, found: int
+) -> None:
+    ran = run_tests(
+        pytester,
+        f"""
+@workflow
+def cut(order: dict[str, int]) -> Do[App, Declined, int]:
+    order["total"] -= 2
+    return (yield from pure(1))
+
+@workflow
+def selling(total: int) -> Do[App, Any, int]:
+    order = {{"total": total}}
+    yield from {run}
+    return order["total"]
+
+def test_it():
+    assert selling.start(7, run_id="r").run_sync(App()).unwrap() < 8
+""",
+    )
+
+    ran.assert_outcomes(failed=found, passed=1 - found)
+    if found:
+        what = "nested run 'cut' of run 'r' changed its arguments"
+        values = "from (input={'total': 7}) to (input={'total': 5})"
+        ran.stdout.fnmatch_lines([f"effectflow: {what} {values}"])
 
 
 @pytest.mark.parametrize("run", ["", ".checkpointed('x')", ".result()"])

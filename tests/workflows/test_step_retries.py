@@ -198,6 +198,17 @@ async def test_an_attempt_of_at_most_once_that_timed_out_is_not_retried(store: M
     assert plan.recurs == ("transfer",)
 
 
+async def test_outside_runs_an_attempt_of_at_most_once_that_timed_out_is_not_retried() -> None:
+    @step(retry=TWICE_MORE, at_most_once=True, timeout=0.01)
+    def transfer() -> Effect[App, Broken, Any]:
+        return noting_key("pay").and_then(lambda _: sleep(5))
+
+    app = App()
+    result = await transfer().run(app)
+    assert isinstance(result.failure(), TimedOut)
+    assert app.world.done.count("pay") == 1
+
+
 async def test_a_typed_failure_of_at_most_once_is_retried(store: MemoryStore) -> None:
     @step(retry=TWICE_MORE, at_most_once=True)
     def transfer() -> Effect[App, Broken, Any]:

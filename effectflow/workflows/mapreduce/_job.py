@@ -227,7 +227,9 @@ class Job:
             # Only the function and the item are sent. Losing the executor is not a failure of the item:
             # it stops the job, and a resume continues.
             work = suspend(lambda: executor.apply(function, item).recover(ExecutorLost, die))
-        return work.map_err(_single_attempt) if self.retry is None else work.retry(self.retry)
+        if self.retry is None:
+            return work.map_err(_single_attempt)
+        return work.retry(self.retry, when=lambda error: not self.map_step.may_have_happened(error))
 
     def _reduced(self, parts: list[PartialResult]) -> AnyEffect:
         """Return the effect that makes one part of a group; None if there are no items at all."""

@@ -1,0 +1,218 @@
+"""SystemExit and KeyboardInterrupt raised in a run: they end the process as themselves.
+
+The finalizers run first, and the run is left interrupted, without a lease.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from effectflow import (
+    Do,
+    Effect,
+    RetryPolicy,
+    bracket,
+    emit,
+    first_success,
+    from_async,
+    from_blocking,
+    from_fn,
+    par,
+    par_all,
+    par_reduce,
+    par_traverse,
+    pure,
+    race,
+    sleep,
+    step,
+    suspend,
+    traverse,
+    workflow,
+)
+from effectflow.checkpoint import RunStatus
+from effectflow.stores import SqliteStore
+from tests.apps import App
+
+AnyEffect = Effect[Any, Any, Any]
+
+EXITS: list[type[BaseException]] = [SystemExit, KeyboardInterrupt]
+
+
+def leaving(kind: type[BaseException]) -> dict[str, Callable[[], AnyEffect]]:
+    """Return effects, each of which raises `kind(3)` at another place."""
+
+    def leave(_: object = None) -> Any:
+        raise kind(3)
+
+    async def leave_later(_: object) -> None:
+        await anyio.sleep(0)
+        leave()
+
+    def items() -> Iterator[int]:
+        yield 1
+        leave()
+
+    async def async_items() -> AsyncIterator[int]:
+        yield 1
+        leave()
+
+    @step
+    def now(_: int) -> AnyEffect:
+        return from_fn(leave)
+
+    @step
+    def later(_: int) -> AnyEffect:
+        return from_async(leave_later)
+
+    @step
+    def in_a_thread() -> AnyEffect:
+        return from_blocking(leave)
+
+    @step(retry=RetryPolicy.constant(0.01).with_max_retries(2), timeout=2)
+    def again() -> AnyEffect:
+        return from_fn(leave)
+
+    @workflow
+    def inner(_: int) -> Do[Any, Any, Any]:
+        return (yield from now(1))
+
+    return {
+        "body": leave,
+        "step": lambda: now(1),
+        "asynchronous step": lambda: later(1),
+        "step in a thread": in_a_thread,
+        "step that retries": again,
+        "timeout": lambda: later(1).timeout(5),
+        "par": lambda: par(later(1), sleep(1)),
+        "par in par": lambda: par(par(later(1)), sleep(1)),
+        "par_all": lambda: par_all([later(1), sleep(1)]),
+        "par_traverse": lambda: par_traverse([1, 2], later, limit=1),
+        "par_reduce": lambda: par_reduce([1, 2], later, lambda values: pure(values[0]), limit=2),
+        "race": lambda: race([later(1), sleep(1)]),
+        "first_success": lambda: first_success([later(1), sleep(1)]),
+        "use": lambda: bracket(pure(1), lambda _: pure(2), lambda _: later(1)),
+        "listener": lambda: emit(1).into_sink(leave),
+        "items": lambda: par_traverse(items(), pure),
+        "items, limit": lambda: par_traverse(items(), pure, limit=1),
+        "items beside another": lambda: par(par_traverse(items(), pure), sleep(1)),
+        "items of traverse": lambda: traverse(items(), pure),
+        "items of par_reduce": lambda: par_reduce(items(), pure, lambda _: pure(1), limit=1),
+        "async items": lambda: par_traverse(async_items(), pure),
+        "async items, limit": lambda: par_traverse(async_items(), pure, limit=1),
+        "the function of an item": lambda: par_traverse([1], leave),
+        "a key": lambda: par_traverse([1], pure, key=leave),
+        "effects": lambda: par_all(map(leave, [1])),
+        "nested run": lambda: inner.body(1),
+    }
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("durable", [False, True], ids=["plain", "durable"])
+@pytest.mark.parametrize("kind", EXITS)
+@pytest.mark.parametrize("place", leaving(SystemExit))
+def test_an_exit_comes_out_as_itself_after_the_finalizers(
+    place: str, kind: type[BaseException], durable: bool, backend: Any
+) -> None:
+    app = App()
+    release = from_fn(lambda _: app.world.note("released"))
+
+    @workflow
+    def made(_: None) -> Do[App, Any, Any]:
+        return (yield from using)
+
+    using = bracket(pure(1), lambda _: release, lambda _: suspend(leaving(kind)[place]))
+    running: AnyEffect = made.start(None, run_id="r") if durable else using
+    with pytest.raises(kind) as left:
+        running.run_sync(app, backend=backend)
+    assert left.value.args == (3,)
+    assert app.world.done == ["released"]
+
+    async def look() -> None:
+        info = await app.checkpoints.store.info("r")
+        assert info is not None
+        assert (info.summary.status, info.lease) == (RunStatus.INTERRUPTED, None)
+
+    if durable:
+        anyio.run(look)
+
+
+PROGRAM = textwrap.dedent("""
+    import sys
+    from dataclasses import dataclass
+    from effectflow import *
+    from effectflow.stores import SqliteStore
+
+    backend, leave, place, path = sys.argv[1:]
+
+    @dataclass(frozen=True)
+    class App:
+        checkpoints: Checkpoints
+
+    def end(_):
+        raise SystemExit(3) if leave == "SystemExit" else KeyboardInterrupt
+
+    def items():
+        yield 1
+        end(None)
+
+    @step
+    def ending() -> Effect[App, str, None]:
+        return from_fn(end)
+
+    @workflow
+    def inner(_: None) -> Do[App, str, None]:
+        yield from ending()
+
+    PLACES = {
+        "step": ending,
+        "branch": lambda: par(sleep(5), par(ending())),
+        "nested run": lambda: par(inner.call(None), sleep(5)),
+        "items": lambda: par_traverse(items(), pure),
+    }
+
+    @workflow
+    def made(_: None) -> Do[App, str, None]:
+        release = from_fn(lambda _: print("released", flush=True))
+        yield from bracket(pure(1), lambda _: release, lambda _: PLACES[place]())
+
+    app = App(Checkpoints(SqliteStore(path)))
+    made.start(None, run_id="r").run_sync(app, backend=backend)
+""")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("place", ["step", "branch", "nested run", "items"])
+@pytest.mark.parametrize(
+    ("backend", "leave", "status"),
+    [
+        ("asyncio", "SystemExit", 3),
+        ("asyncio", "KeyboardInterrupt", -signal.SIGINT),
+        ("trio", "SystemExit", 3),
+        ("trio", "KeyboardInterrupt", -signal.SIGINT),
+    ],
+)
+async def test_a_process_ends_with_the_status_of_the_exit(
+    tmp_path: Path, place: str, backend: str, leave: str, status: int
+) -> None:
+    path = tmp_path / "runs.db"
+    command = [sys.executable, "-c", PROGRAM, backend, leave, place, str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (status, "released\n")
+    assert "ExceptionGroup" not in ended.stderr
+    if leave == "SystemExit":
+        assert ended.stderr == ""
+    async with SqliteStore(path) as store:
+        runs = await store.find()
+    assert len(runs) == (2 if place == "nested run" else 1)
+    for info in runs:
+        assert (info.summary.status, info.lease) == (RunStatus.INTERRUPTED, None)
