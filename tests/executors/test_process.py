@@ -191,13 +191,25 @@ async def test_cancelling_the_asyncio_task_cancels_the_item(folder: Folder) -> N
         assert await executor.apply(begin, "after").run_or_raise(None) == warm
 
 
+def begun_and_soon_ended(folder: Folder) -> Callable[[], bool]:
+    """Return whether the item `late` has begun. A second after that, let it end."""
+
+    def look() -> bool:
+        has_begun = bool(folder.begun()["late"])
+        if has_begun:
+            threading.Timer(1.0, folder.put, ["go"]).start()
+        return has_begun
+
+    return look
+
+
 async def cancel_by_scope(effect: Effect[Any, Any, Any], env: object, folder: Folder) -> None:
-    await interrupted(effect, env, lambda: folder.begun()["late"])
+    await interrupted(effect, env, begun_and_soon_ended(folder))
 
 
 async def cancel_natively(effect: Effect[Any, Any, Any], env: object, folder: Folder) -> None:
     task = asyncio.create_task(effect.run(env))
-    await soon(lambda: folder.begun()["late"])
+    await soon(begun_and_soon_ended(folder))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -223,7 +235,6 @@ async def test_an_item_that_ends_in_time_although_it_was_cancelled_is_recorded(
             return (yield from compute())
 
         app = App()
-        threading.Timer(1.0, folder.put, ["go"]).start()
         await cancel(computing.start(None, run_id="r"), app, folder)
         assert await computing.resume("r").run(app) == Success(warm)
     assert folder.begun() == {"warm": 1, "late": 1}
@@ -231,7 +242,6 @@ async def test_an_item_that_ends_in_time_although_it_was_cancelled_is_recorded(
 
 async def test_outside_a_run_a_late_value_is_dropped(folder: Folder) -> None:
     async with ProcessExecutor(lambda: folder, workers=1, grace=30) as executor:
-        threading.Timer(0.5, folder.put, ["go"]).start()
         then = executor.apply(held, "late").and_then(lambda _: executor.apply(begin, "after"))
         await cancel_natively(then, None, folder)
     assert folder.begun() == {"late": 1}
