@@ -147,12 +147,12 @@ class DurableFlow:
         run = self.run
         tree = to_tree(value, path=path, types=_NO_TYPES)
         if failed:
-            because = run.as_ranges(self.unsettled)
+            because = run.failures.as_ranges(self.unsettled)
             sequence = run.writer.add(Decided(path, tree, run.now(), True, because))
-            run.add_unsettled(sequence)
+            run.failures.add(sequence)
             self.unsettled.append(sequence)
             return sequence
-        settles = () if scope.is_observing else run.settle(self)
+        settles = () if scope.is_observing else run.failures.settle(self)
         return run.writer.add(Decided(path, tree, run.now(), settles=settles))
 
     async def wait(self, scope: Scope, seconds: float) -> None:
@@ -170,7 +170,7 @@ class DurableFlow:
             await self.check(scope, path)
             until = run.time_after(seconds)
             if run.records and not run.is_stopping:
-                settles = () if scope.is_observing else run.settle(self)
+                settles = () if scope.is_observing else run.failures.settle(self)
                 run.writer.add(Waiting(path, until, run.now(), self.take_item(), settles))
         # The clock of another machine may be ahead. Never wait longer because of that.
         left = min(max(0.0, until - run.now()), seconds)
@@ -499,12 +499,12 @@ class DurableBranches:
             return
         tree = to_tree(value, path=self.path, types=_NO_TYPES)
         if failed:
-            because = run.as_ranges(self._unsettled)
+            because = run.failures.as_ranges(self._unsettled)
             self.sequence = run.writer.add(Decided(self.path, tree, run.now(), True, because))
-            run.add_unsettled(self.sequence)
+            run.failures.add(self.sequence)
             self._failed = [self.sequence, *self._unsettled]
         else:
-            settles = () if scope.is_observing else run.settle(outer, self._unsettled)
+            settles = () if scope.is_observing else run.failures.settle(outer, self._unsettled)
             self.sequence = run.writer.add(Decided(self.path, tree, run.now(), settles=settles))
 
     def take_failures(self, flow: DurableFlow) -> None:

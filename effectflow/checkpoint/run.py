@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -23,7 +22,6 @@ from effectflow.checkpoint.entries import (
     Completed,
     Failed,
     Interrupted,
-    Ranges,
     Resumed,
 )
 from effectflow.checkpoint.errors import (
@@ -32,12 +30,13 @@ from effectflow.checkpoint.errors import (
     OutcomeUnknown,
     StepInputChanged,
 )
-from effectflow.checkpoint.failures import is_exact, read_error, write_error
+from effectflow.checkpoint.failures import read_error, write_error
 from effectflow.checkpoint.flow import DurableBranches, DurableFlow
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
 from effectflow.checkpoint.replay import RecordedStep, Recording, compressed
 from effectflow.checkpoint.schema import LATEST
+from effectflow.checkpoint.settling import UnsettledFailures
 from effectflow.checkpoint.step import CurrentStep, interruption_reason
 from effectflow.checkpoint.values import (
     KnownTypes,
@@ -46,7 +45,6 @@ from effectflow.checkpoint.values import (
     from_tree,
     mismatch_of,
     plain_json,
-    safe_repr,
     to_tree,
 )
 from effectflow.effects import Defect, Interruption
@@ -106,6 +104,7 @@ class Run:
         around: the outer run of a nested run, or None.
         outer_operators: the operators of the outer run that may cancel this one.
         last_completed: the path of the step that completed last.
+        failures: those that nothing has settled.
     """
 
     records = True
@@ -147,8 +146,7 @@ class Run:
         self.cancelled_at: int | None = None
         self._observers = checkpoints.observers
         self._policy = checkpoints.policy
-        self._unsettled: list[int] = []
-        self._unreadable: dict[int, NotSerializable] = {}
+        self.failures = UnsettledFailures(writer)
         self._cut_off: dict[str, None] = {}
         self._ends_interrupted = False
         self._tells_around = False
@@ -321,7 +319,7 @@ class Run:
             arguments,
             definition.function,
             flow.take_item(),
-            self.settle(flow),
+            self.failures.settle(flow),
             flow.take_source_ends(),
         )
         self._ends_interrupted = False
@@ -357,7 +355,7 @@ class Run:
             scope.observer.ended(path, _exit_of(outcome))
         if outcome.__class__ is not Failure:
             output = self.encode(outcome, path, definition.types, definition.output)
-            settles = self.settle_within(body) if self._unsettled else ()
+            settles = self.failures.settle_within(body)
             self._ends_interrupted = False
             writer.completed_since_save += 1
             self.last_completed = path
@@ -454,60 +452,16 @@ class Run:
         record = write_error(error, definition.types, is_defect=is_defect)
         self._ends_interrupted = False
         sequence = self.writer.add(Failed(path, record, retryable, self.now(), retry_at))
-        self.add_unsettled(sequence)
+        self.failures.add(sequence)
         flow.unsettled.append(sequence)
         flow.last_failure = (error, sequence)
         # A defect that cannot be rebuilt comes back as a RecordedDefect.
-        unreadable = None if is_defect else _unreadable(error, record, definition, path)
-        if unreadable is not None and retry_at is None:
-            self._unreadable[sequence] = unreadable
+        if not is_defect and retry_at is None:
+            self.failures.check_readable(sequence, error, record, definition.types, path)
         if self.checkpoints.policy.on_error:
             await self.writer.save()
 
-    # Settling of failures.
-
-    def add_unsettled(self, sequence: int) -> None:
-        """Note a failure that the workflow may handle."""
-        self._unsettled.append(sequence)
-
-    def as_ranges(self, sequences: Iterable[int]) -> Ranges:
-        """Return sequence numbers of unsettled failures as ranges."""
-        return compressed(set(sequences), self._unsettled)
-
-    def settle(self, flow: DurableFlow, more: Iterable[int] = ()) -> Ranges:
-        """Return the failures that a flow settles by going on: its own and those of outer flows.
-
-        Halts the run if one of them could not be rebuilt by a resume.
-        """
-        if not self._unsettled:
-            return ()
-        found = set(more)
-        at: DurableFlow | None = flow
-        while at is not None:
-            found.update(at.unsettled)
-            at.unsettled = []
-            if at.branches_around is not None:
-                found.update(at.branches_around.failures_of_decision())
-            at = at.around
-        return self._settled(found)
-
-    def settle_within(self, body: DurableFlow) -> Ranges:
-        """Return the failures inside a step, which its completion settles."""
-        found, body.unsettled = set(body.unsettled), []
-        return self._settled(found) if found else ()
-
-    def _settled(self, found: set[int]) -> Ranges:
-        unsettled = self._unsettled
-        places = {one: bisect_left(unsettled, one) for one in found}
-        # Failures that were settled before are not in the list any more.
-        places = {one: at for one, at in places.items() if unsettled[at : at + 1] == [one]}
-        for sequence in places:
-            if sequence in self._unreadable:
-                raise self.writer.halt(self._unreadable[sequence])
-        ranges = compressed(places, unsettled)
-        for at in sorted(places.values(), reverse=True):
-            del unsettled[at]
-        return ranges
+    # Cancellation by an outer run.
 
     def finalizes(self, cause: Operator) -> int | None:
         """Return the entry of the decision that cancelled the source of a finalizer."""
@@ -687,16 +641,3 @@ def _exit_of(outcome: Any) -> Any:
     from returns.result import Success
 
     return FailedResult(outcome.error) if outcome.__class__ is Failure else Success(outcome)
-
-
-def _unreadable(error: object, record: Any, definition: Any, path: str) -> NotSerializable | None:
-    """Return why a resume could not rebuild this error, or None if it could."""
-    try:
-        again = read_error(record, path, definition.types)
-    except NotSerializable as unreadable:
-        return unreadable
-    if is_exact(error, record, again, definition.types):
-        return None
-    return NotSerializable(
-        path, f"its failure {safe_repr(error)} would come back as {safe_repr(again)}"
-    )

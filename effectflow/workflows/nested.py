@@ -15,7 +15,7 @@ from effectflow.checkpoint.replay import RecordedChild
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.nodes import Failed
-from effectflow.workflows.driver import Place
+from effectflow.workflows.lookup import Place
 
 __all__ = ["run_nested"]
 
@@ -100,7 +100,7 @@ class _Child:
                 self.input_digest,
                 run.now(),
                 flow.take_item(),
-                run.settle(flow),
+                run.failures.settle(flow),
                 flow.take_source_ends(),
             )
         )
@@ -116,7 +116,7 @@ class _Child:
         run, flow = self.run, self.flow
         record = write_error(error, self.place.blueprint.output_types, is_defect=is_defect)
         sequence = run.writer.add(ChildEnded(self.path, RunStatus.FAILED, run.now(), None, record))
-        run.add_unsettled(sequence)
+        run.failures.add(sequence)
         flow.unsettled.append(sequence)
         flow.last_failure = (error, sequence)
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from effectflow.checkpoint.checkpoint import Checkpoint
     from effectflow.checkpoint.entries import Entry
     from effectflow.checkpoint.plan import ResumePlan
-    from effectflow.workflows.driver import Place, Reopen
+    from effectflow.workflows.driver import Reopen
+    from effectflow.workflows.lookup import Place
 
 __all__ = ["Blueprint", "Workflow", "input_type", "structure_as", "workflow"]
 
@@ -317,7 +318,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         """Return an effect that performs this with the checkpoints of its environment."""
 
         async def run(env: Any, scope: Scope) -> Any:
-            from effectflow.workflows.driver import Place
+            from effectflow.workflows.lookup import Place
 
             checkpoints = getattr(env, "checkpoints", None)
             if not isinstance(checkpoints, Checkpoints):

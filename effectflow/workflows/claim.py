@@ -1,0 +1,242 @@
+"""The claim of a run while this process drives it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Any, Self, cast
+from weakref import WeakValueDictionary
+
+import anyio
+
+from effectflow.checkpoint.checkpoint import Checkpoint
+from effectflow.checkpoint.entries import Finished, Resumed, Started
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    RunBusy,
+    RunConflict,
+)
+from effectflow.checkpoint.journal_reader import (
+    Journal,
+    check_against,
+)
+from effectflow.checkpoint.journal_writer import JournalWriter
+from effectflow.checkpoint.lease import Lease, Owner, begin_claim, end_claim
+from effectflow.checkpoint.replay import Recording
+from effectflow.checkpoint.run import Run
+from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary
+from effectflow.workflows.lookup import (
+    Found,
+    GivenInput,
+    Place,
+    context_of,
+    look,
+    output_of,
+    store_errors,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class _Overlap:
+    """The starts and resumes of one run in this process that are under way at the same time.
+
+    With `preserve=False`, a start may claim a run that another one has completed and deleted since the
+    first one began. It must not execute the run again, and finds the output here.
+
+    Attributes:
+        completed: the workflow and the last entry of the run that was deleted.
+    """
+
+    def __init__(self) -> None:
+        self.completed: tuple[str, Finished] | None = None
+
+
+_overlaps: WeakValueDictionary[tuple[int, str], _Overlap] = WeakValueDictionary()
+"""By the identity of the store and the id of the run."""
+
+
+class Claim:
+    """Holds the lease of a run from `begin` on, and releases it however the run ends.
+
+    With `preserve=False`, it deletes a complete run while it holds the lease, so that nothing comes in
+    between.
+
+    Attributes:
+        finished: the last entry of the run once it is complete.
+        input: the input of the run.
+    """
+
+    def __init__(self, place: Place, run_id: str) -> None:
+        self.place = place
+        self.finished: Finished | None = None
+        self.input: GivenInput | None = None
+        self._checkpoints = place.checkpoints
+        self._run_id = run_id
+        self._key = (id(place.checkpoints.store), run_id)
+        self._overlap = _overlaps.setdefault(self._key, _Overlap())
+        self._owner: Owner | None = None
+        self._lease: Lease | None = None
+        self._run: Run | None = None
+
+    async def begin(self) -> None:
+        """Claim the run. Raise RunBusy if another owner holds it."""
+        self._owner = owner = begin_claim()
+        try:
+            self._lease = await self._claim(owner)
+        except Exception as error:
+            end_claim(owner, is_released=isinstance(error, RunBusy))
+            raise
+        except BaseException:
+            # The claim was cut off by a cancellation and may hold: claim the run again to release it.
+            is_released = False
+            with anyio.move_on_after(5, shield=True), suppress(Exception):
+                await self._checkpoints.store.release(await self._claim(owner))
+                is_released = True
+            end_claim(owner, is_released=is_released)
+            raise
+
+    async def _claim(self, owner: Owner) -> Lease:
+        seconds = self._checkpoints.lease_seconds
+        with store_errors(self._checkpoints, self._run_id):
+            return await self._checkpoints.store.claim(
+                self._run_id, owner=str(owner), seconds=seconds
+            )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        is_released = False
+        try:
+            if self.finished is not None and not self.place.is_preserved:
+                is_released = await self._delete(self.finished)
+            if not is_released:
+                is_released = await self._release()
+        finally:
+            if self._owner is not None:
+                end_claim(self._owner, is_released=is_released)
+
+    async def _release(self) -> bool:
+        if self._run is not None:
+            return await self._run.writer.release()
+        with anyio.move_on_after(5, shield=True), self._only_logged("released"):
+            await self._checkpoints.store.release(self.lease)
+            return True
+        return False
+
+    async def _delete(self, finished: Finished) -> bool:
+        """Delete the run. Return False if that failed: the next start or resume of it tries again."""
+        writer = None if self._run is None else self._run.writer
+        self._overlap.completed = self.place.blueprint.definition.name, finished
+        is_deleted = False
+        try:
+            with anyio.move_on_after(30, shield=True), self._only_logged("deleted"):
+                await self._checkpoints.store.delete(
+                    self._run_id, lease=self.lease if writer is None else writer.lease
+                )
+                is_deleted = True
+        finally:
+            # What begins from here on executes the run again.
+            if _overlaps.get(self._key) is self._overlap:
+                del _overlaps[self._key]
+        if is_deleted and writer is not None:
+            writer.is_released = True
+        return is_deleted
+
+    async def deliver(self, completion: Finished) -> Any:
+        """Return the output of a complete run, and delete the run if it is not to be preserved."""
+        output = output_of(completion, self.place.blueprint, self._run_id)
+        if not self.place.is_preserved:
+            try:
+                await self.begin()
+            except CheckpointError:
+                # Its holder deletes it, or the next start or resume does.
+                return output
+            async with self:
+                info = await look(self.place, self._run_id)
+                if info is not None and info.summary.status is RunStatus.COMPLETED:
+                    self.finished = completion
+        return output
+
+    def deleted_meanwhile(self, given: GivenInput | None = None) -> Finished | None:
+        """Return how the run ended that this process has completed and deleted since this claim was made.
+
+        Raise RunConflict if it was one of another workflow, or of another input than the given one.
+        """
+        if self._overlap.completed is None:
+            return None
+        workflow, finished = self._overlap.completed
+        if workflow != self.place.blueprint.definition.name:
+            raise RunConflict(self._run_id, f"it was a run of workflow {workflow!r}")
+        if given is not None and finished.input != given.digest:
+            raise RunConflict(self._run_id, "it was started with another input")
+        return finished
+
+    @contextmanager
+    def _only_logged(self, what: str) -> Generator[None]:
+        """Log exceptions of the store here, because they do not change how the run ended."""
+        try:
+            yield
+        except Exception as error:
+            logger.warning("run %r was not %s: %r", self._run_id, what, error)
+
+    async def check_is_whole(self, known: Checkpoint) -> None:
+        """Raise CorruptCheckpoint if entries are missing at the end of the journal."""
+        with store_errors(self._checkpoints, self._run_id):
+            info = await self._checkpoints.store.info(self._run_id)
+        if info is not None:
+            check_against(info, known)
+
+    @property
+    def lease(self) -> Lease:
+        """The lease, while the claim is held."""
+        assert self._lease is not None
+        return self._lease
+
+    def run(
+        self,
+        opening: Started | Resumed,
+        recording: Recording,
+        found: Found | None = None,
+        *,
+        force: bool = False,
+    ) -> Run:
+        """Return a run that begins with this entry, or continues after the entries that were found."""
+        if found is None:
+            started, journal = cast(Started, opening), Journal.empty(self._run_id)
+            version = started_version = started.version
+        else:
+            started, journal = found.started, found.journal
+            version, started_version = found.checkpoint.definition.version, found.started_version
+        checkpoints, place = self._checkpoints, self.place
+        self.input = GivenInput(started.input)
+        # A check of the attribute, because a check of the protocol takes longer than the rest.
+        if hasattr(checkpoints.store, "keep_history"):
+            cast("KeepsHistory", checkpoints.store).keep_history(self._run_id, checkpoints.history)
+        summary = RunSummary(started.workflow, started.kind, version, RunStatus.RUNNING, started.at)
+        writer = JournalWriter(
+            self._run_id,
+            checkpoints,
+            lease=self.lease,
+            length=len(journal.entries),
+            digest=journal.digest,
+            summary=summary,
+            opening=opening,
+        )
+        self._run = Run(
+            self._run_id,
+            started.workflow,
+            checkpoints,
+            writer=writer,
+            recording=recording,
+            types=place.blueprint.output_types,
+            clock=place.scope.clock,
+            context=context_of(started),
+            started_version=started_version,
+            force=force,
+            around=place.around,
+            outer_operators=place.scope.operators,
+        )
+        return self._run

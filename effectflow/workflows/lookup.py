@@ -1,0 +1,263 @@
+"""Look up the run that a start, a resume or a plan is about."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+
+from effectflow.checkpoint.checkpoint import Checkpoint, fold
+from effectflow.checkpoint.checkpoints import Checkpoints
+from effectflow.checkpoint.definition import Definition
+from effectflow.checkpoint.entries import Entry, Finished, HeadState, Started
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    CorruptCheckpoint,
+    RunConflict,
+    StoreUnavailable,
+)
+from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.journal_reader import (
+    Journal,
+    read_end,
+    read_journal,
+)
+from effectflow.checkpoint.observers import CheckpointLoaded, tell
+from effectflow.checkpoint.replay import Recording, read_recording
+from effectflow.checkpoint.run import Around
+from effectflow.checkpoint.store import RunInfo, RunStatus
+from effectflow.checkpoint.values import (
+    KnownTypes,
+    MalformedValue,
+    Tree,
+    are_same,
+    encode_json,
+    from_tree,
+    to_tree,
+)
+from effectflow.effects import Halt
+from effectflow.effects.scope import Scope
+from effectflow.workflows.workflow import Blueprint
+
+_NO_TYPES = KnownTypes.of()
+
+
+_ENTRIES_AT_THE_END = 8
+"""The entries to read of a complete run. The newest step is usually among them."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The workflow, environment and store of a run, and the run around it.
+
+    Attributes:
+        around: the outer run of a nested run, or None.
+    """
+
+    blueprint: Blueprint
+    checkpoints: Checkpoints
+    env: Any
+    scope: Scope
+    around: Around | None = None
+
+    @property
+    def is_preserved(self) -> bool:
+        """Whether it is kept once it is complete, as nested runs are, which a resume may need."""
+        return self.checkpoints.preserve or self.around is not None
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether it is in the body of another run."""
+        return isinstance(self.scope.flow, DurableFlow)
+
+    def halt_around(self, error: CheckpointError) -> Halt:
+        """Halt the outer run, because its body cannot handle a CheckpointError."""
+        assert isinstance(self.scope.flow, DurableFlow)
+        return self.scope.flow.run.writer.halt(error)
+
+
+@dataclass(frozen=True)
+class GivenInput:
+    """The input of a run in its saved form, and its digest as in `Finished`."""
+
+    tree: Tree
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(encode_json(self.tree)).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run in a store.
+
+    Attributes:
+        written: its journal as it is in the store.
+        journal: its journal as the current version of the workflow would have written it.
+        was: the definition of the workflow when the run was last driven.
+        checkpoint: the fold of the journal.
+    """
+
+    written: Journal
+    journal: Journal
+    was: Definition
+    checkpoint: Checkpoint
+
+    @property
+    def started(self) -> Started:
+        """The first entry, as the current version of the workflow would have written it."""
+        return cast(Started, self.journal.entries[0])
+
+    @property
+    def completion(self) -> Finished | None:
+        """How the run ended if it is complete."""
+        known = self.checkpoint
+        return known.finished if known.status is RunStatus.COMPLETED else None
+
+    @property
+    def started_version(self) -> str:
+        """The version of the workflow that started the run, before any migration."""
+        return cast(Started, self.written.entries[0]).version
+
+
+def check_run_id(run_id: str) -> None:
+    """Raise NotSerializable for an id that no encoding can represent, which stores would reject."""
+    to_tree(run_id, path="run_id", types=_NO_TYPES)
+
+
+async def look(place: Place, run_id: str) -> RunInfo | None:
+    """Return one line about a run of this workflow; None if there is none."""
+    check_run_id(run_id)
+    with store_errors(place.checkpoints, run_id):
+        info = await place.checkpoints.store.info(run_id)
+    if info is not None and info.summary.workflow != place.blueprint.definition.name:
+        # It tells whose run it is.
+        await find(place, run_id)
+    return info
+
+
+async def completion_of(
+    place: Place, info: RunInfo, given: GivenInput | None = None
+) -> Finished | None:
+    """Return how a complete run ended; None if it is not complete.
+
+    Its last entries tell that, so that the price does not depend on the length of the run. If they are
+    damaged, or of another version, the whole journal is read.
+
+    Parameters:
+        given: the input that it must have; None for any.
+    """
+    if info.summary.status is not RunStatus.COMPLETED:
+        return None
+    completion = await _last_entry(place, info)
+    if completion is not None and (given is None or completion.input == given.digest):
+        return completion
+    found = await find(place, info.run_id)
+    if found is None:
+        return None
+    return found.completion if given is None else last_completion(found, given)
+
+
+async def _last_entry(place: Place, info: RunInfo) -> Finished | None:
+    """Return the last entry of a complete run, if that tells all about it."""
+    blueprint, checkpoints, run_id = place.blueprint, place.checkpoints, info.run_id
+    if blueprint.migrations and checkpoints.observers:
+        # Observers are told the name of the newest step, which a migration may change.
+        return None
+    count = _ENTRIES_AT_THE_END
+    while True:
+        with store_errors(checkpoints, run_id):
+            entries = await read_end(
+                checkpoints.store, run_id, checkpoints.seal, length=info.length, count=count
+            )
+        last = entries[-1] if entries else None
+        if not isinstance(last, Finished) or last.status is not RunStatus.COMPLETED:
+            return None
+        if last.run_id != run_id or not last.input:
+            return None
+        if blueprint.migrations and last.version != blueprint.definition.version:
+            return None
+        steps = [one.step for one in entries if isinstance(one, HeadState)]
+        if steps or not checkpoints.observers or count >= info.length:
+            step = steps[-1] if steps else None
+            tell(checkpoints.observers, CheckpointLoaded(run_id, info.length, step))
+            return last
+        count *= _ENTRIES_AT_THE_END
+
+
+async def find(place: Place, run_id: str) -> Found | None:
+    """Return a run of this workflow, with its whole journal; None if there is none."""
+    blueprint, checkpoints = place.blueprint, place.checkpoints
+    with store_errors(checkpoints, run_id):
+        written = await read_journal(checkpoints.store, run_id, checkpoints.seal)
+    if not written.entries:
+        return None
+    checkpoint = fold(written.entries, run_id)
+    if checkpoint.workflow != blueprint.definition.name:
+        owner = f"it is a run of workflow {checkpoint.workflow!r}"
+        raise RunConflict(run_id, f"{owner}, not of {blueprint.definition.name!r}")
+    found = Found(written, written, checkpoint.definition, checkpoint)
+    entries = blueprint.upgraded(written.entries)
+    if entries is not written.entries:
+        journal, checkpoint = replace(written, entries=entries), fold(entries, run_id)
+        found = replace(found, journal=journal, checkpoint=checkpoint)
+    step = checkpoint.state.step if checkpoint.state is not None else None
+    tell(checkpoints.observers, CheckpointLoaded(run_id, len(entries), step))
+    return found
+
+
+@contextmanager
+def store_errors(checkpoints: Checkpoints, run_id: str) -> Generator[None]:
+    """Raise what the store raises as a CheckpointError, which no body of an outer run can handle."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        reason = f"it raised {error!r} for run {run_id!r}"
+        raise StoreUnavailable(repr(checkpoints.store), reason) from error
+
+
+def recording_of(found: Found, blueprint: Blueprint, *more: Entry) -> Recording:
+    """Return the recording of the journal, without the steps that migrations remove."""
+    recording = read_recording((*found.journal.entries, *more))
+    recording.leave_behind((number, number) for number in blueprint.removed(found.written.entries))
+    return recording
+
+
+def last_completion(found: Found, given: GivenInput) -> Finished | None:
+    """Return how the run of this input ended when it was last complete; None if it never was.
+
+    That output is valid while a complete run is continued, until that succeeds.
+    """
+    if not are_same(found.checkpoint.initial_state, given.tree):
+        raise RunConflict(found.checkpoint.run_id, "it was started with another input")
+    for entry in reversed(found.journal.entries):
+        if isinstance(entry, Finished) and entry.status is RunStatus.COMPLETED:
+            return entry
+    return None
+
+
+def output_of(completion: Finished, blueprint: Blueprint, run_id: str) -> Any:
+    """Return the output of a complete run."""
+    return decode_as(completion.output, blueprint.output_types, run_id, "output")
+
+
+def context_of(started: Started) -> Mapping[str, object]:
+    """Return the context that a run was started with."""
+    context = decode_as(started.context, _NO_TYPES, started.run_id, "context")
+    if not isinstance(context, dict):
+        raise CorruptCheckpoint(started.run_id, "its context is not a mapping")
+    return cast("dict[str, object]", context)
+
+
+def decode_as(tree: Tree, types: KnownTypes, run_id: str, what: str) -> Any:
+    """Return a recorded value. Raises CorruptCheckpoint, which names `what` it is, if it is not valid."""
+    try:
+        return from_tree(tree, path=f"{what}: $", types=types)
+    except MalformedValue as error:
+        reason = f"its {what} is not what the workflow declares: {error}"
+        raise CorruptCheckpoint(run_id, reason) from error
