@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import anyio
@@ -30,6 +30,8 @@ from effectflow.effects.event_loop import is_cancellation
 __all__ = ["JournalWriter"]
 
 logger = logging.getLogger(__name__)
+
+_SECONDS_OF_LAST_SAVES = 5.0
 
 _DELAYS_AT_THE_END = (0.1, 0.5, 2.0)
 """The seconds between the attempts to save the end of a run."""
@@ -63,6 +65,9 @@ class JournalWriter:
         self.completed_since_save = 0
         self.is_released = False
         self._is_ending = False
+        self._is_silent = False
+        self._last_saves = 0
+        self._last_saves_until = 0.0
         self.due: float | None = None
         self.is_watched = False
         self.on_halt: Callable[[], object] | None = None
@@ -136,7 +141,7 @@ class JournalWriter:
             raise
         except BaseException:
             # Cut off by a cancellation. The last entry of a run is worth a second attempt.
-            with anyio.move_on_after(5, shield=True), suppress(Halt):
+            with self.last_saves(), suppress(Halt):
                 await self._save_batch(status, release=True)
             raise
 
@@ -155,10 +160,28 @@ class JournalWriter:
         )
         return False
 
+    @contextmanager
+    def last_saves(self) -> Generator[None]:
+        """Shield what a stopped run still saves from the cancellation, for at most five seconds.
+
+        If the store did not answer in that time, the next ones do not wait for it. So a run that is
+        cancelled while its server is down ends after five seconds in all.
+        """
+        now = time.monotonic()
+        if not self._last_saves:
+            self._last_saves_until = now + (0 if self._is_silent else _SECONDS_OF_LAST_SAVES)
+        self._last_saves += 1
+        try:
+            with anyio.move_on_after(self._last_saves_until - now, shield=True) as scope:
+                yield
+        finally:
+            self._last_saves -= 1
+        self._is_silent = self._is_silent or scope.cancelled_caught
+
     async def flush(self) -> None:
         """Save the entries of a halted run, unless the store is the reason for the halt."""
         if self._buffer and not isinstance(self.halted, LeaseLost | SaveFailed | StoreUnavailable):
-            with anyio.move_on_after(5, shield=True), suppress(Exception, Halt):
+            with self.last_saves(), suppress(Exception, Halt):
                 await self._save_batch(self.summary.status, required=True)
 
     async def release(self) -> bool:
@@ -170,7 +193,7 @@ class JournalWriter:
             return True
         self.is_released = self._is_ending = True
         try:
-            with anyio.move_on_after(5, shield=True):
+            with self.last_saves():
                 await self.checkpoints.store.release(self.lease)
                 return True
         except Exception as error:
@@ -255,6 +278,7 @@ class JournalWriter:
                 self._linger_from_now()
                 raise
             self._durable += len(batch)
+            self._is_silent = False
             self.completed_since_save = 0
             self._is_summary_due = False
             self.is_released = self.is_released or release

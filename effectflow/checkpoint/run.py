@@ -435,7 +435,7 @@ class Run:
             reason = interruption_reason()
             self._ends_interrupted = True
             self.writer.add(Interrupted(path, in_progress=True, reason=reason, at=self.now()))
-            with anyio.move_on_after(5, shield=True):
+            with self.writer.last_saves():
                 await self.writer.save()
 
     async def _record_error(

@@ -19,6 +19,7 @@ from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Parked
 from effectflow.effects.event_loop import is_cancellation, run_to_the_end
 from effectflow.effects.scope import Scope
+from effectflow.effects.threads import in_thread
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -58,7 +59,8 @@ def from_blocking(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
 
     At most 40 such calls run at the same time, which is anyio's default limit. A thread cannot be
     stopped, so an interruption waits until the call returns, unless the call has not begun. If a step of
-    a durable run ends with the call, its end is recorded before the interruption takes effect.
+    a durable run ends with the call, its end is recorded before the interruption takes effect. To call
+    into the event loop, `f` needs the token of `anyio.lowlevel.current_token()`.
     """
     return nodes.Suspend(
         lambda scope: nodes.FromAsync(partial(_in_a_thread, f, scope)), ("from_blocking", f)
@@ -94,7 +96,7 @@ class _Raised:
 
 async def _end_in_a_thread(f: Callable[[Env], A], env: Env) -> A | _Raised:
     try:
-        return await to_thread.run_sync(f, env, limiter=anyio.CapacityLimiter(1))
+        return await in_thread(partial(f, env), anyio.CapacityLimiter(1))
     except BaseException as raised:
         if is_cancellation(raised):
             raise

@@ -68,6 +68,9 @@ class ReentrantStore:
     async def __aexit__(self, *raised: object) -> None:
         if self._users > 1:
             self._users -= 1
+        elif self._home is not None and self._home[0] != os.getpid():
+            # A forked process that ends within the block leaves the store to the process that opened it.
+            return
         else:
             await shielded(self._leave(self._lock_of_transitions()))
 

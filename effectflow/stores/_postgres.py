@@ -7,12 +7,11 @@ import json
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import psycopg
-from anyio import to_thread
 from psycopg import conninfo, sql
 from psycopg.abc import PQGen
 from psycopg_pool import AsyncConnectionPool
@@ -20,6 +19,7 @@ from psycopg_pool import AsyncConnectionPool
 from effectflow.checkpoint.errors import RunNotFound, SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
+from effectflow.effects import RetryPolicy
 from effectflow.stores._base import (
     check_deletable,
     readable,
@@ -42,6 +42,17 @@ the connection."""
 _ROWS_PER_READ = 200
 _CONNECT_SECONDS = 10
 
+_CLOSING_SECONDS = 1.0
+"""How long closing waits for a server that does not answer what no caller waits for."""
+
+_LOCK_SECONDS = 0.1
+"""How long a request that waits for a lock keeps a connection from the others."""
+
+_RENEWAL_LOCK_SECONDS = 0.5
+"""How long the renewal of one lease that another program has locked may delay those of others."""
+
+_LOCK_DELAYS = RetryPolicy.exponential(0.01).with_max_delay(0.25).with_full_jitter()
+
 
 class PostgresStore(ServerStore):
     """Keeps runs in PostgreSQL. Needs the extra `effectflow[postgres]` (psycopg 3).
@@ -55,7 +66,8 @@ class PostgresStore(ServerStore):
         dsn: a connection string, such as `postgresql://user@host/database`. It is never logged.
         schema: the schema that contains the tables; created and migrated when the store is opened.
         pool_size: the maximum number of connections, besides those that write and renew leases.
-        statement_timeout: the seconds after which the server gives up a statement.
+        statement_timeout: the seconds after which the server gives up a statement. Also how long a
+            request waits for a run that another program has locked; requests for other runs do not wait.
         reconnect_timeout: how many seconds to try to reconnect to a lost server.
         renew_timeout: how many seconds a renewal of a lease may take.
 
@@ -64,6 +76,7 @@ class PostgresStore(ServerStore):
     """
 
     _pool: AsyncConnectionPool[Connection]
+    _renewals: _Renewals
     _writer: _Writer
 
     def __init__(
@@ -85,7 +98,7 @@ class PostgresStore(ServerStore):
         self._statement_timeout = statement_timeout
         self._queries = Queries(schema)
         self._rows = self._queries.rows
-        self._renewals = _Renewals(self._parameters, self._queries, timeout=renew_timeout)
+        self._renew_timeout = renew_timeout
 
     def __repr__(self) -> str:
         return f"PostgresStore(schema={self._schema!r})"
@@ -95,20 +108,23 @@ class PostgresStore(ServerStore):
         return "full"
 
     async def _connect(self) -> None:
-        self._opened.push_async_callback(to_thread.run_sync, self._renewals.close)
-        self._writer = _Writer(self._queries, self._new_connection, self._persist)
+        self._renewals = _Renewals(self._parameters, self._queries, timeout=self._renew_timeout)
+        self._opened.callback(self._renewals.close)
+        self._writer = _Writer(
+            self._queries, self._new_connection, self._persist, lock_timeout=self._statement_timeout
+        )
         self._opened.push_async_callback(self._writer.close)
         # The first one is not the pool's, because a pool does not say why it cannot connect.
         await migrate(await self._writer.connection(), self._schema)
         self._pool = AsyncConnectionPool(
             kwargs=self._parameters,
-            configure=self._configure,
+            configure=self._configure_shared,
             min_size=0,
             max_size=self._pool_size,
             open=False,
             timeout=self._reconnect_timeout,
         )
-        self._opened.push_async_callback(self._pool.close)
+        self._opened.push_async_callback(self._pool.close, _CLOSING_SECONDS)
         await self._pool.open()
 
     async def _new_connection(self) -> Connection:
@@ -122,7 +138,11 @@ class PostgresStore(ServerStore):
 
     async def _configure(self, connection: Connection) -> None:
         # Not through `options`, which would replace those of the connection string.
-        await connection.execute(_set_timeout(self._statement_timeout))
+        await connection.execute(_set_timeout("statement", self._statement_timeout))
+
+    async def _configure_shared(self, connection: Connection) -> None:
+        await self._configure(connection)
+        await connection.execute(_set_timeout("lock", _LOCK_SECONDS))
 
     async def _ask_claim(self, wanted: Lease, seconds: float, free: int) -> Held:
         uptime = wanted.expires_at_uptime
@@ -133,17 +153,23 @@ class PostgresStore(ServerStore):
         )
         return Held(Lease(wanted.run_id, *lease), now)
 
-    def _ask_renewal(self, renewed: Lease, seconds: float) -> float | None:
+    def _ask_renewal(self, renewed: Lease, seconds: float) -> float | str:
+        key = key_of(renewed.run_id)
         rows = self._renewals.rows(
             "UPDATE {schema}.leases SET expires_at = {schema}.now() + %s, expires_at_uptime = %s"
-            " WHERE key = %s AND fence = %s AND owner <> '' RETURNING expires_at",
-            (seconds, renewed.expires_at_uptime, key_of(renewed.run_id), renewed.fence),
+            " WHERE key = %s AND owner = %s AND fence = %s RETURNING expires_at",
+            (seconds, renewed.expires_at_uptime, key, renewed.owner, renewed.fence),
         )
-        return rows[0][0] if rows else None
+        if rows:
+            return rows[0][0]
+        held = self._renewals.rows("SELECT owner FROM {schema}.leases WHERE key = %s", (key,))
+        if not held:
+            return "gone"
+        return f"held {held[0][0]}" if held[0][0] else "released"
 
     async def release(self, lease: Lease) -> None:
-        key = key_of(lease.run_id)
-        await self._query("SELECT {schema}.release(%s, %s)", (key, lease.fence))
+        parameters = (key_of(lease.run_id), lease.owner, lease.fence)
+        await self._query("SELECT {schema}.release(%s, %s, %s)", parameters)
 
     async def append(
         self,
@@ -232,6 +258,9 @@ class PostgresStore(ServerStore):
 
     # How it talks to the server.
 
+    def _explained(self, error: Exception) -> str:
+        return _explained(error)
+
     async def _query(self, statement: str, parameters: Sequence[Any]) -> list[Any]:
         """Return the rows of a statement, which may be repeated after a lost connection."""
         return await self._do(
@@ -239,13 +268,28 @@ class PostgresStore(ServerStore):
         )
 
     async def _do(self, work: Callable[[Connection], Awaitable[A]]) -> A:
-        """Return the result of `work`, which may be repeated after a lost connection."""
+        """Return the result of `work`, which may be repeated after a lost connection.
+
+        It is also repeated while another program has locked the run. In between it has no connection, so
+        that others can use it.
+        """
 
         async def attempt() -> A:
             async with self._pool.connection() as connection:
                 return await work(connection)
 
-        return await self._ask(attempt)
+        async def attempt_while_locked() -> A:
+            deadline = time.monotonic() + self._statement_timeout
+            delays = _LOCK_DELAYS.delays()
+            while True:
+                try:
+                    return await attempt()
+                except psycopg.errors.LockNotAvailable:
+                    if time.monotonic() > deadline:
+                        raise
+                await asyncio.sleep(next(delays))
+
+        return await self._ask(attempt_while_locked)
 
 
 @dataclass(slots=True, eq=False)
@@ -254,6 +298,7 @@ class _Append:
 
     Attributes:
         is_unknown: whether it was sent without an answer, so that it may have been written.
+        locked_until: when to give up, if another program has locked the run.
         answer: resolved with why the server refused it, or None once it is written.
     """
 
@@ -263,6 +308,8 @@ class _Append:
     summary: RunSummary | None
     release: bool
     is_unknown: bool = False
+    locked_until: float | None = None
+    delays: Iterator[float] = field(default_factory=_LOCK_DELAYS.delays)
     answer: asyncio.Future[str | None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -279,7 +326,8 @@ class _Append:
             for name in ("run_id", "workflow", "version"):
                 fields[name] = escaped(fields[name])
             summary = json.dumps(fields)
-        return self.key, self.lease.fence, self.after, self.release, summary, self.bodies
+        lease = self.lease
+        return self.key, lease.owner, lease.fence, self.after, self.release, summary, self.bodies
 
     def end(self, refusal: str | None) -> None:
         """Resolve `answer`, unless its waiter was cancelled."""
@@ -290,35 +338,47 @@ class _Append:
         """End the wait with an error."""
         if isinstance(error, StoreUnavailable | psycopg.Error):
             is_refused = isinstance(error, psycopg.Error)
-            reason = f"the server refused it: {error}" if is_refused else str(error)
+            reason = f"the server refused it: {_explained(error)}" if is_refused else str(error)
             error = SaveFailed(self.lease.run_id, reason, is_unknown=self.is_unknown)
         if not self.answer.done():
             self.answer.set_exception(error)
 
 
 class _Writer:
-    """Sends appends on its own connection; those that queue up meanwhile are sent together."""
+    """Sends appends on its own connection; those that queue up meanwhile are sent together.
+
+    Parameters:
+        lock_timeout: how many seconds an append waits for a run that another program has locked.
+    """
 
     def __init__(
         self,
         queries: Queries,
         connect: Callable[[], Awaitable[Connection]],
         persist: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
+        *,
+        lock_timeout: float,
     ) -> None:
         self._queries = queries
         self._connect = connect
         self._persist = persist
+        self._lock_timeout = lock_timeout
         self._own: Connection | None = None
         self._waiting: list[_Append] = []
+        self._sending: list[_Append] = []
+        self._locked: set[_Append] = set()
         self._has_waiting = asyncio.Event()
         self._is_closing = False
         self._task = asyncio.create_task(self._work())
 
     async def submit(self, append: _Append) -> None:
         """Send this append with the next batch. Raise SaveFailed, LeaseLost or ValueError."""
+        self._queue(append)
+        check_appended(append.lease, append.after, await append.answer)
+
+    def _queue(self, append: _Append) -> None:
         self._waiting.append(append)
         self._has_waiting.set()
-        check_appended(append.lease.run_id, await append.answer)
 
     async def connection(self) -> Connection:
         """Return the writer's own connection, or a new one if it was lost."""
@@ -327,20 +387,24 @@ class _Writer:
         return self._own
 
     async def close(self) -> None:
-        """Send all queued appends, and close the connection."""
+        """Send all appends whose callers wait for an answer, and close the connection."""
         self._is_closing = True
         self._has_waiting.set()
-        await self._task
+        while not self._task.done():
+            await asyncio.wait([self._task], timeout=_CLOSING_SECONDS)
+            pending = (*self._sending, *self._waiting, *self._locked)
+            if all(append.answer.done() for append in pending):
+                self._task.cancel()
         if self._own is not None:
             await self._own.close()
 
     async def _work(self) -> None:
         while True:
             await self._has_waiting.wait()
-            batch = self._next_batch()
-            if batch:
-                await self._deliver(batch)
-            elif self._is_closing:
+            self._sending = self._next_batch()
+            if self._sending:
+                await self._deliver(self._sending)
+            elif self._is_closing and not self._locked:
                 return
             else:
                 self._has_waiting.clear()
@@ -361,8 +425,9 @@ class _Writer:
         try:
             await self._persist(lambda: self._attempt(batch))
         except Exception as error:
-            if isinstance(error, psycopg.Error) and len(batch) > 1:
-                # One of them is the cause, such as a run whose lease another program has locked.
+            is_late = isinstance(error, psycopg.errors.QueryCanceled)
+            if isinstance(error, psycopg.Error) and not is_late and len(batch) > 1:
+                # One of them is the cause. But none of them alone is late, by waiting for a locked row.
                 for append in batch:
                     await self._deliver([append])
                 return
@@ -372,9 +437,12 @@ class _Writer:
 
     async def _attempt(self, batch: Sequence[_Append]) -> None:
         """Send the appends that have no answer yet. Called again after a lost connection."""
-        connection = await self.connection()
         # All programs lock in the same order, so that they cannot deadlock.
         todo = sorted((one for one in batch if not one.answer.done()), key=lambda one: one.key)
+        if not todo:
+            # Their callers were cancelled.
+            return
+        connection = await self.connection()
         try:
             refusals = await self._send(connection, todo)
         except psycopg.Error as error:
@@ -385,13 +453,32 @@ class _Writer:
             raise
         doubtful: list[tuple[_Append, str]] = []
         for append, refusal in zip(todo, refusals, strict=True):
-            if refusal is not None and append.is_unknown:
+            if refusal == "locked":
+                self._send_later(append)
+            elif refusal is not None and append.is_unknown:
                 doubtful.append((append, refusal))
             else:
                 append.end(refusal)
         for append, refusal in doubtful:
             # An earlier request may have written it, and may have been under way until now.
             append.end(None if await self._is_written(connection, append) else refusal)
+
+    def _send_later(self, append: _Append) -> None:
+        """Queue an append again after a delay, because another program has locked its run."""
+        now = time.monotonic()
+        if append.locked_until is None:
+            append.locked_until = now + self._lock_timeout
+        if now > append.locked_until:
+            reason = "another program has locked its row in the table `leases` or `runs`"
+            append.fail(SaveFailed(append.lease.run_id, reason, is_unknown=append.is_unknown))
+        else:
+            self._locked.add(append)
+            delay = next(append.delays)
+            asyncio.get_running_loop().call_later(delay, self._queue_again, append)
+
+    def _queue_again(self, append: _Append) -> None:
+        self._locked.discard(append)
+        self._queue(append)
 
     async def _send(self, connection: Connection, todo: Sequence[_Append]) -> list[str | None]:
         """Return why each append was refused, or None for each that was written."""
@@ -435,6 +522,7 @@ class _Renewals:
         self._timeout = timeout
         self._connection: _BoundedConnection | None = None
         self._using = threading.Lock()
+        self._is_closed = False
 
     def rows(self, statement: str, parameters: Sequence[Any]) -> list[Any]:
         """Return the rows of a statement, which is repeated once after a lost connection."""
@@ -450,16 +538,22 @@ class _Renewals:
                 return self._attempt(statement, parameters, deadline)
         finally:
             self._using.release()
+            if self._is_closed:
+                self.close()
 
     def _attempt(self, statement: str, parameters: Sequence[Any], deadline: float) -> list[Any]:
         try:
             if self._connection is None:
                 self._connection = _BoundedConnection.connect(**self._parameters)
                 self._connection.deadline = deadline
-                self._connection.execute(_set_timeout(self._timeout))
+                self._connection.execute(_set_timeout("statement", self._timeout))
+                lock_timeout = min(_RENEWAL_LOCK_SECONDS, self._timeout)
+                self._connection.execute(_set_timeout("lock", lock_timeout))
             self._connection.deadline = deadline
             text = self._queries.text(statement)
             return self._connection.execute(text, parameters, binary=True).fetchall()
+        except psycopg.errors.LockNotAvailable:
+            raise
         except psycopg.OperationalError:
             # Also if it is only late: its answer must not be taken for that of the next statement.
             self._disconnect()
@@ -471,9 +565,13 @@ class _Renewals:
             self._connection = None
 
     def close(self) -> None:
-        """Close the connection. Wait for a renewal that is under way."""
-        with self._using:
-            self._disconnect()
+        """Close the connection. A renewal that is under way does it at its end."""
+        self._is_closed = True
+        if self._using.acquire(blocking=False):
+            try:
+                self._disconnect()
+            finally:
+                self._using.release()
 
 
 class _BoundedConnection(psycopg.Connection[Any]):
@@ -517,12 +615,23 @@ def _are_ports(text: object) -> bool:
 
 def _is_lost(error: Exception) -> bool:
     """Return whether the same request may succeed later."""
-    gave_up = psycopg.errors.QueryCanceled
+    gave_up = psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable
     return isinstance(error, psycopg.OperationalError) and not isinstance(error, gave_up)
 
 
-def _set_timeout(seconds: float) -> sql.Composed:
-    return sql.SQL("SET statement_timeout = {}").format(round(seconds * 1000))
+def _explained(error: Exception) -> str:
+    gone = psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction
+    if isinstance(error, gone | psycopg.errors.InvalidSchemaName):
+        return (
+            f"{error}. Its tables are gone, with all runs. Restore the database from a backup, or open "
+            "the store again, which creates them anew"
+        )
+    return str(error)
+
+
+def _set_timeout(what: Literal["statement", "lock"], seconds: float) -> sql.Composed:
+    name = sql.Identifier(f"{what}_timeout")
+    return sql.SQL("SET {} = {}").format(name, round(seconds * 1000))
 
 
 def _info(row: Sequence[Any]) -> RunInfo:
@@ -545,13 +654,13 @@ _INFO = """
 """
 
 _APPEND = """
-    SELECT {schema}.append(%b::bytea, %s::bigint, %s::bigint, %s::bool, %s::text::jsonb,
-                           %b::bytea[])
+    SELECT {schema}.append(%b::bytea, %s::text, %s::bigint, %s::bigint, %s::bool,
+                           %s::text::jsonb, %b::bytea[])
 """
 
 _APPEND_ALL = """
-    SELECT * FROM {schema}.append_all(%b::bytea[], %s::bigint[], %s::bigint[], %s::bool[],
-                                      %s::text[]::jsonb[], %s::int[], %b::bytea[])
+    SELECT * FROM {schema}.append_all(%b::bytea[], %s::text[], %s::bigint[], %s::bigint[],
+                                      %s::bool[], %s::text[]::jsonb[], %s::int[], %b::bytea[])
 """
 
 _DELETE = (

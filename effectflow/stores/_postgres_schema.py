@@ -75,35 +75,53 @@ _MIGRATIONS = (
     END $$;
 
     -- Keeps the row while the run has entries, for its number.
-    CREATE FUNCTION {schema}.release(run bytea, lease_fence bigint) RETURNS void
+    CREATE FUNCTION {schema}.release(run bytea, claimant text, lease_fence bigint) RETURNS void
     LANGUAGE plpgsql AS $$
     BEGIN
-        UPDATE {schema}.leases SET owner = '' WHERE key = run AND fence = lease_fence;
-        DELETE FROM {schema}.leases WHERE key = run AND fence = lease_fence
+        UPDATE {schema}.leases SET owner = ''
+            WHERE key = run AND fence = lease_fence AND owner = claimant;
+        DELETE FROM {schema}.leases WHERE key = run AND fence = lease_fence AND owner = ''
             AND NOT EXISTS (SELECT FROM {schema}.runs WHERE runs.key = run);
     END $$;
 
-    -- Returns why the append was refused, or null.
+    -- Returns null, or why it was refused: `held` by an owner, `released`, `gone`, the `length` of the
+    -- journal if that is another one, `unsummarized`, or `locked`.
     CREATE FUNCTION {schema}.append(
-        run_key bytea, lease_fence bigint, after bigint, release bool, summary jsonb, bodies bytea[]
+        run_key bytea, claimant text, lease_fence bigint, after bigint, release bool, summary jsonb,
+        bodies bytea[]
     ) RETURNS text LANGUAGE plpgsql AS $$
     DECLARE
         held {schema}.leases;
         length bigint;
     BEGIN
-        SELECT * INTO held FROM {schema}.leases WHERE key = run_key FOR UPDATE;
-        IF held.fence IS DISTINCT FROM lease_fence OR held.owner = '' THEN
-            RETURN 'held by ' || coalesce(held.owner, '');
+        -- Does not wait for another program that has locked the row, because the other appends of the
+        -- statement would wait, too.
+        SELECT * INTO held FROM {schema}.leases WHERE key = run_key FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            IF EXISTS (SELECT FROM {schema}.leases WHERE key = run_key) THEN
+                RETURN 'locked';
+            END IF;
+            RETURN CASE WHEN after > 0 THEN 'gone' ELSE 'released' END;
+        ELSIF held.owner <> '' AND (held.fence <> lease_fence OR held.owner <> claimant) THEN
+            RETURN 'held ' || held.owner;
         END IF;
         -- A statement after the lock, so that it sees what others wrote before us.
         SELECT coalesce(max(sequence), 0) INTO length
             FROM {schema}.entries WHERE run = held.number;
         IF length <> after THEN
-            RETURN format('its journal has %s entries, not %s', length, after);
+            RETURN 'length ' || length;
+        ELSIF held.owner = '' THEN
+            RETURN 'released';
         ELSIF length = 0 AND summary IS NULL THEN
-            RETURN 'no summary';
+            RETURN 'unsummarized';
         END IF;
         IF summary IS NOT NULL THEN
+            IF length > 0 THEN
+                PERFORM FROM {schema}.runs WHERE number = held.number FOR UPDATE SKIP LOCKED;
+                IF NOT FOUND AND EXISTS (SELECT FROM {schema}.runs WHERE number = held.number) THEN
+                    RETURN 'locked';
+                END IF;
+            END IF;
             INSERT INTO {schema}.runs
                 (number, key, run_id, workflow, kind, version, status, created_at)
             VALUES (held.number, run_key, summary->>'run_id', summary->>'workflow',
@@ -124,14 +142,14 @@ _MIGRATIONS = (
 
     -- One append for each element of the arrays; `bodies` is the bodies of all, concatenated.
     CREATE FUNCTION {schema}.append_all(
-        keys bytea[], fences bigint[], afters bigint[], releases bool[], summaries jsonb[],
-        counts int[], bodies bytea[]
+        keys bytea[], claimants text[], fences bigint[], afters bigint[], releases bool[],
+        summaries jsonb[], counts int[], bodies bytea[]
     ) RETURNS SETOF text LANGUAGE plpgsql AS $$
     DECLARE written int := 0;
     BEGIN
         FOR i IN 1 .. cardinality(keys) LOOP
-            RETURN NEXT {schema}.append(keys[i], fences[i], afters[i], releases[i], summaries[i],
-                                        bodies[written + 1 : written + counts[i]]);
+            RETURN NEXT {schema}.append(keys[i], claimants[i], fences[i], afters[i], releases[i],
+                                        summaries[i], bodies[written + 1 : written + counts[i]]);
             written := written + counts[i];
         END LOOP;
     END $$;

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
 import socket
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 import redis
 import redis.asyncio
-from anyio import to_thread
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
@@ -41,6 +42,8 @@ from effectflow.stores._servers import Held, ServerStore, check_appended, take_o
 
 logger = logging.getLogger(__name__)
 
+A = TypeVar("A")
+
 _FIELDS_PER_COMMAND = 500
 
 
@@ -58,6 +61,8 @@ class RedisStore(ServerStore):
     Parameters:
         url: such as `redis://host:6379/0` or `unix:///path/to/socket`. It is never logged.
         prefix: the prefix of all keys.
+        pool_size: the maximum number of connections, besides the one that renews leases. Further requests
+            wait for a free one. `max_connections` in the URL means the same.
         timeout: how many seconds to wait for an answer.
         reconnect_timeout: how many seconds to try to reconnect to a lost server.
         renew_timeout: how many seconds a renewal of a lease may take.
@@ -68,12 +73,15 @@ class RedisStore(ServerStore):
     # The checkers know the types of these clients only in part.
     _client: Any
     _renewing: Any
+    _scripts: dict[str, Any]
+    _free: asyncio.Semaphore
 
     def __init__(
         self,
         url: str,
         *,
         prefix: str = "effectflow",
+        pool_size: int = 100,
         timeout: float = 10.0,
         reconnect_timeout: float = 15.0,
         renew_timeout: float = 5.0,
@@ -82,6 +90,7 @@ class RedisStore(ServerStore):
             reconnect_timeout=reconnect_timeout, driver_error=RedisError, is_lost=_is_lost
         )
         self._url = _checked(url)
+        self._pool_size: int = parse_url(url).get("max_connections", pool_size)
         self._prefix = prefix
         self._index = f"{prefix}:runs"
         self._timeout = timeout
@@ -99,15 +108,24 @@ class RedisStore(ServerStore):
     async def _connect(self) -> None:
         def client(kind: Any, timeout: float, retry: object) -> Any:
             return kind.from_url(
-                self._url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=retry
+                self._url,
+                socket_timeout=timeout,
+                socket_connect_timeout=timeout,
+                max_connections=self._pool_size,
+                retry=retry,
             )
+
+        # The pool of the client raises if all of its connections are in use.
+        self._free = asyncio.Semaphore(self._pool_size)
+        self._answered_at = time.monotonic()
 
         # The store itself counts how often a request was sent.
         self._client = client(redis.asyncio.Redis, self._timeout, AsyncRetry(NoBackoff(), 0))
         self._opened.push_async_callback(self._client.aclose)
+        self._scripts = {}
         # It has two attempts, and connects when it is first used.
         self._renewing = client(redis.Redis, self._renew_timeout / 2, Retry(NoBackoff(), 1))
-        self._opened.push_async_callback(to_thread.run_sync, self._renewing.close)
+        self._opened.callback(self._renewing.close)
         self._durability = await _durability_of(self._client)
         if self._durability == "memory":
             logger.warning(
@@ -130,12 +148,12 @@ class RedisStore(ServerStore):
         run_id, uptime = wanted.run_id, _text(wanted.expires_at_uptime)
         return _held(run_id, await self._run(_CLAIM, run_id, wanted.owner, seconds, uptime, free))
 
-    def _ask_renewal(self, renewed: Lease, seconds: float) -> float | None:
+    def _ask_renewal(self, renewed: Lease, seconds: float) -> float | str:
         renew = self._renewing.register_script(_RENEW)
         uptime = _text(renewed.expires_at_uptime)
         arguments = [renewed.owner, renewed.fence, seconds, uptime]
-        expires_at = renew(self._keys(renewed.run_id), arguments)
-        return None if expires_at is None else float(expires_at)
+        answer, text = renew(self._keys(renewed.run_id), arguments)
+        return float(text) if answer == b"renewed" else text.decode()
 
     async def release(self, lease: Lease) -> None:
         await self._run(_RELEASE, lease.run_id, lease.owner, lease.fence)
@@ -174,7 +192,7 @@ class RedisStore(ServerStore):
             refusal = await self._ask(ask)
         except StoreUnavailable as error:
             raise SaveFailed(lease.run_id, str(error), is_unknown=is_unknown) from error
-        check_appended(lease.run_id, refusal and refusal.decode())
+        check_appended(lease, after, refusal and refusal.decode())
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         length, entries = await self._entries(run_id, after, after + _FIELDS_PER_COMMAND)
@@ -209,20 +227,30 @@ class RedisStore(ServerStore):
         return sorted(damaged)
 
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
-        deletion = uuid4().bytes
+        born = await self._ask(lambda: self._client.hget(self._key(run_id), "born"))
+        requests = 0
+
+        async def request(*arguments: Any) -> tuple[bool, list[Any]]:
+            """Return whether the run was there, and its lease if that is in the way."""
+
+            async def evaluate() -> Any:
+                nonlocal requests
+                requests += 1
+                return await self._evaluate(_DELETE, run_id, (born or "", *arguments))
+
+            state, *held = await self._ask(evaluate)
+            # If the answer to an earlier request was lost, that has deleted it.
+            return state == b"deleted" or requests > 1, held
 
         async def ask(free: int) -> bool | Held:
-            state, *held = await self._run(_DELETE, run_id, deletion, free)
-            if state == b"held":
-                return _held(run_id, held)
-            return state == b"deleted"
+            was_there, held = await request(free)
+            return _held(run_id, held) if held else was_there
 
         async def ask_as_holder(lease: Lease) -> bool:
-            arguments = (deletion, lease.fence, lease.owner)
-            state, *held = await self._run(_DELETE, run_id, *arguments)
-            if state == b"held":
+            was_there, held = await request(lease.fence, lease.owner)
+            if held:
                 raise lease_lost(run_id, held[0].decode())
-            return state == b"deleted"
+            return was_there
 
         was_there = await (take_over(ask) if lease is None else ask_as_holder(lease))
         # Even if the run is missing, since an earlier deletion may have been interrupted.
@@ -233,18 +261,44 @@ class RedisStore(ServerStore):
     async def _sweep(self, run_id: str) -> None:
         """Remove what is left of a deleted run. No query returns it any more."""
         there: list[bytes] = await self._ask(lambda: self._client.hkeys(self._key(run_id)))
-        left = [field for field in there if field not in _LEFT]
+        left = [field for field in there if field not in _LEASE]
         for start in range(0, len(left) + 1, _FIELDS_PER_COMMAND):
             await self._run(_SWEEP, run_id, *left[start : start + _FIELDS_PER_COMMAND])
 
     # How it talks to the server.
+
+    async def _ask(self, request: Callable[[], Awaitable[A]]) -> A:
+        async def ask() -> A:
+            await self._take_connection()
+            try:
+                answer = await request()
+            finally:
+                self._free.release()
+            self._answered_at = time.monotonic()
+            return answer
+
+        return await super()._ask(ask)
+
+    async def _take_connection(self) -> None:
+        """Wait for a free connection. Raise StoreUnavailable if the server answers none of the others."""
+        patience = self._timeout + self._reconnect_timeout
+        while self._free.locked():
+            try:
+                async with asyncio.timeout(patience):
+                    await self._free.acquire()
+                return
+            except TimeoutError:
+                if time.monotonic() > self._answered_at + patience:
+                    reason = f"it has not answered for {patience:g} s"
+                    raise StoreUnavailable(repr(self), reason) from None
+        await self._free.acquire()
 
     def _key(self, run_id: str) -> str:
         # A run id may be any text, and people look at keys.
         return f"{self._prefix}:run:{hashlib.sha256(run_id.encode()).hexdigest()}"
 
     def _keys(self, run_id: str) -> list[str]:
-        return [self._key(run_id), self._index]
+        return [self._key(run_id), self._index, f"{self._prefix}:fences"]
 
     async def _all_rows(self) -> list[_Row]:
         keys: list[bytes] = await self._ask(lambda: self._client.hkeys(self._index))
@@ -283,7 +337,9 @@ class RedisStore(ServerStore):
         return await self._ask(lambda: self._evaluate(script, run_id, arguments))
 
     async def _evaluate(self, script: str, run_id: str, arguments: Sequence[Any]) -> Any:
-        return await self._client.register_script(script)(self._keys(run_id), arguments)
+        if script not in self._scripts:
+            self._scripts[script] = self._client.register_script(script)
+        return await self._scripts[script](self._keys(run_id), arguments)
 
 
 class _Row(NamedTuple):
@@ -390,8 +446,10 @@ def _is_busy(error: Exception) -> bool:
 # The scripts. Each is one atomic operation on the server.
 #
 # A run is one hash. It contains the lease, the summary, and the entries by their numbers. Its
-# `length` is the number of entries: fields with higher numbers do not count. The index has the keys
-# of all runs. Each script receives both keys, KEYS[1] and KEYS[2].
+# `length` is the number of entries: fields with higher numbers do not count. `born` is the fence of the
+# claim that began the run. The index has the keys of all runs. One counter issues the fences of all
+# runs, so that a deleted run leaves nothing behind and a stale writer cannot write to a new one. Each
+# script receives these keys as KEYS[1] to KEYS[3].
 #
 # A server that is killed while it writes to its append-only file may leave only the first writes of a
 # script there. It ignores them when it starts, but most versions keep them in the file and execute
@@ -404,16 +462,18 @@ def _is_busy(error: Exception) -> bool:
 # - A script that claims, renews, releases or appends first writes again all that counts. So the next
 #   script for a run undoes what such writes may do later.
 # - Each script has at least two writes, which makes it a transaction.
+# - Only a run without entries expires, some time after its lease, because its owner may have died. The
+#   first append ends that before the write that makes the others count.
 
-_LEFT = frozenset({b"owner", b"fence", b"expires", b"uptime", b"length", b"deletion"})
-"""The fields that a deleted run keeps, so that a stale writer cannot write to a new run."""
+_LEASE = frozenset({b"owner", b"fence", b"expires", b"uptime", b"length"})
+"""The fields of a run that is claimed and has no entries."""
 
 _RUN = """
     local time = redis.call('TIME')
     local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 
     local run = redis.call('HMGET', KEYS[1], 'owner', 'fence', 'expires', 'length',
-                           'summary', 'updated', 'deletion', 'uptime')
+                           'summary', 'updated', 'born', 'uptime')
     local owner, fence, expires, length = run[1] or '', run[2] or '0', run[3] or '0', run[4] or '0'
     local uptime = run[8] or ''
 
@@ -425,7 +485,16 @@ _RUN = """
         local append = 'append ' .. fence
         redis.call('HSET', KEYS[1], 'owner', owner, 'fence', fence, 'expires', expires,
                    'uptime', uptime, 'length', length, 'summary', run[5] or '', 'updated', run[6] or '',
-                   'deletion', run[7] or '', append, redis.call('HGET', KEYS[1], append) or '')
+                   'born', run[7] or '', append, redis.call('HGET', KEYS[1], append) or '')
+    end
+
+    local function extend(seconds, until_uptime)
+        expires, uptime = string.format('%.6f', now + tonumber(seconds)), until_uptime
+        redis.call('HSET', KEYS[1], 'owner', owner, 'fence', fence, 'expires', expires,
+                   'uptime', uptime)
+        if length == '0' then
+            redis.call('EXPIREAT', KEYS[1], math.ceil(tonumber(expires)) + 3600)
+        end
     end
 """
 
@@ -435,10 +504,10 @@ _CLAIM = (
     -- ARGV: owner, seconds, uptime at the end, fence of a lease that is free.
     if owner == '' or owner == ARGV[1] or fence == ARGV[4] then
         keep()
-        owner, fence = ARGV[1], tostring(tonumber(fence) + 1)
-        expires, uptime = string.format('%.6f', now + tonumber(ARGV[2])), ARGV[3]
-        redis.call('HSET', KEYS[1], 'owner', owner, 'fence', fence, 'expires', expires,
-                   'uptime', uptime)
+        local last = tonumber(redis.call('GET', KEYS[3]) or '0')
+        owner, fence = ARGV[1], string.format('%.0f', math.max(last, tonumber(fence)) + 1)
+        redis.call('SET', KEYS[3], fence)
+        extend(ARGV[2], ARGV[3])
     end
     return {held()}
 """
@@ -449,12 +518,11 @@ _RENEW = (
     + """
     -- ARGV: owner, fence, seconds, uptime at the end.
     if owner ~= ARGV[1] or fence ~= ARGV[2] then
-        return false
+        return {'refused', owner ~= '' and 'held ' .. owner or run[1] and 'released' or 'gone'}
     end
     keep()
-    expires = string.format('%.6f', now + tonumber(ARGV[3]))
-    redis.call('HSET', KEYS[1], 'expires', expires, 'uptime', ARGV[4])
-    return expires
+    extend(ARGV[3], ARGV[4])
+    return {'renewed', expires}
 """
 )
 
@@ -464,7 +532,11 @@ _RELEASE = (
     -- ARGV: owner, fence.
     if owner == ARGV[1] and fence == ARGV[2] then
         keep()
-        redis.call('HSET', KEYS[1], 'owner', '')
+        if length == '0' then
+            redis.call('DEL', KEYS[1])
+        else
+            redis.call('HSET', KEYS[1], 'owner', '')
+        end
     end
 """
 )
@@ -478,14 +550,17 @@ _APPEND = (
         -- Its answer was lost, and it was sent again.
         return false
     end
-    if owner ~= ARGV[1] or fence ~= ARGV[2] then
-        return 'held by ' .. owner
+    if owner ~= '' and (owner ~= ARGV[1] or fence ~= ARGV[2]) then
+        return 'held ' .. owner
     end
     if length ~= ARGV[3] then
-        return 'its journal has ' .. length .. ' entries, not ' .. ARGV[3]
+        return length == '0' and 'gone' or 'length ' .. length
+    end
+    if owner == '' then
+        return 'released'
     end
     if ARGV[7] == '' and length == '0' then
-        return 'no summary'
+        return 'unsummarized'
     end
     keep()
     local at, last = string.format('%.6f', now), tonumber(length)
@@ -502,6 +577,10 @@ _APPEND = (
         changes[#changes + 1] = value
     end
     if #ARGV > 7 then set('updated', at) end
+    if length == '0' then
+        redis.call('PERSIST', KEYS[1])
+        set('born', fence)
+    end
     if ARGV[7] ~= '' then set('summary', ARGV[7]) end
     if ARGV[4] == '1' then set('owner', '') end
     redis.call('HSET', KEYS[1], unpack(changes))
@@ -512,12 +591,9 @@ _APPEND = (
 _DELETE = (
     _RUN
     + """
-    -- ARGV: id of this deletion, fence of a lease that is free; or that of the caller, and its owner.
-    if run[7] == ARGV[1] then
-        -- Its answer was lost, and it was sent again. There may be a new run by now.
-        return {'deleted'}
-    end
-    if length == '0' then
+    -- ARGV: `born` of the run, and fence of a lease that is free; or that of the caller, and its owner.
+    -- There may be a new run by now.
+    if length == '0' or run[7] ~= ARGV[1] then
         return {'missing'}
     end
     local is_known = fence == ARGV[2] and owner == (ARGV[3] or owner)
@@ -526,7 +602,7 @@ _DELETE = (
     end
     -- If its memory is full, a server only continues scripts that have removed something.
     redis.call('HDEL', KEYS[1], 'expires', 'uptime')
-    redis.call('HSET', KEYS[1], 'deletion', ARGV[1], 'owner', '', 'length', 0)
+    redis.call('HSET', KEYS[1], 'owner', '', 'length', 0)
     return {'deleted'}
 """
 )
@@ -541,5 +617,8 @@ _SWEEP = """
     end
     if length == 0 then
         redis.call('HDEL', KEYS[2], KEYS[1])
+        if (redis.call('HGET', KEYS[1], 'owner') or '') == '' then
+            redis.call('DEL', KEYS[1])
+        end
     end
 """

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import threading
 import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
-
-from anyio import to_thread
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from effectflow.checkpoint.errors import LeaseLost, RunBusy, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import CheckpointStore
 from effectflow.effects import RetryPolicy
-from effectflow.effects.event_loop import new_waiter, running_backend, shielded
+from effectflow.effects.event_loop import Waiter, new_waiter, running_backend
 from effectflow.stores._base import ReentrantStore, first_summary, lease_lost
 
 logger = logging.getLogger(__name__)
@@ -62,8 +61,8 @@ class ServerStore(ReentrantStore, CheckpointStore):
         self._is_lost = is_lost
         self._reconnect_timeout = reconnect_timeout
         self._opened = AsyncExitStack()
-        self._portal: BlockingPortal | None = None
-        self._threads = ExitStack()
+        self._thread: _AsyncioThread | None = None
+        self._warned_at = -math.inf
 
     @abstractmethod
     async def _connect(self) -> None:
@@ -77,8 +76,12 @@ class ServerStore(ReentrantStore, CheckpointStore):
         """
 
     @abstractmethod
-    def _ask_renewal(self, renewed: Lease, seconds: float) -> float | None:
-        """Return when the renewed lease expires, or None if it is no longer current."""
+    def _ask_renewal(self, renewed: Lease, seconds: float) -> float | str:
+        """Return when the renewed lease expires, or why it is no longer current."""
+
+    def _explained(self, error: Exception) -> str:
+        """Return why the server refused a request, and what to do if that is known."""
+        return str(error)
 
     # Opening and closing.
 
@@ -86,8 +89,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
         # What an event loop that was closed has left there cannot be closed in another one.
         self._opened = AsyncExitStack()
         if running_backend() != "asyncio":
-            portal = start_blocking_portal("asyncio")
-            self._portal = await shielded(to_thread.run_sync(self._threads.enter_context, portal))
+            self._thread = _AsyncioThread()
         try:
             await self._in_asyncio(self._connect)
         except (self._driver_error, OSError) as error:
@@ -97,9 +99,9 @@ class ServerStore(ReentrantStore, CheckpointStore):
         try:
             await self._in_asyncio(self._opened.aclose)
         finally:
-            if self._portal is not None:
-                self._portal = None
-                await to_thread.run_sync(self._threads.close)
+            if self._thread is not None:
+                thread, self._thread = self._thread, None
+                await thread.end()
 
     # Leases.
 
@@ -116,12 +118,12 @@ class ServerStore(ReentrantStore, CheckpointStore):
         self._check_open(in_any_thread=True)
         try:
             renewed = lease.renewed(seconds, now=0.0)
-            expires_at = self._ask_renewal(renewed, seconds)
+            answer = self._ask_renewal(renewed, seconds)
         except (self._driver_error, OSError) as error:
             raise StoreUnavailable(repr(self), f"it did not renew a lease: {error}") from error
-        if expires_at is None:
-            raise LeaseLost(lease.run_id, "another owner has claimed it, or it was released")
-        return replace(renewed, expires_at=expires_at)
+        if isinstance(answer, str):
+            raise _lost(lease, answer)
+        return replace(renewed, expires_at=answer)
 
     # Requests.
 
@@ -131,7 +133,8 @@ class ServerStore(ReentrantStore, CheckpointStore):
         try:
             return await self._in_asyncio(lambda: self._persist(request))
         except self._driver_error as error:
-            raise StoreUnavailable(repr(self), f"it refused a request: {error}") from error
+            reason = f"it refused a request: {self._explained(error)}"
+            raise StoreUnavailable(repr(self), reason) from error
 
     async def _persist(self, request: Callable[[], Awaitable[A]]) -> A:
         """Return the answer to a request, in asyncio. Repeat it while the connection is lost.
@@ -153,14 +156,17 @@ class ServerStore(ReentrantStore, CheckpointStore):
                 if time.monotonic() + delay > deadline:
                     reason = f"it cannot be reached: {error}"
                     raise StoreUnavailable(repr(self), reason) from error
-            logger.warning("lost the connection to %r; reconnecting", self)
+            if time.monotonic() > self._warned_at + 1:
+                # Once for all runs that wait for it.
+                self._warned_at = time.monotonic()
+                logger.warning("lost the connection to %r; reconnecting", self)
             await asyncio.sleep(delay)
 
     async def _in_asyncio(self, f: Callable[[], Awaitable[A]]) -> A:
         """Return the result of `f()`, called in asyncio. Cancelling the caller cancels it."""
-        if self._portal is None:
+        if self._thread is None:
             return await f()
-        future: Future[A] = self._portal.start_task_soon(f)
+        future = self._thread.start(f)
         waiter = new_waiter()
         future.add_done_callback(lambda _: waiter.call_soon(waiter.wake))
         try:
@@ -169,6 +175,47 @@ class ServerStore(ReentrantStore, CheckpointStore):
             future.cancel()
             raise
         return future.result()
+
+
+class _AsyncioThread:
+    """Runs asyncio in a thread of its own, for a caller on trio.
+
+    It is a daemon, and none of anyio's threads: those may all be busy with the steps of runs, and a
+    process whose event loop did not end in order could not exit.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._has_ended = asyncio.Event()
+        self._waiter: Waiter | None = None
+        self._thread = threading.Thread(target=self._run, name="effectflow-asyncio", daemon=True)
+        self._thread.start()
+
+    def start(self, f: Callable[[], Awaitable[A]]) -> Future[A]:
+        """Call `f()` in the thread, and return its future. To cancel that cancels the call."""
+
+        async def call() -> A:
+            return await f()
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop)
+
+    async def end(self) -> None:
+        """End the thread, and wait until it has ended."""
+        self._waiter = new_waiter()
+        self._loop.call_soon_threadsafe(self._has_ended.set)
+        await self._waiter
+        self._thread.join()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._until_ended())
+        if self._waiter is not None:
+            # The caller's event loop may have been closed meanwhile.
+            with suppress(RuntimeError):
+                self._waiter.call_soon(self._waiter.wake)
+
+    async def _until_ended(self) -> None:
+        await self._has_ended.wait()
 
 
 async def take_over(ask: Callable[[int], Awaitable[A | Held]]) -> A:
@@ -189,18 +236,34 @@ async def take_over(ask: Callable[[int], Awaitable[A | Held]]) -> A:
         free = lease.fence
 
 
-_NO_SUMMARY = "no summary"
-"""The answer to the first append of a run if it needs a summary."""
-
-_HELD_BY = "held by "
-"""The beginning of the answer to an append whose lease is not current. Its owner follows, if any."""
-
-
-def check_appended(run_id: str, refusal: str | None) -> None:
-    """Raise ValueError or LeaseLost if a server refused an append."""
-    if refusal == _NO_SUMMARY:
+def check_appended(lease: Lease, after: int, refusal: str | None) -> None:
+    """Raise ValueError or LeaseLost if a server refused an append after entry number `after`."""
+    if refusal is None:
+        return
+    kind, _, detail = refusal.partition(" ")
+    if kind == "unsummarized":
         first_summary(None)
-    elif refusal is not None and refusal.startswith(_HELD_BY):
-        raise lease_lost(run_id, refusal.removeprefix(_HELD_BY))
-    elif refusal is not None:
-        raise LeaseLost(run_id, refusal)
+    if kind == "length":
+        raise LeaseLost(lease.run_id, _other_length(int(detail), after))
+    raise _lost(lease, refusal)
+
+
+def _lost(lease: Lease, refusal: str) -> LeaseLost:
+    """Return the error for the refusal of a server: `held OWNER`, `released` or `gone`."""
+    kind, _, owner = refusal.partition(" ")
+    return LeaseLost(lease.run_id, _GONE) if kind == "gone" else lease_lost(lease.run_id, owner)
+
+
+_GONE = (
+    "the store has no entry of it any more (the run was deleted, or the store has lost data). Restore "
+    "the data, or start the run again, which executes all of its steps again"
+)
+
+
+def _other_length(length: int, after: int) -> str:
+    if length > after:
+        return f"another process has driven it, and its journal has {length} entries, not {after}"
+    return (
+        f"the store has lost data. Of {after} entries it has only {length}, and a resume executes the "
+        "steps of the others again"
+    )

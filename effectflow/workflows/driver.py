@@ -319,7 +319,7 @@ async def _record_interruption(run: Run) -> None:
     """Append `Interrupted`, or that the run was cancelled, as the last entry."""
     if run.writer.halted is not None:
         return
-    with anyio.move_on_after(5, shield=True), suppress(Halt):
+    with run.writer.last_saves(), suppress(Halt):
         await run.cancel_if_decided()
         status: RunStatus = RunStatus.INTERRUPTED
         entry: Entry | None = run.interruption(interruption_reason())

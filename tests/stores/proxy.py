@@ -17,7 +17,7 @@ class LossyProxy:
     After `lose_answer_to(part)`, the next request that contains `part` reaches the server. The proxy
     waits for the answer, drops it, calls `meanwhile`, and cuts the connection on both sides. `cut` cuts
     all connections at once; `go_away` also accepts no new ones. While `is_silent`, all answers are
-    dropped.
+    dropped. `last_answer` is what the server sent last, on any connection.
     """
 
     def __init__(self, path: Path, target: Path) -> None:
@@ -26,6 +26,7 @@ class LossyProxy:
         self._connections: list[_Connection] = []
         self.meanwhile: Callable[[], object] = lambda: None
         self.is_silent = False
+        self.last_answer = b""
         self.cuts = 0
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
@@ -102,6 +103,7 @@ class _Connection:
     def _answers(self) -> None:
         with suppress(OSError):
             while data := self._server.recv(65536):
+                self._proxy.last_answer = data
                 if self._is_losing:
                     self._proxy.cuts += 1
                     self._proxy.meanwhile()

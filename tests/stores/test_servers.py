@@ -9,11 +9,12 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -24,8 +25,9 @@ import psycopg
 import pytest
 import redis as driver
 from anyio.abc import ByteStream
-from psycopg import sql
+from psycopg import conninfo, sql
 
+from effectflow import Do, step, workflow
 from effectflow.checkpoint import (
     CheckpointStore,
     CorruptCheckpoint,
@@ -42,6 +44,7 @@ from effectflow.checkpoint import (
     UnsupportedVersion,
 )
 from effectflow.stores import PostgresStore, RedisStore, open_store
+from tests.apps import App, Broken, app_on, both_backends, note
 from tests.stores.proxy import LossyProxy
 from tests.stores.runs import SUMMARY, begun, bodies_of, claimed
 from tests.stores.servers import ON_DISK, RedisServer, postgres_server, wait_for
@@ -143,8 +146,11 @@ async def test_an_append_cut_off_while_the_server_executes_it_is_not_refused(
                 group.start_soon(lambda: store.append(lease, [b"2"], after=1))
                 await _until_waiting(postgres, 1)
                 proxied_postgres.proxy.cut()
-                # The first request waits for the table, and the second one for the first.
-                await _until_waiting(postgres, 2)
+                # The first request waits for the table, and those that follow find its lease locked.
+                with anyio.fail_after(30):
+                    while b"locked" not in proxied_postgres.proxy.last_answer:
+                        await anyio.sleep(0.01)
+                await _until_waiting(postgres, 1)
                 blocking.rollback()
 
         assert await bodies_of(store) == [b"1", b"2"]
@@ -156,6 +162,25 @@ async def _until_waiting(postgres: str, clients: int) -> None:
         count = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         while connection.execute(count).fetchone() != (clients,):
             await anyio.sleep(0.01)
+
+
+async def test_appends_are_saved_although_the_connection_is_lost_again_while_that_is_found_out(
+    proxied_postgres: Proxied,
+) -> None:
+    proxy = proxied_postgres.proxy
+    async with proxied_postgres.store as store:
+        leases = [await begun(store, [b"first"], f"r{n}") for n in range(4)]
+        # The answer to all of them is lost, and then that to the question whether one was written.
+        proxy.lose_answer_to(
+            b"append_all", meanwhile=lambda: proxy.lose_answer_to(b"SELECT body FROM")
+        )
+        async with anyio.create_task_group() as group:
+            for lease in leases:
+                group.start_soon(lambda lease=lease: store.append(lease, [b"second"], after=1))
+
+        assert proxy.cuts == 2
+        for lease in leases:
+            assert await bodies_of(store, lease.run_id) == [b"first", b"second"]
 
 
 async def test_an_append_that_is_never_answered_may_have_been_saved(proxied: Proxied) -> None:
@@ -221,11 +246,7 @@ async def test_the_next_deletion_completes_an_interrupted_one(
         with pytest.raises(RunNotFound):
             await store.delete("r")
     with driver.Redis.from_url(redis) as client:
-        [left, also] = [
-            cast("dict[bytes, bytes]", client.hgetall(key)) for key in client.keys(f"{tmp_path}:*")
-        ]
-    assert set(left) == set(also) == {b"owner", b"fence", b"length", b"deletion"}
-    assert left[b"owner"] == b""
+        assert client.keys(f"{tmp_path}:*") == [f"{tmp_path}:fences".encode()]
 
 
 async def test_a_deletion_that_is_sent_again_keeps_a_new_run(proxied: Proxied) -> None:
@@ -253,29 +274,81 @@ async def test_a_deletion_that_is_sent_again_keeps_a_new_run(proxied: Proxied) -
         assert await bodies_of(store) == [b"new", b"2", b"3"]
 
 
-async def test_a_locked_run_does_not_block_others(postgres: str) -> None:
+@pytest.mark.parametrize("table", ["leases", "runs"])
+async def test_a_locked_run_does_not_delay_others(postgres: str, table: str) -> None:
     schema = f"locked{time.time_ns()}"
-    async with PostgresStore(postgres, schema=schema, statement_timeout=0.5) as store:
-        leases = [await claimed(store, run_id) for run_id in ("locked", "a", "b")]
+    async with PostgresStore(postgres, schema=schema, statement_timeout=2) as store:
+        leases = [await begun(store, [b"1"], run_id) for run_id in ("locked", "a", "b")]
         refused: list[SaveFailed] = []
+        took: dict[str, float] = {}
 
         async def save(lease: Lease) -> None:
+            began = time.monotonic()
             try:
-                await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+                await store.append(lease, [b"2"], after=1, summary=SUMMARY)
             except SaveFailed as error:
                 refused.append(error)
+            took[lease.run_id] = time.monotonic() - began
 
-        with psycopg.connect(postgres) as other:
-            other.execute(
-                f"SELECT FROM {schema}.leases WHERE key = sha256('locked') FOR UPDATE"  # type: ignore[arg-type]
-            )
+        with _locked(postgres, schema, table):
             async with anyio.create_task_group() as group:
                 for lease in leases:
                     group.start_soon(save, lease)
 
         [error] = refused
         assert (error.run_id, error.is_unknown) == ("locked", False)
-        assert {info.run_id for info in await store.find()} == {"a", "b"}
+        assert "another program has locked" in str(error)
+        assert max(took["a"], took["b"]) < 1
+        assert took["locked"] >= 2
+        assert {run_id: len(await store.read(run_id)) for run_id in took} == {
+            "locked": 1,
+            "a": 2,
+            "b": 2,
+        }
+
+
+async def test_an_append_waits_until_its_run_is_unlocked(postgres: str) -> None:
+    schema = f"unlocked{time.time_ns()}"
+    async with PostgresStore(postgres, schema=schema) as store:
+        lease = await store.claim("locked", owner=str(Owner.new()), seconds=60)
+        async with anyio.create_task_group() as group:
+            with _locked(postgres, schema, "leases"):
+                group.start_soon(
+                    lambda: store.append(lease, [b"1"], after=0, summary=SUMMARY, release=True)
+                )
+                await anyio.sleep(0.5)
+                assert await store.read("locked") == []
+        assert len(await store.read("locked")) == 1
+
+
+async def test_requests_for_locked_runs_leave_connections_to_others(postgres: str) -> None:
+    schema = f"claimed{time.time_ns()}"
+    async with PostgresStore(postgres, schema=schema, pool_size=1, statement_timeout=20) as store:
+        owner = str(Owner.new())
+        locked = await store.claim("locked", owner=owner, seconds=60)
+        with _locked(postgres, schema, "leases"):
+            async with anyio.create_task_group() as group:
+                for _ in range(8):
+                    group.start_soon(lambda: store.claim("locked", owner=owner, seconds=60))
+                group.start_soon(store.release, locked)
+                with anyio.fail_after(10):
+                    free = await store.claim("free", owner=owner, seconds=60)
+                    assert await store.read("free") == []
+                with pytest.raises(StoreUnavailable, match="lock timeout"):
+                    store.renew(locked, seconds=60)
+                store.renew(free, seconds=60)
+                group.cancel_scope.cancel()
+        store.renew(await store.claim("locked", owner=owner, seconds=60), seconds=60)
+
+
+@contextmanager
+def _locked(postgres: str, schema: str, table: str) -> Iterator[None]:
+    """Lock the row of the run named locked, as another program would."""
+    row = "SELECT FROM {}.{} WHERE key = sha256('locked') FOR UPDATE"
+    with psycopg.connect(postgres) as other:
+        other.execute(sql.SQL(row).format(sql.Identifier(schema), sql.Identifier(table)))
+        yield
+        other.rollback()
 
 
 @pytest.mark.parametrize("kind", ["postgres", "redis"])
@@ -407,6 +480,170 @@ async def test_a_run_that_is_deleted_or_only_claimed_leaves_no_lease(postgres: s
         await store.release(await claimed(store, "claimed"))
     with psycopg.connect(postgres) as other:
         assert other.execute(f"SELECT count(*) FROM {schema}.leases").fetchone() == (0,)  # type: ignore[arg-type]
+
+
+async def test_a_run_that_is_deleted_or_only_claimed_leaves_no_key(
+    redis: str, tmp_path: Path
+) -> None:
+    async with RedisStore(redis, prefix=str(tmp_path)) as store:
+        lease = await begun(store, [b"1"], "deleted", release=True)
+        await store.delete("deleted")
+        await store.release(await claimed(store, "claimed"))
+        first = await claimed(store, "abandoned")
+        assert first.fence > lease.fence
+        with driver.Redis.from_url(redis) as client:
+            [abandoned] = cast("list[bytes]", client.keys(f"{tmp_path}:run:*"))
+            assert 0 < cast("int", client.ttl(abandoned)) < 2 * 3600
+            assert client.keys(f"{tmp_path}:runs") == []
+            # The owner lives, and begins the run after all.
+            store.renew(first, seconds=60)
+            await store.append(first, [b"1"], after=0, summary=SUMMARY)
+            assert client.ttl(abandoned) == -1
+            store.renew(first, seconds=60)
+            assert client.ttl(abandoned) == -1
+
+
+async def test_requests_wait_for_a_free_connection(
+    redis: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use(number: int) -> None:
+        lease = await store.claim(f"r{number}", owner=owner, seconds=60)
+        await store.append(lease, [b"1"], after=0, summary=SUMMARY, release=True)
+
+    owner = str(Owner.new())
+    async with RedisStore(redis, prefix=str(tmp_path)) as store:
+        async with anyio.create_task_group() as group:
+            for number in range(500):
+                group.start_soon(use, number)
+        assert len(await store.find(RunQuery(limit=1000))) == 500
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("given", [{"pool_size": 3}, {}])
+async def test_a_redis_store_uses_no_more_connections_than_it_may(
+    redis: str, tmp_path: Path, given: dict[str, int]
+) -> None:
+    name = f"few{time.time_ns()}"
+    options = "" if given else "&max_connections=3"
+    url = f"{redis}?client_name={name}{options}"
+    async with RedisStore(url, prefix=str(tmp_path), **given) as store:
+        async with anyio.create_task_group() as group:
+            for number in range(20):
+                group.start_soon(store.read, f"r{number}")
+        with driver.Redis.from_url(redis) as other:
+            assert sum(client["name"] == name for client in other.client_list()) == 3
+
+
+async def test_waiting_for_a_connection_to_a_silent_server_has_an_end(
+    proxied_redis: Proxied, tmp_path: Path
+) -> None:
+    ended: list[str] = []
+
+    async def read() -> None:
+        with pytest.raises(StoreUnavailable):
+            await store.read("r")
+        ended.append("unavailable")
+
+    url = f"unix://{tmp_path}/redis.sock"
+    async with RedisStore(url, pool_size=1, timeout=0.5, reconnect_timeout=0.2) as store:
+        proxied_redis.proxy.is_silent = True
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                for _ in range(50):
+                    group.start_soon(read)
+        proxied_redis.proxy.is_silent = False
+        assert len(ended) == 50
+        assert await store.read("r") == []
+
+
+@both_backends
+@pytest.mark.parametrize("is_silent", [False, True])
+async def test_a_run_is_cancelled_soon_while_its_server_is_down(
+    proxied: Proxied, is_silent: bool
+) -> None:
+    @workflow
+    def made(_: None) -> Do[App, Broken, int]:
+        if is_silent:
+            proxied.proxy.is_silent = True
+        else:
+            proxied.proxy.go_away()
+        return (yield from step(name="one")(lambda: note("one"))())
+
+    with anyio.fail_after(12):
+        async with proxied.store as store:
+            began = time.monotonic()
+            with anyio.move_on_after(0.5):
+                await made.start(None, run_id="r").run(app_on(store))
+            assert time.monotonic() - began < 7
+
+
+@both_backends
+async def test_a_server_is_used_while_all_threads_of_anyio_are_busy(
+    request: pytest.FixtureRequest, proxied: Proxied
+) -> None:
+    limiter = anyio.to_thread.current_default_thread_limiter()
+    for _ in range(int(limiter.total_tokens)):
+        limiter.acquire_on_behalf_of_nowait(object())
+    with anyio.fail_after(10):
+        async with proxied.direct as store:
+            lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+            store.renew(lease, seconds=60)
+
+
+async def test_a_redis_server_that_lost_its_data_says_so(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, "--appendonly", "no") as server:
+        async with RedisStore(server.url) as store:
+            lease = await begun(store, [b"1", b"2"])
+            server.kill()
+            server.start()
+            with pytest.raises(LeaseLost, match=r"the store has lost data\). Restore the data"):
+                await store.append(lease, [b"3"], after=2)
+            with pytest.raises(LeaseLost, match=r"the store has lost data\). Restore the data"):
+                store.renew(lease, seconds=60)
+
+
+async def test_a_redis_server_that_lost_its_last_entries_says_so(
+    redis: str, tmp_path: Path
+) -> None:
+    async with RedisStore(redis, prefix=str(tmp_path)) as store:
+        lease = await begun(store, [b"1", b"2"])
+        with driver.Redis.from_url(redis) as client:
+            [run] = cast("list[bytes]", client.keys(f"{tmp_path}:run:*"))
+            client.hset(run, "length", 1)
+        with pytest.raises(LeaseLost, match=r"Of 2 entries it has only 1, and a resume executes"):
+            await store.append(lease, [b"3"], after=2)
+
+
+async def test_a_postgres_server_that_lost_data_says_so(postgres: str) -> None:
+    schema = f"lost{time.time_ns()}"
+    async with PostgresStore(postgres, schema=schema) as store:
+        lease = await begun(store, [b"1", b"2"])
+        with psycopg.connect(postgres, autocommit=True) as other:
+            other.execute(f"DELETE FROM {schema}.entries WHERE sequence = 2")  # type: ignore[arg-type]
+            with pytest.raises(
+                LeaseLost, match=r"Of 2 entries it has only 1, and a resume executes"
+            ):
+                await store.append(lease, [b"3"], after=2)
+            # As after a restore of a database in which another process had the same fence.
+            other.execute(f"UPDATE {schema}.leases SET owner = 'another'")  # type: ignore[arg-type]
+            with pytest.raises(LeaseLost, match="another holds it"):
+                await store.append(lease, [b"2"], after=1)
+            with pytest.raises(LeaseLost, match="another holds it"):
+                store.renew(lease, seconds=60)
+            await store.release(lease)
+            [info] = await store.find()
+            assert info.lease is not None
+            assert info.lease.owner == "another"
+            other.execute(f"TRUNCATE {schema}.entries, {schema}.runs, {schema}.leases")  # type: ignore[arg-type]
+            with pytest.raises(LeaseLost, match=r"the store has lost data\). Restore the data"):
+                await store.append(lease, [b"3"], after=2)
+            with pytest.raises(LeaseLost, match=r"the store has lost data\). Restore the data"):
+                store.renew(lease, seconds=60)
+            other.execute(f"DROP SCHEMA {schema} CASCADE")  # type: ignore[arg-type]
+            with pytest.raises(SaveFailed, match="open the store again"):
+                await store.append(lease, [b"3"], after=2)
+            with pytest.raises(StoreUnavailable, match="open the store again"):
+                await store.read("r")
 
 
 class RestartingPostgres:
@@ -758,6 +995,194 @@ def test_a_refused_url_does_not_show_its_password(
         open_store(url)
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
     assert "s3cret" not in caplog.text
+
+
+_PROGRAM = """
+    import asyncio
+    import os
+    import sys
+    import anyio
+    from dataclasses import dataclass
+    from effectflow import *
+    from effectflow.checkpoint import Owner, RunStatus, RunSummary, StoreUnavailable
+    from effectflow.stores import PostgresStore, RedisStore
+
+    def make():
+        url = sys.argv[1]
+        return RedisStore(url) if url.startswith("unix:") else PostgresStore(url)
+
+    @dataclass(frozen=True)
+    class App:
+        checkpoints: Checkpoints
+
+    @step
+    def blocking() -> Effect[App, str, int]:
+        return from_blocking(lambda _: 1)
+
+    @step
+    def waiting() -> Effect[App, str, None]:
+        async def wait(_):
+            print("waiting", flush=True)
+            await anyio.sleep(3600)
+
+        return from_async(wait)
+
+    @workflow
+    def made(_: None) -> Do[App, str, None]:
+        yield from blocking()
+        pause = lambda _: from_async(lambda _: anyio.sleep(3))
+        yield from bracket(pure(1), pause, lambda _: waiting())
+"""
+
+
+def _program(text: str) -> list[str]:
+    """Return the command of a program that uses the server whose URL follows."""
+    return [
+        *(sys.executable, "-W", "ignore", "-c"),
+        textwrap.dedent(_PROGRAM) + textwrap.dedent(text),
+    ]
+
+
+@pytest.fixture(params=["postgres", "redis"])
+def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a server that only this test uses."""
+    if request.param == "redis":
+        with RedisServer(tmp_path) as server:
+            yield server.url
+        return
+    postgres: str = request.getfixturevalue("postgres")
+    name = f"own{time.time_ns()}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    yield conninfo.make_conninfo(postgres, dbname=name)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("is_left", [True, False])
+def test_a_process_forked_while_a_store_is_open_creates_its_own(
+    own_server: str, is_left: bool
+) -> None:
+    program = """
+        store = make()
+        owner = str(Owner.new())
+        summary = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
+
+        async def refused(call):
+            try:
+                await call()
+            except StoreUnavailable as error:
+                assert "forked process" in str(error), error
+            else:
+                raise AssertionError
+
+        async def child():
+            await refused(store.__aenter__)
+            await refused(lambda: store.read("r"))
+            async with make() as own:
+                lease = await own.claim("child", owner=owner, seconds=60)
+                own.renew(lease, seconds=60)
+                await own.append(lease, [b"1"], after=0, summary=summary)
+
+        def fork():
+            pid = os.fork()
+            if pid == 0:
+                asyncio.run(child())
+                # With the interpreter's usual end, which must not touch the parent's connections.
+                sys.exit(7)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+        async def open_only():
+            await store.__aenter__()
+            await store.read("r")
+
+        async def parent():
+            async with store:
+                lease = await store.claim("r", owner=owner, seconds=60)
+                assert await store.read("r") == []
+                store.renew(lease, seconds=60)
+                assert fork() == 7
+                await store.append(lease, [b"1"], after=0, summary=summary)
+                store.renew(lease, seconds=60)
+                assert len(await store.read("r")) == len(await store.read("child")) == 1
+
+        if sys.argv[2] == "True":
+            asyncio.run(parent())
+        else:
+            asyncio.run(open_only())
+            assert fork() == 7
+        print("done")
+    """
+    command = [*_program(program), own_server, str(is_left)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+    assert "reconnecting" not in ended.stderr
+
+
+@pytest.mark.parametrize("work", ["waiting", "blocking"])
+def test_a_process_exits_after_its_event_loop_was_closed_in_a_run(
+    own_server: str, work: str
+) -> None:
+    program = """
+        import threading
+        import time
+
+        started = threading.Event()
+
+        @step
+        def work() -> Effect[App, str, None]:
+            async def wait(_):
+                started.set()
+                await asyncio.sleep(3600)
+
+            def block(_):
+                started.set()
+                time.sleep(1)
+
+            return from_async(wait) if sys.argv[2] == "waiting" else from_blocking(block)
+
+        @workflow
+        def cut_off(_: None) -> Do[App, str, None]:
+            yield from work()
+
+        async def until_started():
+            while not started.is_set():
+                await asyncio.sleep(0.01)
+
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(cut_off.start(None, run_id="r").run(App(Checkpoints(make()))))
+        loop.run_until_complete(until_started())
+        loop.close()
+        print("closed")
+    """
+    command = [*_program(program), own_server, work]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "closed\n"), ended.stderr
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_process_exits_after_three_quick_interrupts(own_server: str, backend: str) -> None:
+    program = """
+        app = App(Checkpoints(make()))
+        anyio.run(made.start(None, run_id="r").run, app, backend=sys.argv[2])
+    """
+    # Not always does the third one meet the end of the event loop.
+    for _ in range(3):
+        process = subprocess.Popen(
+            [*_program(program), own_server, backend],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"waiting\n"
+            time.sleep(0.2)
+            for _ in range(3):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.05)
+            process.wait(20)
+        finally:
+            process.kill()
+            process.communicate()
 
 
 def test_a_missing_driver_is_named() -> None:
