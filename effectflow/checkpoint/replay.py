@@ -7,7 +7,7 @@ once an entry settles it, and any other failure is retried.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -262,6 +262,7 @@ class _Reader:
         decisions = self.recording.decisions
         for sequence in list(self.order):
             path, failure = self.unsettled[sequence]
+            self._forget_reactions(sequence, path)
             if isinstance(failure, RecordedDecision):
                 self._forget(sequence)
                 if decisions.get(path) is failure:
@@ -273,6 +274,24 @@ class _Reader:
                 failure.spent = failure.attempts
                 failure.since = None
         self.has_finished = False
+
+    def _forget_reactions(self, sequence: int, path: str) -> None:
+        """Forget the waits and operators of what only reacted to a failure, such as `tap_err`.
+
+        The failure is retried, so the flows around it need not come there again.
+        """
+        recording = self.recording
+        for name in _flows_around(path):
+            items = recording.flows[name].items if name in recording.flows else []
+            while (
+                items and items[-1].sequence > sequence and items[-1].kind in ("wait", "operator")
+            ):
+                item = items.pop()
+                if item.kind == "wait":
+                    recording.places.discard(item.path)
+                    del recording.waits[item.path]
+                else:
+                    recording.left_behind.add(item.path)
 
     def _leave_behind(self, entry: Resumed) -> None:
         recording = self.recording
@@ -333,6 +352,15 @@ class _Reader:
     def _forget(self, sequence: int) -> None:
         del self.unsettled[sequence]
         del self.order[bisect_left(self.order, sequence)]
+
+
+def _flows_around(path: str) -> Iterator[str]:
+    """Yield the flow of an operation and the flows around it, the inner ones first."""
+    flow = flow_of(path)
+    yield flow
+    while flow:
+        flow = flow_of(flow)
+        yield flow
 
 
 def compressed(chosen: Iterable[int], among: list[int]) -> Ranges:

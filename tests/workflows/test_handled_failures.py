@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 from pydantic import TypeAdapter, ValidationError
 from returns.result import Failure, Success
@@ -27,7 +29,7 @@ from effectflow import (
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import NotSerializable
+from effectflow.checkpoint import NotSerializable, read_entries
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, app_on, last
@@ -36,6 +38,8 @@ from tests.workflows.journals import (
     AnyWorkflow,
     act,
     clock_at,
+    cut,
+    hang,
     made_of,
     resume,
     start,
@@ -249,3 +253,39 @@ async def test_the_time_that_a_retry_has_spent_counts_in_a_resume(store: MemoryS
     given_up = (await resume(made, app, at=15)).failure()
     assert len(app.world.done) == 3
     assert (given_up.attempts, given_up.elapsed) == (3, 20.0)
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        lambda: sleep(5),
+        lambda: par(sleep(5), sleep(6)),
+        lambda: sleep(5).on_exit(sleep(1)),
+    ],
+    ids=["sleep", "par", "on_exit"],
+)
+async def test_a_retried_failure_need_not_come_to_the_waits_of_what_reacted_to_it(
+    store: MemoryStore, waiting: Callable[[], AnyEffect]
+) -> None:
+    """The failure of `a` was retried and did not recur, so `tap_err` does not wait again."""
+
+    def effect() -> AnyEffect:
+        return act("a").tap_err(lambda _: waiting()).and_then(lambda _: act("b"))
+
+    made, app = made_of(effect), app_on(store, failing=["a"])
+    assert isinstance(await start(made, app), Failure)
+    for count in range(2, len(await read_entries(store, "r")) + 1):
+        assert await resume(made, app_on(await cut(store, count))) == Success("b"), count
+
+
+async def test_a_timeout_whose_handler_waited_strikes_again_in_a_resume(store: MemoryStore) -> None:
+    """The wait of the handler settles nothing, so the timeout decides anew after a crash in it."""
+
+    def effect() -> AnyEffect:
+        return hang("a").timeout(10).tap_err(lambda _: sleep(5)).result().map(str)
+
+    made = made_of(effect)
+    first = await start(made, app_on(store))
+    for count in range(2, len(await read_entries(store, "r"))):
+        with anyio.fail_after(60):
+            assert await resume(made, app_on(await cut(store, count)), at=100) == first, count
