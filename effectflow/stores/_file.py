@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TypeVar
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter
 from filelock import Timeout
 
 from effectflow.checkpoint.errors import (
@@ -26,6 +27,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunSummary
+from effectflow.effects.threads import in_thread
 from effectflow.stores._atomic_files import make_folder
 from effectflow.stores._base import (
     ReentrantStore,
@@ -103,7 +105,7 @@ class FileStore(ReentrantStore, CheckpointStore):
         # Threads of its own: anyio's may all be busy with blocking steps for long.
         self._threads = CapacityLimiter(_THREADS)
         try:
-            await to_thread.run_sync(make_folder, self._sessions, limiter=self._threads)
+            await in_thread(partial(make_folder, self._sessions), self._threads)
         except OSError as error:
             raise StoreUnavailable(str(self.directory), f"it cannot be created: {error}") from error
 
@@ -295,7 +297,7 @@ class FileStore(ReentrantStore, CheckpointStore):
                 ) from error
 
         self._check_open()
-        return await to_thread.run_sync(perform, limiter=self._threads)
+        return await in_thread(perform, self._threads)
 
     async def _change(self, run_id: str, work: Callable[[RunFolder], A]) -> A:
         """Call this in a thread, under the lock of the run."""
@@ -304,7 +306,7 @@ class FileStore(ReentrantStore, CheckpointStore):
             return self._locked(run_id, work, timeout=self._lock_timeout)
 
         self._check_open()
-        return await to_thread.run_sync(perform, limiter=self._threads)
+        return await in_thread(perform, self._threads)
 
     def _locked(self, run_id: str, work: Callable[[RunFolder], A], *, timeout: float) -> A:
         folder = self._folder(run_id)

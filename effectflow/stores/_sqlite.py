@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter
 
 from effectflow.checkpoint.errors import RunNotFound, SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
@@ -24,6 +24,7 @@ from effectflow.checkpoint.store import (
     RunSummary,
 )
 from effectflow.effects.event_loop import shielded
+from effectflow.effects.threads import in_thread
 from effectflow.stores._base import (
     ReentrantStore,
     check_current,
@@ -121,7 +122,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             self._writer = SqliteWriter(connection, self._files, lock_timeout=self._lock_timeout)
             self._opened.callback(self._writer.close)
 
-        await shielded(to_thread.run_sync(open_both, limiter=self._reading))
+        await shielded(in_thread(open_both, self._reading))
 
     def _connect(self) -> sqlite3.Connection:
         connection = open_database(self.path, self._durability, lock_timeout=self._lock_timeout)
@@ -129,7 +130,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         return connection
 
     async def _close(self) -> None:
-        await to_thread.run_sync(self._opened.close, limiter=self._reading)
+        await in_thread(self._opened.close, self._reading)
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         def claim(database: sqlite3.Connection) -> Lease:
@@ -290,7 +291,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
                 raise StoreUnavailable(str(self.path), f"it cannot be read: {error}") from error
 
         self._check_open()
-        return await to_thread.run_sync(perform, limiter=self._reading)
+        return await in_thread(perform, self._reading)
 
 
 _INFO = """

@@ -25,7 +25,7 @@ import psycopg
 import pytest
 import redis as driver
 from anyio.abc import ByteStream
-from psycopg import conninfo, sql
+from psycopg import sql
 
 from effectflow import Do, step, workflow
 from effectflow.checkpoint import (
@@ -1005,11 +1005,11 @@ _PROGRAM = """
     from dataclasses import dataclass
     from effectflow import *
     from effectflow.checkpoint import Owner, RunStatus, RunSummary, StoreUnavailable
-    from effectflow.stores import PostgresStore, RedisStore
+    from effectflow.stores import RedisStore, open_store
 
     def make():
         url = sys.argv[1]
-        return RedisStore(url) if url.startswith("unix:") else PostgresStore(url)
+        return RedisStore(url) if url.startswith("unix:") else open_store(url)
 
     @dataclass(frozen=True)
     class App:
@@ -1044,23 +1044,27 @@ def _program(text: str) -> list[str]:
 
 
 @pytest.fixture(params=["postgres", "redis"])
-def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a server that only this test uses."""
+def own_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a store that only this test uses."""
     if request.param == "redis":
         with RedisServer(tmp_path) as server:
             yield server.url
+        return
+    if request.param != "postgres":
+        yield f"{request.param}{tmp_path}/runs"
         return
     postgres: str = request.getfixturevalue("postgres")
     name = f"own{time.time_ns()}"
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    yield conninfo.make_conninfo(postgres, dbname=name)
+    parts = urlsplit(postgres)
+    yield parts._replace(path=f"/{name}").geturl()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("is_left", [True, False])
 def test_a_process_forked_while_a_store_is_open_creates_its_own(
-    own_server: str, is_left: bool
+    own_url: str, is_left: bool
 ) -> None:
     program = """
         store = make()
@@ -1112,16 +1116,14 @@ def test_a_process_forked_while_a_store_is_open_creates_its_own(
             assert fork() == 7
         print("done")
     """
-    command = [*_program(program), own_server, str(is_left)]
+    command = [*_program(program), own_url, str(is_left)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
     assert "reconnecting" not in ended.stderr
 
 
 @pytest.mark.parametrize("work", ["waiting", "blocking"])
-def test_a_process_exits_after_its_event_loop_was_closed_in_a_run(
-    own_server: str, work: str
-) -> None:
+def test_a_process_exits_after_its_event_loop_was_closed_in_a_run(own_url: str, work: str) -> None:
     program = """
         import threading
         import time
@@ -1154,13 +1156,14 @@ def test_a_process_exits_after_its_event_loop_was_closed_in_a_run(
         loop.close()
         print("closed")
     """
-    command = [*_program(program), own_server, work]
+    command = [*_program(program), own_url, work]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (0, "closed\n"), ended.stderr
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_process_exits_after_three_quick_interrupts(own_server: str, backend: str) -> None:
+@pytest.mark.parametrize("own_url", ["sqlite:///", "file:", "postgres", "redis"], indirect=True)
+def test_a_process_exits_after_three_quick_interrupts(own_url: str, backend: str) -> None:
     program = """
         app = App(Checkpoints(make()))
         anyio.run(made.start(None, run_id="r").run, app, backend=sys.argv[2])
@@ -1168,7 +1171,7 @@ def test_a_process_exits_after_three_quick_interrupts(own_server: str, backend: 
     # Not always does the third one meet the end of the event loop.
     for _ in range(3):
         process = subprocess.Popen(
-            [*_program(program), own_server, backend],
+            [*_program(program), own_url, backend],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
