@@ -363,7 +363,7 @@ class Traversal:
         return [self.values[position] for position in range(len(self.values))]
 
     def check_count(self, count: int) -> None:
-        """Raise RuntimeError unless so many items came back as were read."""
+        """Raise RuntimeError unless as many items came back as were read."""
         if count != self.read:
             raise RuntimeError(
                 f"{self.owner} read {self.read} items, and {count} came back: children were lost, "
