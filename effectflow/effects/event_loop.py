@@ -164,8 +164,8 @@ def stray_cancellation(raised: BaseException) -> Exception | None:
         return None
     if getattr(raised, _MARK, False):
         return None
-    if str(raised).startswith(_OF_SCOPES):
-        # The deadline around cannot tell: a shield may have begun before the cancellation arrived.
+    if str(raised).startswith(_OF_SCOPES) and anyio.current_effective_deadline() == -math.inf:
+        # Otherwise it is the scope of another task, which the effect awaited.
         return None
     try:
         task = asyncio.current_task()

@@ -77,9 +77,17 @@ async def late(_: object) -> None:
     raise asyncio.CancelledError("late")
 
 
+async def of_another_scope(_: object) -> None:
+    """Await a task that a scope of another library has cancelled, with the message of such scopes."""
+    task = asyncio.ensure_future(asyncio.sleep(10))
+    await asyncio.sleep(0)
+    task.cancel("Cancelled via cancel scope 7f0000000000")
+    await task
+
+
 Kind = Callable[[object], Awaitable[None]]
 
-KINDS: list[Kind] = [cancelled_future, cancelled_task, bare, late]
+KINDS: list[Kind] = [cancelled_future, cancelled_task, bare, late, of_another_scope]
 
 
 def item(kind: Kind, number: int) -> AnyEffect:
