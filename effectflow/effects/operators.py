@@ -16,7 +16,7 @@ import anyio
 
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import Parked, TimedOut
+from effectflow.effects.errors import LeftToResume, Parked, TimedOut
 from effectflow.effects.event_loop import (
     cancel_natively,
     has_been_cancelled_natively,
@@ -232,6 +232,9 @@ def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, A
                         return outcome
                 if scope.flow.is_stopping:
                     # The run is being stopped as well, which the expired limit hides.
+                    if scope.is_shielded:
+                        # Not this task was cancelled, but the one that waits for its finalizer.
+                        raise LeftToResume(f"{source!r}")
                     await anyio.lowlevel.checkpoint_if_cancelled()
                     await cancel_natively()
                 operator.expire()
