@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -347,3 +348,36 @@ async def test_a_stopped_run_records_nothing_in_its_finalizers_and_begins_no_oth
     other = await store.info("other")
     assert other is not None
     assert other.summary.status is RunStatus.COMPLETED
+
+
+@everywhere
+async def test_a_limit_that_expires_in_a_finalizer_of_a_stopped_run_is_left_to_the_resume(
+    store: MemoryStore, way: str
+) -> None:
+    @step
+    def let_go(what: str) -> Effect[App, Any, str]:
+        return from_async(lambda app: slowly(app, what))
+
+    async def slowly(app: App, what: str) -> str:
+        app.began.set()
+        await turns(12)
+        if len(app.world.done) == 1:
+            # The run has been stopped meanwhile, and this attempt takes too long.
+            app.clock.strike()
+            await anyio.sleep_forever()
+        app.world.done.append(f"let go of {what}")
+        return what
+
+    @workflow
+    def made(what: str) -> Do[App, Any, object]:
+        releasing: Callable[[str], AnyEffect] = lambda what: let_go(what).timeout(1)  # noqa: E731
+        return (yield from bracket(pure(what), releasing, use))
+
+    app = App(Checkpoints(store))
+    await run_until(app.began.wait, made.start("a", run_id="r"), app, way)
+    assert isinstance((await read_checkpoint(store, "r")).state, Interrupted)
+
+    app.world.done.append("stopped")
+    again = App(Checkpoints(store), app.world)
+    assert await again.run(made.resume("r")) == Success("use a")
+    assert app.world.done == ["use a", "stopped", "let go of a"]
