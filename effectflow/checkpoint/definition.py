@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from effectflow.checkpoint.errors import DefinitionChanged
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Definition:
     """The name, version and kind of a workflow, its declared steps, and how these are connected.
 
@@ -26,7 +27,7 @@ class Definition:
     steps: tuple[str, ...] = ()
     structure: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Sixteen hex digits that change when the definition changes."""
         text = "\x00".join((self.name, self.version, self.kind, *self.steps))

@@ -37,20 +37,24 @@ class RecordedDefect(Exception):
     """Stands for a defect of an earlier life whose class is neither declared nor built in.
 
     Attributes:
-        name: the name of its class.
-        message: its text.
-        traceback: where it was raised.
+        record: the name of its class, its text, and where it was raised.
     """
 
-    def __init__(self, name: str, message: str, traceback: str) -> None:
-        self.name = name
-        self.message = message
-        self.traceback = traceback
-        super().__init__(f"{name}: {message}")
+    def __init__(self, record: ErrorRecord) -> None:
+        self.record = record
+        super().__init__(record)
+
+    def __str__(self) -> str:
+        return f"{self.record.type}: {self.record.message}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
 
 def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRecord:
     """Return the record of an error. An error that cannot be rebuilt keeps only its name and message."""
+    if isinstance(error, RecordedDefect):
+        return error.record
     is_exception = isinstance(error, Exception)
     trace = None
     if is_defect:
@@ -92,7 +96,7 @@ def read_error(record: ErrorRecord, step: str, types: KnownTypes) -> Any:
     except (MalformedValue, LookupError, TypeError, ValueError, AttributeError):
         pass
     if record.traceback is not None:
-        return RecordedDefect(record.type, record.message, record.traceback)
+        return RecordedDefect(record)
     raise NotSerializable(
         step,
         f"it failed with {record.type}: {record.message}; the workflow handled the failure, so a resume "

@@ -14,7 +14,7 @@ import os
 import platform
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -46,7 +46,7 @@ class Lease:
         """Return the lease as it is valid for this many seconds from `now`, the time of the store."""
         up = uptime()
         until = None if up is None else up + seconds
-        return replace(self, expires_at=now + seconds, expires_at_uptime=until)
+        return Lease(self.run_id, self.owner, self.fence, now + seconds, until)
 
     def expires_in(self, now: float) -> float:
         """Return the seconds until it expires at `now`, in seconds since the epoch."""

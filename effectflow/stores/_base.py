@@ -82,13 +82,17 @@ class ReentrantStore:
 
     def _check_open(self, *, in_any_thread: bool = False) -> None:
         """Raise StoreUnavailable unless the store is open, in this event loop or at least process."""
-        if not in_any_thread and self._home != _here():
+        home = self._home
+        is_home = home is not None and (
+            home[0] == os.getpid() if in_any_thread else home == _here()
+        )
+        if is_home and self._users:
+            return
+        if not in_any_thread:
             self._leave_closed_loop()
         if not self._users or self._home is None:
             raise StoreUnavailable(repr(self), "it is not open: use `async with store: ...`")
-        is_home = self._home[0] == os.getpid() if in_any_thread else self._home == _here()
-        if not is_home:
-            raise self._is_elsewhere()
+        raise self._is_elsewhere()
 
     def _lock_of_transitions(self) -> anyio.Lock:
         """Return the lock to open and close under, once this event loop has the store for itself."""

@@ -77,7 +77,7 @@ async def start_run(
     """Return the output or `Failed` of a new run, or of an existing run with this id and input."""
     blueprint = place.blueprint
     given = GivenInput(to_tree(input, path="input: $", types=blueprint.input_types))
-    context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES)
+    context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES) if context else {}
     claim = Claim(place, run_id)
     info = None if is_new else await look(place, run_id)
     if info is not None and (completion := await completion_of(place, info, given)) is not None:

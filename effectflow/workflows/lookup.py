@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, cast
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
@@ -85,7 +84,7 @@ class GivenInput:
 
     tree: Tree
 
-    @cached_property
+    @property
     def digest(self) -> str:
         return hashlib.sha256(encode_json(self.tree)).hexdigest()[:32]
 

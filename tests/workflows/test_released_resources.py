@@ -137,6 +137,16 @@ async def test_a_use_that_could_succeed_after_the_release_begins_nothing(
         assert app.world.done == []
 
 
+async def test_a_defect_is_the_same_after_any_number_of_lives(store: MemoryStore) -> None:
+    """The second life records the defect again, with the release that it begins."""
+    made = made_of(lambda: die(Crash("bug")).on_exit(act("inner")).on_exit(act("outer")))
+    first = await end_of(start, made, app_on(store))
+    for release in ("inner", "outer"):
+        begun = next(n for n, line in enumerate(await journal(store), 1) if release in line)
+        store = await cut(store, begun)
+        assert await end_of(resume, made, app_on(store)) == first
+
+
 async def test_several_resources_are_released_last_first_over_the_lives(store: MemoryStore) -> None:
     both = acquiring(act("open-1"), lambda _: act("close-1")).and_(
         act("open-2"), lambda _: act("close-2")
