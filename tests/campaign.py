@@ -2,6 +2,7 @@
 
     python -m tests.campaign --seconds 600
     python -m tests.campaign --seed 7 --scenario 123
+    python -m tests.campaign --stores postgres,redis
 
 Each scenario draws a program, a store, a policy and some lives that end badly: the process dies at an
 append, the store fails, another owner takes over, or the run is cancelled from outside. Then the program
@@ -15,9 +16,10 @@ import asyncio
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager, AsyncExitStack, suppress
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Annotated, Any, Literal
@@ -30,7 +32,7 @@ from effectflow import CheckpointPolicy, Checkpoints
 from effectflow.checkpoint import CheckpointStore, RunBusy, RunStatus, read_entries, verify_run
 from effectflow.effects import SystemClock
 from effectflow.effects.event_loop import running_backend
-from effectflow.stores import FileStore, MemoryStore, SqliteStore
+from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
 from effectflow.testing import (
     Busy,
     CrashPoint,
@@ -40,6 +42,7 @@ from effectflow.testing import (
     TakenOver,
     Unavailable,
 )
+from tests.stores.servers import RedisServer, postgres_server
 from tests.workflows.journals import AnyWorkflow, journal
 from tests.workflows.test_drawn_programs import check_nothing_repeated, ending
 from tests.workflows.trees import Tree, TreeApp, TreeWorld, end_of, random_tree, workflow_of
@@ -86,7 +89,7 @@ class HurriedClock(SystemClock):
         return super().move_on_after(seconds / 100)
 
 
-def draw(random: Random) -> Scenario:
+def draw(random: Random, stores: Sequence[str]) -> Scenario:
     tree = random_tree(random, leaves=random.randint(1, 10))
     while end_of(tree) in (None, "hang"):
         tree = random_tree(random, leaves=random.randint(1, 10))
@@ -99,7 +102,7 @@ def draw(random: Random) -> Scenario:
         "policy": CheckpointPolicy(every_steps=random.choice([1, 1, 2, 5])),
     }
     lives = tuple(draw_life(random) for _ in range(random.randint(1, 4)))
-    return Scenario(tree, backend, random.choice(["memory", "sqlite", "file"]), options, lives)
+    return Scenario(tree, backend, random.choice(stores), options, lives)
 
 
 def draw_life(random: Random) -> Life:
@@ -119,14 +122,47 @@ def draw_life(random: Random) -> Life:
     return Life(() if fault is None else (fault,), cancelled, random.random() < 0.5)
 
 
-async def play(scenario: Scenario, folder: Path) -> None:
+class Stores:
+    """Opens an empty store of each kind. Servers are started once."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._addresses: dict[str, str] = {}
+
+    def new(self, kind: str, folder: Path) -> CheckpointStore:
+        match kind:
+            case "memory":
+                return MemoryStore()
+            case "sqlite":
+                return SqliteStore(folder / "runs.db")
+            case "file":
+                return FileStore(folder / "runs")
+            case "postgres":
+                return PostgresStore(self._address(kind), schema=folder.name)
+            case "redis":
+                return RedisStore(self._address(kind), prefix=folder.name)
+            case _:
+                raise typer.BadParameter(f"no store is called {kind!r}")
+
+    def _address(self, kind: str) -> str:
+        if kind not in self._addresses:
+            if kind == "postgres":
+                address = self._stack.enter_context(postgres_server())
+            else:
+                folder = self._stack.enter_context(tempfile.TemporaryDirectory())
+                address = self._stack.enter_context(RedisServer(Path(folder))).url
+            self._addresses[kind] = address
+        return self._addresses[kind]
+
+
+async def play(scenario: Scenario, new_store: Callable[[], CheckpointStore]) -> None:
     """Raise AssertionError if the run of a scenario loses or repeats something."""
     made, seal = workflow_of(scenario.tree), scenario.checkpoints(MemoryStore()).seal
     expected = await ending(
         made.start(None, run_id="r"), TreeApp(Checkpoints(MemoryStore())), HurriedClock()
     )
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(scenario.store, folder))
+        store = await stack.enter_async_context(new_store())
         worlds: list[TreeWorld] = []
         for life in scenario.lives:
             await check_life(made, scenario, life, store, worlds, expected)
@@ -135,12 +171,6 @@ async def play(scenario: Scenario, folder: Path) -> None:
         assert result == expected, f"{result}, not {expected}:\n{shown}"
         verified = await verify_run(store, "r", seal)
         assert verified.problem is None, f"{verified}:\n{shown}"
-
-
-def open_store(kind: str, folder: Path) -> CheckpointStore:
-    if kind == "sqlite":
-        return SqliteStore(folder / "runs.db")
-    return FileStore(folder / "runs") if kind == "file" else MemoryStore()
 
 
 async def check_life(
@@ -208,15 +238,17 @@ async def cancel_after(turns: int, scope: anyio.CancelScope) -> None:
     scope.cancel()
 
 
-def run_one(seed: int, number: int) -> None:
-    scenario = draw(Random(f"{seed}/{number}"))
+def run_one(seed: int, number: int, kinds: str, stores: Stores) -> None:
+    scenario = draw(Random(f"{seed}/{number}"), kinds.split(","))
     # The thread that renews leases may still hold a lock file.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
-            anyio.run(play, scenario, Path(folder), backend=scenario.backend)
+            new_store = partial(stores.new, scenario.store, Path(folder))
+            anyio.run(play, scenario, new_store, backend=scenario.backend)
         except BaseException:
             typer.echo(
-                f"{scenario}\n\nrepeat it: python -m tests.campaign --seed {seed} --scenario {number}"
+                f"{scenario}\n\nrepeat it: python -m tests.campaign --stores {kinds} --seed {seed} "
+                f"--scenario {number}"
             )
             raise
 
@@ -225,19 +257,24 @@ def main(
     seconds: Annotated[float, typer.Option(help="How long to draw scenarios.")] = 60,
     seed: Annotated[int | None, typer.Option(help="The seed of an earlier campaign.")] = None,
     scenario: Annotated[int | None, typer.Option(help="The only scenario to run.")] = None,
+    stores: Annotated[
+        str, typer.Option(help="Some of memory, sqlite, file, postgres and redis.")
+    ] = "memory,sqlite,file",
 ) -> None:
     """Run drawn programs through drawn faults."""
     logging.disable(logging.CRITICAL)
     chosen = SystemRandom().randrange(10**9) if seed is None else seed
     typer.echo(f"seed {chosen}")
-    if scenario is not None:
-        run_one(chosen, scenario)
-        return
-    end, number = time.monotonic() + seconds, 0
-    while time.monotonic() < end:
-        run_one(chosen, number)
-        number += 1
-    typer.echo(f"{number} scenarios")
+    with ExitStack() as stack:
+        opened = Stores(stack)
+        if scenario is not None:
+            run_one(chosen, scenario, stores, opened)
+            return
+        end, number = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            run_one(chosen, number, stores, opened)
+            number += 1
+        typer.echo(f"{number} scenarios")
 
 
 if __name__ == "__main__":
