@@ -27,6 +27,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunSummary
+from effectflow.effects.event_loop import shielded
 from effectflow.effects.threads import in_thread
 from effectflow.stores._atomic_files import make_folder
 from effectflow.stores._base import (
@@ -306,7 +307,8 @@ class FileStore(ReentrantStore, CheckpointStore):
             return self._locked(run_id, work, timeout=self._lock_timeout)
 
         self._check_open()
-        return await in_thread(perform, self._threads)
+        # A claim that goes on after its caller was cancelled could follow the release of the next one.
+        return await shielded(in_thread(perform, self._threads))
 
     def _locked(self, run_id: str, work: Callable[[RunFolder], A], *, timeout: float) -> A:
         folder = self._folder(run_id)

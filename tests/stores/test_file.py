@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import math
@@ -23,6 +24,7 @@ from effectflow.checkpoint import (
     Lease,
     LeaseLost,
     Owner,
+    RunBusy,
     RunConflict,
     RunNotFound,
     SaveFailed,
@@ -673,3 +675,21 @@ async def test_the_wait_for_another_program_is_a_parameter(tmp_path: Path) -> No
         with FileLock(lock), pytest.raises(SaveFailed, match=r"for 0\.1 s"):
             await store.append(lease, [b"1"], after=0, summary=SUMMARY)
         await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+
+
+async def test_a_claim_has_ended_once_its_cancelled_task_has(
+    store: FileStore, tmp_path: Path
+) -> None:
+    """Otherwise it could take effect after the run was released, and nothing would release it again."""
+    await store.release(await store.claim("r", owner="first", seconds=60))
+    [lock] = [FileLock(path) for path in (tmp_path / "locks").iterdir() if not path.suffix]
+    with lock:
+        claiming = asyncio.create_task(store.claim("r", owner="second", seconds=60))
+        await asyncio.sleep(0.1)
+        claiming.cancel()
+        await asyncio.wait([claiming], timeout=0.1)
+        assert not claiming.done()
+    with pytest.raises(asyncio.CancelledError):
+        await claiming
+    with pytest.raises(RunBusy):
+        await store.claim("r", owner="third", seconds=60)
