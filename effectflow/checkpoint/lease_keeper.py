@@ -109,7 +109,7 @@ class _Keeper:
             self.remove(writer)
             try:
                 writer.checkpoints.store.renew(writer.lease, seconds=0)
-            except Exception:
+            except BaseException:
                 # It expires by itself, and the store may have been closed with its event loop.
                 return False
             return True
@@ -128,8 +128,9 @@ class _Keeper:
             # If this process has claimed the run again meanwhile, the lease has another fence.
             if writer.lease is lease and not writer.is_claiming and not writer.is_released:
                 kept.call_soon(writer.lose_lease, error)
-        except Exception as error:
-            # A store may raise any exception here. If the lease is lost, a save will fail.
+        except BaseException as error:
+            # A store may raise anything here; one that simulates the death of its process raises no
+            # `Exception`. The other leases are kept all the same. If this one is lost, a save will fail.
             logger.warning("the lease of run %r was not renewed: %r", writer.run_id, error)
             return False
         else:

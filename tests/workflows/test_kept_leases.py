@@ -24,6 +24,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.testing import FaultyStore, Unavailable
+from effectflow.testing.faulty_store import Crashed
 from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App
 
@@ -65,11 +66,15 @@ async def test_a_step_that_blocks_the_event_loop_keeps_the_lease_of_its_run(tmp_
     assert held == [True]
 
 
-async def test_a_store_that_fails_slowly_costs_the_runs_of_other_stores_no_lease() -> None:
-    class Slow(ForwardingStore):
+@pytest.mark.parametrize("error", [OSError("no route"), Crashed()], ids=["slow", "dead"])
+async def test_a_store_that_fails_costs_the_runs_of_other_stores_no_lease(
+    error: BaseException,
+) -> None:
+    class Failing(ForwardingStore):
         def renew(self, lease: Lease, *, seconds: float) -> Never:
-            time.sleep(0.4)
-            raise OSError("no route")
+            if isinstance(error, OSError):
+                time.sleep(0.4)
+            raise error
 
     is_over = anyio.Event()
 
@@ -82,11 +87,11 @@ async def test_a_store_that_fails_slowly_costs_the_runs_of_other_stores_no_lease
     def waiting(_: None) -> Do[App, Never, None]:
         yield from wait()
 
-    slow = App(Checkpoints(Slow(MemoryStore()), lease_seconds=6))
+    failing = App(Checkpoints(Failing(MemoryStore()), lease_seconds=6))
     quick = App(Checkpoints(MemoryStore(), lease_seconds=1))
     async with anyio.create_task_group() as tasks:
         for number in range(10):
-            tasks.start_soon(waiting.start(None, run_id=f"slow-{number}").run, slow)
+            tasks.start_soon(waiting.start(None, run_id=f"failing-{number}").run, failing)
         tasks.start_soon(waiting.start(None, run_id="r").run, quick)
         while await quick.checkpoints.store.info("r") is None:
             await anyio.sleep(0.01)
