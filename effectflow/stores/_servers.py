@@ -70,7 +70,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
 
     @abstractmethod
     async def _ask_claim(self, wanted: Lease, seconds: float, free: int) -> Held:
-        """Claim the lease if nobody has it, or somebody with the fence `free`. Return it as it is then.
+        """Claim the lease if it is free or has the fence `free`. Return it as it is then.
 
         `wanted` has the run, the owner, and the expiry by the uptime of this host.
         """
