@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 import sys
 import time
@@ -71,7 +72,8 @@ def demo(
     report: Annotated[
         Path, typer.Option(help="The path of the reports, without .txt and .json.")
     ] = Path("effectflow-report"),
-    limit: Annotated[int, typer.Option(min=1, help="Measure at most this many files at once.")] = 8,
+    limit: Annotated[int, typer.Option(min=1, help="Measure at most this many files at once.")] = 2
+    * (os.cpu_count() or 1),
     run_id: Annotated[str | None, typer.Option(help="The id of the run.")] = None,
     store: StoreOption = STORE,
     key_file: KeyFileOption = None,
