@@ -272,7 +272,6 @@ def test_an_unknown_run_id_is_answered_with_a_similar_one(effectflow: Command) -
     assert "'order-17'" in ran.err
 
 
-@pytest.mark.allow_unused_effects  # the command creates the effect before it opens the store
 def test_a_file_that_is_not_a_store_ends_with_code_4(effectflow: Command) -> None:
     assert effectflow("list", "--store", "sqlite:///shop.py").code == 4
     ran = effectflow("run", "shop:sell", "--input", '{"item": "x"}', "--store", "sqlite:///shop.py")
