@@ -121,7 +121,9 @@ def resume(
     every: Annotated[
         bool,
         typer.Option(
-            "--all", help="Resume all runs that can be resumed, one by one, oldest first."
+            "--all",
+            help="Resume all runs that can be resumed, oldest first; with --app MODULE:WORKFLOW, those "
+            "of this workflow.",
         ),
     ] = False,
     app: AppOption = None,
@@ -136,12 +138,7 @@ def resume(
     encryption_keys: EncryptionKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Continue a run from where it stopped. Completed steps are skipped.
-
-    With --all and --app MODULE:WORKFLOW, only runs of this workflow are resumed. Otherwise, a run whose
-    workflow is not found is named and left alone, and the exit code is 2. With --all the exit code is
-    the first of 3, 4, 1 and 2 that one of the runs has.
-    """
+    """Continue a run from where it stopped. Completed steps are skipped."""
     check_choice(run_id=run_id, latest=latest, all=every)
     keys = read_keys(key_file, encryption_keys)
 

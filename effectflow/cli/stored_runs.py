@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -75,7 +75,9 @@ def list_runs(
     status: Annotated[
         list[RunStatus] | None,
         typer.Option(
-            help="Show only runs with this status (several: repeat). Crashed ones are `running`."
+            metavar="STATUS",
+            help=f"Show only runs that are: {', '.join(RunStatus)}. Repeat it for several. "
+            "Crashed runs count as running.",
         ),
     ] = None,
     since: Annotated[
@@ -112,15 +114,16 @@ def list_runs(
         seal=read_keys(key_file, encryption_keys).seal,
     )
     console = Console()
-    with suppress(KeyboardInterrupt) if watch else nullcontext():
-        while True:
+    with suppress(KeyboardInterrupt):
+        while watch:
             found = with_store(store, search.run)
-            if watch:
-                console.clear()
-            _show_found(found, search, console, as_json=as_json)
-            if not watch:
-                break
+            console.clear()
+            _show_found(found, search, console)
             time.sleep(_SECONDS_BETWEEN_TABLES)
+    if watch:
+        return
+    found = with_store(store, search.run)
+    _show_found(found, search, console, as_json=as_json)
     if found.problems:
         raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
 
@@ -128,7 +131,9 @@ def list_runs(
 _SECONDS_BETWEEN_TABLES = 2.0
 
 
-def _show_found(found: FoundRuns, search: RunSearch, console: Console, *, as_json: bool) -> None:
+def _show_found(
+    found: FoundRuns, search: RunSearch, console: Console, *, as_json: bool = False
+) -> None:
     now = time.time()
     if as_json:
         print_json([_run_tree(info, now) for info in found.runs])
