@@ -80,7 +80,8 @@ class Checkpoint:
     """The state of a run: its journal, folded into one value.
 
     Values are trees of plain data, as they are saved. Only the workflow can turn them into typed values.
-    `state` is None until the first step begins; `finished` is None until the run ends.
+    `state` is None until the first step begins; `finished` is None until the run ends. `module` is where
+    the workflow was defined when the run started, as a hint for people; it may be "".
     """
 
     version: int
@@ -98,6 +99,7 @@ class Checkpoint:
     created_at: float
     updated_at: float
     finished: Finished | None = None
+    module: str = ""
 
     @property
     def id(self) -> str:
@@ -259,6 +261,7 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
         created_at=started.at,
         updated_at=updated_at,
         finished=finished,
+        module=started.module,
     )
 
 

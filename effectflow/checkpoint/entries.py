@@ -57,6 +57,7 @@ class Started:
         input: the input of the workflow.
         context: plain data that the caller attached to the run (tenant, user, trace id).
         format: the version of the entry format.
+        module: the module that defines the workflow, for people: it is never imported for its name.
     """
 
     run_id: str
@@ -70,6 +71,7 @@ class Started:
     at: float
     steps: tuple[str, ...] = ()
     structure: tuple[str, ...] = ()
+    module: str = ""
 
 
 @_frozen

@@ -14,7 +14,7 @@ def main() -> None:
     try:
         app = make_app()
     except ModuleNotFoundError as missing:
-        if missing.name not in ("typer", "rich"):
+        if missing.name not in ("typer", "rich", "cloudpickle"):
             raise
         sys.exit(
             f"The command line needs {missing.name}, which is not installed. "

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import shlex
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import typing
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, Protocol, cast, get_args, get_origin
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.cli import census
 from effectflow.cli.options import BadUse
+from effectflow.effects import Effect
 from effectflow.workflows import Workflow
 
 AnyWorkflow = Workflow[Any, Any, Any, Any]
+
+
+class BadEnvironment(BadUse):
+    """The environment of a workflow is missing, or could not be made. `__cause__` is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,28 +32,90 @@ class PlainEnvironment:
 
     checkpoints: Checkpoints
 
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"the environment has only checkpoints, not {name!r}: define a function "
+            "`environment(checkpoints)`, which returns it, in the module of the workflow"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkflow:
-    """A workflow, and the function that makes its environment from the checkpoints."""
+    """A workflow, its module, and the function there that makes its environment, if any."""
 
     workflow: AnyWorkflow
-    environment: Callable[[Checkpoints], Any]
+    module: str
+    environment: Callable[[Checkpoints], Any] | None
 
     @asynccontextmanager
     async def opened_environment(self, checkpoints: Checkpoints) -> AsyncGenerator[Any]:
-        """Make the environment; enter and leave it if it is an async context manager."""
-        made = self.environment(checkpoints)
-        if isinstance(made, AbstractAsyncContextManager):
-            async with cast("AbstractAsyncContextManager[Any]", made) as environment:
-                yield environment
-        else:
-            yield made
+        """Make the environment; enter and leave it if it is an async context manager.
+
+        Raise BadEnvironment if it cannot be made.
+        """
+        async with AsyncExitStack() as stack:
+            yield await self._entered(stack, checkpoints)
+
+    async def _entered(self, stack: AsyncExitStack, checkpoints: Checkpoints) -> Any:
+        if self.environment is None:
+            self._check_needs_no_environment()
+            return PlainEnvironment(checkpoints)
+        try:
+            made = self.environment(checkpoints)
+            if isinstance(made, AbstractAsyncContextManager):
+                manager = cast("AbstractAsyncContextManager[Any]", made)
+                made = await stack.enter_async_context(manager)
+        except (Exception, SystemExit) as error:
+            raise BadEnvironment(
+                f"the environment could not be made: `environment(checkpoints)` of module "
+                f"{self.module!r} raised {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(getattr(made, "checkpoints", None), Checkpoints):
+            raise BadEnvironment(
+                f"`environment(checkpoints)` of module {self.module!r} should return an object, or an "
+                f"async context manager of one, that has these `checkpoints`; it returned {made!r}"
+            )
+        return made
+
+    def _check_needs_no_environment(self) -> None:
+        """Raise BadEnvironment if the annotation of the workflow asks for more than checkpoints."""
+        needed = _environment_type(self.workflow)
+        names = sorted(_members(needed) - {"checkpoints"}) if isinstance(needed, type) else []
+        if names:
+            raise BadEnvironment(
+                f"workflow {self.workflow.name!r} needs an environment with {', '.join(names)} "
+                f"({needed.__name__}): define a function `environment(checkpoints)`, which returns one, "
+                f"in module {self.module!r}"
+            )
+
+
+def _environment_type(workflow: AnyWorkflow) -> Any:
+    """Return the environment in the return annotation of a workflow written as code, or None."""
+    try:
+        body = inspect.unwrap(workflow.blueprint.body)
+        annotation = typing.get_type_hints(body).get("return")
+    except (NameError, TypeError, AttributeError):
+        return None
+    if get_origin(annotation) is Generator:
+        annotation = get_args(annotation)[0]
+    is_effect = get_origin(annotation) is Effect
+    return get_args(annotation)[0] if is_effect else None
+
+
+def _members(kind: type) -> set[str]:
+    """Return the public attributes and methods that a class or protocol declares."""
+    return {
+        name
+        for base in kind.__mro__
+        if base not in (object, Protocol, typing.Generic)
+        for name in (*inspect.get_annotations(base), *vars(base))
+        if not name.startswith("_")
+    }
 
 
 def demo_workflow() -> LoadedWorkflow:
     """Return the workflow of `effectflow demo`."""
-    return LoadedWorkflow(census.census, census.environment)
+    return LoadedWorkflow(census.census, census.__name__, census.environment)
 
 
 def load_workflow(reference: str) -> LoadedWorkflow:
@@ -57,20 +127,32 @@ def load_workflow(reference: str) -> LoadedWorkflow:
     return _pick(name, _workflows_of(module), module)
 
 
-def workflow_of_run(workflow_name: str, app: str | None) -> LoadedWorkflow:
+def workflow_of_run(
+    run_id: str, workflow_name: str, app: str | None, module: str
+) -> LoadedWorkflow:
     """Return the workflow of a run, given its recorded name and the option `--app`.
 
-    Without `--app` only the demo is found: a name that a store holds is never imported.
+    Without `--app` only the demo is found: a `module` that a store holds is shown, and never imported.
     """
     if app is None:
-        if workflow_name == census.census.name:
+        if is_demo(workflow_name, module):
             return demo_workflow()
-        raise BadUse(f"the run belongs to workflow {workflow_name!r}: add --app MODULE")
+        raise BadUse(f"run {run_id!r} is of workflow {workflow_name!r}: {app_hint(module)}")
     if ":" in app:
         return load_workflow(app)
-    module = _import(app)
-    workflows = {found.name: found for found in _workflows_of(module).values()}
-    return _pick(workflow_name, workflows, module)
+    imported = _import(app)
+    workflows = {found.name: found for found in _workflows_of(imported).values()}
+    return _pick(workflow_name, workflows, imported)
+
+
+def is_demo(workflow_name: str, module: str) -> bool:
+    """Return whether a run is one of `effectflow demo`."""
+    return (workflow_name, module) == (census.census.name, census.__name__)
+
+
+def app_hint(module: str) -> str:
+    """Return which `--app` to try, given the module that a run has recorded."""
+    return f"try --app {shlex.quote(module)}" if module else "add --app MODULE"
 
 
 def _workflows_of(module: Any) -> dict[str, AnyWorkflow]:
@@ -82,7 +164,7 @@ def _pick(name: str, workflows: Mapping[str, AnyWorkflow], module: Any) -> Loade
     if name not in workflows:
         known = ", ".join(sorted(workflows)) or "none"
         raise BadUse(f"module {module.__name__!r} has no workflow {name!r}; it has: {known}")
-    return LoadedWorkflow(workflows[name], getattr(module, "environment", PlainEnvironment))
+    return LoadedWorkflow(workflows[name], module.__name__, getattr(module, "environment", None))
 
 
 def _import(name: str) -> Any:

@@ -1,16 +1,19 @@
 """The demonstration: a census of Python source files as a durable workflow.
 
 This is all the code that durability takes. Each file is one step, so a resumed run measures only the
-files that the killed run had not measured yet.
+files that the killed run had not measured yet. Measuring computes, so a pool of processes does it, on
+every core.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Never
 
-from effectflow import Checkpoints, Do, Effect, attempt, from_blocking, par_traverse, step, workflow
+from effectflow import Checkpoints, Do, Effect, ask, attempt, from_fn, par_traverse, step, workflow
 from effectflow.cli.census_analysis import (
     Census,
     FileMetrics,
@@ -21,6 +24,8 @@ from effectflow.cli.census_analysis import (
     to_json,
     to_text,
 )
+from effectflow.effects import Executor, ExecutorError
+from effectflow.executors import ProcessExecutor
 
 __all__ = ["CensusEnvironment", "CensusJob", "census", "environment"]
 
@@ -31,21 +36,22 @@ class CensusJob:
 
     folder: str
     report: str
-    limit: int = 8
+    limit: int
 
 
 @dataclass(frozen=True)
 class CensusEnvironment:
-    """What the workflow needs: checkpoints, and a function that measures one file."""
+    """What the workflow needs: checkpoints, and where files are measured."""
 
     checkpoints: Checkpoints
-
-    def measure(self, folder: Path, name: str) -> FileMetrics:
-        return measure(folder, name)
+    executor: Executor
 
 
-environment = CensusEnvironment
-"""Makes the environment of the workflows of this module: the commands look for this name."""
+@asynccontextmanager
+async def environment(checkpoints: Checkpoints) -> AsyncGenerator[CensusEnvironment]:
+    """Open the environment of the workflows of this module: the commands look for this name."""
+    async with ProcessExecutor() as executor:
+        yield CensusEnvironment(checkpoints, executor)
 
 
 @step
@@ -53,9 +59,14 @@ def discover_files(folder: str) -> Effect[object, NoSourceFiles, list[str]]:
     return attempt(lambda _: discover(Path(folder)), NoSourceFiles)
 
 
+def measured(folder_and_name: tuple[str, str]) -> Effect[object, Never, FileMetrics]:
+    folder, name = folder_and_name
+    return from_fn(lambda _: measure(Path(folder), name))
+
+
 @step
-def measure_file(folder: str, name: str) -> Effect[CensusEnvironment, Never, FileMetrics]:
-    return from_blocking(lambda env: env.measure(Path(folder), name))
+def measure_file(folder: str, name: str) -> Effect[CensusEnvironment, ExecutorError, FileMetrics]:
+    return ask(CensusEnvironment).and_then(lambda env: env.executor.apply(measured, (folder, name)))
 
 
 @step
@@ -70,7 +81,9 @@ def write_reports(job: CensusJob, census: Census) -> Effect[object, OSError, lis
 
 
 @workflow
-def census(job: CensusJob) -> Do[CensusEnvironment, NoSourceFiles | OSError, list[str]]:
+def census(
+    job: CensusJob,
+) -> Do[CensusEnvironment, NoSourceFiles | ExecutorError | OSError, list[str]]:
     """Find the source files, measure each, and write the reports. Return the paths of the reports."""
     names = yield from discover_files(job.folder)
     metrics = yield from par_traverse(

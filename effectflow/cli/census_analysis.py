@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import decode_source
 from pathlib import Path
-from threading import Lock
 
 import orjson
 
@@ -123,8 +122,18 @@ def measure(folder: Path, name: str) -> FileMetrics:
         lines, code, comments = _count_lines(text)
     except _UNPARSABLE as error:
         return FileMetrics(name, sha256, len(data), problem=_problem(error))
-    functions = sorted(_functions(name, tree), key=lambda found: (-found.complexity, found.line))
-    nodes = list(ast.walk(tree))
+    functions: list[FunctionMetrics] = []
+    imports: set[str] = set()
+    classes = complexity = 0
+    for scope, qualified_name, nodes in _scopes(tree):
+        decisions = sum(map(_decisions, nodes))
+        complexity += decisions
+        imports.update(module for node in nodes for module in _imported(node))
+        if isinstance(scope, ast.ClassDef):
+            classes += 1
+        elif not isinstance(scope, ast.Module):
+            functions.append(FunctionMetrics(name, qualified_name, scope.lineno, decisions + 1))
+    functions.sort(key=lambda found: (-found.complexity, found.line))
     return FileMetrics(
         name,
         sha256,
@@ -133,20 +142,15 @@ def measure(folder: Path, name: str) -> FileMetrics:
         code,
         comments,
         functions=len(functions),
-        classes=sum(isinstance(node, ast.ClassDef) for node in nodes),
-        complexity=sum(map(_decisions, nodes)) + len(functions) + 1,
+        classes=classes,
+        complexity=complexity + len(functions) + 1,
         most_complex=tuple(functions[:_KEPT_FUNCTIONS]),
-        imports=tuple(sorted({module for node in nodes for module in _imported(node)})),
+        imports=tuple(sorted(imports)),
     )
 
 
-_PARSER = Lock()
-
-
 def _parse(text: str) -> ast.Module:
-    # One thread at a time: filters of warnings belong to the process, and CPython 3.11 raises
-    # SystemError ("AST constructor recursion depth mismatch") if a parser switches threads.
-    with _PARSER, warnings.catch_warnings():
+    with warnings.catch_warnings():
         # The parser warns of odd escapes, which are the business of the file's author.
         warnings.simplefilter("ignore")
         return ast.parse(text)
@@ -194,22 +198,22 @@ def _problem(error: BaseException) -> str:
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def _functions(file: str, tree: ast.Module) -> Iterator[FunctionMetrics]:
-    """Yield every function. Its complexity excludes what is defined in it."""
-    todo: list[tuple[ast.AST, str]] = [(tree, "")]
+def _scopes(tree: ast.Module) -> Iterator[tuple[ast.Module | _Definition, str, list[ast.AST]]]:
+    """Yield the module and every definition: the node, its qualified name, and the nodes inside.
+
+    The nodes exclude what is inside other definitions.
+    """
+    todo: list[tuple[ast.Module | _Definition, str]] = [(tree, "")]
     while todo:
-        outer, prefix = todo.pop()
-        complexity = 1
-        inside = [*ast.iter_child_nodes(outer)]
-        while inside:
-            node = inside.pop()
+        scope, prefix = todo.pop()
+        nodes = list(ast.iter_child_nodes(scope))
+        # The list grows while the loop runs.
+        for node in nodes:
             if isinstance(node, _Definition):
                 todo.append((node, f"{prefix}{node.name}."))
             else:
-                complexity += _decisions(node)
-                inside.extend(ast.iter_child_nodes(node))
-        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield FunctionMetrics(file, prefix[:-1], outer.lineno, complexity)
+                nodes.extend(ast.iter_child_nodes(node))
+        yield scope, prefix[:-1], nodes
 
 
 def _decisions(node: ast.AST) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 import sys
-import time
 import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, cast
 from uuid import uuid4
@@ -17,29 +19,25 @@ import orjson
 import typer
 from returns.result import Failure, Result
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 from effectflow.checkpoint import (
     CheckpointError,
-    CheckpointEvent,
     Checkpoints,
     CheckpointStore,
-    Completed,
-    EntryAppended,
     RunInfo,
     RunQuery,
-    StepSkipped,
+    read_checkpoint,
 )
 from effectflow.checkpoint.journal_reader import run_not_found
-from effectflow.checkpoint.values import KnownTypes, to_tree
-from effectflow.cli.app_loader import LoadedWorkflow, demo_workflow, load_workflow, workflow_of_run
+from effectflow.checkpoint.values import to_tree
+from effectflow.cli.app_loader import (
+    AnyWorkflow,
+    BadEnvironment,
+    LoadedWorkflow,
+    demo_workflow,
+    load_workflow,
+    workflow_of_run,
+)
 from effectflow.cli.census import CensusJob, census
 from effectflow.cli.options import (
     STORE,
@@ -50,13 +48,18 @@ from effectflow.cli.options import (
     JsonOption,
     KeyFileOption,
     Keys,
+    LatestResumableOption,
+    RunArgument,
     StoreOption,
+    check_choice,
+    chosen_run,
     read_file,
     read_keys,
     store_at,
     with_store,
 )
-from effectflow.cli.render import say
+from effectflow.cli.render import plain_tree, print_json, say
+from effectflow.cli.run_progress import RunProgress
 from effectflow.effects import Effect
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.stores import open_store
@@ -71,7 +74,8 @@ def demo(
     report: Annotated[
         Path, typer.Option(help="The path of the reports, without .txt and .json.")
     ] = Path("effectflow-report"),
-    limit: Annotated[int, typer.Option(min=1, help="Measure at most this many files at once.")] = 8,
+    limit: Annotated[int, typer.Option(min=1, help="Measure at most this many files at once.")] = 2
+    * (os.cpu_count() or 1),
     run_id: Annotated[str | None, typer.Option(help="The id of the run.")] = None,
     store: StoreOption = STORE,
     key_file: KeyFileOption = None,
@@ -82,13 +86,12 @@ def demo(
     chosen = (folder or Path(dataclasses.__file__).parent).resolve()
     if not chosen.is_dir():
         raise BadUse(f"{chosen} is not a folder")
-    store_at(store)
     run_id = _run_id_or_new(run_id, census.name)
-    if not as_json:
-        say(f"Run {run_id}: Python files below {chosen}")
-    effect = census.start(CensusJob(str(chosen), str(report.resolve()), limit), run_id=run_id)
+    job = CensusJob(str(chosen), str(report.resolve()), limit)
+    start = partial(census.start, job, run_id=run_id)
     keys = read_keys(key_file, encryption_keys)
-    _drive(_Job(demo_workflow(), effect, run_id, store, keys, as_json=as_json))
+    title = f"Run {run_id}: Python files below {chosen}"
+    _drive(_Job(demo_workflow(), start, run_id, store, keys, title=title, as_json=as_json))
 
 
 def run(
@@ -107,15 +110,21 @@ def run(
     except ValueError as error:
         raise BadUse(str(error)) from error
     run_id = _run_id_or_new(run_id, loaded.workflow.name)
-    effect = loaded.workflow.start(value, run_id=run_id)
+    start = partial(loaded.workflow.start, value, run_id=run_id)
     keys = read_keys(key_file, encryption_keys)
-    _drive(_Job(loaded, effect, run_id, store, keys, app=workflow, as_json=as_json))
+    _drive(_Job(loaded, start, run_id, store, keys, app=workflow, as_json=as_json))
 
 
 def resume(
-    run_id: Annotated[str | None, typer.Argument(help="The id of the run.")] = None,
-    latest: Annotated[
-        bool, typer.Option("--latest", help="Resume the newest run that can be resumed.")
+    run_id: RunArgument = None,
+    latest: LatestResumableOption = False,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Resume all runs that can be resumed, oldest first; with --app MODULE:WORKFLOW, those "
+            "of this workflow.",
+        ),
     ] = False,
     app: AppOption = None,
     force: Annotated[
@@ -130,24 +139,34 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Continue a run from where it stopped. Completed steps are skipped."""
-    if (run_id is None) is not latest:
-        raise BadUse("give either a run id or --latest")
-
-    async def find(opened: CheckpointStore) -> RunInfo:
-        if run_id is None:
-            for newest in await opened.find(RunQuery(resumable=True, limit=1)):
-                return newest
-            raise BadUse(f"no run in {store} can be resumed; `effectflow list` shows all runs")
-        found = await opened.info(run_id)
-        if found is None:
-            raise await run_not_found(opened, run_id)
-        return found
-
-    info = with_store(store, find)
-    loaded = workflow_of_run(info.summary.workflow, app)
-    effect = loaded.workflow.resume(info.run_id, force=force)
+    check_choice(run_id=run_id, latest=latest, all=every)
     keys = read_keys(key_file, encryption_keys)
-    _drive(_Job(loaded, effect, info.run_id, store, keys, app=app, as_json=as_json))
+
+    async def find(opened: CheckpointStore) -> list[RunInfo]:
+        if every:
+            workflow = load_workflow(app).workflow.name if app is not None and ":" in app else None
+            query = RunQuery(workflow=workflow, resumable=True, limit=sys.maxsize)
+            return (await opened.find(query))[::-1]
+        chosen = await chosen_run(opened, run_id, resumable=True)
+        info = await opened.info(chosen)
+        if info is None:
+            raise await run_not_found(opened, chosen)
+        return [info]
+
+    def job_of(info: RunInfo) -> _Job:
+        async def module(opened: CheckpointStore) -> str:
+            return (await read_checkpoint(opened, info.run_id, keys.seal, at=1)).module
+
+        # Given --app, nothing needs to be read.
+        hint = with_store(store, module) if app is None else ""
+        loaded = workflow_of_run(info.run_id, info.summary.workflow, app, hint)
+        resume = partial(loaded.workflow.resume, info.run_id, force=force)
+        return _Job(loaded, resume, info.run_id, store, keys, app=app, as_json=as_json)
+
+    found = with_store(store, find)
+    if not every:
+        _drive(job_of(found[0]))
+    _drive_all(found, job_of, as_json=as_json)
 
 
 def _run_id_or_new(run_id: str | None, workflow_name: str) -> str:
@@ -170,14 +189,15 @@ def _read_input(text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A run to drive: its workflow, the effect that starts or resumes it, and where it is stored."""
+    """A run to drive: its workflow, what makes the effect that drives it, and where it is stored."""
 
     loaded: LoadedWorkflow
-    effect: Effect[Any, Any, Any]
+    effect: Callable[[], Effect[Any, Any, Any]]
     run_id: str
     store: str
     keys: Keys
     app: str | None = None
+    title: str | None = None
     as_json: bool = False
 
     @property
@@ -208,17 +228,95 @@ _EXIT_CODES = {
 
 def _drive(job: _Job) -> NoReturn:
     """Drive a run to its end, or until a signal; report it, and exit."""
-    store_at(job.store)
-    sized_by = "discover_files" if job.loaded.workflow is census else None
-    progress = RunProgress(Console(stderr=job.as_json), sized_by=sized_by)
-    end = _end_of(job, progress)
-    (_report_json if job.as_json else _report)(job, progress, end)
+    progress, end = _driven(job)
+    if job.as_json:
+        sys.stdout.buffer.write(orjson.dumps(_answer(job, progress, end)) + b"\n")
+        sys.stdout.flush()
+    else:
+        _report(job, progress, end)
     raise typer.Exit(_EXIT_CODES[end.status])
 
 
-def _end_of(job: _Job, progress: RunProgress) -> _End:
+def _drive_all(
+    runs: Sequence[RunInfo], job_of: Callable[[RunInfo], _Job], *, as_json: bool
+) -> NoReturn:
+    """Drive these runs one after another, until a signal; report each, and exit."""
+    codes: set[ExitCode] = set()
+    answers: list[object] = []
+    for run in runs:
+        try:
+            job = job_of(run)
+        except (BadUse, CheckpointError) as error:
+            is_bad_use = isinstance(error, BadUse)
+            codes.add(ExitCode.BAD_USE if is_bad_use else ExitCode.CHECKPOINT_ERROR)
+            answers.append({"run_id": run.run_id, "status": "not resumed", "message": str(error)})
+            say(f"effectflow: {error}", Console(stderr=True))
+            continue
+        progress, end = _driven(job)
+        codes.add(_EXIT_CODES[end.status])
+        answers.append(_answer(job, progress, end))
+        if not as_json:
+            _report(job, progress, end)
+        if end.status == "interrupted":
+            break
+    if as_json:
+        print_json(answers)
+    elif not runs:
+        say("No run can be resumed.")
+    worst_first = (
+        ExitCode.INTERRUPTED,
+        ExitCode.CHECKPOINT_ERROR,
+        ExitCode.WORKFLOW_FAILED,
+        ExitCode.BAD_USE,
+    )
+    raise typer.Exit(next((code for code in worst_first if code in codes), ExitCode.DONE))
+
+
+def _driven(job: _Job) -> tuple[RunProgress, _End]:
+    """Drive a run to its end, or until a signal. Raise BadEnvironment before the run is touched."""
+    store_at(job.store)
+    errors = Console(stderr=True)
+    progress = RunProgress(Console(stderr=job.as_json), job.loaded.workflow)
+    ends: list[_End] = []
     try:
-        result = anyio.run(_perform, job, progress)
+        anyio.run(_perform, job, progress, ends)
+    except BadEnvironment as error:
+        if error.__cause__ is not None:
+            say("".join(traceback.format_exception(error.__cause__)).rstrip(), errors)
+        raise
+    except CheckpointError as error:
+        return progress, _End("checkpoint error", str(error))
+    except Exception:
+        say(traceback.format_exc().rstrip(), errors)
+        if not ends:
+            return progress, _End("failed", "The workflow ended in a defect, shown above.")
+        say("The environment failed to close, as shown above. The run had ended before.", errors)
+    return progress, ends[0]
+
+
+async def _perform(job: _Job, progress: RunProgress, ends: list[_End]) -> None:
+    """Drive a run, and append its end before the environment closes, which may fail."""
+    async with open_store(job.store) as store:
+        seal = job.keys.seal
+        checkpoints = Checkpoints(
+            store, key=seal.key, encryption=seal.encryption, observers=(progress,)
+        )
+        # A signal cancels only the run, so that the environment can close in an orderly way.
+        async with job.loaded.opened_environment(checkpoints) as env:
+            if job.title and not job.as_json:
+                say(job.title, progress.console)
+            with progress.bar:
+                ends.append(await _end_of(job, env, progress.console))
+
+
+async def _end_of(job: _Job, env: object, console: Console) -> _End:
+    def stopping(signal_name: str) -> None:
+        say(f"Stopping after {signal_name}. A second signal ends the process at once.", console)
+
+    try:
+        result: Result[Any, Any] = await run_until_signal(
+            lambda: job.effect().run(env), on_signal=stopping
+        )
     except StoppedBySignal as stop:
         return _End("interrupted", f"Interrupted by {stop.signal_name}.")
     except CheckpointError as error:
@@ -235,22 +333,6 @@ def _end_of(job: _Job, progress: RunProgress) -> _End:
             return _End("completed", output=result.unwrap())
 
 
-async def _perform(job: _Job, progress: RunProgress) -> Result[Any, Any]:
-    def stopping(signal_name: str) -> None:
-        warning = f"Stopping after {signal_name}. A second signal ends the process at once."
-        say(warning, progress.console)
-
-    async with open_store(job.store) as store:
-        seal = job.keys.seal
-        checkpoints = Checkpoints(
-            store, key=seal.key, encryption=seal.encryption, observers=(progress,)
-        )
-        # A signal cancels only the run, so that the environment can close in an orderly way.
-        async with job.loaded.opened_environment(checkpoints) as env:
-            with progress.bar:
-                return await run_until_signal(lambda: job.effect.run(env), on_signal=stopping)
-
-
 def _report(job: _Job, progress: RunProgress, end: _End) -> None:
     console = progress.console
     if end.message is not None:
@@ -265,84 +347,25 @@ def _report(job: _Job, progress: RunProgress, end: _End) -> None:
         say(f"Resume it with: {job.resume_command}", console)
 
 
-def _report_json(job: _Job, progress: RunProgress, end: _End) -> None:
+def _answer(job: _Job, progress: RunProgress, end: _End) -> dict[str, object]:
     can_resume = end.status in ("interrupted", "failed")
-    answer = {
+    return {
         "run_id": job.run_id,
         "status": end.status,
+        "began_with": progress.began_with,
         "steps_run": progress.completed,
         "steps_skipped": progress.skipped,
-        "output": _output_tree(end.output),
+        "output": _output_tree(end.output, job.loaded.workflow),
         "message": end.message,
         "resume_with": job.resume_command if can_resume else None,
     }
-    sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
-    sys.stdout.flush()
 
 
-def _output_tree(output: object) -> Any:
-    """Return an output as it is saved, or its `repr` if it has no encoding."""
+def _output_tree(output: object, workflow: AnyWorkflow) -> Any:
+    """Return an output as plain JSON, or its `repr` if it has no encoding."""
     if isinstance(output, Machine):
         return orjson.loads(cast("Machine[Any]", output).to_json())
     try:
-        return to_tree(output, types=KnownTypes.of(type(output)))
+        return plain_tree(to_tree(output, types=workflow.blueprint.output_types))
     except CheckpointError:
         return repr(output)
-
-
-_SECONDS_BETWEEN_LINES = 2.0
-
-
-class RunProgress:
-    """Counts the steps of a run, as an observer, and shows a bar on a terminal, or lines elsewhere.
-
-    Attributes:
-        completed: steps that this process completed.
-        skipped: steps whose recorded output was used.
-        total: how many steps the run has, once the step `sized_by` has returned the list of its items.
-        bar: enter it while the run is driven.
-    """
-
-    def __init__(self, console: Console, *, sized_by: str | None = None) -> None:
-        self.console = console
-        self.sized_by = sized_by
-        self.completed = 0
-        self.skipped = 0
-        self.total: int | None = None
-        self._began = time.monotonic()
-        self._printed_at = self._began
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self.bar.add_task("steps", total=None, rate="")
-
-    def notify(self, event: CheckpointEvent) -> None:
-        match event:
-            case EntryAppended(_, Completed(step, output)):
-                self.completed += 1
-            case StepSkipped(_, step, output):
-                self.skipped += 1
-            case _:
-                return
-        if step == self.sized_by and isinstance(output, list):
-            # This step, one step for each item, and the last step, which writes the reports.
-            self.total = len(cast("list[object]", output)) + 2
-        self._show()
-
-    def _show(self) -> None:
-        done = self.completed + self.skipped
-        now = time.monotonic()
-        rate = f"{self.completed / max(now - self._began, 1e-9):.0f}/s"
-        if self.console.is_terminal:
-            self.bar.update(self._task, completed=done, total=self.total, rate=rate)
-        elif now - self._printed_at >= _SECONDS_BETWEEN_LINES:
-            self._printed_at = now
-            of_total = f" of {self.total}" if self.total else ""
-            say(f"{done}{of_total} steps done, {rate}", self.console)

@@ -13,7 +13,14 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from effectflow.checkpoint import CheckpointError, CheckpointStore, Encryption, RunNotFound, Seal
+from effectflow.checkpoint import (
+    CheckpointError,
+    CheckpointStore,
+    Encryption,
+    RunNotFound,
+    RunQuery,
+    Seal,
+)
 from effectflow.cli.render import say
 from effectflow.stores import open_store
 
@@ -29,6 +36,20 @@ StoreOption = Annotated[
         envvar="EFFECTFLOW_STORE",
         help="The store of the runs, such as sqlite:///runs.db.",
     ),
+]
+RunArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN_ID",
+        show_default=False,
+        help="The id of the run, as `effectflow list` shows it.",
+    ),
+]
+LatestOption = Annotated[
+    bool, typer.Option("--latest", help="Take the newest run instead of one by its id.")
+]
+LatestResumableOption = Annotated[
+    bool, typer.Option("--latest", help="Take the newest run that can be resumed.")
 ]
 AppOption = Annotated[
     str | None,
@@ -111,6 +132,27 @@ def with_store(
             return await use(opened)
 
     return anyio.run(main)
+
+
+def check_choice(**choices: object) -> None:
+    """Raise BadUse unless exactly one of these ways to choose runs is used."""
+    if sum(given not in (None, False) for given in choices.values()) != 1:
+        names = [f"--{name}" if name != "run_id" else "a run id" for name in choices]
+        raise BadUse(f"give either {' or '.join(names)}")
+
+
+async def chosen_run(store: CheckpointStore, run_id: str | None, *, resumable: bool = False) -> str:
+    """Return this id, or without one that of the newest run, or of the newest one to resume.
+
+    Raise BadUse if there is none.
+    """
+    if run_id is not None:
+        return run_id
+    for newest in await store.find(RunQuery(resumable=resumable, limit=1)):
+        return newest.run_id
+    if resumable:
+        raise BadUse("no run in this store can be resumed; `effectflow list` shows all runs")
+    raise BadUse("this store has no runs")
 
 
 @dataclass(frozen=True, slots=True)

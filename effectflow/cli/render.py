@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import cast
 
 import orjson
 from rich.cells import cell_len, set_cell_size
@@ -33,7 +34,8 @@ from effectflow.checkpoint import (
     Waiting,
 )
 from effectflow.checkpoint.errors import printable
-from effectflow.checkpoint.values import Tree, encode_json
+from effectflow.checkpoint.values import Tree, render_tree
+from effectflow.effects.paths import StepPath
 from effectflow.workflows.progress import JobProgress, job_progress
 
 
@@ -50,17 +52,13 @@ def print_json(tree: object) -> None:
 
 
 def show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
-    """Print a table of runs."""
-    if not runs:
-        say("This store has no runs. `effectflow demo` starts one.", console)
-        return
-    rows = [("RUN", "WORKFLOW", "STATUS", "ENTRIES", "CREATED", "UPDATED")]
+    """Print a table of runs. With names of usual length it fits 80 columns."""
+    rows = [("RUN", "WORKFLOW", "STATUS", "ENTRIES", "UPDATED")]
     for run in runs:
         has_crashed = run.summary.status == "running" and not run.is_held(now)
-        status = "crashed, resumable" if has_crashed else str(run.summary.status)
-        created, updated = _when(run.summary.created_at), _when(run.updated_at)
-        workflow, length = run.summary.workflow, str(run.length)
-        rows.append((run.run_id, workflow, status, length, created, updated))
+        status = "crashed" if has_crashed else str(run.summary.status)
+        updated = _age(now - run.updated_at)
+        rows.append((run.run_id, run.summary.workflow, status, str(run.length), updated))
     _say_table(rows, console)
 
 
@@ -75,6 +73,7 @@ def show_checkpoint(console: Console, checkpoint: Checkpoint, durability: str) -
     rows = {
         "run": checkpoint.run_id,
         "workflow": f"{checkpoint.workflow} (version {checkpoint.definition.version})",
+        "module": checkpoint.module or "unknown",
         "status": str(checkpoint.status),
         "position": position,
         **_state_row(checkpoint),
@@ -201,13 +200,13 @@ def plan_tree(plan: ResumePlan) -> dict[str, Tree]:
     }
 
 
-def show_plan(console: Console, plan: ResumePlan, workflow_name: str) -> None:
+def show_plan(console: Console, plan: ResumePlan, workflow_name: str, app_hint: str) -> None:
     """Print what a resume would do."""
-    for line in _plan_lines(plan, workflow_name):
+    for line in _plan_lines(plan, workflow_name, app_hint):
         say(printable(line), console)
 
 
-def _plan_lines(plan: ResumePlan, workflow_name: str) -> Iterable[str]:
+def _plan_lines(plan: ResumePlan, workflow_name: str, app_hint: str) -> Iterable[str]:
     yield f"skip: {len(plan.skip)} completed steps"
     if plan.is_complete:
         yield "start: nothing; the run is complete, and a resume returns its recorded output"
@@ -226,7 +225,7 @@ def _plan_lines(plan: ResumePlan, workflow_name: str) -> Iterable[str]:
     if plan.problem is not None:
         yield f"problem: {plan.problem}"
     if not (plan.start or plan.waiting or plan.recurs or plan.problem):
-        yield f"start: unknown; only the code of {workflow_name} can tell: give it with --app"
+        yield f"start: unknown; only the code of {workflow_name} can tell: {app_hint}"
 
 
 def _say_table(rows: Sequence[Sequence[str]], console: Console) -> None:
@@ -239,8 +238,72 @@ def _say_table(rows: Sequence[Sequence[str]], console: Console) -> None:
 
 
 def _bounded(tree: Tree, limit: int = 120) -> str:
-    text = encode_json(tree).decode()
+    text = render_tree(tree)
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
+
+
+def plain_tree(tree: Tree) -> Tree:
+    """Return a tree without tags, as other programs write JSON: it no longer tells the types.
+
+    A data class becomes an object, an enum its name, a tuple or set a list, a duration its seconds.
+
+    Example:
+        >>> plain_tree({"$object": ["Order", {"sizes": {"$tuple": [1, 2]}}]})
+        {'sizes': [1, 2]}
+    """
+    if isinstance(tree, list):
+        return [plain_tree(part) for part in tree]
+    if not isinstance(tree, dict):
+        return tree
+    match tree:
+        case {"$object": [_, fields]}:
+            return plain_tree(fields)
+        case {"$enum": [_, content]} | {"$flag": [_, content]}:
+            return plain_tree(content)
+        case {"$dict": [*pairs]}:
+            named = cast("list[tuple[Tree, Tree]]", pairs)
+            return {_key(plain_tree(key)): plain_tree(part) for key, part in named}
+        case {"$timedelta": [int(days), int(seconds), int(microseconds)]}:
+            return timedelta(days, seconds, microseconds).total_seconds()
+        case {"$datetime": [str(text), *_]} | {"$time": [str(text), *_]}:
+            return text
+        case {"$fraction": [str(numerator), str(denominator)]}:
+            return f"{numerator}/{denominator}"
+        case {"$error": _}:
+            return render_tree(tree)
+        case _:
+            # What remains is one part (a number, a path, the items of a tuple), or no tag at all.
+            [(tag, content), *_] = tree.items() if tree else [("", None)]
+            if tag.startswith("$"):
+                return plain_tree(content)
+            return {name: plain_tree(part) for name, part in tree.items()}
+
+
+def _key(key: Tree) -> str:
+    return key if isinstance(key, str) else render_tree(key)
+
+
+def step_text(path: str, kind: str) -> str:
+    """Return where in a workflow of this kind a step is: its phase, round, node or transition."""
+    first, branch = StepPath(StepPath(path).segments[0]), StepPath(path).flow
+    if kind in ("graph", "machine"):
+        visit = f", visit {first.occurrence}" if first.occurrence > 1 else ""
+        return f"{'node' if kind == 'graph' else 'transition'} {first.name}{visit}"
+    if kind == "iterative":
+        return f"round {first.occurrence}"
+    if branch.key is not None and branch.operator.name == "map":
+        return f"phase map, item {branch.key}"
+    if branch.key is not None and branch.operator.name == "reduce":
+        return f"phase reduce, round {branch.key.partition('.')[0]}"
+    return f"step {path}"
+
+
+def _age(seconds: float) -> str:
+    """Return how long ago something was, in the largest unit that fits."""
+    for unit, name in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f}{name} ago"
+    return f"{max(seconds, 0):.0f}s ago"
 
 
 def _when(seconds: float) -> str:

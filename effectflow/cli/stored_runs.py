@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from effectflow.checkpoint import (
     ResumePlan,
     RunInfo,
     RunQuery,
+    RunStatus,
     UnsupportedVersion,
     Verification,
     export_run,
@@ -35,8 +37,7 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.journal_reader import all_run_ids, run_not_found
 from effectflow.checkpoint.values import Tree
-from effectflow.cli.app_loader import PlainEnvironment, workflow_of_run
-from effectflow.cli.census import census
+from effectflow.cli.app_loader import PlainEnvironment, app_hint, is_demo, workflow_of_run
 from effectflow.cli.options import (
     STORE,
     AppOption,
@@ -45,7 +46,12 @@ from effectflow.cli.options import (
     ExitCode,
     JsonOption,
     KeyFileOption,
+    LatestOption,
+    LatestResumableOption,
+    RunArgument,
     StoreOption,
+    check_choice,
+    chosen_run,
     read_file,
     read_keys,
     with_store,
@@ -61,27 +67,87 @@ from effectflow.cli.render import (
     show_runs,
     show_verifications,
 )
-
-RunArgument = Annotated[
-    str, typer.Argument(help="The id of the run, as `effectflow list` shows it.")
-]
+from effectflow.cli.run_search import FoundRuns, RunSearch, read_moment, read_pair
 
 
 def list_runs(
     workflow: Annotated[str | None, typer.Option(help="Show only runs of this workflow.")] = None,
+    status: Annotated[
+        list[RunStatus] | None,
+        typer.Option(
+            metavar="STATUS",
+            help=f"Show only runs that are: {', '.join(RunStatus)}. Repeat it for several. "
+            "Crashed runs count as running.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Show only runs updated since then: 30m, 2h or 7d ago, or a date and time."
+        ),
+    ] = None,
+    context: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Show only runs with this in their context (several: repeat). Reads all runs.",
+        ),
+    ] = None,
     resumable: Annotated[bool, typer.Option(help="Show only runs that can be resumed.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many runs.")] = 50,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the table again every two seconds, until Ctrl-C.")
+    ] = False,
     store: StoreOption = STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the runs of a store, newest first."""
-    query = RunQuery(workflow=workflow, resumable=resumable, limit=limit)
-    runs = with_store(store, lambda opened: opened.find(query))
+    if watch and as_json:
+        raise BadUse("--watch shows a table: leave out --json")
+    search = RunSearch(
+        RunQuery(workflow=workflow, statuses=frozenset(status or ()), resumable=resumable),
+        since=None if since is None else read_moment(since, time.time()),
+        context=tuple(map(read_pair, context or ())),
+        limit=limit,
+        seal=read_keys(key_file, encryption_keys).seal,
+    )
+    console = Console()
+    with suppress(KeyboardInterrupt):
+        while watch:
+            found = with_store(store, search.run)
+            console.clear()
+            _show_found(found, search, console)
+            time.sleep(_SECONDS_BETWEEN_TABLES)
+    if watch:
+        return
+    found = with_store(store, search.run)
+    _show_found(found, search, console, as_json=as_json)
+    if found.problems:
+        raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
+
+
+_SECONDS_BETWEEN_TABLES = 2.0
+
+
+def _show_found(
+    found: FoundRuns, search: RunSearch, console: Console, *, as_json: bool = False
+) -> None:
     now = time.time()
     if as_json:
-        print_json([_run_tree(info, now) for info in runs])
+        print_json([_run_tree(info, now) for info in found.runs])
+    elif found.runs:
+        show_runs(console, found.runs, now)
+    elif search.is_for_all:
+        say("This store has no runs. `effectflow demo` starts one.", console)
     else:
-        show_runs(Console(), runs, now)
+        say("No run matches; `effectflow list` shows all runs.", console)
+    errors = Console(stderr=True)
+    if found.has_more:
+        say(f"There are more than these {search.limit} runs: --limit shows more.", errors)
+    for problem in found.problems:
+        say(f"effectflow: its context is unknown: {problem}", errors)
 
 
 def _run_tree(info: RunInfo, now: float) -> Tree:
@@ -100,7 +166,8 @@ def _run_tree(info: RunInfo, now: float) -> Tree:
 
 
 def show(
-    run_id: RunArgument,
+    run_id: RunArgument = None,
+    latest: LatestOption = False,
     at: Annotated[
         int | None, typer.Option(min=1, help="Show the run as it was after this many entries.")
     ] = None,
@@ -110,11 +177,13 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show the state of a run, now or after an earlier entry."""
+    check_choice(run_id=run_id, latest=latest)
     seal = read_keys(key_file, encryption_keys).seal
 
     async def read(opened: CheckpointStore) -> tuple[Checkpoint, str]:
         try:
-            return await read_checkpoint(opened, run_id, seal, at=at), opened.durability
+            chosen = await chosen_run(opened, run_id)
+            return await read_checkpoint(opened, chosen, seal, at=at), opened.durability
         except ValueError as error:
             raise BadUse(str(error)) from error
 
@@ -126,19 +195,22 @@ def show(
 
 
 def history(
-    run_id: RunArgument,
+    run_id: RunArgument = None,
+    latest: LatestOption = False,
     store: StoreOption = STORE,
     key_file: KeyFileOption = None,
     encryption_keys: EncryptionKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the journal of a run, one entry per line."""
+    check_choice(run_id=run_id, latest=latest)
     seal = read_keys(key_file, encryption_keys).seal
 
     async def read(opened: CheckpointStore) -> list[Entry]:
-        entries = await read_entries(opened, run_id, seal)
+        chosen = await chosen_run(opened, run_id)
+        entries = await read_entries(opened, chosen, seal)
         if not entries:
-            raise await run_not_found(opened, run_id)
+            raise await run_not_found(opened, chosen)
         return entries
 
     entries = with_store(store, read)
@@ -152,16 +224,22 @@ def verify(
     run_id: Annotated[
         str | None, typer.Argument(help="The run to check; by default all runs.")
     ] = None,
+    latest: LatestOption = False,
     store: StoreOption = STORE,
     key_file: KeyFileOption = None,
     encryption_keys: EncryptionKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check that every entry of a run, or of all runs, is as it was written."""
+    if run_id is not None:
+        check_choice(run_id=run_id, latest=latest)
     seal = read_keys(key_file, encryption_keys).seal
 
     async def check(opened: CheckpointStore) -> list[Verification]:
-        run_ids = [run_id] if run_id is not None else await all_run_ids(opened)
+        if run_id is None and not latest:
+            run_ids = await all_run_ids(opened)
+        else:
+            run_ids = [await chosen_run(opened, run_id)]
         return [await verify_run(opened, one, seal) for one in run_ids]
 
     verifications = with_store(store, check)
@@ -184,7 +262,8 @@ def verify(
 
 
 def plan(
-    run_id: RunArgument,
+    run_id: RunArgument = None,
+    latest: LatestResumableOption = False,
     app: AppOption = None,
     store: StoreOption = STORE,
     key_file: KeyFileOption = None,
@@ -195,29 +274,33 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Show what a resume of a run would do, without doing it."""
+    check_choice(run_id=run_id, latest=latest)
     seal = read_keys(key_file, encryption_keys).seal
 
-    async def make(opened: CheckpointStore) -> tuple[str, ResumePlan]:
-        checkpoint = await read_checkpoint(opened, run_id, seal)
-        name = checkpoint.workflow
-        if app is None and name != census.name:
-            return name, plan_resume(checkpoint)
+    async def make(opened: CheckpointStore) -> tuple[Checkpoint, ResumePlan]:
+        chosen = await chosen_run(opened, run_id, resumable=True)
+        checkpoint = await read_checkpoint(opened, chosen, seal)
+        name, module = checkpoint.workflow, checkpoint.module
+        if app is None and not is_demo(name, module):
+            return checkpoint, plan_resume(checkpoint)
         # A plan runs no steps, so it needs nothing from the workflow's own environment.
         env = PlainEnvironment(Checkpoints(opened, key=seal.key, encryption=seal.encryption))
-        effect = workflow_of_run(name, app).workflow.plan(run_id, effects=effects)
-        return name, await effect.run_or_raise(env)
+        loaded = workflow_of_run(chosen, name, app, module)
+        effect = loaded.workflow.plan(chosen, effects=effects)
+        return checkpoint, await effect.run_or_raise(env)
 
-    workflow_name, made = with_store(store, make)
+    checkpoint, made = with_store(store, make)
     if as_json:
-        print_json({"run_id": run_id, **plan_tree(made)})
+        print_json({"run_id": checkpoint.run_id, **plan_tree(made)})
     else:
-        show_plan(Console(), made, workflow_name)
+        show_plan(Console(), made, checkpoint.workflow, app_hint(checkpoint.module))
 
 
 def export_runs(
     run_ids: Annotated[
         list[str] | None, typer.Argument(help="The runs to export; by default all runs.")
     ] = None,
+    latest: LatestOption = False,
     output: Annotated[
         Path | None, typer.Option(help="The file to write; by default standard output.")
     ] = None,
@@ -227,11 +310,14 @@ def export_runs(
 
     Skip runs that cannot be read, and name them at the end.
     """
+    if run_ids:
+        check_choice(run_id=run_ids, latest=latest)
     problems: list[CheckpointError] = []
 
     async def export(opened: CheckpointStore) -> list[ExportedRun]:
         runs: list[ExportedRun] = []
-        for run_id in run_ids or await all_run_ids(opened):
+        chosen = [await chosen_run(opened, None)] if latest else run_ids
+        for run_id in chosen or await all_run_ids(opened):
             try:
                 runs.append(await export_run(opened, run_id))
             except (CorruptCheckpoint, UnsupportedVersion) as error:

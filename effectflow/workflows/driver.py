@@ -115,6 +115,7 @@ async def start_run(
             format=FORMAT,
             at=place.scope.clock.now().timestamp(),
             structure=definition.structure,
+            module=blueprint.module,
         )
         run = claim.run(started, Recording())
         return await _drive(claim, run, input, is_new=True)

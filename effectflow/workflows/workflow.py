@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import typing
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast, overload
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
@@ -54,6 +56,21 @@ Body: TypeAlias = Callable[
 """The code of a workflow: a function that returns an effect, or a generator function."""
 
 
+def _defining_module() -> str:
+    """Return the importable name of the module outside of this package that is calling, or ""."""
+    frame, name = inspect.currentframe(), __name__
+    while frame is not None and name.startswith("effectflow.workflows"):
+        frame, name = frame.f_back, str(frame.f_globals.get("__name__", ""))
+    if name != "__main__":
+        return name
+    main: Any = sys.modules[name]
+    if main.__spec__ is not None:
+        return main.__spec__.name
+    # A script; its folder is the current one, most often. Typed code has no file.
+    script = Path(getattr(main, "__file__", ""))
+    return script.stem if script.suffix == ".py" else ""
+
+
 @dataclass(frozen=True)
 class Blueprint:
     """Everything that is needed to run a workflow, common to all builders.
@@ -67,6 +84,7 @@ class Blueprint:
         migrations: for each earlier version, the migration to the next one.
         gives_state: tells by its path whether a step returns a state, to migrate; None for code, of
             which all outputs are migrated.
+        module: the name of the module that defines the workflow; "" if it cannot be imported.
     """
 
     definition: Definition
@@ -76,6 +94,7 @@ class Blueprint:
     output_types: KnownTypes
     migrations: Mapping[int, Migration] = field(default_factory=dict[int, Any])
     gives_state: Callable[[str], bool] | None = None
+    module: str = field(default_factory=_defining_module)
 
     def removed(self, entries: tuple[Entry, ...]) -> tuple[int, ...]:
         """Return the sequence numbers of entries of steps that migrations remove."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from effectflow.cli.app import main, make_app
-from tests.cli.conftest import Command
+from effectflow.cli.app import make_app
+from tests.cli.conftest import ENVIRONMENT, Command
 
 SHOP = textwrap.dedent("""
     from dataclasses import dataclass
@@ -272,7 +274,6 @@ def test_an_unknown_run_id_is_answered_with_a_similar_one(effectflow: Command) -
     assert "'order-17'" in ran.err
 
 
-@pytest.mark.allow_unused_effects  # the command creates the effect before it opens the store
 def test_a_file_that_is_not_a_store_ends_with_code_4(effectflow: Command) -> None:
     assert effectflow("list", "--store", "sqlite:///shop.py").code == 4
     ran = effectflow("run", "shop:sell", "--input", '{"item": "x"}', "--store", "sqlite:///shop.py")
@@ -297,8 +298,14 @@ def test_help_shows_an_example_for_each_command(effectflow: Command) -> None:
         assert f"Example: effectflow {name} " in effectflow(name, "--help").out
 
 
-def test_a_missing_package_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "typer", None)
+@pytest.mark.parametrize("package", ["typer", "cloudpickle"])
+def test_a_missing_package_is_named_with_what_to_install(package: str) -> None:
+    code = (
+        f"import sys; sys.modules[{package!r}] = None; from effectflow.cli.app import main; main()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
 
-    with pytest.raises(SystemExit, match=r"needs typer.*pip install 'effectflow\[cli\]'"):
-        main()
+    assert ran.returncode == 1
+    assert re.search(rf"^The .* needs {package},.*pip install 'effectflow\[cli\]'$", ran.stderr)

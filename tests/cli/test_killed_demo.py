@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 import textwrap
 import time
 from collections import Counter
 from pathlib import Path
+
+import psutil
 
 from tests.cli.conftest import ENVIRONMENT, Command
 
@@ -17,24 +20,45 @@ FILES = 120
 
 COUNTED = textwrap.dedent("""
     import os, time
+    from contextlib import asynccontextmanager
+    from effectflow import from_fn
     from effectflow.cli import census
     from effectflow.cli.app import main
 
-    class Environment(census.CensusEnvironment):
+    COORDINATOR = os.getpid()
+
+    def log(name):
+        with open("measured.log", "a") as log:
+            log.write(name + "\\n")
+            log.flush()
+            os.fsync(log.fileno())
+            is_enough = log.tell() >= int(os.environ.get("ENOUGH_BYTES", 10**9))
+        if is_enough:
+            time.sleep(60)
+
+    class Logged:
         '''Logs each file after measuring it. Waits to be killed once enough files are logged.'''
 
-        def measure(self, folder, name):
-            metrics = super().measure(folder, name)
-            with open("measured.log", "a") as log:
-                log.write(name + "\\n")
-                log.flush()
-                os.fsync(log.fileno())
-                is_enough = log.tell() >= int(os.environ.get("ENOUGH_BYTES", 10**9))
-            if is_enough:
-                time.sleep(60)
-            return metrics
+        def __init__(self, executor):
+            self.executor = executor
 
-    census.environment = Environment
+        def apply(self, function, item):
+            coordinator = COORDINATOR
+
+            def logged(item):
+                assert os.getpid() != coordinator
+                return function(item).tap(lambda _: from_fn(lambda _: log(item[1])))
+
+            return self.executor.apply(logged, item)
+
+    opened = census.environment
+
+    @asynccontextmanager
+    async def environment(checkpoints):
+        async with opened(checkpoints) as env:
+            yield census.CensusEnvironment(checkpoints, Logged(env.executor))
+
+    census.environment = environment
     main()
 """)
 """The command line, with an environment that logs what it measures."""
@@ -93,6 +117,38 @@ def test_a_demo_killed_many_times_reports_the_same_and_repeats_no_durable_step(
         # A file may be measured again only if its step was begun and not durably completed.
         assert times <= attempts[f"par_traverse[{name}]/measure_file"]
     assert sum(measured.values()) <= FILES + 1 + KILLS * 4
+
+
+def test_ctrl_c_stops_the_demo_and_its_processes_and_a_resume_completes_it(
+    folder: Path, effectflow: Command
+) -> None:
+    write_source_files(folder / "code")
+    assert effectflow("demo", "code", "--report", "whole", "--run-id", "whole").code == 0
+
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            COUNTED,
+            "demo",
+            "code",
+            "--report",
+            "stopped",
+            "--run-id",
+            "stopped",
+        ],
+        env=ENVIRONMENT | {"ENOUGH_BYTES": str(60 * len("m0000.py\n"))},
+    )
+    wait_for_lines(folder / "measured.log", process, 60)
+    workers = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 3
+    assert psutil.wait_procs(workers, timeout=10)[1] == []
+
+    resumed = effectflow("resume", "stopped", "--json").json
+    assert resumed["status"] == "completed"
+    assert resumed["steps_skipped"] > 50
+    assert (folder / "stopped.json").read_bytes() == (folder / "whole.json").read_bytes()
 
 
 def wait_for_lines(log: Path, process: subprocess.Popen[bytes], count: int) -> None:

@@ -16,6 +16,7 @@ from effectflow.checkpoint.values.encodings import (
     encode_compact,
     encode_json,
     render_arguments,
+    render_tree,
 )
 from effectflow.checkpoint.values.plain import (
     MAX_DEPTH,
@@ -51,6 +52,7 @@ __all__ = [
     "mismatch_of",
     "plain_json",
     "render_arguments",
+    "render_tree",
     "safe_repr",
     "to_tree",
 ]

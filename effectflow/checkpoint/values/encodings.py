@@ -320,7 +320,13 @@ def _closing(text: str) -> str:
     return quote + "".join(reversed(closing))
 
 
-def _render(tree: Tree) -> str:
+def render_tree(tree: Tree) -> str:
+    """Return a tree as text for people, much like the `repr` of its value.
+
+    Example:
+        >>> render_tree([{"$object": ["Order", {"id": 1, "items": {"$tuple": ["cap"]}}]}])
+        "[Order(id=1, items=('cap',))]"
+    """
     if isinstance(tree, list):
         return f"[{_render_items(tree)}]"
     if not isinstance(tree, dict):
@@ -330,20 +336,20 @@ def _render(tree: Tree) -> str:
         with suppress(LookupError, TypeError, AttributeError):
             return _RENDERERS[tag](tree[tag])
     if tag.startswith("$"):
-        return f"{tag[1:]}({_render(tree[tag])})"
+        return f"{tag[1:]}({render_tree(tree[tag])})"
     return f"{{{_render_pairs(tree.items())}}}"
 
 
 def _render_items(trees: Any) -> str:
-    return ", ".join(map(_render, trees))
+    return ", ".join(map(render_tree, trees))
 
 
 def _render_pairs(pairs: Any) -> str:
-    return ", ".join(": ".join(map(_render, pair)) for pair in pairs)
+    return ", ".join(": ".join(map(render_tree, pair)) for pair in pairs)
 
 
 def _render_fields(trees: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_render(tree)}" for name, tree in trees.items())
+    return ", ".join(f"{name}={render_tree(tree)}" for name, tree in trees.items())
 
 
 # What a tag contains may be cut off anywhere.

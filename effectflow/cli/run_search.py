@@ -1,0 +1,133 @@
+"""Which runs `effectflow list` shows."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from effectflow.checkpoint import (
+    CheckpointError,
+    CheckpointStore,
+    RunInfo,
+    RunQuery,
+    Seal,
+    read_checkpoint,
+)
+from effectflow.checkpoint.values import Tree, encode_json
+from effectflow.cli.options import BadUse
+from effectflow.cli.render import plain_tree
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRuns:
+    """Runs, newest first; whether others match, too; and why the context of a run is unknown."""
+
+    runs: list[RunInfo]
+    has_more: bool
+    problems: list[CheckpointError]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSearch:
+    """What runs to find: those of a query to the store that pass the other filters, which stores lack.
+
+    Attributes:
+        query: its limit is not used.
+        since: only runs with an entry at or after this time, in seconds since the epoch.
+        context: only runs whose context has these values, as text or JSON, under these keys.
+        limit: find at most this many.
+        seal: the keys that read the context.
+    """
+
+    query: RunQuery
+    since: float | None
+    context: tuple[tuple[str, str], ...]
+    limit: int
+    seal: Seal
+
+    @property
+    def is_for_all(self) -> bool:
+        """Whether there is no filter."""
+        return self.query == RunQuery() and self.since is None and not self.context
+
+    async def run(self, store: CheckpointStore) -> FoundRuns:
+        """Return the runs. Raise BadUse if the store has no run of the workflow at all."""
+        # The store's limit comes before the filters here, so it must not cut anything.
+        is_filtered = self.since is not None or bool(self.context)
+        query = replace(self.query, limit=sys.maxsize if is_filtered else self.limit + 1)
+        candidates = await store.find(query)
+        if not candidates and query.workflow is not None:
+            await _check_is_known(store, query.workflow)
+        found = FoundRuns([], False, [])
+        async for info in self._filtered(store, candidates, found.problems):
+            if len(found.runs) == self.limit:
+                return replace(found, has_more=True)
+            found.runs.append(info)
+        return found
+
+    async def _filtered(
+        self, store: CheckpointStore, candidates: list[RunInfo], problems: list[CheckpointError]
+    ) -> AsyncGenerator[RunInfo]:
+        for info in candidates:
+            if self.since is not None and info.updated_at < self.since:
+                continue
+            if self.context:
+                try:
+                    started = await read_checkpoint(store, info.run_id, self.seal, at=1)
+                except CheckpointError as error:
+                    problems.append(error)
+                    continue
+                texts = _texts_of(started.context)
+                if not all(value in texts.get(key, ()) for key, value in self.context):
+                    continue
+            yield info
+
+
+def _texts_of(context: Tree) -> dict[str, tuple[str, ...]]:
+    """Return the texts that stand for the value of each key of a context: a text, or its JSON."""
+    plain = plain_tree(context)
+    if not isinstance(plain, dict):
+        return {}
+    return {
+        key: (encode_json(value).decode(), *([value] if isinstance(value, str) else []))
+        for key, value in plain.items()
+    }
+
+
+async def _check_is_known(store: CheckpointStore, workflow: str) -> None:
+    """Raise BadUse, with the workflows that the store knows, if it has no run of this one."""
+    runs = await store.find(RunQuery(limit=sys.maxsize))
+    known = sorted({info.summary.workflow for info in runs})
+    if known and workflow not in known:
+        raise BadUse(f"this store has no run of workflow {workflow!r}, only of: {', '.join(known)}")
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def read_moment(text: str, now: float) -> float:
+    """Return the time, in seconds since the epoch, that a duration before `now` or a date names.
+
+    Raise BadUse for other text.
+    """
+    duration = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
+    if duration is not None:
+        return now - float(duration[1]) * _UNITS[duration[2]]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise BadUse(
+            f"--since takes a duration, such as 30m, 2h or 7d, or a time, such as 2026-01-31 or "
+            f"2026-01-31T09:30, not {text!r}"
+        ) from error
+
+
+def read_pair(text: str) -> tuple[str, str]:
+    """Return the key and the value in `KEY=VALUE`. Raise BadUse for other text."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise BadUse(f"--context takes KEY=VALUE, such as tenant=acme, not {text!r}")
+    return key, value

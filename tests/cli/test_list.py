@@ -1,0 +1,181 @@
+"""`effectflow list`: its filters, its table, and `--watch`."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+import time
+from datetime import datetime, timedelta
+from importlib import import_module
+from pathlib import Path
+
+import anyio
+import pytest
+
+from effectflow.cli import stored_runs
+from tests.cli.conftest import Command, Ended
+
+ORDERS = textwrap.dedent("""
+    from dataclasses import dataclass
+    from effectflow import Checkpoints, Do, Effect, fail, pure, step, workflow
+
+    @step
+    def take(item: str) -> Effect[object, str, str]:
+        return fail("out of stock") if item == "hat" else pure(item)
+
+    @workflow
+    def sell(item: str) -> Do[object, str, str]:
+        return (yield from take(item))
+
+    @workflow
+    def refund(item: str) -> Do[object, str, str]:
+        return (yield from take(item))
+""")
+
+WITH_CONTEXT = textwrap.dedent("""
+    import anyio
+    from effectflow import Checkpoints
+    from effectflow.cli.app_loader import PlainEnvironment
+    from effectflow.stores import open_store
+    from orders import sell
+
+    async def main(store):
+        env = PlainEnvironment(Checkpoints(open_store(store)))
+        for run_id, tenant, priority in (("a", "acme", 5), ("b", "blue", 5), ("c", "acme", "high")):
+            context = {"tenant": tenant, "priority": priority}
+            await sell.start("cap", run_id=run_id, context=context).run(env)
+""")
+
+
+@pytest.fixture(autouse=True)
+def orders(folder: Path) -> None:
+    (folder / "orders.py").write_text(ORDERS)
+    (folder / "with_context.py").write_text(WITH_CONTEXT)
+
+
+def start(effectflow: Command, run_id: str, item: str = "cap", workflow: str = "sell") -> None:
+    effectflow("run", f"orders:{workflow}", "--input", f'"{item}"', "--run-id", run_id)
+
+
+def ids(ran: Ended) -> list[str]:
+    assert ran.code == 0, ran.err
+    return [run["run_id"] for run in ran.json]
+
+
+def test_runs_are_found_by_one_status_or_several(effectflow: Command) -> None:
+    start(effectflow, "good")
+    start(effectflow, "bad", "hat")
+
+    assert ids(effectflow("list", "--status", "failed", "--json")) == ["bad"]
+    both = effectflow("list", "--status", "failed", "--status", "completed", "--json")
+    assert ids(both) == ["bad", "good"]
+    assert ids(effectflow("list", "--status", "interrupted", "--json")) == []
+    assert "No run matches" in effectflow("list", "--status", "interrupted").out
+    assert effectflow("list", "--status", "crazy").code == 2
+
+
+def test_runs_are_found_by_the_time_of_their_last_entry(
+    effectflow: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(effectflow, "r")
+    clock = time.time
+    monkeypatch.setattr(stored_runs.time, "time", lambda: clock() + 3600)
+    now = datetime.now()
+
+    assert ids(effectflow("list", "--since", "2h", "--json")) == ["r"]
+    assert ids(effectflow("list", "--since", "59.5m", "--json")) == []
+    day = (now - timedelta(days=1)).date()
+    assert ids(effectflow("list", "--since", str(day), "--json")) == ["r"]
+    later = (now + timedelta(minutes=5)).isoformat(timespec="minutes")
+    assert ids(effectflow("list", "--since", later, "--json")) == []
+    refused = effectflow("list", "--since", "yesterday")
+    assert (refused.code, "30m, 2h or 7d" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("store", ["sqlite:///effectflow.db", "file:./runs"])
+def test_runs_are_found_by_their_context(effectflow: Command, store: str) -> None:
+    anyio.run(import_module("with_context").main, store)
+
+    def found(*pairs: str) -> list[str]:
+        options = [word for pair in pairs for word in ("--context", pair)]
+        return sorted(ids(effectflow("list", *options, "--store", store, "--json")))
+
+    assert found("tenant=acme") == ["a", "c"]
+    assert found("priority=5") == ["a", "b"]
+    assert found("priority=high") == ["c"]
+    assert found("tenant=acme", "priority=5") == ["a"]
+    assert found("tenant=") == found("colour=red") == []
+    refused = effectflow("list", "--context", "acme", "--store", store)
+    assert (refused.code, "KEY=VALUE" in refused.err) == (2, True)
+
+
+def test_a_run_whose_context_cannot_be_read_is_named(effectflow: Command, folder: Path) -> None:
+    (folder / "key").write_bytes(os.urandom(32))
+    start(effectflow, "open")
+    effectflow("run", "orders:sell", "--input", '"cap"', "--run-id", "sealed", "--key-file", "key")
+
+    ran = effectflow("list", "--context", "tenant=acme")
+    assert ran.code == 4
+    assert "'sealed'" in ran.err
+    assert effectflow("list").code == 0
+
+
+def test_filters_see_all_runs_and_a_limit_is_told(effectflow: Command) -> None:
+    start(effectflow, "old", "hat")
+    for number in range(3):
+        start(effectflow, f"new{number}")
+
+    assert ids(effectflow("list", "--status", "failed", "--limit", "1", "--json")) == ["old"]
+    ran = effectflow("list", "--since", "1h", "--limit", "4")
+    assert (len(ran.out.splitlines()), ran.err) == (5, "")
+    ran = effectflow("list", "--since", "1h", "--limit", "3")
+    assert (len(ran.out.splitlines()), "--limit shows more" in ran.err) == (4, True)
+    ran = effectflow("list", "--limit", "3", "--json")
+    assert (ids(ran), "--limit shows more" in ran.err) == (["new2", "new1", "new0"], True)
+
+
+def test_an_unknown_workflow_is_answered_with_the_known_ones(effectflow: Command) -> None:
+    start(effectflow, "r1")
+    start(effectflow, "r2", workflow="refund")
+
+    assert ids(effectflow("list", "--workflow", "refund", "--json")) == ["r2"]
+    assert ids(effectflow("list", "--workflow", "refund", "--status", "failed", "--json")) == []
+    for json in ([], ["--json"]):
+        ran = effectflow("list", "--workflow", "refnd", *json)
+        assert (ran.code, ran.out) == (2, "")
+        assert "no run of workflow 'refnd', only of: refund, sell" in ran.err
+
+
+def test_the_table_fits_80_columns(effectflow: Command, folder: Path) -> None:
+    (folder / "shop.py").write_text(ORDERS.replace("sell", "order_processing"))
+    # An id as `start` makes it.
+    run_id = "order_processing-1f0c7a2e9b3d"
+    effectflow("run", "shop:order_processing", "--input", '"cap"', "--run-id", run_id)
+
+    heading, row = effectflow("list").out.splitlines()
+    assert heading.split() == ["RUN", "WORKFLOW", "STATUS", "ENTRIES", "UPDATED"]
+    assert row.split()[-2:] == ["0s", "ago"]
+    widest = row.replace("completed", "interrupted").replace("0s ago", "999d ago")
+    assert max(len(heading), len(widest)) <= 80
+
+
+def test_watch_shows_the_table_again_until_ctrl_c(
+    effectflow: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(effectflow, "r1")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise KeyboardInterrupt
+        start(effectflow, "r2")
+
+    monkeypatch.setattr(stored_runs.time, "sleep", pause)
+    ran = effectflow("list", "--watch", "--limit", "9")
+
+    assert ran.code == 0
+    assert pauses == [2, 2]
+    rows = [line.split()[0] for line in ran.out.splitlines()]
+    assert rows == ["RUN", "r1", "RUN", "r2", "r1"]
+    assert effectflow("list", "--watch", "--json").code == 2

@@ -1,0 +1,222 @@
+"""`effectflow resume`: which runs it takes, where each begins, and the workflow that a run names."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import ENVIRONMENT, Command
+
+WORK = textwrap.dedent("""
+    from pathlib import Path
+    from typing import Any
+    from effectflow import (
+        Checkpoints, Do, Effect, Iterative, MapReduce, Moved, StateGraph, StateMachine, Transition,
+        Workflow, attempt, pure, step, workflow,
+    )
+    from effectflow.cli.app_loader import PlainEnvironment
+    from effectflow.stores import SqliteStore
+
+    def with_key(value: int) -> Effect[Any, OSError, int]:
+        return attempt(lambda _: Path("key").read_text(), OSError).map(lambda _: value)
+
+    def add(value: int) -> Effect[Any, OSError, int]:
+        return pure(value + 1)
+
+    def numbers(count: int) -> list[int]:
+        return list(range(count))
+
+    def mapped(number: int) -> Effect[Any, OSError, int]:
+        return with_key(number) if number == 2 else pure(number)
+
+    def total(values: list[int]) -> Effect[Any, OSError, int]:
+        return pure(sum(values))
+
+    def halved(number: int) -> Effect[Any, OSError, int]:
+        return with_key(1) if number == 2 else pure(number // 2)
+
+    @step
+    def first(value: int) -> Effect[Any, OSError, int]:
+        return pure(value)
+
+    @step
+    def second(value: int) -> Effect[Any, OSError, int]:
+        return with_key(value)
+
+    @workflow
+    def code(value: int) -> Do[Any, OSError, int]:
+        return (yield from second((yield from first(value))))
+
+    steps = Workflow.of_steps("steps", [add, with_key])
+    job = MapReduce("job", items=numbers, map=mapped, reduce=total, key=str, max_parallel=1)
+    rounds = Iterative("rounds", halved, converged=lambda before, after: before == after, max_rounds=9)
+    graph = (
+        StateGraph("graph").node("a", add).node("b", with_key).edge("a", "a", when=lambda n: n < 9)
+        .edge("a", "b").entry("a").exit("b").build()
+    )
+    door = StateMachine(
+        "door",
+        initial="closed",
+        transitions=[
+            Transition("knock", "closed", "heard"),
+            Transition("open", "heard", "open", lambda _: with_key(1).map(lambda _: Moved("open"))),
+        ],
+        final={"open"},
+    )
+
+    if __name__ == "__main__":
+        env = PlainEnvironment(Checkpoints(SqliteStore("effectflow.db")))
+        print(code.start(1, run_id="code").run_sync(env))
+""")
+
+
+@pytest.fixture(autouse=True)
+def work(folder: Path) -> None:
+    """Write the module. Its workflows fail until there is a file `key`."""
+    (folder / "work").mkdir()
+    (folder / "work" / "tasks.py").write_text(WORK)
+
+
+def fail_all(effectflow: Command, *workflows: str) -> None:
+    for name in workflows:
+        given = "null" if name == "door" else "8"
+        ran = effectflow("run", f"work.tasks:{name}", "--input", given, "--run-id", name)
+        assert ran.code == 1, ran
+
+
+@pytest.mark.parametrize(
+    ("workflow", "where", "path"),
+    [
+        ("code", "step second", "second"),
+        ("steps", "step with_key", "with_key"),
+        ("job", "phase map, item 2", "map[2]/mapped"),
+        ("rounds", "round 3", "round#3"),
+        ("graph", "node b", "b"),
+        ("door", "transition open", "open"),
+    ],
+)
+def test_resume_tells_where_it_begins(
+    effectflow: Command, folder: Path, workflow: str, where: str, path: str
+) -> None:
+    fail_all(effectflow, workflow)
+    again = effectflow("resume", workflow, "--app", "work.tasks")
+    assert f"Resuming run {workflow}: it begins with {where}.\n" in again.out
+
+    (folder / "key").touch()
+    resumed = effectflow("resume", workflow, "--app", "work.tasks", "--json").json
+    assert (resumed["status"], resumed["began_with"]) == ("completed", path)
+    over = effectflow("resume", workflow, "--app", "work.tasks")
+    assert (over.code, "begins" in over.out) == (0, False)
+
+
+def test_resume_without_app_names_the_module_to_try(effectflow: Command) -> None:
+    fail_all(effectflow, "code", "graph", "door")
+
+    for run_id in ("code", "graph", "door"):
+        ran = effectflow("resume", run_id)
+        assert (ran.code, ran.out) == (2, "")
+        assert f"run '{run_id}' is of workflow '{run_id}': try --app work.tasks" in ran.err
+    assert effectflow("show", "code", "--json").json["module"] == "work.tasks"
+    assert re.search(r"^module +work.tasks$", effectflow("show", "code").out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("arguments", [["-m", "work.tasks"], ["work/tasks.py"]])
+def test_the_module_of_a_script_is_the_one_to_import(
+    effectflow: Command, folder: Path, arguments: list[str]
+) -> None:
+    subprocess.run([sys.executable, *arguments], env=ENVIRONMENT, check=True, cwd=folder)
+
+    module = "work.tasks" if "-m" in arguments else "tasks"
+    assert f"try --app {module}\n" in effectflow("resume", "code").err
+
+
+def test_the_module_in_a_store_is_never_imported(effectflow: Command, folder: Path) -> None:
+    (folder / "harmless.py").write_text(WORK)
+    assert effectflow("run", "harmless:code", "--input", "1", "--run-id", "r").code == 1
+    (folder / "harmless.py").write_text("open('imported', 'w')")
+    del sys.modules["harmless"]
+
+    assert effectflow("resume", "r").code == 2
+    assert effectflow("plan", "r").code == effectflow("show", "r").code == 0
+    assert not (folder / "imported").exists()
+
+
+def test_a_run_of_another_workflow_named_census_is_not_one_of_the_demo(
+    effectflow: Command, folder: Path
+) -> None:
+    (folder / "people.py").write_text(WORK.replace("def code", "def census"))
+    assert effectflow("run", "people:census", "--input", "1", "--run-id", "r").code == 1
+
+    ran = effectflow("resume", "r")
+    assert (ran.code, "try --app people" in ran.err) == (2, True)
+    assert "try --app people" in effectflow("plan", "r").out
+
+
+def test_resume_all_takes_every_run_that_can_be_resumed(effectflow: Command, folder: Path) -> None:
+    fail_all(effectflow, "code", "job", "graph")
+    (folder / "key").touch()
+    assert effectflow("run", "work.tasks:steps", "--input", "1", "--run-id", "done").code == 0
+
+    ran = effectflow("resume", "--all", "--app", "work.tasks")
+    assert ran.code == 0
+    ended = [line.split()[1] for line in ran.out.splitlines() if line.startswith("Run ")]
+    assert ended == ["code:", "job:", "graph:"]
+    assert effectflow("list", "--resumable", "--json").json == []
+    again = effectflow("resume", "--all")
+    assert (again.code, again.out) == (0, "No run can be resumed.\n")
+    assert effectflow("resume", "--all", "--json").json == []
+
+
+def test_resume_all_names_what_it_cannot_resume_and_goes_on(
+    effectflow: Command, folder: Path
+) -> None:
+    (folder / "other.py").write_text(WORK.replace("def code", "def other"))
+    assert effectflow("run", "other:other", "--input", "1", "--run-id", "other").code == 1
+    fail_all(effectflow, "code", "steps")
+    (folder / "key").touch()
+
+    ran = effectflow("resume", "--all")
+    assert (ran.code, ran.out) == (2, "")
+    assert [line.rpartition(" ")[2] for line in ran.err.splitlines()] == [
+        "other", "work.tasks", "work.tasks",
+    ]  # fmt: skip
+    only = effectflow("resume", "--all", "--app", "work.tasks:steps", "--json")
+    assert [(one["run_id"], one["status"]) for one in only.json] == [("steps", "completed")]
+    ran = effectflow("resume", "--all", "--app", "work.tasks", "--json")
+    assert [(one["run_id"], one["status"]) for one in ran.json] == [
+        ("other", "not resumed"),
+        ("code", "completed"),
+    ]
+    assert ran.code == 2
+    assert "has no workflow 'other'" in ran.json[0]["message"]
+
+
+def test_the_exit_code_of_resume_all_is_that_of_the_worst_run(effectflow: Command) -> None:
+    fail_all(effectflow, "code", "steps")
+
+    assert effectflow("resume", "--all", "--app", "work.tasks").code == 1
+    assert effectflow("resume", "--all", "code").code == 2
+    assert effectflow("resume", "--all", "--latest").code == 2
+
+
+def test_latest_takes_the_place_of_a_run_id(effectflow: Command, folder: Path) -> None:
+    for command in ("show", "history", "verify", "export", "plan"):
+        assert effectflow(command, "--latest").code == 2
+    fail_all(effectflow, "steps")
+    (folder / "key").touch()
+    assert effectflow("run", "work.tasks:code", "--input", "1", "--run-id", "newest").code == 0
+
+    for command in ("show", "history", "verify", "export"):
+        latest = effectflow(command, "--latest")
+        assert (latest.code, latest.out) == (0, effectflow(command, "newest").out)
+        assert effectflow(command, "newest", "--latest").code == 2
+    # As for `resume --latest`, the newest run that can be resumed.
+    assert effectflow("plan", "--latest", "--json").json["run_id"] == "steps"
+    for command in ("show", "history", "plan"):
+        ran = effectflow(command)
+        assert (ran.code, "either a run id or --latest" in ran.err) == (2, True)
