@@ -19,7 +19,7 @@ from typing import get_args
 import pytest
 
 import effectflow
-from effectflow.checkpoint import Entry
+from effectflow.checkpoint import CheckpointError, Entry
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -191,3 +191,25 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 
 def test_readme_has_an_example() -> None:
     assert any(True for _ in examples(ROOT / "README.md"))
+
+
+def classes_under(base: type[Exception]) -> set[str]:
+    """Return the names of the library's classes that derive from this one."""
+    found: set[str] = set()
+    for derived in base.__subclasses__():
+        if derived.__module__.startswith("effectflow."):
+            found |= {derived.__name__} | classes_under(derived)
+    return found
+
+
+def test_every_checkpoint_error_has_a_section_of_its_own() -> None:
+    for name in MODULES:
+        importlib.import_module(name)
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    sections = re.findall(
+        r"^## `(\w+)`\n\n\*\*What happened\.\*\* .+?\n\n\*\*What to do\.\*\* ",
+        page,
+        re.MULTILINE | re.DOTALL,
+    )
+
+    assert sorted(sections) == sorted(classes_under(CheckpointError))
