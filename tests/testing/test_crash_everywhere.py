@@ -24,7 +24,7 @@ from effectflow import (
     step,
     workflow,
 )
-from effectflow.checkpoint import CheckpointStore, Encryption, LeaseLost
+from effectflow.checkpoint import CheckpointStore, Encryption
 from effectflow.stores import MemoryStore
 from effectflow.testing import (
     CrashPoint,
@@ -215,13 +215,3 @@ async def test_other_tasks_are_still_reported(anyio_backend: str) -> None:
     del task
     gc.collect()
     assert list(map(type, reported)) == [ZeroDivisionError]
-
-
-async def test_a_dead_process_renews_no_lease() -> None:
-    store = FaultyStore(MemoryStore(), [CrashPoint(before("charge"), is_durable=False)])
-    lease = await store.claim("other", owner="me", seconds=60)
-    with store.life():
-        with pytest.raises(BaseException):  # noqa: B017, PT011  # of any kind: the process dies
-            await order.start("cap").run(app_on(store))
-        with pytest.raises(LeaseLost):
-            store.renew(lease, seconds=60)
