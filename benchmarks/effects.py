@@ -6,6 +6,9 @@ A bind is one `and_then` of an effect that yields a value at once: taking the no
 calling the function, and making the next `pure`. The time goes, in about equal parts, into the user's
 lambda with its `pure`, and into the interpreter's dispatch. In generator notation the lambda is
 replaced by resuming two generators, the body's and that of `yield from`.
+
+The last rows are what a poll costs in virtual time: one `sleep(60)` of a loop, against the clock that
+trio has for tests.
 """
 
 from __future__ import annotations
@@ -15,14 +18,19 @@ import statistics
 import time
 from collections.abc import Callable
 
+import anyio
+import trio
+import trio.testing
 from returns.context import RequiresContextFutureResult
 from returns.future import FutureResult
 from stateless.effect import Success, success
 from stateless.effect import run as run_stateless
 
-from effectflow import Do, Effect, do, pure
+from effectflow import Do, Effect, do, pure, sleep
+from effectflow.testing import TestClock
 
 BINDS = 200_000
+POLLS = 2_000
 BINDS_OF_RETURNS = 300  # deeper ones end in RecursionError
 ROUNDS = 7
 
@@ -83,6 +91,26 @@ def of_returns() -> RequiresContextFutureResult[int, str, object]:
     return effect
 
 
+@do
+def polling() -> Do[object, str, None]:
+    minute = sleep(60)
+    for _ in range(POLLS):
+        yield from minute
+
+
+async def polling_on_trio() -> None:
+    for _ in range(POLLS):
+        await trio.sleep(60)
+
+
+def poll_on_trio() -> None:
+    trio.run(polling_on_trio, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def poll(backend: str) -> None:
+    anyio.run(TestClock().run, polling(), None, backend=backend)
+
+
 def main() -> None:
     left = left_nested()
     chain = of_returns()
@@ -102,6 +130,9 @@ def main() -> None:
         "returns: RequiresContextFutureResult.bind": seconds_per(
             BINDS_OF_RETURNS, lambda: asyncio.run(run_returns())
         ),
+        "a poll on a TestClock, asyncio": seconds_per(POLLS, lambda: poll("asyncio")),
+        "a poll on a TestClock, trio": seconds_per(POLLS, lambda: poll("trio")),
+        "a poll on trio's MockClock": seconds_per(POLLS, poll_on_trio),
     }
     for name, seconds in rows.items():
         print(f"{seconds * 1e6:8.3f} us  {seconds / await_cost:6.1f} x  {name}")

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
@@ -29,7 +29,18 @@ import anyio.lowlevel
 import typer
 
 from effectflow import CheckpointPolicy, Checkpoints
-from effectflow.checkpoint import CheckpointStore, RunBusy, RunStatus, read_entries, verify_run
+from effectflow.checkpoint import (
+    BeforeStep,
+    CheckpointStore,
+    Completed,
+    Entry,
+    Failed,
+    RunBusy,
+    RunStatus,
+    Seal,
+    read_entries,
+    verify_run,
+)
 from effectflow.effects import SystemClock
 from effectflow.effects.event_loop import running_backend
 from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
@@ -45,7 +56,15 @@ from effectflow.testing import (
 from tests.stores.servers import RedisServer, postgres_server
 from tests.workflows.journals import AnyWorkflow, journal
 from tests.workflows.test_drawn_programs import check_nothing_repeated, ending
-from tests.workflows.trees import Tree, TreeApp, TreeWorld, end_of, random_tree, workflow_of
+from tests.workflows.trees import (
+    Tree,
+    TreeApp,
+    TreeWorld,
+    end_of,
+    in_all_runs,
+    random_tree,
+    workflow_of,
+)
 
 Backend = Literal["asyncio", "trio"]
 
@@ -167,10 +186,11 @@ async def play(scenario: Scenario, new_store: Callable[[], CheckpointStore]) -> 
         for life in scenario.lives:
             await check_life(made, scenario, life, store, worlds, expected)
         result = await check_life(made, scenario, Life(), store, worlds, expected)
-        shown = "\n".join(await journal(store, seal=seal))
+        shown = await journals(store, seal)
         assert result == expected, f"{result}, not {expected}:\n{shown}"
-        verified = await verify_run(store, "r", seal)
-        assert verified.problem is None, f"{verified}:\n{shown}"
+        for run in await store.find():
+            verified = await verify_run(store, run.run_id, seal)
+            assert verified.problem is None, f"{verified}:\n{shown}"
 
 
 async def check_life(
@@ -183,8 +203,10 @@ async def check_life(
 ) -> str | None:
     """Run one life. Return how the run ended in it, or None if something cut it off."""
     seal = scenario.checkpoints(store).seal
-    await wait_until_free(store)
-    before = await read_entries(store, "r", seal)
+    before: dict[str, list[Entry]] = {}
+    for run in await store.find():
+        await wait_until_free(store, run.run_id)
+        before[run.run_id] = await read_entries(store, run.run_id, seal)
     faulty, world = FaultyStore(store, life.faults), TreeWorld()
     worlds.append(world)
     app = TreeApp(scenario.checkpoints(faulty), world)
@@ -193,20 +215,39 @@ async def check_life(
         result = await cancelled_after(
             life, lambda: ending(made.start(None, run_id="r"), app, HurriedClock())
         )
-    shown = f"{result} in {life}:\n" + "\n".join(await journal(store, seal=seal))
-    if before and getattr(before[-1], "status", None) is RunStatus.COMPLETED:
+    shown = f"{result} in {life}:\n{await journals(store, seal)}"
+    if "r" in before and getattr(before["r"][-1], "status", None) is RunStatus.COMPLETED:
         assert not world.begun, shown
-    check_nothing_repeated(before, world, worlds, shown)
+    for run_id, entries in before.items():
+        check_nothing_repeated(with_run(run_id, entries), world, worlds, shown)
     assert result in (None, expected) or result.startswith("CheckpointError"), shown
     return result
 
 
-async def wait_until_free(store: CheckpointStore) -> None:
+async def journals(store: CheckpointStore, seal: Seal) -> str:
+    """Return the journals of all runs as text."""
+    lines: list[str] = []
+    for run in sorted(await store.find(), key=lambda run: run.run_id):
+        lines += [f"run {run.run_id}:", *await journal(store, run.run_id, seal=seal)]
+    return "\n".join(lines)
+
+
+def with_run(run_id: str, entries: list[Entry]) -> list[Entry]:
+    """Return the entries with paths that no step of another run has."""
+    return [
+        replace(entry, step=in_all_runs(run_id, entry.step))
+        if isinstance(entry, BeforeStep | Completed | Failed)
+        else entry
+        for entry in entries
+    ]
+
+
+async def wait_until_free(store: CheckpointStore, run_id: str) -> None:
     """Wait for the end of the lease of a life whose store failed to release it."""
     with anyio.fail_after(30):
         while True:
             with suppress(RunBusy):
-                await store.release(await store.claim("r", owner="the campaign", seconds=1))
+                await store.release(await store.claim(run_id, owner="the campaign", seconds=1))
                 return
             await anyio.sleep(0.1)
 

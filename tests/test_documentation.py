@@ -19,7 +19,7 @@ from typing import get_args
 import pytest
 
 import effectflow
-from effectflow.checkpoint import Entry
+from effectflow.checkpoint import CheckpointError, Entry
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -131,5 +131,85 @@ def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
+LINKED_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]*)\)")
+
+
+def links(page: Path) -> Iterator[tuple[str, Path, str]]:
+    """Yield the links of a page to files of the project: as written, the file, and the anchor."""
+    for link in LINK.finditer(CODE.sub("", page.read_text(encoding="utf-8"))):
+        target = link["target"]
+        if not re.match(r"[a-z]+:", target):
+            path, _, anchor = target.partition("#")
+            yield target, (page.parent / path).resolve() if path else page, anchor
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    found: set[str] = set()
+    headings = re.findall(
+        r"^#+ (.+)$", CODE.sub(inline, page.read_text(encoding="utf-8")), re.MULTILINE
+    )
+    for heading in headings:
+        anchor = plain = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        count = 0
+        while anchor in found:
+            count += 1
+            anchor = f"{plain}-{count}"
+        found.add(anchor)
+    return found
+
+
+def inline(code: re.Match[str]) -> str:
+    """Return code within a line without its quotes, and nothing for a block."""
+    return "" if code[0].startswith("```") else code[0].strip("`")
+
+
+@pytest.mark.parametrize("page", LINKED_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = [
+        target
+        for target, file, anchor in links(page)
+        if not file.exists() or (anchor and anchor not in anchors(file))
+    ]
+    assert broken == []
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    left = [ROOT / "README.md"]
+    while left:
+        page = left.pop()
+        if page.is_dir():
+            page /= "README.md"
+        if page.suffix == ".md" and page.exists() and page not in reached:
+            reached.add(page)
+            left += [file for _, file, _ in links(page)]
+    assert set(PAGES) - reached == set()
+
+
 def test_readme_has_an_example() -> None:
     assert any(True for _ in examples(ROOT / "README.md"))
+
+
+def classes_under(base: type[Exception]) -> set[str]:
+    """Return the names of the library's classes that derive from this one."""
+    found: set[str] = set()
+    for derived in base.__subclasses__():
+        if derived.__module__.startswith("effectflow."):
+            found |= {derived.__name__} | classes_under(derived)
+    return found
+
+
+def test_every_checkpoint_error_has_a_section_of_its_own() -> None:
+    for name in MODULES:
+        importlib.import_module(name)
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    sections = re.findall(
+        r"^## `(\w+)`\n\n\*\*What happened\.\*\* .+?\n\n\*\*What to do\.\*\* ",
+        page,
+        re.MULTILINE | re.DOTALL,
+    )
+
+    assert sorted(sections) == sorted(classes_under(CheckpointError))

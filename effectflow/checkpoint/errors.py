@@ -219,6 +219,7 @@ class CorruptCheckpoint(CheckpointError):
         self.run_id = run_id
         self.reason = reason
         self.sequence = sequence
+        self.is_damaged = is_damaged
         self.intact = sequence - 1 if sequence and is_damaged else intact
         where = f"entry {sequence} of run {run_id!r}" if sequence else f"run {run_id!r}"
         message = f"{what or where} cannot be read: {reason}"

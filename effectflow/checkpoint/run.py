@@ -486,7 +486,10 @@ class Run:
         if self.is_stopping:
             return
         for operator in self.outer_operators:
-            if operator.is_decided and isinstance(operator.branches, DurableBranches):
+            is_cause = operator.is_decided or operator.has_expired()
+            if is_cause and isinstance(operator.branches, DurableBranches):
+                # A run that was cut off between its steps is the first to notice the deadline.
+                operator.expire()
                 self.cancel_with(operator.branches)
                 break
         if self._tells_around:

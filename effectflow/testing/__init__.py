@@ -19,8 +19,11 @@ if TYPE_CHECKING:
         FaultyStore,
         SaveFails,
         Slow,
+        StepAppend,
         TakenOver,
         Unavailable,
+        after,
+        before,
     )
 
 __all__ = [
@@ -33,9 +36,12 @@ __all__ = [
     "RecordingObserver",
     "SaveFails",
     "Slow",
+    "StepAppend",
     "TakenOver",
     "TestClock",
     "Unavailable",
+    "after",
+    "before",
     "crash_everywhere",
     "store_conformance",
 ]

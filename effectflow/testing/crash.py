@@ -6,16 +6,22 @@ resumed run must end like one without a crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from returns.result import Result
 
-from effectflow.checkpoint import Checkpoint, CheckpointStore, HasCheckpoints, read_checkpoint
+from effectflow.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    HasCheckpoints,
+    read_checkpoint,
+    read_entries,
+)
 from effectflow.stores import MemoryStore
 from effectflow.testing.doubles import TestClock
-from effectflow.testing.faulty_store import CrashPoint, FaultyStore
+from effectflow.testing.faulty_store import CrashPoint, FaultyStore, StepAppend, step_append
 from effectflow.workflows import Workflow
 
 Env = TypeVar("Env", bound=HasCheckpoints)
@@ -27,9 +33,18 @@ _RUN = "crash-test"
 
 
 async def crash_everywhere(
-    workflow: Workflow[Env, E, Input, Out], input: Input, make_env: Callable[[CheckpointStore], Env]
+    workflow: Workflow[Env, E, Input, Out],
+    input: Input,
+    make_env: Callable[[CheckpointStore], Env],
+    *,
+    at: Iterable[StepAppend] | None = None,
 ) -> list[CrashPoint]:
     """Crash a workflow at every append, resume it each time, and compare with an uninterrupted run.
+
+    With `at`, crash it only at the appends `before` and `after` certain steps. A name stands for all
+    steps of that name, and a path for one of them; steps of nested runs count too::
+
+        await crash_everywhere(checkout, cart, environment, at=[before("charge"), after("charge")])
 
     It compares the result, the completed steps with their outputs, and the history. Parallel steps may
     end in any order, so completed steps and history are compared by step. The clock of these runs
@@ -40,21 +55,22 @@ async def crash_everywhere(
         workflow: the workflow to run. Its steps must yield the same outputs each time.
         input: the input to start it with.
         make_env: creates an environment around a store, once for each life of the process.
+        at: the appends to crash at; None for all.
 
-    Returns the points at which the run was crashed. Raises AssertionError, naming the point, if a
-    resumed run ended differently.
+    Returns the points at which the run was crashed, two for each append: just before it and just after
+    it. Raises AssertionError, naming the point, if a resumed run ended differently, and ValueError,
+    naming the steps of the run, if it has no such step.
     """
     whole = FaultyStore(MemoryStore())
-    expected = _shown(
-        await _live(workflow, input, make_env(whole)), await read_checkpoint(whole, _RUN)
-    )
-    points = crash_points(whole)
+    env = make_env(whole)
+    whole.seal = env.checkpoints.seal
+    expected = await _ending(workflow, input, env, whole)
+    points = crash_points(whole) if at is None else await crash_points_at(whole, at)
     for point in points:
-        store = FaultyStore(MemoryStore(), [point])
+        store = FaultyStore(MemoryStore(), [point], seal=whole.seal)
         with store.life():
             await _live(workflow, input, make_env(store))
-        result = await _live(workflow, input, make_env(store))
-        found = _shown(result, await read_checkpoint(store, _RUN))
+        found = await _ending(workflow, input, make_env(store), store)
         for what, value in expected.items():
             if found[what] != value:
                 raise AssertionError(
@@ -72,6 +88,38 @@ def crash_points(whole: FaultyStore) -> list[CrashPoint]:
         for append in range(1, appends + 1)
         for is_durable in (False, True)
     ]
+
+
+async def crash_points_at(whole: FaultyStore, at: Iterable[StepAppend]) -> list[CrashPoint]:
+    """Return the crash points before and after the appends of certain steps to a store.
+
+    Raises ValueError, naming the steps in the store, if it has no such step.
+    """
+    runs = dict.fromkeys(call.run_id for call in whole.calls if call.operation == "append")
+    seen: list[StepAppend] = []
+    for run_id in filter(None, runs):
+        entries = await read_entries(whole, run_id, whole.seal)
+        appends = (step_append(run_id, entry) for entry in entries)
+        seen += dict.fromkeys(append for append in appends if append is not None)
+    points: list[CrashPoint] = []
+    for wanted in at:
+        found = [append for append in seen if wanted.includes(append)]
+        if not found:
+            steps = dict.fromkeys(each.step for each in seen if each.part == wanted.part)
+            names = ", ".join(map(repr, steps)) or "none"
+            raise ValueError(f"the run has not reached {wanted}. The steps that it has: {names}")
+        points += [
+            CrashPoint(append, is_durable) for append in found for is_durable in (False, True)
+        ]
+    return points
+
+
+async def _ending(
+    workflow: Workflow[Env, E, Input, Out], input: Input, env: Env, store: FaultyStore
+) -> dict[str, object]:
+    """Run the last life of the process. Return what is compared."""
+    result = await _live(workflow, input, env)
+    return _shown(result, await read_checkpoint(store, _RUN, store.seal))
 
 
 async def _live(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+import sys
+from collections.abc import Callable, Generator, Sized
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from heapq import heapify, heappop, heappush
@@ -16,13 +17,14 @@ from returns.result import Result
 
 from effectflow.checkpoint import CheckpointEvent, Entry, EntryAppended, StepSkipped
 from effectflow.effects import Effect
+from effectflow.effects.event_loop import running_backend
 
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
 
 _ROUNDS = 50
-"""The turns of the event loop that a task may take until it waits again."""
+"""The most turns of the event loop that a task may take until it waits again."""
 
 _FEW = 64
 """The cancelled timers that may stay in the queue, in addition to as many as there are live ones."""
@@ -86,7 +88,8 @@ class TestClock:
         target = self._elapsed + seconds
         await _come_to_rest()
         while (due := self._next_due()) is not None and due <= target:
-            await self._jump()
+            self._jump()
+            await _come_to_rest()
         self._elapsed = target
 
     async def run(self, effect: Effect[Env, E, A], env: Env) -> Result[A, E]:
@@ -112,13 +115,12 @@ class TestClock:
                 # It waits for something else than this clock, which takes real time.
                 await anyio.sleep(0.001)
             else:
-                await self._jump()
+                self._jump()
 
-    async def _jump(self) -> None:
+    def _jump(self) -> None:
         due, number = heappop(self._dues)
         self._elapsed = max(self._elapsed, due)
         self._wakes.pop(number)()
-        await _come_to_rest()
 
     def _next_due(self) -> float | None:
         while self._dues and self._dues[0][1] not in self._wakes:
@@ -142,8 +144,47 @@ class TestClock:
 
 
 async def _come_to_rest() -> None:
+    """Let the other tasks run until all of them wait, for at most `_ROUNDS` turns of the event loop."""
+    if running_backend() == "trio":
+        await _come_to_rest_on_trio()
+        return
+    import asyncio
+
+    # Other implementations of the loop may not tell what is ready to run.
+    ready: Sized | None = getattr(asyncio.get_running_loop(), "_ready", None)
     for _ in range(_ROUNDS):
         await anyio.lowlevel.checkpoint()
+        if ready is not None and not ready:
+            return
+
+
+async def _come_to_rest_on_trio() -> None:
+    # The running program has imported it already; this package does not depend on it.
+    trio = sys.modules["trio"].lowlevel
+    steps = _Steps()
+    trio.add_instrument(steps)
+    try:
+        quiet = 0
+        for _ in range(_ROUNDS):
+            before = steps.taken
+            await anyio.lowlevel.checkpoint()
+            # The step of this task is one. Trio runs the tasks of a turn in any order, so after one quiet
+            # turn a task may be left that another one woke before.
+            quiet = quiet + 1 if steps.taken == before + 1 else 0
+            if quiet == 2:
+                return
+    finally:
+        trio.remove_instrument(steps)
+
+
+class _Steps:
+    """An instrument of trio that counts the steps of all tasks."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def before_task_step(self, task: object) -> None:
+        self.taken += 1
 
 
 class RecordingObserver:

@@ -16,14 +16,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, cast
 
 from effectflow.checkpoint import (
+    BeforeStep,
     CheckpointError,
     CheckpointStore,
+    Completed,
+    Entry,
+    Failed,
     Lease,
     Record,
     RunBusy,
@@ -32,10 +36,18 @@ from effectflow.checkpoint import (
     RunStatus,
     RunSummary,
     SaveFailed,
+    Seal,
     StoreUnavailable,
 )
+from effectflow.checkpoint.integrity import digest_in, first_digest
 from effectflow.effects import Clock, SystemClock
+from effectflow.effects.event_loop import running_backend
+from effectflow.effects.paths import StepPath
 from effectflow.testing.forwarding import ForwardingStore
+
+if TYPE_CHECKING:
+    # Programs on trio need not import it.
+    from asyncio import AbstractEventLoop
 
 Operation: TypeAlias = Literal[
     "claim", "renew", "release", "append", "read", "info", "find", "delete"
@@ -44,24 +56,82 @@ Operation: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True)
+class StepAppend:
+    """The first append that saves the beginning or the end of a step. `before` and `after` create it.
+
+    Attributes:
+        step: the path of the step; or, without a `run_id`, also its name, for the first step that has it.
+        part: the beginning, or the end of an attempt, be it a success or a failure.
+        run_id: the run that the step belongs to; None for any run in the store.
+    """
+
+    step: str
+    part: Literal["beginning", "end"]
+    run_id: str | None = None
+
+    def __str__(self) -> str:
+        run = "" if self.run_id is None else f" of run {self.run_id!r}"
+        return f"the {self.part} of step {self.step!r}{run}"
+
+    def includes(self, found: StepAppend) -> bool:
+        """Return whether this one, which may name any run, means `found`, which names one."""
+        if self.run_id is not None:
+            return self == found
+        return self.part == found.part and self.step in (found.step, StepPath(found.step).name)
+
+
+def before(step: str) -> StepAppend:
+    """Return the append that saves the beginning of a step, given by its name or path.
+
+    Before this append nothing of the step has happened. After it, the step counts as begun, and its code
+    has not run.
+
+    Example:
+        >>> str(CrashPoint(before("charge"), is_durable=False))
+        "before the beginning of step 'charge' was saved"
+    """
+    return StepAppend(step, "beginning")
+
+
+def after(step: str) -> StepAppend:
+    """Return the append that saves the end of a step, given by its name or path.
+
+    Before this append the code of the step has run, and a resume does not know it. After it, a resume
+    uses the recorded outcome.
+
+    Example:
+        >>> str(CrashPoint(after("charge"), is_durable=True))
+        "after the end of step 'charge' was saved"
+    """
+    return StepAppend(step, "end")
+
+
+def step_append(run_id: str, entry: Entry) -> StepAppend | None:
+    """Return what an entry of a run saves, if it is the beginning or the end of a step."""
+    if isinstance(entry, BeforeStep):
+        return StepAppend(entry.step, "beginning", run_id)
+    return StepAppend(entry.step, "end", run_id) if isinstance(entry, Completed | Failed) else None
+
+
+@dataclass(frozen=True, slots=True)
 class SaveFails:
-    """The `append`-th append (from 1) fails with SaveFailed.
+    """An append fails with SaveFailed: the `append`-th one (from 1), or that `before` or `after` a step.
 
     It has written nothing; or, with `is_durable`, everything, as if the answer of a server was lost.
     """
 
-    append: int
+    append: int | StepAppend
     is_durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """Another owner claims the run just before the `append`-th append, which fails with LeaseLost.
+    """Another owner claims the run just before an append, chosen as in SaveFails.
 
-    The other owner releases the run at once, so that it can be resumed.
+    The append fails with LeaseLost. The other owner releases the run at once, so that it can be resumed.
     """
 
-    append: int
+    append: int | StepAppend
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +163,19 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class CrashPoint:
-    """The process dies at the `append`-th append, just before or just after it became durable.
+    """The process dies at an append, chosen as in SaveFails, just before or just after it became durable.
 
     From then on every call raises `Crashed`. The leases of the process are free at once, as those of any
     dead process.
     """
 
-    append: int
+    append: int | StepAppend
     is_durable: bool
 
     def __str__(self) -> str:
-        return f"{'after' if self.is_durable else 'before'} append {self.append}"
+        is_numbered = isinstance(self.append, int)
+        append = f"append {self.append}" if is_numbered else f"{self.append} was saved"
+        return f"{'after' if self.is_durable else 'before'} {append}"
 
 
 Fault: TypeAlias = SaveFails | TakenOver | Busy | Unavailable | Slow | CrashPoint
@@ -121,6 +193,9 @@ class Call:
     run_id: str | None
 
 
+_UNSIGNED = Seal()
+
+
 class FaultyStore(ForwardingStore):
     """Forwards every call to another store, except for the given faults.
 
@@ -128,6 +203,8 @@ class FaultyStore(ForwardingStore):
         store: the other store; it is entered and left with this one.
         faults: what fails, and when. Calls are counted from the creation of this store.
         clock: the clock that `Slow` calls wait by; with a `TestClock` they take no real time.
+        seal: reads entries for faults `before` or `after` a step. If your `Checkpoints` encrypt or sign
+            entries, pass a `Seal` with their keys.
 
     Attributes:
         calls: all calls, in order.
@@ -150,9 +227,15 @@ class FaultyStore(ForwardingStore):
     """
 
     def __init__(
-        self, store: CheckpointStore, faults: Iterable[Fault] = (), *, clock: Clock | None = None
+        self,
+        store: CheckpointStore,
+        faults: Iterable[Fault] = (),
+        *,
+        clock: Clock | None = None,
+        seal: Seal = _UNSIGNED,
     ) -> None:
         super().__init__(store)
+        self.seal = seal
         self.calls: list[Call] = []
         self.met: list[Fault] = []
         self.completed: set[str] = set()
@@ -213,7 +296,8 @@ class FaultyStore(ForwardingStore):
         summary: RunSummary | None = None,
         release: bool = False,
     ) -> None:
-        faults = await self._meet("append", lease.run_id)
+        saved = await self._steps_in(lease.run_id, bodies, after)
+        faults = await self._meet("append", lease.run_id, saved)
         await self._strike(faults, lease, is_durable=False)
         await super().append(lease, bodies, after=after, summary=summary, release=release)
         if summary is not None and summary.status is RunStatus.COMPLETED:
@@ -237,9 +321,24 @@ class FaultyStore(ForwardingStore):
         await self._meet("delete", run_id)
         await super().delete(run_id, lease=lease)
 
-    async def _meet(self, operation: Operation, run_id: str | None) -> list[Fault]:
+    async def _steps_in(self, run_id: str, bodies: Sequence[bytes], after: int) -> list[StepAppend]:
+        """Return the beginnings and ends of steps in an append, if a fault is about one."""
+        named = (fault.append for fault in self._faults if isinstance(fault, _AT_APPENDS))
+        if all(isinstance(append, int) for append in named):
+            return []
+        last = await self.store.read(run_id, after=after - 1) if after else []
+        digest = digest_in(last[0]) if last else first_digest(run_id)
+        found: list[StepAppend | None] = []
+        for sequence, body in enumerate(bodies, after + 1):
+            entry, digest = self.seal.open(Record(sequence, 0.0, body), run_id, digest)
+            found.append(step_append(run_id, entry))
+        return [each for each in found if each is not None]
+
+    async def _meet(
+        self, operation: Operation, run_id: str | None, saved: Sequence[StepAppend] = ()
+    ) -> list[Fault]:
         """Note a call. Wait or raise as its faults say, and return them."""
-        faults = self._note(operation, run_id)
+        faults = self._note(operation, run_id, saved)
         for fault in faults:
             if isinstance(fault, Slow):
                 await self._clock.sleep(fault.seconds)
@@ -247,7 +346,9 @@ class FaultyStore(ForwardingStore):
                 raise self._unavailable(fault)
         return faults
 
-    def _note(self, operation: Operation, run_id: str | None) -> list[Fault]:
+    def _note(
+        self, operation: Operation, run_id: str | None, saved: Sequence[StepAppend] = ()
+    ) -> list[Fault]:
         """Note a call. Return the faults that it meets."""
         # A renewal may come from another thread.
         with self._noting:
@@ -255,7 +356,12 @@ class FaultyStore(ForwardingStore):
             self.calls.append(Call(operation, run_id))
             self._counts[operation] += 1
             number = self._counts[operation]
-            faults = [fault for fault in self._faults if _is_met(fault, operation, number)]
+            faults = [
+                fault
+                for fault in self._faults
+                if _is_met(fault, operation, number)
+                or (fault not in self.met and _is_at_step(fault, saved))
+            ]
             self.met += [fault for fault in faults if fault not in self.met]
         return faults
 
@@ -279,6 +385,7 @@ class FaultyStore(ForwardingStore):
 
     def _die(self) -> NoReturn:
         self._is_dead = True
+        _mute_dead_tasks()
         for lease in list(self._leases.values()):
             with suppress(CheckpointError):
                 self.store.renew(lease, seconds=0)
@@ -290,8 +397,54 @@ def _is_met(fault: Fault, operation: Operation, number: int) -> bool:
     """Return whether a fault concerns the `number`-th call of an operation."""
     match fault:
         case SaveFails(append) | TakenOver(append) | CrashPoint(append):
-            return operation == "append" and number == append
+            return operation == "append" and append == number
         case Busy(claim):
             return operation == "claim" and number == claim
         case Unavailable(of, call) | Slow(of, call=call):
             return operation == of and call in (None, number)
+
+
+_AT_APPENDS = SaveFails | TakenOver | CrashPoint
+
+
+def _is_at_step(fault: Fault, saved: Sequence[StepAppend]) -> bool:
+    """Return whether a fault concerns an append with these beginnings and ends of steps."""
+    append = fault.append if isinstance(fault, _AT_APPENDS) else None
+    return isinstance(append, StepAppend) and any(map(append.includes, saved))
+
+
+def _mute_dead_tasks() -> None:
+    """Let asyncio say nothing about tasks that end in `Crashed` and that nothing awaits any more.
+
+    A process that has died does not report its tasks either.
+    """
+    if running_backend() != "asyncio":
+        return
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    handler = loop.get_exception_handler()
+    if not isinstance(handler, _WithoutCrashes):
+        loop.set_exception_handler(_WithoutCrashes(handler))
+
+
+@dataclass(frozen=True, slots=True)
+class _WithoutCrashes:
+    """Passes what asyncio reports to another handler, except for tasks of a dead process."""
+
+    handler: Callable[[AbstractEventLoop, dict[str, Any]], object] | None
+
+    def __call__(self, loop: AbstractEventLoop, context: dict[str, Any]) -> None:
+        if _is_crash(context.get("exception")):
+            return
+        if self.handler is None:
+            loop.default_exception_handler(context)
+        else:
+            self.handler(loop, context)
+
+
+def _is_crash(raised: BaseException | None) -> bool:
+    if isinstance(raised, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", raised)
+        return all(map(_is_crash, group.exceptions))
+    return isinstance(raised, Crashed)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -35,13 +35,14 @@ from _pytest.runner import runtestprotocol
 if TYPE_CHECKING:
     from effectflow.checkpoint import Checkpoints
     from effectflow.testing.doubles import TestClock
-    from effectflow.testing.faulty_store import Fault, FaultyStore
+    from effectflow.testing.faulty_store import CrashPoint, Fault, FaultyStore
     from effectflow.testing.pytest_checks import CreatedEffect
 
 __all__ = ["checkpoints", "test_clock"]
 
 _MARKER = "crash_everywhere"
 _STORE = pytest.StashKey["FaultyStore"]()
+_POINTS = pytest.StashKey["list[CrashPoint]"]()
 
 _UNUSED_EFFECTS = "effectflow_unused_effects"
 _CHANGED_ARGUMENTS = "effectflow_changed_arguments"
@@ -89,8 +90,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the markers known, and register the checks."""
     config.addinivalue_line(
         "markers",
-        f"{_MARKER}: run the test once for each append to `checkpoints`, crashed before it or after "
-        "it, and then again like a restarted process (effectflow)",
+        f"{_MARKER}(at=None): run the test once for each append to `checkpoints`, crashed before it or "
+        "after it, and then again like a restarted process; with at=[before(STEP), after(STEP)] only for "
+        "the appends of these steps (effectflow)",
     )
     config.addinivalue_line(
         "markers", f"{_ALLOW_UNUSED}: let the test create effects that it does not run (effectflow)"
@@ -160,13 +162,11 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def _crash_everywhere(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
     """Return the reports of the first failed run of the test, or of its last run."""
     from effectflow.stores import MemoryStore
-    from effectflow.testing.crash import crash_points
     from effectflow.testing.faulty_store import FaultyStore
 
     test = _Repeated(item)
-    whole = FaultyStore(MemoryStore())
-    reports = test.run(whole)
-    points = iter(crash_points(whole))
+    reports = test.run(FaultyStore(MemoryStore()))
+    points = iter(item.stash.get(_POINTS, ()))
     while all(map(_is_well, reports)) and (point := next(points, None)):
         reports = test.run(FaultyStore(MemoryStore(), [point]))
     for report in reports:
@@ -232,15 +232,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if store is None:
         return (yield)
     if not store.unmet:
-        from effectflow.testing.crash import crash_points
-
         result = yield
-        if not crash_points(store):
-            pytest.fail(
-                "crash_everywhere: the test starts no run with the fixture `checkpoints` of "
-                "effectflow, so there is nothing to crash",
-                pytrace=False,
-            )
+        item.stash[_POINTS] = _crash_points(item, store)
         return result
     [point] = store.unmet
     try:
@@ -248,6 +241,33 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     except BaseException as raised:
         raised.add_note(f"crash_everywhere: crashed {point}, and started again")
         raise
+
+
+def _crash_points(item: pytest.Item, whole: FaultyStore) -> list[CrashPoint]:
+    """Return where to crash a test, or fail it if it has no such place."""
+    from effectflow.testing.crash import crash_points, crash_points_at
+
+    points = crash_points(whole)
+    if not points:
+        pytest.fail(
+            "crash_everywhere: the test starts no run with the fixture `checkpoints` of effectflow, so "
+            "there is nothing to crash",
+            pytrace=False,
+        )
+    marker = item.get_closest_marker(_MARKER)
+    at = None if marker is None else marker.kwargs.get("at")
+    if at is None:
+        return points
+    import asyncio
+
+    from effectflow.checkpoint import CorruptCheckpoint
+
+    # The event loop of the test is not running now, and a plugin may need it to stay the current one.
+    with closing(asyncio.new_event_loop()) as loop:
+        try:
+            return loop.run_until_complete(crash_points_at(whole, at))
+        except (ValueError, CorruptCheckpoint) as error:
+            pytest.fail(f"crash_everywhere: {error}", pytrace=False)
 
 
 def _crashed(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import tracemalloc
 
+import anyio
+import anyio.lowlevel
 import pytest
 from returns.result import Success
 
-from effectflow import Effect, from_fn, par_all, pure, sleep
+from effectflow import Do, Effect, do, from_async, from_fn, par, par_all, pure, sleep
 from effectflow.testing import TestClock
 
 pytestmark = pytest.mark.anyio
@@ -48,3 +50,58 @@ async def test_timers_that_were_not_needed_change_nothing_for_the_others() -> No
     assert await clock.run(par_all(map(waiting, seconds)), None) == Success([None] * 1000)
     assert woken == sorted(seconds)
     assert clock.monotonic() == 999
+
+
+@do
+def polling(times: int) -> Do[object, object, None]:
+    for _ in range(times):
+        yield from sleep(60)
+
+
+async def test_a_poll_takes_few_turns_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = 0
+    checkpoint = anyio.lowlevel.checkpoint
+
+    async def counted() -> None:
+        nonlocal turns
+        turns += 1
+        await checkpoint()
+
+    monkeypatch.setattr(anyio.lowlevel, "checkpoint", counted)
+    clock = TestClock()
+    await clock.run(polling(1000), None)
+    assert clock.monotonic() == 60_000
+    assert turns < 6 * 1000
+
+
+async def end_of_a_relay(runners: int) -> float:
+    """Return the time at which the last of some tasks ended. The first starts after a second."""
+    clock = TestClock()
+    passed = [anyio.Event() for _ in range(runners)]
+    times: list[float] = []
+
+    async def run(number: int) -> None:
+        if number == 0:
+            await clock.sleep(1)
+        else:
+            await passed[number - 1].wait()
+        passed[number].set()
+        times.append(clock.monotonic())
+
+    tasks = [from_async(lambda _, number=number: run(number)) for number in range(runners)]
+    await clock.run(par_all([sleep(1.5), *reversed(tasks)]), None)
+    return times[-1]
+
+
+async def test_it_waits_for_tasks_that_wake_one_another() -> None:
+    assert {await end_of_a_relay(20) for _ in range(50)} == {1}
+
+
+async def test_a_task_that_never_waits_does_not_stop_the_clock() -> None:
+    clock = TestClock()
+
+    async def until_later(_: object) -> None:
+        while clock.monotonic() < 100:
+            await anyio.lowlevel.checkpoint()
+
+    assert await clock.run(par(from_async(until_later), sleep(100)), None) == Success((None, None))

@@ -275,10 +275,37 @@ async def test_both(checkpoints, test_clock, again):
     ran.assert_outcomes(passed=4)
 
 
+AT = """
+from effectflow.testing import after, before
+
+@pytest.mark.crash_everywhere(at=[{at}])
+@pytest.mark.{mode}
+async def test_pay(checkpoints, bank):
+    await pay.start(3, run_id="r").run_or_raise(App(checkpoints, bank))
+    assert len(bank) <= 3
+"""
+
+
+@pytest.mark.parametrize("mode", ["anyio", "asyncio"])
+def test_the_marker_takes_steps(pytester: pytest.Pytester, mode: str) -> None:
+    ran = run_tests(pytester, AT.format(at="before('charge#2')", mode=mode))
+
+    ran.assert_outcomes(failed=2 if mode == "anyio" else 1)
+    crash = "before the beginning of step 'charge#2' of run 'r' was saved, and started again"
+    ran.stdout.fnmatch_lines([f"E*crashed {crash}"])
+
+
+def test_the_marker_refuses_unknown_steps(pytester: pytest.Pytester) -> None:
+    ran = run_tests(pytester, AT.format(at="after('chrage')", mode="asyncio"))
+
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(["crash_everywhere: *'chrage'*: 'charge', 'charge#2', 'charge#3'"])
+
+
 def test_the_marker_explains_itself(pytester: pytest.Pytester) -> None:
     ran = run_tests(pytester, "", "--markers")
 
-    ran.stdout.fnmatch_lines(["@pytest.mark.crash_everywhere: *"])
+    ran.stdout.fnmatch_lines(["@pytest.mark.crash_everywhere(at=None): *"])
 
 
 def test_the_tests_of_the_page_pass(pytester: pytest.Pytester) -> None:

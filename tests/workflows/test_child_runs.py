@@ -13,9 +13,11 @@ from effectflow import (
     TimedOut,
     bracket,
     die,
+    never,
     par,
     par_traverse,
     race,
+    sleep,
     with_checkpointing,
     workflow,
 )
@@ -320,6 +322,8 @@ holding = made_of(
 )
 between = made_of(lambda: holding.call(None), "between")
 waiting = made_of(lambda: hang("use"), "waiting")
+sleeping = made_of(lambda: sleep(3600), "sleeping")
+idle = made_of(never, "idle")
 
 
 def limited(child: AnyWorkflow) -> AnyWorkflow:
@@ -331,6 +335,7 @@ def limited(child: AnyWorkflow) -> AnyWorkflow:
 
 timed = limited(holding)
 timed_without_finalizers = limited(waiting)
+timed_between_steps = limited(sleeping)
 timed_at_two_levels = limited(between)
 raced = made_of(lambda: in_turn(race([holding.call(None), late("win", 1)]), act("after")), "raced")
 beside_a_failure = made_of(
@@ -359,9 +364,12 @@ async def test_a_decision_cancels_the_child_whose_finalizers_run_steps(
     assert again.world.done == []
 
 
-async def test_a_child_without_finalizers_is_cancelled(store: MemoryStore) -> None:
-    assert await start(timed_without_finalizers, app_on(store)) == Success("handle")
-    assert await status_of(store, "r/timeout/waiting") is RunStatus.CANCELLED
+@pytest.mark.parametrize("child", [waiting, sleeping, idle], ids=lambda child: child.name)
+async def test_a_child_without_finalizers_is_cancelled(
+    store: MemoryStore, child: AnyWorkflow
+) -> None:
+    assert await start(limited(child), app_on(store)) == Success("handle")
+    assert await status_of(store, f"r/timeout/{child.name}") is RunStatus.CANCELLED
 
 
 async def test_a_timeout_that_cancelled_a_child_is_final(store: MemoryStore) -> None:
@@ -382,7 +390,8 @@ async def test_a_decision_cancels_the_children_of_children(store: MemoryStore) -
 
 
 @pytest.mark.parametrize(
-    "made", [outer, timed, raced, timed_without_finalizers, timed_at_two_levels]
+    "made",
+    [outer, timed, raced, timed_without_finalizers, timed_between_steps, timed_at_two_levels],
 )
 async def test_a_crash_at_any_append_of_both_runs_leads_to_the_same_end(made: Any) -> None:
     assert await crash_everywhere(made, None, app_on)

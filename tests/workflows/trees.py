@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from effectflow import (
     Checkpoints,
     Effect,
+    MapReduce,
+    StateGraph,
     bracket,
     die,
     fail,
@@ -89,6 +91,9 @@ _LEAVES: dict[str, End] = {
 }
 
 
+_OF_STEPS = ["graph", "job"]
+"""A state graph with two nodes, and a job with two items: each a step, in a nested run."""
+
 _ONE_PART = ["result", "timeout"]
 _TWO_PARTS = ["seq", "seq", "recover", "tap_err", "on_exit", "bracket"]
 _TWO_PARTS += ["par", "par_all", "traverse", "race"]
@@ -102,8 +107,10 @@ def end_of(tree: Tree) -> End | None:
     match tree.kind, ends:
         case _, []:
             return _LEAVES[tree.kind]
-        case "seq", [first, second]:
+        case (("seq" | "graph"), [first, second]):
             return first if first != "ok" else second
+        case "call", [only]:
+            return only
         case "result", [only]:
             return "ok" if only == "fail" else only
         case "recover", [first, second]:
@@ -118,7 +125,7 @@ def end_of(tree: Tree) -> End | None:
             if "die" in ends:
                 return "die" if ends.count("die") == 1 else None
             return "hang" if "hang" in ends else "fail" if "fail" in ends else "ok"
-        case (("par" | "traverse"), [first, second]):
+        case (("par" | "traverse" | "job"), [first, second]):
             bad = [end for end in ends if end in ("fail", "die")]
             if len(bad) > 1:
                 return None
@@ -149,12 +156,18 @@ def trees(leaves: int = 8) -> st.SearchStrategy[Tree]:
 
 
 def random_tree(random: Random, leaves: int) -> Tree:
-    """Return a tree with this many leaves at most, whose end may depend on the scheduling."""
+    """Return a tree with this many leaves at most, whose end may depend on the scheduling.
+
+    Unlike those of `trees`, it may have nested runs.
+    """
     name = random.choice("ab")
     if leaves <= 1:
         return Tree(random.choice(sorted(_LEAVES)), (), name)
-    kind = random.choice([*_ONE_PART, *_TWO_PARTS])
-    if kind in _ONE_PART:
+    kind = random.choice([*_ONE_PART, *_TWO_PARTS, "call", "call", *_OF_STEPS])
+    if kind in _OF_STEPS:
+        steps = [Tree(random.choice(["ok", "ok", "bad", "crash"]), (), each) for each in "ab"]
+        return Tree(kind, tuple(steps), name)
+    if kind in _ONE_PART or kind == "call":
         return Tree(kind, (random_tree(random, leaves - 1),), name)
     left = random.randint(1, leaves - 1)
     return Tree(kind, (random_tree(random, left), random_tree(random, leaves - left)), name)
@@ -220,12 +233,25 @@ class _Building:
                 return par_traverse([0, 1], lambda n: both[n], key=lambda n: f"k{n}")
             case "race":
                 return race([part(0), part(1)])
+            case "call":
+                return nested(part(0)).call(None)
+            case "graph":
+                first, second = (self.action(part, uses, releases) for part in parts)
+                return graph_of(first, second).call("")
+            case "job":
+                actions = [self.action(part, uses, releases) for part in parts]
+                return job_of(actions).call(None).map_err(lambda _: Broken("job"))
             case _:
                 raise AssertionError(tree)
 
     def step(self, tree: Tree, uses: tuple[int, ...], releases: int | None) -> AnyEffect:
+        return with_checkpointing(tree.name, self.action(tree, uses, releases), error=Broken)
+
+    def action(self, tree: Tree, uses: tuple[int, ...], releases: int | None) -> AnyEffect:
+        """Return what a step does."""
+
         async def begin(app: TreeApp) -> None:
-            path = current_step().step
+            path = in_all_runs(current_step().run_id, current_step().step)
             app.world.begun.append(path)
             app.world.uses[path] = uses
             if releases is not None:
@@ -249,18 +275,50 @@ class _Building:
             await begin(app)
             return app
 
-        work = from_async(both).and_then(body)
-        return with_checkpointing(tree.name, work, error=Broken)
+        return from_async(both).and_then(body)
+
+
+def in_all_runs(run_id: str, path: str) -> str:
+    """Return a path that no step of another run has: that of the outermost run is as it is."""
+    return path if run_id == "r" else f"{run_id}:{path}"
 
 
 def workflow_of(tree: Tree) -> Any:
     """Return a workflow whose body is a tree."""
+    return nested(effect_of(tree), "tree")
 
-    @workflow(name="tree")
+
+def nested(body: AnyEffect, name: str = "nested") -> Any:
+    """Return a workflow with this body."""
+
+    @workflow(name=name)
     def made(_: object) -> Effect[Any, Broken, Any]:
-        return effect_of(tree)
+        return body
 
     return made
+
+
+def graph_of(first: AnyEffect, second: AnyEffect) -> Any:
+    """Return a graph with these two nodes, one after the other."""
+    graph = StateGraph[Any, Broken, str]("graph").node("one", lambda _: first)
+    graph = graph.node("two", lambda _: second).edge("one", "two")
+    return graph.entry("one").exit("two").build()
+
+
+def job_of(actions: list[AnyEffect]) -> Any:
+    """Return a job that does these actions, one for each item, and counts them."""
+
+    def act(number: int) -> Effect[Any, Broken, str]:
+        return actions[number]
+
+    return MapReduce[Any, Any, Any, Any](
+        "job",
+        items=lambda _: range(len(actions)),
+        map=act,
+        reduce=lambda values: pure(" ".join(values)),
+        key=str,
+        max_parallel=2,
+    )
 
 
 Predicate = Callable[[Tree], bool]
