@@ -16,7 +16,32 @@ E = TypeVar("E")
 A = TypeVar("A")
 
 
-class EffectError(Exception):
+class Copyable:
+    """Makes an exception come back whole from `copy` and `pickle`: attributes, arguments and notes.
+
+    Python would call its class with `args`, which fails if `__init__` takes anything else.
+    """
+
+    __slots__ = ()
+
+    args: tuple[Any, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state: dict[str, Any] = dict(vars(self))
+        for notes in {"__notes__", _OURS} & state.keys():
+            # A note on a copy must not show on the original.
+            state[notes] = [*state[notes]]
+        return _without_init, (type(self), self.args), state
+
+
+def _without_init(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    error = kind.__new__(kind, *args)
+    # An OSError is made without arguments.
+    error.args = args
+    return error
+
+
+class EffectError(Copyable, Exception):
     """Wraps a failure that is not an exception, where it must be raised: `error` is the failure.
 
     `run_or_raise` raises it, and `@do` bodies receive it at the `yield from` of the failed effect.
@@ -30,15 +55,15 @@ class EffectError(Exception):
         return f"the effect failed with {self.error!r}"
 
 
-class TimedOut(Exception):
-    """The effect was cancelled because it took longer than `seconds`."""
+class TimedOut(Copyable, TimeoutError):
+    """The effect was cancelled because it took longer than `seconds`. It is a `TimeoutError`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         super().__init__(f"it took longer than {seconds} s, and was cancelled")
 
 
-class RetryExhausted(Exception, Generic[E]):
+class RetryExhausted(Copyable, Exception, Generic[E]):
     """The effect failed as often as its retry policy allows.
 
     Attributes:
@@ -57,14 +82,14 @@ class RetryExhausted(Exception, Generic[E]):
         return f"it failed {self.attempts} times within {self.elapsed:.1f} s, at last with {self.error!r}"
 
 
-class EmptyRace(Exception):
+class EmptyRace(Copyable, Exception):
     """A race was run without effects."""
 
     def __init__(self) -> None:
         super().__init__("a race needs at least one effect")
 
 
-class ExecutorError(Exception):
+class ExecutorError(Copyable, Exception):
     """Work that was sent to an executor did not end there, so its outcome is unknown.
 
     If it ends an at-most-once step of a durable run, the run ends with OutcomeUnknown.
@@ -120,7 +145,7 @@ class TracedError(Generic[E]):
         return "".join(f"{part}: " for part in reversed(self.trail)) + str(self.error)
 
 
-class Halt(BaseException):
+class Halt(Copyable, BaseException):
     """Ends a durable run after its finalizers, because nothing more can be recorded.
 
     Like a cancellation, it is not an `Exception`, so a body cannot catch it by accident and continue
@@ -143,7 +168,7 @@ class NotAcquired(BaseException):
     """Ends an acquisition before its first operation, since an operator around it has decided."""
 
 
-class Parked(BaseException):
+class Parked(Copyable, BaseException):
     """Ends a flow of a plan, because its next operation would change something.
 
     Attributes:
