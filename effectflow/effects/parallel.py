@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -398,8 +399,10 @@ class Traversal:
 
     async def _start_async(self, items: AsyncIterator[Any], limit: int | None) -> None:
         if limit is None:
+            waiting: deque[tuple[int, Any]] = deque()
             async for item in items:
-                self.children.start(self._run_child, self.read, item)
+                waiting.append((self.read, item))
+                self.children.start(self._run_first, waiting)
                 self.read += 1
             return
         turn = anyio.Lock()
@@ -455,6 +458,10 @@ class Traversal:
                 self._stop_for_items(raised)
                 return
             await self._run_child(position, item)
+
+    async def _run_first(self, waiting: deque[tuple[int, Any]]) -> None:
+        # Trio starts tasks in any order; the first of them runs the first item.
+        await self._run_child(*waiting.popleft())
 
     async def _run_child(self, position: int, item: Any) -> None:
         try:
