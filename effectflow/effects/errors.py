@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from returns.result import Result
 
@@ -134,12 +134,42 @@ class ExecutorLost(ExecutorError):
         )
 
 
+class Suppressed(str):
+    """The line of a trail that tells of a failed finalizer. `error` is its error or its defect."""
+
+    __slots__ = ("error",)
+
+    error: object
+
+    def __new__(cls, error: object) -> Self:
+        line = super().__new__(cls, f"and a finalizer failed: {error!r}")
+        line.error = error
+        return line
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return (self.error,)
+
+
 @dataclass(frozen=True, slots=True)
 class TracedError(Generic[E]):
-    """An error and the contexts that it crossed, from inner to outer."""
+    """An error, and what happened on its way.
+
+    Attributes:
+        error: the error.
+        trail: the contexts that it crossed, from inner to outer, and a line for each failed finalizer.
+        suppressed: the errors and defects of those finalizers, such as the release of a `bracket` whose
+            use failed or was cancelled.
+    """
 
     error: E
     trail: tuple[str, ...]
+    suppressed: tuple[object, ...] = field(default=(), compare=False)
+
+    @staticmethod
+    def of(error: E, trail: tuple[str, ...]) -> TracedError[E]:
+        """Return an error with the trail of its failure."""
+        failed = (line.error for line in trail if isinstance(line, Suppressed))
+        return TracedError(error, tuple(map(str, trail)), tuple(failed))
 
     def __str__(self) -> str:
         return "".join(f"{part}: " for part in reversed(self.trail)) + str(self.error)
@@ -229,11 +259,11 @@ def show_trail(error: Any, trail: tuple[str, ...]) -> Any:
         known = getattr(error, "__notes__", ())
         for message in trail:
             if message not in known:
-                add_note(error, message)
+                add_note(error, str(message))
     return error
 
 
-def log_hidden(hidden: BaseException, message: str, *arguments: object) -> None:
+def log_hidden(hidden: BaseException | None, message: str, *arguments: object) -> None:
     """Log an exception that another end of an effect hides."""
     # Imported late, because few programs need it, and it takes four milliseconds.
     import logging

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from types import GeneratorType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from returns.result import Failure, Success
@@ -31,6 +31,7 @@ from effectflow.effects.errors import (
     LeftToResume,
     NotAcquired,
     Parked,
+    Suppressed,
     TracedError,
     add_note,
     forget_notes,
@@ -40,7 +41,6 @@ from effectflow.effects.errors import (
 from effectflow.effects.event_loop import (
     is_cancellation,
     run_to_the_end,
-    shielded,
     stray_cancellation,
 )
 from effectflow.effects.nodes import (
@@ -73,6 +73,9 @@ from effectflow.effects.nodes import (
 )
 from effectflow.effects.scope import Acquisition, Finalization, Scope
 from effectflow.effects.signatures import declares
+
+if TYPE_CHECKING:
+    from effectflow.effects.operators import Operator
 
 _ENDED: Any = object()
 """Instead of the next effect of a body that has ended."""
@@ -271,7 +274,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         scope = scope.observing()
                         break
                     elif kind is Traced:
-                        value = Failed(TracedError(value.error, value.trail))
+                        value = Failed(TracedError.of(value.error, value.trail))
                         continue
                     if kind is _Restore:
                         env, scope = frame.env, frame.scope
@@ -458,25 +461,30 @@ def _noted(raised: BaseException, defect: Exception) -> BaseException:
 async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> Any:
     """Run one finalizer. Return the end of its source, or the finalizer's own failure.
 
-    An error of the finalizer is added to a failure of the source, and never replaces it.
+    An error of the finalizer is added to a failure of the source, and never replaces it. If the flow was
+    cancelled, nobody may look at its failure, so the error is logged as well.
     """
     try:
-        outcome = await _run_finalizer(frame, _exit_of(value), value, None, env, scope)
+        outcome, cancelled = await _run_finalizer(frame, _exit_of(value), value, None, env, scope)
     except LeftToResume:
         if scope.is_shielded:
             raise
         # The run is being stopped. This wait raises its cancellation.
         return await anyio.sleep_forever()
-    except Exception as defect:
-        if value.__class__ is not Failed:
-            raise
-        log_hidden(defect, "a finalizer failed after the failure %r", value.error)
-        return _failed_in(f"and a finalizer failed: {defect!r}", value)
-    if outcome.__class__ is not Failed:
+    failed = _failed_finalizer(outcome)
+    if failed is not None and (cancelled is not None or scope.is_cancelled()):
+        _suppress(failed, scope.decided_operator())
+    if cancelled is not None:
+        raise cancelled
+    if failed is None:
         return value
-    if value.__class__ is not Failed:
-        return outcome
-    return _failed_in(f"and a finalizer failed: {outcome.error!r}", value)
+    if value.__class__ is Failed:
+        if isinstance(outcome, Defect):
+            log_hidden(outcome.exception, "a finalizer failed after the failure %r", value.error)
+        return _failed_in(failed, value)
+    if isinstance(outcome, Defect):
+        raise outcome.exception
+    return outcome
 
 
 async def _finalize_after(
@@ -489,46 +497,79 @@ async def _finalize_after(
     cause = scope.cause() if is_cancellation(raised) else None
     try:
         ended = _exit_of_raised(raised)
-        outcome = await _run_finalizer(frame, ended, raised, cause, env, scope)
+        outcome, cancelled = await _run_finalizer(frame, ended, raised, cause, env, scope)
     except Parked as parked:
         return parked
-    except Exception as defect:
-        log_hidden(defect, "a finalizer failed while %r was passing", raised)
-        add_note(raised, f"and a finalizer failed: {defect!r}")
     except BaseException as interruption:
         return interruption if isinstance(raised, Exception) else raised
-    else:
-        if outcome.__class__ is Failed:
-            add_note(raised, f"and a finalizer failed: {outcome.error!r}")
-    return raised
+    continues = raised if cancelled is None or not isinstance(raised, Exception) else cancelled
+    failed = _failed_finalizer(outcome)
+    if failed is not None:
+        if not isinstance(continues, Exception):
+            _suppress(failed, cause)
+        elif isinstance(outcome, Defect):
+            log_hidden(outcome.exception, "a finalizer failed while %r was passing", raised)
+        add_note(raised, str(failed))
+    return continues
+
+
+def _failed_finalizer(outcome: Any) -> Suppressed | None:
+    """Return the line of a trail that tells of a failed finalizer; None if it succeeded."""
+    if outcome.__class__ is Failed:
+        return Suppressed(outcome.error)
+    return Suppressed(outcome.exception) if outcome.__class__ is Defect else None
+
+
+def _suppress(failed: Suppressed, cause: Operator | None) -> None:
+    """Show the error of a finalizer in a flow that was cancelled: its own end is not looked at."""
+    if cause is not None:
+        cause.suppressed.append(failed)
+    error = failed.error if isinstance(failed.error, BaseException) else None
+    log_hidden(error, "a finalizer failed in a flow that was cancelled: %r", failed.error)
 
 
 async def _run_finalizer(
     frame: _Finalizer, ended: Exit[Any, Any], raw: Any, cause: Any, env: Any, scope: Scope
-) -> Any:
-    """Return the outcome of a finalizer, shielded from cancellation until its deadline."""
+) -> tuple[Any, BaseException | None]:
+    """Run a finalizer, shielded from cancellation until its deadline.
+
+    Return its value, a `Failed` or a `Defect`, and the cancellation that arrived meanwhile.
+    """
     place = frame.place
     inside = scope.shielded() if place is None else place.scope(scope, raw, cause)
-    finalizer = frame.function(ended)
-    if finalizer.__class__ in _SYNCHRONOUS and not inside.forbidden:
-        return await interpret(finalizer, env, inside)
+    try:
+        finalizer = frame.function(ended)
+        if finalizer.__class__ in _SYNCHRONOUS and not inside.forbidden:
+            return await interpret(finalizer, env, inside), None
+    except Exception as defect:
+        return Defect(defect), None
     work = _until_deadline(finalizer, env, inside)
-    return await (shielded(work) if place is None else place.run(work))
+    return await (run_to_the_end(work) if place is None else place.run(work))
 
 
 _SYNCHRONOUS = frozenset({Pure, FromFn})
 
 
 async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
+    """Run a finalizer. Return its value, a `Failed` or a `Defect`."""
     deadline = scope.finalizer_deadline
-    if deadline is None:
-        return await interpret(finalizer, env, scope)
     # Imported late, because operators import the interpreter.
     from effectflow.effects.operators import Operator
 
-    with scope.clock.move_on_after(deadline) as limit:
-        return await interpret(finalizer, env, Operator.unrecorded(scope, limit).inside)
-    raise TimeoutError(f"the finalizer {finalizer!r} took more than {deadline} s and was cancelled")
+    try:
+        if deadline is None:
+            return await interpret(finalizer, env, scope)
+        with scope.clock.move_on_after(deadline) as limit:
+            operator = Operator.unrecorded(scope, limit)
+            return await interpret(finalizer, env, operator.inside)
+    except Exception as defect:
+        return Defect(defect)
+    late = TimeoutError(
+        f"the finalizer {finalizer!r} took more than {deadline} s and was cancelled"
+    )
+    for line in operator.suppressed:
+        add_note(late, str(line))
+    return Defect(late)
 
 
 def _failed_in(message: str, failed: Failed) -> Failed:

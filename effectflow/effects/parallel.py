@@ -351,7 +351,7 @@ class Traversal:
                 except BaseException as raised:
                     self._stop_for_items(raised)
             if self.children.defects or not (self.failures and self.stop_early):
-                await self.children.raise_bad_end()
+                await self.children.raise_bad_end(self.operator)
             self.children.raise_shielded_end()
         finally:
             # A generator cleans up now, even if it was not read to its end.
@@ -377,7 +377,7 @@ class Traversal:
     @property
     def first_failure(self) -> nodes.Failed | None:
         """The first failure in time."""
-        return self.failures[0][1] if self.failures else None
+        return self.operator.traced(self.failures[0][1]) if self.failures else None
 
     def fail(self, positions: range, failed: nodes.Failed, key: object = None) -> None:
         """Record a failure to which the items at these positions led."""

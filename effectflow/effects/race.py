@@ -120,8 +120,8 @@ async def _run(
         raise operator.unfinished
     if winner is not None:
         children.raise_shielded_end()
-        return outcomes[winner]
-    await children.raise_bad_end()
+        return operator.traced(outcomes[winner])
+    await children.raise_bad_end(operator)
     if len(outcomes) != len(runners):
         raise RuntimeError(
             f"{len(outcomes)} of {len(runners)} racers came back, and none was cancelled: children were "

@@ -32,8 +32,10 @@ def bracket(
     """Acquire a resource, use it, and release it exactly once, however the use ends.
 
     Acquire and release are shielded from cancellation, which takes effect in between. If both the use
-    and the release fail, the error of the use stands, and the other one is in its trail and notes. If
-    only the release fails, its error is the failure of the whole.
+    and the release fail, the error of the use stands, and the other one is in its trail and notes;
+    `traced` returns both as one value. If only the release fails, its error is the failure of the whole.
+    If it fails after a cancellation of the use, its error is logged. If the operator that cancelled the
+    use fails, as a `timeout` does, it is in the trail of that failure, too.
 
     In a durable run, a release that is a step settles a failure of the use: the resource is gone, so a
     resume fails with the same failure. If the run is stopped from outside, such a release is not run,
