@@ -270,8 +270,9 @@ class Effect(Generic[Env, E, A]):
         Parameters:
             policy: the number of attempts and their delays.
             when: whether an error is worth another attempt. Other errors are failures immediately.
-            on_retry: receives each failed attempt, including the last one. It may return an effect,
-                which is run and must not fail; a failure is a defect, raised as TypeError.
+            on_retry: receives each failed attempt, including the last one and one that `when` refuses,
+                with `delay=None`. It may return an effect, which is run and must not fail; a failure is
+                a defect, raised as TypeError.
 
         Fails with RetryExhausted when the policy allows no more attempts. Raises ValueError for a policy
         without a bound.
