@@ -31,7 +31,9 @@ def bracket(
 ) -> Effect[Env, E | E2 | E3, A]:
     """Acquire a resource, use it, and release it exactly once, however the use ends.
 
-    Acquire and release are shielded from cancellation, which takes effect in between. If both the use
+    Acquire and release are shielded from cancellation, which takes effect in between: after one that
+    arrives while a resource is acquired, the resource is released, and the use does not start. So give
+    an acquisition that may hang a timeout of its own, `acquire.timeout(5)`. If both the use
     and the release fail, the error of the use stands, and the other one is in its trail and notes;
     `traced` returns both as one value. If only the release fails, its error is the failure of the whole.
     If it fails after a cancellation of the use, its error is logged. If the operator that cancelled the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Never, cast
 
@@ -16,6 +17,7 @@ from returns.result import Failure, Success
 
 from effectflow import (
     Effect,
+    TimedOut,
     acquiring,
     bracket,
     die,
@@ -322,3 +324,79 @@ async def test_a_use_and_its_releases_that_fail_are_one_value() -> None:
         "copying: and a finalizer failed: 'stuck': and a finalizer failed: OSError('disk'): use"
     )
     assert pickle.loads(pickle.dumps(traced)).suppressed[1] == "stuck"
+
+
+# A cancellation during the acquisition takes effect before the use.
+
+
+def acquired_slowly(log: list[str]) -> AnyEffect:
+    """A bracket that takes 0.05 s to acquire, and then charges."""
+    return bracket(
+        sleep(0.05).and_then(lambda _: writing(log, "acquired")),
+        lambda _: writing(log, "released"),
+        lambda _: writing(log, "charged"),
+    )
+
+
+CANCELLATIONS: dict[str, Callable[[AnyEffect], AnyEffect]] = {
+    "timeout": lambda effect: effect.timeout(0.01).result(),
+    "failed sibling": lambda effect: par(effect, LATE_FAILURE).result(),
+    "defect of a sibling": lambda effect: par(effect, sleep(0.01).map(lambda _: 1 / 0)),
+    "lost race": lambda effect: race([effect, sleep(0.01)]),
+    "nested": lambda effect: par(race([effect, sleep(60)])).timeout(0.01).result(),
+}
+each_cancellation = pytest.mark.parametrize("cancel", CANCELLATIONS.values(), ids=CANCELLATIONS)
+
+
+@anyio_test
+@each_cancellation
+async def test_a_use_does_not_start_after_a_cancellation_of_its_acquisition(
+    cancel: Callable[[AnyEffect], AnyEffect],
+) -> None:
+    log: list[str] = []
+    with suppress(ZeroDivisionError):
+        await cancel(acquired_slowly(log)).run(None)
+    assert log == ["acquired", "released"]
+
+    log.clear()
+    held = acquiring(writing(log, "first"), lambda _: writing(log, "first released"))
+    both = held.and_(sleep(0.05), lambda _: writing(log, "second released"))
+    with suppress(ZeroDivisionError):
+        await cancel(both.use(lambda *_: writing(log, "charged"))).run(None)
+    assert log == ["first", "second released", "first released"]
+
+
+@anyio_test
+async def test_a_use_does_not_start_after_a_cancellation_from_outside() -> None:
+    log: list[str] = []
+    with anyio.move_on_after(0.01) as scope:
+        await acquired_slowly(log).run(None)
+    assert scope.cancelled_caught
+    assert log == ["acquired", "released"]
+
+
+@pytest.mark.asyncio
+async def test_a_use_does_not_start_after_a_native_cancellation() -> None:
+    log: list[str] = []
+    task = asyncio.create_task(acquired_slowly(log).run(None))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert log == ["acquired", "released"]
+
+
+@anyio_test
+@each_cancellation
+async def test_a_timeout_of_the_acquisition_ends_one_that_hangs(
+    cancel: Callable[[AnyEffect], AnyEffect],
+) -> None:
+    log: list[str] = []
+    hanging: AnyEffect = from_async(lambda _: anyio.sleep_forever())
+    limited = hanging.timeout(0.05)
+    effect = bracket(limited, lambda _: writing(log, "released"), lambda _: writing(log, "charged"))
+
+    with anyio.fail_after(5), suppress(ZeroDivisionError):
+        await cancel(effect).run(None)
+        assert isinstance((await effect.run(None)).failure(), TimedOut)
+    assert log == []
