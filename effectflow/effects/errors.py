@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from types import CodeType, TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from returns.result import Result
@@ -245,12 +246,37 @@ def add_note(error: BaseException, note: str) -> None:
         vars(error).setdefault(_OURS, []).append(note)
 
 
-def forget_notes(error: object) -> None:
-    """Remove the notes that we added when the error was used before."""
+def our_notes(error: BaseException) -> tuple[str, ...]:
+    """Return the notes that we added."""
+    return tuple(vars(error).get(_OURS, ()))
+
+
+def renew(error: object, notes: tuple[str, ...] = ()) -> None:
+    """Undo what we added to an error when it was used before, and give it these notes.
+
+    Its traceback would otherwise grow with each use, and keep the environment of each run.
+    """
     if isinstance(error, BaseException):
+        error.with_traceback(_before_use(error.__traceback__))
         for note in vars(error).pop(_OURS, ()):
             with suppress(AttributeError, ValueError):
                 error.__notes__.remove(note)
+        for note in notes:
+            add_note(error, note)
+
+
+raising_code: set[CodeType] = set()
+"""The code of the functions that raise an error which an effect has as a value."""
+
+
+def _before_use(traceback: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback from before an effect raised the error."""
+    before = traceback
+    while traceback is not None:
+        if traceback.tb_frame.f_code in raising_code:
+            before = traceback.tb_next
+        traceback = traceback.tb_next
+    return before
 
 
 def show_trail(error: Any, trail: tuple[str, ...]) -> Any:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import anyio
 from returns.result import Failure, Success
@@ -34,8 +34,10 @@ from effectflow.effects.errors import (
     Suppressed,
     TracedError,
     add_note,
-    forget_notes,
     log_hidden,
+    our_notes,
+    raising_code,
+    renew,
     show_trail,
 )
 from effectflow.effects.event_loop import (
@@ -107,13 +109,49 @@ class _Thrown:
     """The exceptions that were thrown into a body last, and the failures that they stand for.
 
     A body may raise one of them later, after other effects. It then keeps its kind.
+
+    Attributes:
+        body: the generator.
+        recent: what was thrown, and the failure that it stands for, or None for a defect.
+        trails: errors that the body has received, also as results, and the trails of these.
     """
 
-    __slots__ = ("body", "recent")
+    __slots__ = ("body", "recent", "trails")
 
     def __init__(self, body: Any) -> None:
         self.body = body
         self.recent: deque[tuple[BaseException, Failed | None]] = deque(maxlen=8)
+        self.trails: deque[tuple[object, tuple[str, ...]]] = deque(maxlen=8)
+
+    def again(self, effect: Any) -> Any:
+        """Return the next effect of the body. If it fails with such an error again, with its trail."""
+        kind = effect.__class__
+        if kind is Fail and not effect.trail:
+            trail = self._trail_of(effect.error)
+            return Fail(effect.error, trail) if trail else effect
+        if kind is Die:
+            notes = self._trail_of(effect.exception)
+            return Die(effect.exception, notes) if notes else effect
+        return effect
+
+    def _trail_of(self, error: object) -> tuple[str, ...]:
+        return next((trail for known, trail in reversed(self.trails) if known is error), ())
+
+
+class _Handled:
+    """Waits for the end of a handler. If that fails with the same error again, the trail continues."""
+
+    __slots__ = ("failed",)
+
+    def __init__(self, failed: Failed) -> None:
+        self.failed = failed
+
+    def traced(self, again: Failed) -> Failed:
+        """Return a failure of the handler, with the trail of the error that it handled."""
+        trail = self.failed.trail
+        if again.error is not self.failed.error or again.trail[: len(trail)] == trail:
+            return again
+        return Failed(again.error, (*trail, *again.trail))
 
 
 async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
@@ -164,9 +202,9 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                 elif kind is Fail:
                     value = Failed(current.error, current.trail)
                     if not current.trail:
-                        forget_notes(current.error)
+                        renew(current.error)
                 elif kind is Die:
-                    forget_notes(current.exception)
+                    renew(current.exception, current.notes)
                     raise current.exception
                 elif kind is Local:
                     stack.append(_Restore(env, scope))
@@ -242,6 +280,8 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                             stack.append(frame)
                             break
                     elif kind is OrElse:
+                        if value.trail:
+                            stack.append(_Handled(value))
                         current = frame.f(value.error)
                         break
                     elif kind is GeneratorType or kind is _Thrown:
@@ -255,6 +295,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         value = Failed(frame.f(value.error), value.trail)
                         continue
                     elif kind is Reify:
+                        _remember(stack, value)
                         value = Failure(show_trail(value.error, value.trail))
                         continue
                     elif kind is Context:
@@ -264,9 +305,16 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         handled = frame.f(value)
                         if handled is None:
                             continue
+                        if value.trail:
+                            stack.append(_Handled(value))
                         current = handled
                         break
+                    elif kind is _Handled:
+                        value = frame.traced(value)
+                        continue
                     elif kind is TapErr:
+                        if value.trail:
+                            stack.append(_Handled(value))
                         # The failure continues once the handler has ended.
                         stack.append(Map(frame, lambda _, failed=value: failed))
                         stack.append(_Restore(env, scope))
@@ -285,7 +333,26 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                 else:
                     return value
         except BaseException as raised:
-            current, env, scope = await _unwind(stack, raised, env, scope)
+            try:
+                current, env, scope = await _unwind(stack, raised, env, scope)
+            except BaseException:
+                # The traceback keeps this frame, also of an error that is kept to be raised again.
+                frame = current = value = env = None
+                raise
+
+
+def raise_failure(failed: Failed) -> NoReturn:
+    """Raise the error of a failure, or an `EffectError` around it if it is not an exception."""
+    show_trail(failed.error, failed.trail)
+    if isinstance(failed.error, Exception):
+        raise failed.error
+    raised = EffectError(failed.error)
+    for message in failed.trail:
+        raised.add_note(message)
+    raise raised
+
+
+raising_code.update([interpret.__code__, raise_failure.__code__])
 
 
 async def _acquire(bracket: Bracket, env: Any, scope: Scope) -> tuple[Any, BaseException | None]:
@@ -321,6 +388,17 @@ def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> O
     return OnExit(use, lambda _: bracket.release(resource), "bracket")
 
 
+def _remember(stack: list[Any], failed: Failed) -> None:
+    """Let what receives a failure as a value fail with it again, with its trail."""
+    kind = stack[-1].__class__ if stack and failed.trail else None
+    if kind is AndThen:
+        stack.insert(-1, _Handled(failed))
+    elif kind is GeneratorType or kind is _Thrown:
+        if kind is GeneratorType:
+            stack[-1] = _Thrown(stack[-1])
+        stack[-1].trails.append((failed.error, failed.trail))
+
+
 def _throw_failure(thrown: _Thrown, failed: Failed) -> tuple[Any, Any]:
     """Raise a failure in a body, at its `yield`. Return the same as `_resume`."""
     error = failed.error
@@ -329,14 +407,15 @@ def _throw_failure(thrown: _Thrown, failed: Failed) -> tuple[Any, Any]:
     else:
         raised = EffectError(error)
     thrown.recent.append((raised, failed))
+    thrown.trails.append((error, failed.trail))
     traceback, context = raised.__traceback__, raised.__context__
     try:
         return _resume(thrown, thrown.body.throw, raised)
     finally:
-        # The same error may be raised many times, and its traceback must not grow. A frozen dataclass
-        # raises AttributeError.
-        with suppress(AttributeError):
-            raised.__traceback__ = traceback
+        # The same error may be raised many times, and its traceback must not grow.
+        raised.with_traceback(traceback)
+        # A frozen dataclass raises AttributeError, and with slots a TypeError.
+        with suppress(AttributeError, TypeError):
             raised.__context__ = context
 
 
@@ -347,7 +426,7 @@ def _resume(thrown: _Thrown, resume: Callable[[Any], Any], argument: Any) -> tup
     the body declares. Otherwise it is a defect, and raised.
     """
     try:
-        return resume(argument), None
+        return thrown.again(resume(argument)), None
     except StopIteration as stop:
         return _ENDED, stop.value
     except Exception as left:
@@ -384,6 +463,7 @@ async def _unwind(
                 raised = _close(thrown.body, raised, scope)
                 continue
             thrown.recent.append((raised, None))
+            thrown.trails.append((raised, our_notes(raised)))
             try:
                 caught, value = _resume(thrown, thrown.body.throw, raised)
             except BaseException as other:
@@ -406,8 +486,11 @@ async def _unwind(
         elif kind is Context:
             if isinstance(raised, Exception):
                 add_note(raised, frame.message)
+        elif kind is _Handled and frame.failed.error is raised:
+            show_trail(raised, frame.failed.trail)
         elif kind is _Finalizer and not isinstance(raised, Parked):
             raised = await _finalize_after(frame, raised, env, scope)
+    frame = env = None
     raise raised
 
 
