@@ -166,12 +166,6 @@ class TracedError(Generic[E]):
     trail: tuple[str, ...]
     suppressed: tuple[object, ...] = field(default=(), compare=False)
 
-    @staticmethod
-    def of(error: E, trail: tuple[str, ...]) -> TracedError[E]:
-        """Return an error with the trail of its failure."""
-        failed = (line.error for line in trail if isinstance(line, Suppressed))
-        return TracedError(error, tuple(map(str, trail)), tuple(failed))
-
     def __str__(self) -> str:
         return "".join(f"{part}: " for part in reversed(self.trail)) + str(self.error)
 

@@ -95,6 +95,15 @@ class _Restore:
         self.scope = scope
 
 
+class _Raised:
+    """The end of a finalizer in a defect."""
+
+    __slots__ = ("exception",)
+
+    def __init__(self, exception: Exception) -> None:
+        self.exception = exception
+
+
 class _Finalizer:
     """A finalizer, and its place in a durable flow."""
 
@@ -280,8 +289,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                             stack.append(frame)
                             break
                     elif kind is OrElse:
-                        if value.trail:
-                            stack.append(_Handled(value))
+                        _begin_handling(stack, len(stack), value)
                         current = frame.f(value.error)
                         break
                     elif kind is GeneratorType or kind is _Thrown:
@@ -295,7 +303,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         value = Failed(frame.f(value.error), value.trail)
                         continue
                     elif kind is Reify:
-                        _remember(stack, value)
+                        _yield_failure(stack, value)
                         value = Failure(show_trail(value.error, value.trail))
                         continue
                     elif kind is Context:
@@ -305,16 +313,14 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         handled = frame.f(value)
                         if handled is None:
                             continue
-                        if value.trail:
-                            stack.append(_Handled(value))
+                        _begin_handling(stack, len(stack), value)
                         current = handled
                         break
                     elif kind is _Handled:
                         value = frame.traced(value)
                         continue
                     elif kind is TapErr:
-                        if value.trail:
-                            stack.append(_Handled(value))
+                        _begin_handling(stack, len(stack), value)
                         # The failure continues once the handler has ended.
                         stack.append(Map(frame, lambda _, failed=value: failed))
                         stack.append(_Restore(env, scope))
@@ -322,7 +328,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         scope = scope.observing()
                         break
                     elif kind is Traced:
-                        value = Failed(TracedError.of(value.error, value.trail))
+                        value = Failed(_traced(value))
                         continue
                     if kind is _Restore:
                         env, scope = frame.env, frame.scope
@@ -388,11 +394,22 @@ def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> O
     return OnExit(use, lambda _: bracket.release(resource), "bracket")
 
 
-def _remember(stack: list[Any], failed: Failed) -> None:
+def _begin_handling(stack: list[Any], position: int, failed: Failed) -> None:
+    """Let what is above this position on the stack fail with the same error again, with its trail."""
+    if not failed.trail:
+        return
+    if position > 0 and stack[position - 1].__class__ is _Handled:
+        # A handler that goes on as a loop must not need more memory in each round.
+        stack[position - 1] = _Handled(failed)
+    else:
+        stack.insert(position, _Handled(failed))
+
+
+def _yield_failure(stack: list[Any], failed: Failed) -> None:
     """Let what receives a failure as a value fail with it again, with its trail."""
     kind = stack[-1].__class__ if stack and failed.trail else None
     if kind is AndThen:
-        stack.insert(-1, _Handled(failed))
+        _begin_handling(stack, len(stack) - 1, failed)
     elif kind is GeneratorType or kind is _Thrown:
         if kind is GeneratorType:
             stack[-1] = _Thrown(stack[-1])
@@ -545,7 +562,7 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
     """Run one finalizer. Return the end of its source, or the finalizer's own failure.
 
     An error of the finalizer is added to a failure of the source, and never replaces it. If the flow was
-    cancelled, nobody may look at its failure, so the error is logged as well.
+    cancelled meanwhile, its failure may be dropped, so the error is also logged.
     """
     try:
         outcome, cancelled = await _run_finalizer(frame, _exit_of(value), value, None, env, scope)
@@ -562,10 +579,10 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
     if failed is None:
         return value
     if value.__class__ is Failed:
-        if isinstance(outcome, Defect):
+        if outcome.__class__ is _Raised:
             log_hidden(outcome.exception, "a finalizer failed after the failure %r", value.error)
         return _failed_in(failed, value)
-    if isinstance(outcome, Defect):
+    if outcome.__class__ is _Raised:
         raise outcome.exception
     return outcome
 
@@ -590,7 +607,7 @@ async def _finalize_after(
     if failed is not None:
         if not isinstance(continues, Exception):
             _suppress(failed, cause)
-        elif isinstance(outcome, Defect):
+        elif outcome.__class__ is _Raised:
             log_hidden(outcome.exception, "a finalizer failed while %r was passing", raised)
         add_note(raised, str(failed))
     return continues
@@ -600,11 +617,11 @@ def _failed_finalizer(outcome: Any) -> Suppressed | None:
     """Return the line of a trail that tells of a failed finalizer; None if it succeeded."""
     if outcome.__class__ is Failed:
         return Suppressed(outcome.error)
-    return Suppressed(outcome.exception) if outcome.__class__ is Defect else None
+    return Suppressed(outcome.exception) if outcome.__class__ is _Raised else None
 
 
 def _suppress(failed: Suppressed, cause: Operator | None) -> None:
-    """Show the error of a finalizer in a flow that was cancelled: its own end is not looked at."""
+    """Show the error of a finalizer in a flow that was cancelled, whose own end is dropped."""
     if cause is not None:
         cause.suppressed.append(failed)
     error = failed.error if isinstance(failed.error, BaseException) else None
@@ -616,7 +633,7 @@ async def _run_finalizer(
 ) -> tuple[Any, BaseException | None]:
     """Run a finalizer, shielded from cancellation until its deadline.
 
-    Return its value, a `Failed` or a `Defect`, and the cancellation that arrived meanwhile.
+    Return its value, a `Failed` or a `_Raised`, and the cancellation that arrived meanwhile.
     """
     place = frame.place
     inside = scope.shielded() if place is None else place.scope(scope, raw, cause)
@@ -625,7 +642,7 @@ async def _run_finalizer(
         if finalizer.__class__ in _SYNCHRONOUS and not inside.forbidden:
             return await interpret(finalizer, env, inside), None
     except Exception as defect:
-        return Defect(defect), None
+        return _Raised(defect), None
     work = _until_deadline(finalizer, env, inside)
     return await (run_to_the_end(work) if place is None else place.run(work))
 
@@ -634,7 +651,7 @@ _SYNCHRONOUS = frozenset({Pure, FromFn})
 
 
 async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
-    """Run a finalizer. Return its value, a `Failed` or a `Defect`."""
+    """Run a finalizer. Return its value, a `Failed` or a `_Raised`."""
     deadline = scope.finalizer_deadline
     # Imported late, because operators import the interpreter.
     from effectflow.effects.operators import Operator
@@ -646,13 +663,18 @@ async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
             operator = Operator.unrecorded(scope, limit)
             return await interpret(finalizer, env, operator.inside)
     except Exception as defect:
-        return Defect(defect)
+        return _Raised(defect)
     late = TimeoutError(
         f"the finalizer {finalizer!r} took more than {deadline} s and was cancelled"
     )
     for line in operator.suppressed:
         add_note(late, str(line))
-    return Defect(late)
+    return _Raised(late)
+
+
+def _traced(failed: Failed) -> TracedError[Any]:
+    suppressed = (line.error for line in failed.trail if isinstance(line, Suppressed))
+    return TracedError(failed.error, tuple(map(str, failed.trail)), tuple(suppressed))
 
 
 def _failed_in(message: str, failed: Failed) -> Failed:

@@ -311,6 +311,16 @@ async def test_a_release_that_fails_while_a_sibling_cancels_it_is_in_the_trail()
 
 
 @anyio_test
+async def test_a_finalizer_that_yields_how_the_effect_ended_has_not_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.raises(ValueError, match="bug") as caught:
+        await die(ValueError("bug")).on_exit(lambda ended: sleep(0).map(lambda _: ended)).run(None)
+    assert not hasattr(caught.value, "__notes__")
+    assert caplog.messages == []
+
+
+@anyio_test
 async def test_a_use_and_its_releases_that_fail_are_one_value() -> None:
     bug = OSError("disk")
     inner = bracket(pure("b"), lambda _: die(bug), lambda _: fail("use"))

@@ -212,6 +212,28 @@ async def test_failing_again_with_the_same_error_keeps_the_trail(again: Any, err
         assert caught.value.__notes__ == ["inner", "outer"]
 
 
+async def test_a_handler_that_goes_on_as_a_loop_keeps_no_earlier_errors() -> None:
+    errors: list[weakref.ref[Refused]] = []
+
+    def round_of(number: int) -> AnyEffect:
+        error = Refused(number)
+        errors.append(weakref.ref(error))
+        failing = fail(error).context("inner")
+        if number % 2:
+            return failing.or_else(lambda _: sleep(0).and_then(lambda _: ended(number)))
+        return failing.result().and_then(lambda _: ended(number))
+
+    def ended(number: int) -> AnyEffect:
+        gc.collect()
+        return (
+            pure(sum(error() is not None for error in errors))
+            if number == 50
+            else round_of(number + 1)
+        )
+
+    assert (await round_of(0).run(None)).unwrap() <= 3
+
+
 async def test_dying_of_a_failure_keeps_its_trail() -> None:
     error = Refused("no")
     error.add_note("of the user")
