@@ -15,6 +15,7 @@ from returns.result import Failure, Success
 
 import effectflow
 from effectflow import Effect, TimedOut, fail, pure, sleep, traverse
+from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.effects.errors import add_note
 from effectflow.executors import ProcessExecutor
 from effectflow.workflows.machine._states import StateSet
@@ -66,6 +67,8 @@ EXAMPLES: dict[str, Any] = {
     "Iterable[str]": ("first", "second"),
     "Sequence[tuple[str, str]]": (("old", "new"),),
     "Mapping[str, int]": {"first": 2},
+    "tuple[str, ...]": ("first", "second"),
+    "ErrorRecord": ErrorRecord("app.Declined", "no money", {"args": [5], "state": {}}),
     "StateSet": StateSet.named("paid", "sent"),
 }
 
