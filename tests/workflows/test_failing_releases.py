@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -118,5 +119,22 @@ async def test_a_release_that_fails_after_a_cancellation_from_outside_is_logged(
 
     with anyio.move_on_after(0.05):
         await whole.start("input").run(app_on(store))
+
+    assert caplog.messages == [LOGGED]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_release_that_fails_after_a_native_cancellation_is_logged(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    @workflow
+    def whole(_: str) -> Do[App, Any, object]:
+        return (yield from used(lambda _: late(fail("STUCK"))))
+
+    task = asyncio.create_task(whole.start("input").run(app_on(store)))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
     assert caplog.messages == [LOGGED]
