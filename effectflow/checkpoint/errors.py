@@ -25,6 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from effectflow.effects.errors import Copyable
+
 
 def printable(text: str, *, keep: str = "") -> str:
     r"""Return the text with every character escaped that `repr` would escape, such as `\x1b`.
@@ -42,7 +44,7 @@ def printable(text: str, *, keep: str = "") -> str:
     )
 
 
-class CheckpointError(Exception):
+class CheckpointError(Copyable, Exception):
     """The base class of all errors of checkpointing."""
 
     def __init__(self, message: str = "") -> None:

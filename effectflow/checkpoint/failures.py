@@ -28,12 +28,13 @@ from effectflow.checkpoint.values.classes import (
     take_apart,
     text_of,
 )
+from effectflow.effects.errors import Copyable
 
 _FRAMES = 100
 """The number of frames of a traceback that are recorded: the innermost ones."""
 
 
-class RecordedDefect(Exception):
+class RecordedDefect(Copyable, Exception):
     """Stands for a defect of an earlier life whose class is neither declared nor built in.
 
     Attributes:

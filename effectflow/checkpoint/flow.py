@@ -576,7 +576,7 @@ class DurableFinalization:
             raise error
         return Failed(error)
 
-    async def run(self, work: Coroutine[Any, Any, A]) -> A:
+    async def run(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
         try:
             return await self.outer.run.finalizing(work)
         finally:

@@ -155,16 +155,17 @@ class PlannedRun(Run):
             self._waiting.append(path)
             raise Parked
 
-    async def finalizing(self, work: Coroutine[Any, Any, A]) -> A | None:
+    async def finalizing(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, None]:
         try:
             with anyio.CancelScope(shield=True):
-                return await work
+                return await work, None
+            raise AssertionError("a scope that is not cancelled continues")
         except Parked as parked:
             if parked.reason is None:
                 parked.is_shielded = True
                 raise
             # A resume does not check what a finalizer does outside steps either.
-            return None
+            return None, None
 
     @contextmanager
     def gated(self) -> Generator[anyio.CancelScope]:

@@ -59,7 +59,7 @@ from effectflow.effects.errors import (
     TracedError,
     add_note,
 )
-from effectflow.effects.event_loop import is_cancellation, shielded
+from effectflow.effects.event_loop import is_cancellation, run_to_the_end
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed as Failure
 from effectflow.effects.nodes import Step
@@ -384,9 +384,9 @@ class Run:
 
     async def _limited(self, step: Step, seconds: float, env: Any, inside: Scope) -> Any:
         with self.clock.move_on_after(seconds) as limit:
-            scope = inside.under(Operator.unrecorded(inside, limit))
-            return await interpret(step.source, env, scope)
-        return Failure(TimedOut(seconds))
+            operator = Operator.unrecorded(inside, limit)
+            return await interpret(step.source, env, operator.inside)
+        return operator.traced(Failure(TimedOut(seconds)))
 
     async def _record_failure(
         self,
@@ -509,11 +509,13 @@ class Run:
         for gate in list(self._gates):
             gate.shield = False
 
-    async def finalizing(self, work: Coroutine[Any, Any, A]) -> A:
+    async def finalizing(
+        self, work: Coroutine[Any, Any, A]
+    ) -> tuple[A | None, BaseException | None]:
         """Run a finalizer, shielded from cancellation, and notice when the run is stopped meanwhile."""
         self.begin_watch()
         try:
-            return await shielded(work, on_cancellation=self.stop)
+            return await run_to_the_end(work, on_cancellation=self.stop)
         finally:
             self.end_watch()
 

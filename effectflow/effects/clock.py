@@ -30,7 +30,10 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for this many seconds. A cancellation ends the wait immediately."""
+        """Wait for this many seconds, or one turn of the event loop if they are 0 or less.
+
+        A cancellation ends the wait immediately.
+        """
         ...
 
     def move_on_after(self, seconds: float) -> AbstractContextManager[anyio.CancelScope]:
@@ -48,7 +51,8 @@ class SystemClock:
     monotonic = staticmethod(time.monotonic)
 
     async def sleep(self, seconds: float) -> None:
-        await anyio.sleep(seconds)
+        # Trio refuses a negative number, and asyncio does not.
+        await anyio.sleep(max(seconds, 0))
 
     def move_on_after(self, seconds: float) -> AbstractContextManager[anyio.CancelScope]:
         return anyio.move_on_after(seconds)

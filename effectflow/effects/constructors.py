@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
@@ -192,10 +193,15 @@ def asks(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
 def sleep(duration: Duration) -> Effect[object, Never, None]:
     """Wait for this many seconds, or this `timedelta`, of the run's clock.
 
+    If the time is 0 or negative, such as that until a moment in the past, only other tasks get a turn.
+    Raises ValueError if it is not a number (NaN).
+
     Between the steps of a durable run, the end of the wait is recorded: a resume waits only for the
     remaining time.
     """
     seconds = in_seconds(duration)
+    if math.isnan(seconds):
+        raise ValueError("a sleep must be a number of seconds, not nan")
 
     async def perform(_env: object, scope: Scope) -> None:
         await scope.flow.wait(scope, seconds)

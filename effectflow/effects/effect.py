@@ -10,7 +10,6 @@ from returns.result import Failure, Result, Success
 
 from effectflow.effects.clock import Clock, Duration, in_seconds
 from effectflow.effects.errors import (
-    EffectError,
     ExecutorError,
     Exit,
     RetryExhausted,
@@ -73,7 +72,11 @@ class Effect(Generic[Env, E, A]):
         cancellation continues.
         """
         scope = Scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
-        outcome = await interpret(self, env, scope)
+        try:
+            outcome = await interpret(self, env, scope)
+        finally:
+            # The traceback of a defect keeps this frame.
+            del env
         if outcome.__class__ is nodes.Failed:
             return Failure(cast(E2, show_trail(outcome.error, outcome.trail)))
         return Success(cast(A2, outcome))
@@ -91,16 +94,14 @@ class Effect(Generic[Env, E, A]):
         Raises the error of a failure, or an `EffectError` around it if it is not an exception.
         """
         scope = Scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
-        outcome = await interpret(self, env, scope)
-        if outcome.__class__ is not nodes.Failed:
-            return outcome
-        show_trail(outcome.error, outcome.trail)
-        if isinstance(outcome.error, Exception):
-            raise outcome.error
-        raised = EffectError(outcome.error)
-        for message in outcome.trail:
-            raised.add_note(message)
-        raise raised
+        try:
+            outcome = await interpret(self, env, scope)
+        finally:
+            # The traceback of what is raised keeps this frame.
+            del env
+        if outcome.__class__ is nodes.Failed:
+            raise_failure(outcome)
+        return outcome
 
     def run_sync(
         self: Effect[Env2, E2, A2],
@@ -112,10 +113,16 @@ class Effect(Generic[Env, E, A]):
         finalizer_deadline: float | None = None,
     ) -> Result[A2, E2]:
         """Run this effect in a new event loop, for scripts. See `run`."""
+        # Taken out by `main`, because the traceback of a defect keeps these frames.
+        environment = [env]
+        del env
 
         async def main() -> Result[A2, E2]:
             return await self.run(
-                env, clock=clock, observer=observer, finalizer_deadline=finalizer_deadline
+                environment.pop(),
+                clock=clock,
+                observer=observer,
+                finalizer_deadline=finalizer_deadline,
             )
 
         return anyio.run(main, backend=backend)
@@ -270,8 +277,9 @@ class Effect(Generic[Env, E, A]):
         Parameters:
             policy: the number of attempts and their delays.
             when: whether an error is worth another attempt. Other errors are failures immediately.
-            on_retry: receives each failed attempt, including the last one. It may return an effect,
-                which is run and must not fail; a failure is a defect, raised as TypeError.
+            on_retry: receives each failed attempt, including the last one and one that `when` refuses,
+                with `delay=None`. It may return an effect, which is run and must not fail; a failure is
+                a defect, raised as TypeError.
 
         Fails with RetryExhausted when the policy allows no more attempts. Raises ValueError for a policy
         without a bound.
@@ -402,6 +410,6 @@ class Executor(Protocol):
 # Nodes derive from Effect, and its methods create nodes, so these imports follow the class.
 from effectflow.effects import nodes  # noqa: E402
 from effectflow.effects.events import collecting, into_sink  # noqa: E402
-from effectflow.effects.interpreter import interpret  # noqa: E402
+from effectflow.effects.interpreter import interpret, raise_failure  # noqa: E402
 from effectflow.effects.operators import timeout  # noqa: E402
 from effectflow.effects.retry import FailedAttempt, RetryPolicy, retry  # noqa: E402

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from types import CodeType, TracebackType
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from returns.result import Result
 
@@ -16,7 +17,32 @@ E = TypeVar("E")
 A = TypeVar("A")
 
 
-class EffectError(Exception):
+class Copyable:
+    """Makes an exception come back whole from `copy` and `pickle`: attributes, arguments and notes.
+
+    Python would call its class with `args`, which fails if `__init__` takes anything else.
+    """
+
+    __slots__ = ()
+
+    args: tuple[Any, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state: dict[str, Any] = dict(vars(self))
+        for notes in {"__notes__", _OURS} & state.keys():
+            # A note on a copy must not show on the original.
+            state[notes] = [*state[notes]]
+        return _without_init, (type(self), self.args), state
+
+
+def _without_init(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    error = kind.__new__(kind, *args)
+    # An OSError is made without arguments.
+    error.args = args
+    return error
+
+
+class EffectError(Copyable, Exception):
     """Wraps a failure that is not an exception, where it must be raised: `error` is the failure.
 
     `run_or_raise` raises it, and `@do` bodies receive it at the `yield from` of the failed effect.
@@ -30,15 +56,15 @@ class EffectError(Exception):
         return f"the effect failed with {self.error!r}"
 
 
-class TimedOut(Exception):
-    """The effect was cancelled because it took longer than `seconds`."""
+class TimedOut(Copyable, TimeoutError):
+    """The effect was cancelled because it took longer than `seconds`. It is a `TimeoutError`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         super().__init__(f"it took longer than {seconds} s, and was cancelled")
 
 
-class RetryExhausted(Exception, Generic[E]):
+class RetryExhausted(Copyable, Exception, Generic[E]):
     """The effect failed as often as its retry policy allows.
 
     Attributes:
@@ -57,14 +83,14 @@ class RetryExhausted(Exception, Generic[E]):
         return f"it failed {self.attempts} times within {self.elapsed:.1f} s, at last with {self.error!r}"
 
 
-class EmptyRace(Exception):
+class EmptyRace(Copyable, Exception):
     """A race was run without effects."""
 
     def __init__(self) -> None:
         super().__init__("a race needs at least one effect")
 
 
-class ExecutorError(Exception):
+class ExecutorError(Copyable, Exception):
     """Work that was sent to an executor did not end there, so its outcome is unknown.
 
     If it ends an at-most-once step of a durable run, the run ends with OutcomeUnknown.
@@ -109,18 +135,42 @@ class ExecutorLost(ExecutorError):
         )
 
 
+class Suppressed(str):
+    """The line of a trail that tells of a failed finalizer. `error` is its error or its defect."""
+
+    __slots__ = ("error",)
+
+    error: object
+
+    def __new__(cls, error: object) -> Self:
+        line = super().__new__(cls, f"and a finalizer failed: {error!r}")
+        line.error = error
+        return line
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return (self.error,)
+
+
 @dataclass(frozen=True, slots=True)
 class TracedError(Generic[E]):
-    """An error and the contexts that it crossed, from inner to outer."""
+    """An error, and what happened on its way.
+
+    Attributes:
+        error: the error.
+        trail: the contexts that it crossed, from inner to outer, and a line for each failed finalizer.
+        suppressed: the errors and defects of those finalizers, such as the release of a `bracket` whose
+            use failed or was cancelled.
+    """
 
     error: E
     trail: tuple[str, ...]
+    suppressed: tuple[object, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return "".join(f"{part}: " for part in reversed(self.trail)) + str(self.error)
 
 
-class Halt(BaseException):
+class Halt(Copyable, BaseException):
     """Ends a durable run after its finalizers, because nothing more can be recorded.
 
     Like a cancellation, it is not an `Exception`, so a body cannot catch it by accident and continue
@@ -143,7 +193,7 @@ class NotAcquired(BaseException):
     """Ends an acquisition before its first operation, since an operator around it has decided."""
 
 
-class Parked(BaseException):
+class Parked(Copyable, BaseException):
     """Ends a flow of a plan, because its next operation would change something.
 
     Attributes:
@@ -190,12 +240,37 @@ def add_note(error: BaseException, note: str) -> None:
         vars(error).setdefault(_OURS, []).append(note)
 
 
-def forget_notes(error: object) -> None:
-    """Remove the notes that we added when the error was used before."""
+def our_notes(error: BaseException) -> tuple[str, ...]:
+    """Return the notes that we added."""
+    return tuple(vars(error).get(_OURS, ()))
+
+
+def renew(error: object, notes: tuple[str, ...] = ()) -> None:
+    """Undo what we added to an error when it was used before, and give it these notes.
+
+    Its traceback would otherwise grow with each use, and keep the environment of each run.
+    """
     if isinstance(error, BaseException):
+        error.with_traceback(_before_use(error.__traceback__))
         for note in vars(error).pop(_OURS, ()):
             with suppress(AttributeError, ValueError):
                 error.__notes__.remove(note)
+        for note in notes:
+            add_note(error, note)
+
+
+raising_code: set[CodeType] = set()
+"""The code of the functions that raise an error which an effect has as a value."""
+
+
+def _before_use(traceback: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback from before an effect raised the error."""
+    before = traceback
+    while traceback is not None:
+        if traceback.tb_frame.f_code in raising_code:
+            before = traceback.tb_next
+        traceback = traceback.tb_next
+    return before
 
 
 def show_trail(error: Any, trail: tuple[str, ...]) -> Any:
@@ -204,11 +279,11 @@ def show_trail(error: Any, trail: tuple[str, ...]) -> Any:
         known = getattr(error, "__notes__", ())
         for message in trail:
             if message not in known:
-                add_note(error, message)
+                add_note(error, str(message))
     return error
 
 
-def log_hidden(hidden: BaseException, message: str, *arguments: object) -> None:
+def log_hidden(hidden: BaseException | None, message: str, *arguments: object) -> None:
     """Log an exception that another end of an effect hides."""
     # Imported late, because few programs need it, and it takes four milliseconds.
     import logging

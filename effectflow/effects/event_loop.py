@@ -161,7 +161,7 @@ def stray_cancellation(raised: BaseException) -> Exception | None:
         return None
     if getattr(raised, _MARK, False):
         return None
-    if str(raised).startswith(_OF_SCOPES) and anyio.current_effective_deadline() == -math.inf:
+    if str(raised).startswith(_OF_SCOPES) and is_cancelled_by_scope():
         # Otherwise it is the scope of another task, which the effect awaited.
         return None
     try:
@@ -178,9 +178,14 @@ def stray_cancellation(raised: BaseException) -> Exception | None:
     return defect
 
 
+def is_cancelled_by_scope() -> bool:
+    """Return whether a cancel scope has cancelled the running task, so that its next wait raises that."""
+    return anyio.current_effective_deadline() == -math.inf
+
+
 def has_been_cancelled_natively(raised: BaseException) -> bool:
     """Return whether asyncio itself, instead of an anyio scope, has cancelled the running task."""
-    return running_backend() == "asyncio" and anyio.current_effective_deadline() != -math.inf
+    return running_backend() == "asyncio" and not is_cancelled_by_scope()
 
 
 async def raise_pending_cancellation() -> None:

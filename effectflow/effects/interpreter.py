@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from types import GeneratorType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import anyio
 from returns.result import Failure, Success
@@ -31,16 +31,18 @@ from effectflow.effects.errors import (
     LeftToResume,
     NotAcquired,
     Parked,
+    Suppressed,
     TracedError,
     add_note,
-    forget_notes,
     log_hidden,
+    our_notes,
+    raising_code,
+    renew,
     show_trail,
 )
 from effectflow.effects.event_loop import (
     is_cancellation,
     run_to_the_end,
-    shielded,
     stray_cancellation,
 )
 from effectflow.effects.nodes import (
@@ -74,6 +76,9 @@ from effectflow.effects.nodes import (
 from effectflow.effects.scope import Acquisition, Finalization, Scope
 from effectflow.effects.signatures import declares
 
+if TYPE_CHECKING:
+    from effectflow.effects.operators import Operator
+
 _ENDED: Any = object()
 """Instead of the next effect of a body that has ended."""
 
@@ -90,6 +95,15 @@ class _Restore:
         self.scope = scope
 
 
+class _Raised:
+    """The end of a finalizer in a defect."""
+
+    __slots__ = ("exception",)
+
+    def __init__(self, exception: Exception) -> None:
+        self.exception = exception
+
+
 class _Finalizer:
     """A finalizer, and its place in a durable flow."""
 
@@ -104,13 +118,49 @@ class _Thrown:
     """The exceptions that were thrown into a body last, and the failures that they stand for.
 
     A body may raise one of them later, after other effects. It then keeps its kind.
+
+    Attributes:
+        body: the generator.
+        recent: what was thrown, and the failure that it stands for, or None for a defect.
+        trails: errors that the body has received, also as results, and the trails of these.
     """
 
-    __slots__ = ("body", "recent")
+    __slots__ = ("body", "recent", "trails")
 
     def __init__(self, body: Any) -> None:
         self.body = body
         self.recent: deque[tuple[BaseException, Failed | None]] = deque(maxlen=8)
+        self.trails: deque[tuple[object, tuple[str, ...]]] = deque(maxlen=8)
+
+    def again(self, effect: Any) -> Any:
+        """Return the next effect of the body. If it fails with such an error again, with its trail."""
+        kind = effect.__class__
+        if kind is Fail and not effect.trail:
+            trail = self._trail_of(effect.error)
+            return Fail(effect.error, trail) if trail else effect
+        if kind is Die:
+            notes = self._trail_of(effect.exception)
+            return Die(effect.exception, notes) if notes else effect
+        return effect
+
+    def _trail_of(self, error: object) -> tuple[str, ...]:
+        return next((trail for known, trail in reversed(self.trails) if known is error), ())
+
+
+class _Handled:
+    """Waits for the end of a handler. If that fails with the same error again, the trail continues."""
+
+    __slots__ = ("failed",)
+
+    def __init__(self, failed: Failed) -> None:
+        self.failed = failed
+
+    def traced(self, again: Failed) -> Failed:
+        """Return a failure of the handler, with the trail of the error that it handled."""
+        trail = self.failed.trail
+        if again.error is not self.failed.error or again.trail[: len(trail)] == trail:
+            return again
+        return Failed(again.error, (*trail, *again.trail))
 
 
 async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
@@ -161,9 +211,9 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                 elif kind is Fail:
                     value = Failed(current.error, current.trail)
                     if not current.trail:
-                        forget_notes(current.error)
+                        renew(current.error)
                 elif kind is Die:
-                    forget_notes(current.exception)
+                    renew(current.exception, current.notes)
                     raise current.exception
                 elif kind is Local:
                     stack.append(_Restore(env, scope))
@@ -239,6 +289,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                             stack.append(frame)
                             break
                     elif kind is OrElse:
+                        _begin_handling(stack, len(stack), value)
                         current = frame.f(value.error)
                         break
                     elif kind is GeneratorType or kind is _Thrown:
@@ -252,6 +303,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         value = Failed(frame.f(value.error), value.trail)
                         continue
                     elif kind is Reify:
+                        _yield_failure(stack, value)
                         value = Failure(show_trail(value.error, value.trail))
                         continue
                     elif kind is Context:
@@ -261,9 +313,14 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         handled = frame.f(value)
                         if handled is None:
                             continue
+                        _begin_handling(stack, len(stack), value)
                         current = handled
                         break
+                    elif kind is _Handled:
+                        value = frame.traced(value)
+                        continue
                     elif kind is TapErr:
+                        _begin_handling(stack, len(stack), value)
                         # The failure continues once the handler has ended.
                         stack.append(Map(frame, lambda _, failed=value: failed))
                         stack.append(_Restore(env, scope))
@@ -271,7 +328,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         scope = scope.observing()
                         break
                     elif kind is Traced:
-                        value = Failed(TracedError(value.error, value.trail))
+                        value = Failed(_traced(value))
                         continue
                     if kind is _Restore:
                         env, scope = frame.env, frame.scope
@@ -282,7 +339,26 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                 else:
                     return value
         except BaseException as raised:
-            current, env, scope = await _unwind(stack, raised, env, scope)
+            try:
+                current, env, scope = await _unwind(stack, raised, env, scope)
+            except BaseException:
+                # The traceback keeps this frame, also of an error that is kept to be raised again.
+                frame = current = value = env = None
+                raise
+
+
+def raise_failure(failed: Failed) -> NoReturn:
+    """Raise the error of a failure, or an `EffectError` around it if it is not an exception."""
+    show_trail(failed.error, failed.trail)
+    if isinstance(failed.error, Exception):
+        raise failed.error
+    raised = EffectError(failed.error)
+    for message in failed.trail:
+        raised.add_note(message)
+    raise raised
+
+
+raising_code.update([interpret.__code__, raise_failure.__code__])
 
 
 async def _acquire(bracket: Bracket, env: Any, scope: Scope) -> tuple[Any, BaseException | None]:
@@ -318,6 +394,28 @@ def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> O
     return OnExit(use, lambda _: bracket.release(resource), "bracket")
 
 
+def _begin_handling(stack: list[Any], position: int, failed: Failed) -> None:
+    """Let what is above this position on the stack fail with the same error again, with its trail."""
+    if not failed.trail:
+        return
+    if position > 0 and stack[position - 1].__class__ is _Handled:
+        # A handler that goes on as a loop must not need more memory in each round.
+        stack[position - 1] = _Handled(failed)
+    else:
+        stack.insert(position, _Handled(failed))
+
+
+def _yield_failure(stack: list[Any], failed: Failed) -> None:
+    """Let what receives a failure as a value fail with it again, with its trail."""
+    kind = stack[-1].__class__ if stack and failed.trail else None
+    if kind is AndThen:
+        _begin_handling(stack, len(stack) - 1, failed)
+    elif kind is GeneratorType or kind is _Thrown:
+        if kind is GeneratorType:
+            stack[-1] = _Thrown(stack[-1])
+        stack[-1].trails.append((failed.error, failed.trail))
+
+
 def _throw_failure(thrown: _Thrown, failed: Failed) -> tuple[Any, Any]:
     """Raise a failure in a body, at its `yield`. Return the same as `_resume`."""
     error = failed.error
@@ -326,14 +424,15 @@ def _throw_failure(thrown: _Thrown, failed: Failed) -> tuple[Any, Any]:
     else:
         raised = EffectError(error)
     thrown.recent.append((raised, failed))
+    thrown.trails.append((error, failed.trail))
     traceback, context = raised.__traceback__, raised.__context__
     try:
         return _resume(thrown, thrown.body.throw, raised)
     finally:
-        # The same error may be raised many times, and its traceback must not grow. A frozen dataclass
-        # raises AttributeError.
-        with suppress(AttributeError):
-            raised.__traceback__ = traceback
+        # The same error may be raised many times, and its traceback must not grow.
+        raised.with_traceback(traceback)
+        # A frozen dataclass raises AttributeError, and with slots a TypeError.
+        with suppress(AttributeError, TypeError):
             raised.__context__ = context
 
 
@@ -344,7 +443,7 @@ def _resume(thrown: _Thrown, resume: Callable[[Any], Any], argument: Any) -> tup
     the body declares. Otherwise it is a defect, and raised.
     """
     try:
-        return resume(argument), None
+        return thrown.again(resume(argument)), None
     except StopIteration as stop:
         return _ENDED, stop.value
     except Exception as left:
@@ -381,6 +480,7 @@ async def _unwind(
                 raised = _close(thrown.body, raised, scope)
                 continue
             thrown.recent.append((raised, None))
+            thrown.trails.append((raised, our_notes(raised)))
             try:
                 caught, value = _resume(thrown, thrown.body.throw, raised)
             except BaseException as other:
@@ -403,8 +503,11 @@ async def _unwind(
         elif kind is Context:
             if isinstance(raised, Exception):
                 add_note(raised, frame.message)
+        elif kind is _Handled and frame.failed.error is raised:
+            show_trail(raised, frame.failed.trail)
         elif kind is _Finalizer and not isinstance(raised, Parked):
             raised = await _finalize_after(frame, raised, env, scope)
+    frame = env = None
     raise raised
 
 
@@ -458,25 +561,30 @@ def _noted(raised: BaseException, defect: Exception) -> BaseException:
 async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> Any:
     """Run one finalizer. Return the end of its source, or the finalizer's own failure.
 
-    An error of the finalizer is added to a failure of the source, and never replaces it.
+    An error of the finalizer is added to a failure of the source, and never replaces it. If the flow was
+    cancelled meanwhile, its failure may be dropped, so the error is also logged.
     """
     try:
-        outcome = await _run_finalizer(frame, _exit_of(value), value, None, env, scope)
+        outcome, cancelled = await _run_finalizer(frame, _exit_of(value), value, None, env, scope)
     except LeftToResume:
         if scope.is_shielded:
             raise
         # The run is being stopped. This wait raises its cancellation.
         return await anyio.sleep_forever()
-    except Exception as defect:
-        if value.__class__ is not Failed:
-            raise
-        log_hidden(defect, "a finalizer failed after the failure %r", value.error)
-        return _failed_in(f"and a finalizer failed: {defect!r}", value)
-    if outcome.__class__ is not Failed:
+    failed = _failed_finalizer(outcome)
+    if failed is not None and (cancelled is not None or scope.is_cancelled()):
+        _suppress(failed, scope.decided_operator())
+    if cancelled is not None:
+        raise cancelled
+    if failed is None:
         return value
-    if value.__class__ is not Failed:
-        return outcome
-    return _failed_in(f"and a finalizer failed: {outcome.error!r}", value)
+    if value.__class__ is Failed:
+        if outcome.__class__ is _Raised:
+            log_hidden(outcome.exception, "a finalizer failed after the failure %r", value.error)
+        return _failed_in(failed, value)
+    if outcome.__class__ is _Raised:
+        raise outcome.exception
+    return outcome
 
 
 async def _finalize_after(
@@ -489,46 +597,84 @@ async def _finalize_after(
     cause = scope.cause() if is_cancellation(raised) else None
     try:
         ended = _exit_of_raised(raised)
-        outcome = await _run_finalizer(frame, ended, raised, cause, env, scope)
+        outcome, cancelled = await _run_finalizer(frame, ended, raised, cause, env, scope)
     except Parked as parked:
         return parked
-    except Exception as defect:
-        log_hidden(defect, "a finalizer failed while %r was passing", raised)
-        add_note(raised, f"and a finalizer failed: {defect!r}")
     except BaseException as interruption:
         return interruption if isinstance(raised, Exception) else raised
-    else:
-        if outcome.__class__ is Failed:
-            add_note(raised, f"and a finalizer failed: {outcome.error!r}")
-    return raised
+    continues = raised if cancelled is None or not isinstance(raised, Exception) else cancelled
+    failed = _failed_finalizer(outcome)
+    if failed is not None:
+        if not isinstance(continues, Exception):
+            _suppress(failed, cause)
+        elif outcome.__class__ is _Raised:
+            log_hidden(outcome.exception, "a finalizer failed while %r was passing", raised)
+        add_note(raised, str(failed))
+    return continues
+
+
+def _failed_finalizer(outcome: Any) -> Suppressed | None:
+    """Return the line of a trail that tells of a failed finalizer; None if it succeeded."""
+    if outcome.__class__ is Failed:
+        return Suppressed(outcome.error)
+    return Suppressed(outcome.exception) if outcome.__class__ is _Raised else None
+
+
+def _suppress(failed: Suppressed, cause: Operator | None) -> None:
+    """Show the error of a finalizer in a flow that was cancelled, whose own end is dropped."""
+    if cause is not None:
+        cause.suppressed.append(failed)
+    error = failed.error if isinstance(failed.error, BaseException) else None
+    log_hidden(error, "a finalizer failed in a flow that was cancelled: %r", failed.error)
 
 
 async def _run_finalizer(
     frame: _Finalizer, ended: Exit[Any, Any], raw: Any, cause: Any, env: Any, scope: Scope
-) -> Any:
-    """Return the outcome of a finalizer, shielded from cancellation until its deadline."""
+) -> tuple[Any, BaseException | None]:
+    """Run a finalizer, shielded from cancellation until its deadline.
+
+    Return its value, a `Failed` or a `_Raised`, and the cancellation that arrived meanwhile.
+    """
     place = frame.place
     inside = scope.shielded() if place is None else place.scope(scope, raw, cause)
-    finalizer = frame.function(ended)
-    if finalizer.__class__ in _SYNCHRONOUS and not inside.forbidden:
-        return await interpret(finalizer, env, inside)
+    try:
+        finalizer = frame.function(ended)
+        if finalizer.__class__ in _SYNCHRONOUS and not inside.forbidden:
+            return await interpret(finalizer, env, inside), None
+    except Exception as defect:
+        return _Raised(defect), None
     work = _until_deadline(finalizer, env, inside)
-    return await (shielded(work) if place is None else place.run(work))
+    return await (run_to_the_end(work) if place is None else place.run(work))
 
 
 _SYNCHRONOUS = frozenset({Pure, FromFn})
 
 
 async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
+    """Run a finalizer. Return its value, a `Failed` or a `_Raised`."""
     deadline = scope.finalizer_deadline
-    if deadline is None:
-        return await interpret(finalizer, env, scope)
     # Imported late, because operators import the interpreter.
     from effectflow.effects.operators import Operator
 
-    with scope.clock.move_on_after(deadline) as limit:
-        return await interpret(finalizer, env, Operator.unrecorded(scope, limit).inside)
-    raise TimeoutError(f"the finalizer {finalizer!r} took more than {deadline} s and was cancelled")
+    try:
+        if deadline is None:
+            return await interpret(finalizer, env, scope)
+        with scope.clock.move_on_after(deadline) as limit:
+            operator = Operator.unrecorded(scope, limit)
+            return await interpret(finalizer, env, operator.inside)
+    except Exception as defect:
+        return _Raised(defect)
+    late = TimeoutError(
+        f"the finalizer {finalizer!r} took more than {deadline} s and was cancelled"
+    )
+    for line in operator.suppressed:
+        add_note(late, str(line))
+    return _Raised(late)
+
+
+def _traced(failed: Failed) -> TracedError[Any]:
+    suppressed = (line.error for line in failed.trail if isinstance(line, Suppressed))
+    return TracedError(failed.error, tuple(map(str, failed.trail)), tuple(suppressed))
 
 
 def _failed_in(message: str, failed: Failed) -> Failed:

@@ -57,10 +57,13 @@ class Fail(Effect[Any, Any, Any]):
 
 
 class Die(Effect[Any, Any, Any]):
-    __slots__ = ("exception",)
+    """Raises an exception with these notes."""
 
-    def __init__(self, exception: Exception) -> None:
+    __slots__ = ("exception", "notes")
+
+    def __init__(self, exception: Exception, notes: tuple[str, ...] = ()) -> None:
         self.exception: Final = exception
+        self.notes: Final = notes
 
 
 class Ask(Effect[Any, Any, Any]):

@@ -7,7 +7,6 @@ come too late if two flows wake up in the same turn of the event loop.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Self
@@ -16,11 +15,12 @@ import anyio
 
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import LeftToResume, Parked, TimedOut
+from effectflow.effects.errors import LeftToResume, Parked, Suppressed, TimedOut, add_note
 from effectflow.effects.event_loop import (
     cancel_natively,
     has_been_cancelled_natively,
     is_cancellation,
+    is_cancelled_by_scope,
     mark_as_cancelled,
     raise_pending_cancellation,
     stray_cancellation,
@@ -39,9 +39,10 @@ class Operator:
         inside: the scope within it.
         limit: the cancel scope of a timeout, whose deadline may pass without a call of `decide`.
         unfinished: the defect of a cancelled body that had not ended.
+        suppressed: what finalizers in the flows that it cancelled failed with.
     """
 
-    __slots__ = ("branches", "inside", "is_decided", "limit", "outer", "unfinished")
+    __slots__ = ("branches", "inside", "is_decided", "limit", "outer", "suppressed", "unfinished")
 
     def __init__(
         self, outer: Scope, branches: Branches, *, limit: anyio.CancelScope | None = None
@@ -50,6 +51,7 @@ class Operator:
         self.is_decided = branches.decision is not None
         self.limit = limit
         self.unfinished: Exception | None = None
+        self.suppressed: list[Suppressed] = []
         self.outer = outer
         self.inside = outer.under(self)
         if branches.decision is not None:
@@ -110,7 +112,7 @@ class Operator:
         """Decide, unless a decision exists. Call this before cancelling anything."""
         if self.is_decided:
             return
-        if anyio.current_effective_deadline() == -math.inf:
+        if is_cancelled_by_scope():
             # A branch ended in spite of a cancellation: record the cause of that first.
             self.outer.cause()
         self._decide(value, failed=failed)
@@ -123,6 +125,12 @@ class Operator:
         """Decide that the deadline has passed, unless a decision exists."""
         if not self.is_decided:
             self._decide(True, failed=True)
+
+    def traced(self, outcome: Any) -> Any:
+        """Return the outcome of the operator, with the failed finalizers in the trail of a failure."""
+        if not self.suppressed or outcome.__class__ is not nodes.Failed:
+            return outcome
+        return nodes.Failed(outcome.error, (*outcome.trail, *self.suppressed))
 
     def _decide(self, value: object, *, failed: bool) -> None:
         self.is_decided = True
@@ -172,10 +180,12 @@ class Children:
         """Cancel all children. A child that has not begun must check whether it still has work to do."""
         self._tasks.cancel_scope.cancel()
 
-    async def raise_bad_end(self) -> None:
+    async def raise_bad_end(self, operator: Operator) -> None:
         """Raise the first defect with the others as notes, or what ended the children. Call it last."""
         if self.defects:
             first, *others = self.defects
+            for line in operator.suppressed:
+                add_note(first, str(line))
             for other in others:
                 first.add_note(f"and at the same time another child raised {other!r}")
             raise first
@@ -240,6 +250,6 @@ def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, A
                 operator.expire()
         finally:
             operator.end()
-        return nodes.Failed(TimedOut(seconds))
+        return operator.traced(nodes.Failed(TimedOut(seconds)))
 
     return nodes.Perform(perform, ("timeout", source, seconds))

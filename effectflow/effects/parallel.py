@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -350,7 +351,7 @@ class Traversal:
                 except BaseException as raised:
                     self._stop_for_items(raised)
             if self.children.defects or not (self.failures and self.stop_early):
-                await self.children.raise_bad_end()
+                await self.children.raise_bad_end(self.operator)
             self.children.raise_shielded_end()
         finally:
             # A generator cleans up now, even if it was not read to its end.
@@ -376,7 +377,7 @@ class Traversal:
     @property
     def first_failure(self) -> nodes.Failed | None:
         """The first failure in time."""
-        return self.failures[0][1] if self.failures else None
+        return self.operator.traced(self.failures[0][1]) if self.failures else None
 
     def fail(self, positions: range, failed: nodes.Failed, key: object = None) -> None:
         """Record a failure to which the items at these positions led."""
@@ -398,8 +399,10 @@ class Traversal:
 
     async def _start_async(self, items: AsyncIterator[Any], limit: int | None) -> None:
         if limit is None:
+            waiting: deque[tuple[int, Any]] = deque()
             async for item in items:
-                self.children.start(self._run_child, self.read, item)
+                waiting.append((self.read, item))
+                self.children.start(self._run_first, waiting)
                 self.read += 1
             return
         turn = anyio.Lock()
@@ -455,6 +458,10 @@ class Traversal:
                 self._stop_for_items(raised)
                 return
             await self._run_child(position, item)
+
+    async def _run_first(self, waiting: deque[tuple[int, Any]]) -> None:
+        # Trio starts tasks in any order; the first of them runs the first item.
+        await self._run_child(*waiting.popleft())
 
     async def _run_child(self, position: int, item: Any) -> None:
         try:

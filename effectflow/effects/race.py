@@ -19,8 +19,9 @@ A = TypeVar("A")
 def race(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, E | EmptyRace, A]:
     """Run the effects in parallel. The first one to end, in success or failure, decides.
 
-    The others are cancelled, and their finalizers have run before the race ends. In a durable run, the
-    winner is recorded: a resume does not race again.
+    The others are cancelled, and their finalizers have run before the race ends. Effects that end without
+    waiting win in their order, and those after the winner do not start. In a durable run, the winner is
+    recorded: a resume does not race again.
 
     It fails with EmptyRace if there are no effects. A defect of the first one to end is raised
     unchanged.
@@ -86,9 +87,12 @@ async def _run(
     outcomes: dict[int, Any] = {}
     winner: int | None = None
     children = Children()
+    # Trio starts tasks in any order; the first of them runs the first effect.
+    positions = iter(range(len(runners)))
 
-    async def run_one(position: int) -> None:
+    async def run_one() -> None:
         nonlocal winner
+        position = next(positions)
         if operator.is_decided and not operator.branches.has_records(position):
             return
         scope = operator.branch(position)
@@ -110,14 +114,14 @@ async def _run(
         children.cancel()
 
     async with children:
-        for position in range(len(runners)):
-            children.start(run_one, position)
+        for _ in runners:
+            children.start(run_one)
     if operator.unfinished is not None:
         raise operator.unfinished
     if winner is not None:
         children.raise_shielded_end()
-        return outcomes[winner]
-    await children.raise_bad_end()
+        return operator.traced(outcomes[winner])
+    await children.raise_bad_end(operator)
     if len(outcomes) != len(runners):
         raise RuntimeError(
             f"{len(outcomes)} of {len(runners)} racers came back, and none was cancelled: children were "

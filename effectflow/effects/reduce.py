@@ -166,6 +166,9 @@ class _Reduction:
     async def _climb(self, group: Group[Any] | None) -> tuple[range, nodes.Failed] | None:
         """Combine a group, then the group that this completes, up to one that must wait."""
         while group is not None:
+            if self.mapping.is_over and not self.groups.branches.has_records(group.key):
+                # Another item has failed.
+                return None
             outcome = await self._combine(group)
             if outcome.__class__ is nodes.Failed:
                 return self.tree.positions(group), outcome
@@ -175,8 +178,7 @@ class _Reduction:
     async def _combine(self, group: Group[Any]) -> Any:
         if group.round > 1 and len(group.values) == 1:
             return group.values[0]
-        key = f"{group.round}.{group.number}"
-        scope = self.groups.branch(key)
+        scope = self.groups.branch(group.key)
         if self.decided is not None:
             # This group led to the recorded decision, which does not cancel it.
             scope = scope.copy()
@@ -198,6 +200,10 @@ class Group(Generic[B]):
     round: int
     number: int
     values: list[B]
+
+    @property
+    def key(self) -> str:
+        return f"{self.round}.{self.number}"
 
 
 class ReductionTree(Generic[B]):

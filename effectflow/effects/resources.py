@@ -31,9 +31,14 @@ def bracket(
 ) -> Effect[Env, E | E2 | E3, A]:
     """Acquire a resource, use it, and release it exactly once, however the use ends.
 
-    Acquire and release are shielded from cancellation, which takes effect in between. If both the use
-    and the release fail, the error of the use stands, and the other one is in its trail and notes. If
-    only the release fails, its error is the failure of the whole.
+    Acquire and release are shielded from cancellation, which takes effect in between. If it arrives
+    during the acquisition, the resource is released and the use does not start. Give an acquisition
+    that may hang a timeout of its own: `acquire.timeout(5)`.
+
+    If both the use and the release fail, the error of the use stands, and the other one is in its trail
+    and notes; `traced` returns both as one value. If only the release fails, its error is the failure of
+    the whole. If the release fails after a cancellation, its error is logged. It is also in the trail of
+    the operator that cancelled the use if that fails, as a `timeout` does.
 
     In a durable run, a release that is a step settles a failure of the use: the resource is gone, so a
     resume fails with the same failure. If the run is stopped from outside, such a release is not run,

@@ -241,9 +241,10 @@ def retry(
             outcome = await interpret(source, env, scope)
             if outcome.__class__ is not nodes.Failed:
                 return outcome
-            if when is not None and not when(outcome.error):
+            is_refused = when is not None and not when(outcome.error)
+            if is_refused and on_retry is None:
                 return outcome
-            drawn = next(delays, None)
+            drawn = None if is_refused else next(delays, None)
             elapsed = clock.monotonic() - began
             elapsed, delay, until = await scope.flow.decide(
                 scope, "retry", decide, has_failed=lambda decision: decision[1] is None
@@ -252,6 +253,8 @@ def retry(
                 hooked = on_retry(FailedAttempt(outcome.error, attempt, delay, elapsed))
                 if hooked is not None:
                     await run_listener("on_retry", hooked, env, scope.observing())
+            if is_refused:
+                return outcome
             if delay is None:
                 exhausted = RetryExhausted(outcome.error, attempt, elapsed)
                 return nodes.Failed(exhausted, outcome.trail)

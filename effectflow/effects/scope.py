@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.errors import Exit
-from effectflow.effects.event_loop import raise_again_later
+from effectflow.effects.event_loop import is_cancelled_by_scope, raise_again_later
 
 if TYPE_CHECKING:
     from effectflow.effects.nodes import Step
@@ -133,8 +133,8 @@ class Finalization(Protocol):
         """
         ...
 
-    async def run(self, work: Coroutine[Any, Any, A]) -> A:
-        """Run the finalizer, shielded from cancellation."""
+    async def run(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
+        """Run the finalizer, shielded from cancellation; see `run_to_the_end`."""
         ...
 
     def scope(self, outer: Scope, ended: object, cause: Operator | None) -> Scope:
@@ -333,6 +333,14 @@ class Scope:
                 return operator
         self.flow.stop()
         return None
+
+    def decided_operator(self) -> Operator | None:
+        """Return the outermost operator that has decided, if one has."""
+        return next((one for one in self.operators if one.is_decided or one.has_expired()), None)
+
+    def is_cancelled(self) -> bool:
+        """Return whether the running task is cancelled by a scope, so that its next wait raises that."""
+        return self.decided_operator() is not None or is_cancelled_by_scope()
 
     def under(self, operator: Operator) -> Scope:
         """Return the scope within an operator that may cancel it."""

@@ -14,6 +14,7 @@ import anyio
 
 from effectflow.checkpoint.delayed_saves import SaveRequest, save_request
 from effectflow.checkpoint.step import StopRequest, stop_request
+from effectflow.effects.errors import Copyable
 from effectflow.effects.event_loop import call_soon_from_threads
 
 A = TypeVar("A")
@@ -23,7 +24,7 @@ _STOP = (signal.SIGINT, signal.SIGTERM)
 _SAVE = (signal.SIGUSR1,) if hasattr(signal, "SIGUSR1") else ()
 
 
-class StoppedBySignal(Exception):
+class StoppedBySignal(Copyable, Exception):
     """A signal interrupted the work. `signal_name` names it, such as "SIGTERM"."""
 
     def __init__(self, signal_name: str) -> None:

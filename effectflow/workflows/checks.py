@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import Effect, RetryPolicy
-from effectflow.effects.errors import add_note
+from effectflow.effects.errors import Copyable, add_note
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -84,7 +84,7 @@ def reachable(start: Iterable[N], edges: Iterable[tuple[N, N]]) -> set[N]:
     return found
 
 
-class InvalidDefinition(ValueError):
+class InvalidDefinition(Copyable, ValueError):
     """The definition of a workflow has problems. `problems` lists all of them."""
 
     def __init__(self, subject: str, problems: Iterable[str]) -> None:

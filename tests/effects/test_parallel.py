@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Never
 
 import anyio
@@ -219,21 +220,91 @@ async def test_a_limit_below_one_is_refused(over: Over) -> None:
             over([], pure, refused)
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_child_that_comes_after_the_decision_does_not_begin() -> None:
-    """On asyncio, tasks begin in the order of the items."""
-    begun: list[int] = []
+# Trio starts tasks in random order, so each test of an order is repeated there.
 
-    async def three() -> AsyncIterator[int]:
-        for number in range(3):
-            yield number
+
+class AsyncRange:
+    """The numbers below `count`, as an async iterator that nothing has to close."""
+
+    def __init__(self, count: int) -> None:
+        self._numbers = iter(range(count))
+
+    def __aiter__(self) -> AsyncRange:
+        return self
+
+    async def __anext__(self) -> int:
+        for number in self._numbers:
+            return number
+        raise StopAsyncIteration
+
+
+BAD_ENDS: dict[str, AnyEffect] = {"failure": fail("no"), "defect": die(ValueError("bug"))}
+
+
+@each_operator
+@pytest.mark.parametrize("limit", [None, 1, 2])
+@pytest.mark.parametrize("numbers", [range, AsyncRange])
+@pytest.mark.parametrize("end", BAD_ENDS)
+async def test_a_child_that_comes_after_the_decision_does_not_begin(
+    over: Over, limit: int | None, numbers: Any, end: str
+) -> None:
+    runs_all = over is OPERATORS["par_all"] and end == "failure"
+    for _ in range(20):
+        begun: list[int] = []
+
+        def child(number: int, begun: list[int] = begun) -> AnyEffect:
+            return from_fn(lambda _: begun.append(number)).and_then(lambda _: BAD_ENDS[end])
+
+        with suppress(ValueError):
+            result = await over(numbers(3), child, limit).run(None)
+            assert result == Failure(["no"] * 3 if runs_all else "no")
+        assert begun == ([0, 1, 2] if runs_all else [0])
+
+
+@pytest.mark.parametrize("end", BAD_ENDS)
+async def test_par_and_races_start_nothing_once_they_are_decided(end: str) -> None:
+    log: list[str] = []
+    charge: AnyEffect = from_fn(lambda _: log.append("charged"))
+    decided = [
+        par(BAD_ENDS[end], charge),
+        par(pure(1), BAD_ENDS[end], charge),
+        race([BAD_ENDS[end], charge]),
+        race([pure(1), charge, par(charge, charge)]),
+        first_success([pure(1), charge]),
+    ]
+    for effect in decided * 20:
+        with suppress(ValueError):
+            await effect.run(None)
+    assert log == []
+
+
+async def test_the_first_in_order_of_those_that_end_at_once_wins() -> None:
+    for _ in range(20):
+        assert await race([pure(number) for number in range(9)]).run(None) == Success(0)
+        assert await race([fail("no"), pure(1)]).run(None) == Failure("no")
+        assert await first_success([fail("no"), pure(1), pure(2)]).run(None) == Success(1)
+
+
+async def test_no_group_is_reduced_after_a_failure() -> None:
+    """Items end in the same turn of the event loop in which another one has failed."""
+    log: list[str] = []
+    start, wake = anyio.Event(), anyio.Event()
 
     def child(number: int) -> AnyEffect:
-        begun.append(number)
-        return fail("no")
+        if number > 0:
+            return from_async(lambda _: wake.wait()).map(lambda _: number)
+        waiting = from_async(lambda _: start.wait())
+        return waiting.map(lambda _: wake.set()).and_then(lambda _: fail("no"))
 
-    assert await par_traverse(three(), child).run(None) == Failure("no")
-    assert begun == [0]
+    def reduce(values: list[Any]) -> AnyEffect:
+        return from_fn(lambda _: log.append(f"reduced {values}"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(par_reduce(range(4), child, reduce, limit=4, fan_in=2).run, None)
+        await anyio.wait_all_tasks_blocked()
+        start.set()
+
+    assert log == []
 
 
 # par, par_all and par_try_all.

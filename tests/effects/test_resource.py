@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import pickle
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Never, cast
 
 import anyio
 import anyio.lowlevel
@@ -12,7 +15,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from returns.result import Failure, Success
 
-from effectflow import Effect, acquiring, bracket, die, fail, from_async, from_fn, pure, sleep
+from effectflow import (
+    Effect,
+    TimedOut,
+    acquiring,
+    bracket,
+    die,
+    fail,
+    first_success,
+    from_async,
+    from_fn,
+    par,
+    par_all,
+    par_reduce,
+    par_traverse,
+    par_try_all,
+    pure,
+    race,
+    sleep,
+    step,
+)
 from effectflow.effects import TracedError
 
 AnyEffect = Effect[object, Any, Any]
@@ -193,3 +215,198 @@ async def test_a_finalizer_that_hangs_is_ended_by_its_deadline() -> None:
         await opened(log, sleep(60), hanging).run(None, finalizer_deadline=0.05)
     assert scope.cancelled_caught
     assert log == ["acquired", "released"] * 2
+
+
+# A release that fails is visible, however the use has ended.
+
+STUCK: AnyEffect = bracket(pure("r"), lambda _: fail("STUCK"), lambda _: sleep(60))
+LATE_FAILURE: AnyEffect = sleep(0.01).and_then(lambda _: fail("no"))
+
+CANCELLED_USES: dict[str, AnyEffect] = {
+    "timeout": STUCK.timeout(0.01),
+    "outer of two timeouts": STUCK.timeout(5).timeout(0.01),
+    "failed sibling in par": par(STUCK, LATE_FAILURE),
+    "failed sibling in par_try_all": par_try_all([STUCK, LATE_FAILURE]),
+    "failed sibling in par_traverse": par_traverse([STUCK, LATE_FAILURE], lambda one: one),
+    "failed sibling in par_reduce": par_reduce(
+        [STUCK, LATE_FAILURE], lambda one: one, lambda _: pure(1), limit=2
+    ),
+    "lost race": race([STUCK, LATE_FAILURE]),
+    "timeout around par": par(STUCK, sleep(60)).timeout(0.01),
+    "timeout of a step": step(timeout=0.01)(lambda: STUCK)(),
+    "on_exit": sleep(60).on_exit(cast("Effect[object, Never, None]", fail("STUCK"))).timeout(0.01),
+}
+
+
+@anyio_test
+@pytest.mark.parametrize("effect", CANCELLED_USES.values(), ids=CANCELLED_USES)
+async def test_a_release_that_fails_after_a_cancellation_is_in_the_trail(
+    effect: AnyEffect, caplog: pytest.LogCaptureFixture
+) -> None:
+    traced = (await effect.traced().run(None)).failure()
+
+    assert traced.trail == ("and a finalizer failed: 'STUCK'",)
+    assert traced.suppressed == ("STUCK",)
+    assert caplog.messages == ["a finalizer failed in a flow that was cancelled: 'STUCK'"]
+
+
+@anyio_test
+async def test_a_release_that_fails_after_a_defect_of_a_sibling_is_in_its_notes() -> None:
+    broken = sleep(0.01).and_then(lambda _: die(ValueError("bug")))
+    for effect in (par(STUCK, broken), race([STUCK, broken]), par_all([STUCK, broken])):
+        with pytest.raises(ValueError, match="bug") as caught:
+            await effect.run(None)
+        assert "and a finalizer failed: 'STUCK'" in caught.value.__notes__
+
+
+@anyio_test
+async def test_a_release_that_fails_in_a_race_that_was_won_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert await race([STUCK, sleep(0.01)]).run(None) == Success(None)
+    assert await first_success([STUCK, sleep(0.01)]).run(None) == Success(None)
+    assert caplog.messages == ["a finalizer failed in a flow that was cancelled: 'STUCK'"] * 2
+
+
+@anyio_test
+@pytest.mark.parametrize("use", [sleep(60), pure(1), fail("use")])
+async def test_a_release_that_fails_after_a_cancellation_from_outside_is_logged(
+    use: AnyEffect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It comes while the resource is in use, or while the release runs."""
+    failing = bracket(
+        pure("r"), lambda _: sleep(0.05).and_then(lambda _: fail("STUCK")), lambda _: use
+    )
+    with anyio.move_on_after(0.01):
+        await failing.and_then(lambda _: sleep(60)).run(None)
+
+    assert caplog.messages == ["a finalizer failed in a flow that was cancelled: 'STUCK'"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("use", [sleep(60), pure(1), fail("use"), die(ValueError("bug"))])
+@pytest.mark.parametrize("release", [fail("STUCK"), die(OSError("STUCK"))])
+async def test_a_release_that_fails_after_a_native_cancellation_is_logged(
+    use: AnyEffect, release: AnyEffect, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = bracket(pure("r"), lambda _: sleep(0.05).and_then(lambda _: release), lambda _: use)
+    task = asyncio.create_task(failing.run(None))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("a finalizer failed in a flow that was cancelled: ")
+    assert "STUCK" in caplog.messages[0]
+
+
+@anyio_test
+async def test_a_release_that_fails_while_a_sibling_cancels_it_is_in_the_trail() -> None:
+    """Its use had succeeded when the sibling failed."""
+    failing = bracket(pure("r"), lambda _: sleep(0.05).and_then(lambda _: fail("STUCK")), pure)
+    traced = (await par(failing, LATE_FAILURE).traced().run(None)).failure()
+
+    assert (traced.error, traced.suppressed) == ("no", ("STUCK",))
+
+
+@anyio_test
+async def test_a_finalizer_that_yields_how_the_effect_ended_has_not_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.raises(ValueError, match="bug") as caught:
+        await die(ValueError("bug")).on_exit(lambda ended: sleep(0).map(lambda _: ended)).run(None)
+    assert not hasattr(caught.value, "__notes__")
+    assert caplog.messages == []
+
+
+@anyio_test
+async def test_a_use_and_its_releases_that_fail_are_one_value() -> None:
+    bug = OSError("disk")
+    inner = bracket(pure("b"), lambda _: die(bug), lambda _: fail("use"))
+    both = bracket(pure("a"), lambda _: fail("stuck"), lambda _: inner).context("copying")
+
+    traced = (await both.traced().run(None)).failure()
+
+    assert (traced.error, traced.suppressed) == ("use", (bug, "stuck"))
+    assert [type(line) for line in traced.trail] == [str] * 3
+    assert str(traced) == (
+        "copying: and a finalizer failed: 'stuck': and a finalizer failed: OSError('disk'): use"
+    )
+    assert pickle.loads(pickle.dumps(traced)).suppressed[1] == "stuck"
+
+
+# A cancellation during the acquisition takes effect before the use.
+
+
+def acquired_slowly(log: list[str]) -> AnyEffect:
+    """A bracket that takes 0.05 s to acquire, and then charges."""
+    return bracket(
+        sleep(0.05).and_then(lambda _: writing(log, "acquired")),
+        lambda _: writing(log, "released"),
+        lambda _: writing(log, "charged"),
+    )
+
+
+CANCELLATIONS: dict[str, Callable[[AnyEffect], AnyEffect]] = {
+    "timeout": lambda effect: effect.timeout(0.01).result(),
+    "failed sibling": lambda effect: par(effect, LATE_FAILURE).result(),
+    "defect of a sibling": lambda effect: par(effect, sleep(0.01).map(lambda _: 1 / 0)),
+    "lost race": lambda effect: race([effect, sleep(0.01)]),
+    "nested": lambda effect: par(race([effect, sleep(60)])).timeout(0.01).result(),
+}
+each_cancellation = pytest.mark.parametrize("cancel", CANCELLATIONS.values(), ids=CANCELLATIONS)
+
+
+@anyio_test
+@each_cancellation
+async def test_a_use_does_not_start_after_a_cancellation_of_its_acquisition(
+    cancel: Callable[[AnyEffect], AnyEffect],
+) -> None:
+    log: list[str] = []
+    with suppress(ZeroDivisionError):
+        await cancel(acquired_slowly(log)).run(None)
+    assert log == ["acquired", "released"]
+
+    log.clear()
+    held = acquiring(writing(log, "first"), lambda _: writing(log, "first released"))
+    both = held.and_(sleep(0.05), lambda _: writing(log, "second released"))
+    with suppress(ZeroDivisionError):
+        await cancel(both.use(lambda *_: writing(log, "charged"))).run(None)
+    assert log == ["first", "second released", "first released"]
+
+
+@anyio_test
+async def test_a_use_does_not_start_after_a_cancellation_from_outside() -> None:
+    log: list[str] = []
+    with anyio.move_on_after(0.01) as scope:
+        await acquired_slowly(log).run(None)
+    assert scope.cancelled_caught
+    assert log == ["acquired", "released"]
+
+
+@pytest.mark.asyncio
+async def test_a_use_does_not_start_after_a_native_cancellation() -> None:
+    log: list[str] = []
+    task = asyncio.create_task(acquired_slowly(log).run(None))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert log == ["acquired", "released"]
+
+
+@anyio_test
+@each_cancellation
+async def test_a_timeout_of_the_acquisition_ends_one_that_hangs(
+    cancel: Callable[[AnyEffect], AnyEffect],
+) -> None:
+    log: list[str] = []
+    hanging: AnyEffect = from_async(lambda _: anyio.sleep_forever())
+    limited = hanging.timeout(0.05)
+    effect = bracket(limited, lambda _: writing(log, "released"), lambda _: writing(log, "charged"))
+
+    with anyio.fail_after(5), suppress(ZeroDivisionError):
+        await cancel(effect).run(None)
+        assert isinstance((await effect.run(None)).failure(), TimedOut)
+    assert log == []

@@ -23,6 +23,7 @@ from effectflow import (
     from_fn,
     never,
     now,
+    par,
     pure,
     sleep,
     step,
@@ -230,6 +231,18 @@ async def test_hooks_see_each_failure_and_the_last_one_too() -> None:
 
 
 @anyio_test
+async def test_a_hook_sees_the_failure_that_is_not_worth_another_attempt() -> None:
+    seen: list[FailedAttempt[Any]] = []
+    policy = RetryPolicy.constant(5.0).with_max_retries(9)
+    retried = failing_times(9).retry(
+        policy, when=lambda error: error != "no 2", on_retry=lambda failed: seen.append(failed)
+    )
+
+    assert await TestClock().run(retried, None) == Failure("no 2")
+    assert seen == [FailedAttempt("no 1", 1, 5.0, 0.0), FailedAttempt("no 2", 2, None, 5.0)]
+
+
+@anyio_test
 async def test_a_hook_that_fails_is_a_defect() -> None:
     lost = OSError("disk full")
 
@@ -328,6 +341,26 @@ async def test_sleep_takes_a_timedelta() -> None:
     woken = await TestClock().run(sleep(HOUR).and_then(lambda _: now()), None)
 
     assert woken == Success(began + HOUR)
+
+
+@anyio_test
+@pytest.mark.parametrize("duration", [0, -1, -0.5, timedelta(seconds=-1)])
+async def test_a_sleep_until_the_past_gives_other_tasks_a_turn_on_every_clock(
+    duration: float | timedelta,
+) -> None:
+    for clock in (None, TestClock()):
+        turns: list[str] = []
+        other = from_fn(lambda _, turns=turns: turns.append("other"))
+        slept = sleep(duration).map(lambda _, turns=turns: turns.append("slept"))
+
+        assert await par(slept, other).run(None, clock=clock) == Success((None, None))
+        assert sorted(turns) == ["other", "slept"]
+        assert clock is None or clock.monotonic() == 0
+
+
+def test_a_sleep_for_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="sleep"):
+        sleep(math.nan)
 
 
 @anyio_test

@@ -162,6 +162,19 @@ async def test_a_sleep_waits_for_the_remaining_time(store: MemoryStore) -> None:
     assert len(waits) == 1
 
 
+@workflow
+def slept_until_the_past(_: object) -> Do[App, Any, str]:
+    yield from sleep(-1)
+    return (yield from sleep(-DAY).and_then(lambda _: act("woken")))
+
+
+async def test_a_sleep_until_the_past_ends_at_once(store: MemoryStore) -> None:
+    assert await slept_until_the_past.start(None, run_id="real").run(app_on(store)) == Success(
+        "woken"
+    )
+    assert await start(slept_until_the_past, app_on(store), at=0) == Success("woken")
+
+
 async def test_a_clock_that_went_back_makes_no_wait_longer(store: MemoryStore) -> None:
     made = made_of(lambda: in_turn(sleep(100), hang("work").timeout(50).fallback("late")))
 

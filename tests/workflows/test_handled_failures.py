@@ -30,6 +30,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import NotSerializable, read_entries
+from effectflow.effects import FailedAttempt
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, app_on, last
@@ -289,3 +290,30 @@ async def test_a_timeout_whose_handler_waited_strikes_again_in_a_resume(store: M
     for count in range(2, len(await read_entries(store, "r"))):
         with anyio.fail_after(60):
             assert await resume(made, app_on(await cut(store, count)), at=100) == first, count
+
+
+async def test_the_hook_of_a_retry_is_told_the_same_of_a_refused_failure(
+    store: MemoryStore,
+) -> None:
+    told: list[FailedAttempt[Any]] = []
+
+    @step
+    def attempted(seconds: float) -> Effect[App, str, None]:
+        return act("try").and_then(lambda _: sleep(seconds)).and_then(lambda _: fail("fatal"))
+
+    @workflow
+    def made(_: None) -> Do[App, Any, None]:
+        yield from (
+            attempted(5)
+            .retry(
+                RetryPolicy.constant(1).with_max_retries(3),
+                when=lambda error: error != "fatal",
+                on_retry=told.append,
+            )
+            .or_else(lambda _: act("handled"))
+        )
+        yield from last()
+
+    await in_two_lives(made, store)
+
+    assert told == [FailedAttempt("fatal", 1, None, 5.0)] * 2

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeGuard, Union
 import orjson
 
 from effectflow.checkpoint.values.classes import KnownTypes
+from effectflow.effects.errors import Copyable
 
 Tree: TypeAlias = Union[bool, int, float, str, "list[Tree]", "dict[str, Tree]", None]
 """Plain data, as JSON has it: the form in which every value is saved."""
@@ -27,7 +28,7 @@ MAX_INT_BITS = 131_072
 """The size of an integer. Reducing a fraction of two such integers takes quadratic time."""
 
 
-class MalformedValue(ValueError):
+class MalformedValue(Copyable, ValueError):
     """Stored data does not hold a value that can be read back.
 
     Attributes:

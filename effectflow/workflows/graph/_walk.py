@@ -14,13 +14,14 @@ from effectflow.checkpoint.observers import CycleDetected, EdgeEvaluated, NodeEn
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.step import arguments_of, durable
 from effectflow.effects import Exit, Interruption, par_traverse
+from effectflow.effects.errors import Copyable
 from effectflow.effects.nodes import AnyEffect, FromFn, OnExit, Suspend
 from effectflow.effects.scope import Scope
 from effectflow.workflows.engine import Done, Next, Stuck, advance, durable_scope
 from effectflow.workflows.graph._structure import Call, Edge, Nested, Node, Parallel, Structure
 
 
-class GraphError(Exception):
+class GraphError(Copyable, Exception):
     """A run of a graph cannot continue. The steps that are done stay done.
 
     ::

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Never, TypeAlias, TypeVar, overload
 
 from effectflow.effects import Effect, RetryExhausted, RetryPolicy
+from effectflow.effects.errors import Copyable
 from effectflow.workflows.machine._states import States, StateSet, name_of
 
 Env = TypeVar("Env", contravariant=True)
@@ -153,7 +154,7 @@ class Transition(Generic[Env, E, S]):
         return f"Transition({self.name!r}, {self.source} -> {self.target})"
 
 
-class NoTransition(Exception):
+class NoTransition(Copyable, Exception):
     """The machine is in a state that is not final, and no transition can be taken.
 
     Attributes:
@@ -199,7 +200,7 @@ class TransitionExhausted(RetryExhausted[str]):
         return str(self.args[0])
 
 
-class UndeclaredState(Exception):
+class UndeclaredState(Copyable, Exception):
     """An action yielded a state that its transition does not declare: a defect of the code.
 
     Attributes:

@@ -24,6 +24,7 @@ from effectflow.effects import (
     pure,
     suspend,
 )
+from effectflow.effects.errors import Copyable
 from effectflow.effects.nodes import AndThen, AnyEffect, Named, Perform, Suspend
 from effectflow.effects.paths import child_path
 from effectflow.effects.reduce import reduction_of
@@ -69,7 +70,7 @@ class JobResult(Generic[A_co, E_co]):
     dead_letters: tuple[DeadLetter[E_co], ...] = ()
 
 
-class ItemFailed(Exception, Generic[E]):
+class ItemFailed(Copyable, Exception, Generic[E]):
     """The last attempt of an item failed, which stopped the job.
 
     Attributes:

@@ -1,0 +1,169 @@
+"""Every exception of the package is copied and pickled whole, and a process pool returns it whole."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import pickle
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from returns.result import Failure, Success
+
+import effectflow
+from effectflow import Effect, TimedOut, fail, pure, sleep, traverse
+from effectflow.checkpoint.entries import ErrorRecord
+from effectflow.effects.errors import add_note
+from effectflow.executors import ProcessExecutor
+from effectflow.workflows.machine._states import StateSet
+
+
+def exception_classes() -> Iterator[type[BaseException]]:
+    """Find the exceptions of all modules, except those whose name begins with an underscore."""
+    for module in pkgutil.walk_packages(effectflow.__path__, "effectflow."):
+        if module.name.endswith("__main__"):
+            continue
+        for name, found in vars(importlib.import_module(module.name)).items():
+            is_ours = isinstance(found, type) and found.__module__ == module.name
+            if is_ours and issubclass(found, BaseException) and not name.startswith("_"):
+                yield found
+
+
+def example_of(kind: type[BaseException]) -> BaseException:
+    """Return an exception with an argument for every parameter, by the parameter's annotation."""
+    if "__init__" not in vars(kind) and not any("__init__" in vars(base) for base in _ours(kind)):
+        return kind("it failed")
+    arguments: list[Any] = []
+    options: dict[str, Any] = {}
+    for parameter in inspect.signature(kind).parameters.values():
+        value = _example_of_parameter(kind, parameter)
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            options[parameter.name] = value
+        else:
+            arguments.append(value)
+    return kind(*arguments, **options)
+
+
+def _ours(kind: type) -> Iterator[type]:
+    return (base for base in kind.__mro__ if base.__module__.startswith("effectflow"))
+
+
+EXAMPLES: dict[str, Any] = {
+    "str": "a text",
+    "str | None": "a text",
+    "int": 3,
+    "int | None": 3,
+    "float": 1.5,
+    "float | None": 1.5,
+    "bool": True,
+    "object": {"amount": 5},
+    "E": "declined",
+    "E | WorkerLost": "declined",
+    "Exception": ValueError("inside"),
+    "Sequence[str]": ("first", "second"),
+    "Iterable[str]": ("first", "second"),
+    "Sequence[tuple[str, str]]": (("old", "new"),),
+    "Mapping[str, int]": {"first": 2},
+    "tuple[str, ...]": ("first", "second"),
+    "ErrorRecord": ErrorRecord("app.Declined", "no money", {"args": [5], "state": {}}),
+    "StateSet": StateSet.named("paid", "sent"),
+}
+
+
+def _example_of_parameter(kind: type, parameter: inspect.Parameter) -> Any:
+    assert parameter.annotation in EXAMPLES, (
+        f"{kind.__qualname__} has the parameter {parameter}: add an example for its annotation"
+    )
+    return EXAMPLES[parameter.annotation]
+
+
+def shown(error: BaseException) -> dict[str, Any]:
+    """Return all that an exception consists of, with what has no equality as text."""
+    state = {
+        name: part
+        if type(part).__eq__ is not object.__eq__ and not isinstance(part, BaseException)
+        else f"{type(part).__qualname__}: {part}"
+        for name, part in vars(error).items()
+    }
+    return {"class": type(error), "args": error.args, "message": str(error), **state}
+
+
+def with_a_note(kind: type[BaseException]) -> BaseException:
+    error = example_of(kind)
+    error.add_note("a note")
+    return error
+
+
+def noted(kind: type[BaseException]) -> BaseException:
+    error = with_a_note(kind)
+    add_note(error, "a note of the library")
+    return error
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda error: pickle.loads(pickle.dumps(error)),
+}
+
+EXCEPTIONS = [*exception_classes()]
+
+
+@pytest.mark.parametrize("kind", EXCEPTIONS, ids=lambda kind: kind.__qualname__)
+@pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
+def test_a_copy_of_an_exception_is_whole(
+    kind: type[BaseException], make: Callable[[Any], Any]
+) -> None:
+    error = noted(kind)
+
+    made = make(error)
+
+    assert made is not error
+    assert shown(made) == shown(error)
+    assert made.__notes__ == ["a note", "a note of the library"]
+
+
+def test_the_exceptions_are_found() -> None:
+    names = {kind.__name__ for kind in EXCEPTIONS}
+
+    assert {"TimedOut", "RetryExhausted", "RunBusy", "ItemFailed", "NoEdge", "Crashed"} <= names
+
+
+def test_a_note_on_a_copy_is_not_on_the_original() -> None:
+    error = TimedOut(2)
+    error.add_note("late")
+
+    copy.copy(error).add_note("later")
+
+    assert error.__notes__ == ["late"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_process_pool_returns_every_exception_whole() -> None:
+    kinds = [kind for kind in EXCEPTIONS if issubclass(kind, Exception)]
+    async with ProcessExecutor(workers=1) as executor:
+        failing = traverse(kinds, lambda kind: executor.apply(failing_with, kind).result())
+        results = (await failing.run(None)).unwrap()
+
+    for kind, result in zip(kinds, results, strict=True):
+        assert isinstance(result, Failure)
+        assert shown(result.failure()) == shown(with_a_note(kind))
+
+
+def failing_with(kind: type[BaseException]) -> Effect[object, BaseException, None]:
+    return fail(with_a_note(kind))
+
+
+@pytest.mark.anyio
+async def test_a_timeout_is_a_timeout_error() -> None:
+    late = sleep(60).timeout(0.001)
+
+    recovered = late.recover(TimeoutError, lambda error: pure(str(error)))
+
+    assert await recovered.run(None) == Success("it took longer than 0.001 s, and was cancelled")
+    with pytest.raises(TimeoutError, match="longer than"):
+        await late.run_or_raise(None)
