@@ -83,13 +83,26 @@ async def repair_run(
 
     Example:
         >>> import anyio
-        >>> from effectflow.checkpoint import ExportedRun, import_run
+        >>> from effectflow.checkpoint import Checkpoints, ExportedRun, export_run, import_run
+        >>> from effectflow.effects import Effect, pure
         >>> from effectflow.stores import MemoryStore
+        >>> from effectflow.workflows import workflow
+        >>> @dataclass
+        ... class App:
+        ...     checkpoints: Checkpoints
+        >>> @workflow
+        ... def greeting(name: str) -> Effect[App, str, str]:
+        ...     return pure(f"hello {name}")
         >>> async def main() -> None:
-        ...     async with MemoryStore() as store:
-        ...         await import_run(store, damaged_export)
-        ...         repair = await repair_run(store, damaged_export.run_id)
-        ...         print(repair.kept, repair.runs_again)
+        ...     good, damaged = MemoryStore(), MemoryStore()
+        ...     await greeting.start("Ann", run_id="r").run(App(Checkpoints(good)))
+        ...     run = await export_run(good, "r")
+        ...     bodies = (*run.bodies[:-1], b"damaged")
+        ...     await import_run(damaged, ExportedRun("r", run.summary, bodies))
+        ...     repair = await repair_run(damaged, "r")
+        ...     print(repair.kept, [record.body for record in repair.removed])
+        >>> anyio.run(main)
+        1 [b'damaged']
     """
     if dry_run:
         return (await _examined(store, run_id, seal))[0]
