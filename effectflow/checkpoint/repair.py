@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import anyio
 import orjson
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
@@ -22,6 +23,8 @@ from effectflow.effects.event_loop import shielded
 __all__ = ["Repair", "repair_run", "write_removed"]
 
 _UNSIGNED = Seal()
+
+_LEASE_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +135,23 @@ async def _claimed(store: CheckpointStore, run_id: str) -> AsyncGenerator[Lease]
     owner = begin_claim()
     is_free = False
     try:
-        lease = await store.claim(run_id, owner=str(owner), seconds=60)
+        try:
+            lease = await store.claim(run_id, owner=str(owner), seconds=_LEASE_SECONDS)
+        except RunBusy:
+            is_free = True
+            raise
+        except BaseException:
+            # The claim was cut off and may hold: claim the run again to release it.
+            with anyio.move_on_after(5, shield=True), suppress(Exception):
+                again = await store.claim(run_id, owner=str(owner), seconds=_LEASE_SECONDS)
+                await store.release(again)
+                is_free = True
+            raise
         try:
             yield lease
         finally:
             await shielded(store.release(lease))
             is_free = True
-    except RunBusy:
-        is_free = True
-        raise
     finally:
         end_claim(owner, is_released=is_free)
 
