@@ -49,7 +49,7 @@ class Repair:
     """
 
     run_id: str
-    problem: CheckpointError | None
+    problem: CorruptCheckpoint | None
     kept: int
     lost: int = 0
     removed: tuple[Record, ...] = ()
@@ -163,41 +163,41 @@ async def _examined(
     found = await verify_run(store, run_id, seal)
     if found.problem is None:
         return Repair(run_id, None, found.good), None
-    _check_is_damage(found.problem)
+    damage = _damage(found.problem)
     is_salvaged = isinstance(store, Salvages)
     remains = await store.salvage(run_id) if is_salvaged else Remains(await store.read(run_id))
     journal, problem = open_records([*remains.records], run_id, seal)
-    _check_is_damage(problem or found.problem)
+    first_damage = damage if problem is None else _damage(problem)
     kept = len(journal.entries)
     if not kept:
-        raise problem or found.problem
+        raise first_damage
     checkpoint = fold(journal.entries, run_id)
     removed = tuple(record for record in remains.records if record.sequence > kept)
     lost = max([found.length, *(record.sequence for record in removed)]) - kept
-    found_lost = _read_lost(remains.records, kept, run_id, seal)
-    again = _run_again(checkpoint, journal.entries, found_lost.entries)
-    begun = _at_most_once(journal.entries)
+    read = _read_lost(remains.records, kept, run_id, seal)
+    again = _run_again(checkpoint, journal.entries, read.entries)
+    once_kept, once_lost = _at_most_once(journal.entries), _at_most_once(read.entries)
+    is_incomplete = bool(remains.unreadable) or read.intact < lost
     repair = Repair(
         run_id,
-        found.problem,
+        damage,
         kept,
         lost=max(lost, 0),
         removed=removed,
         unreadable=remains.unreadable,
         runs_again=again,
-        outcome_unknown=tuple(step for step in again if step in begun),
-        executed_twice=tuple(
-            step for step in again if step in _at_most_once(found_lost.entries) - begun
-        ),
-        has_unknown_steps=bool(remains.unreadable) or found_lost.intact < lost,
+        outcome_unknown=tuple(step for step in again if step in once_kept),
+        executed_twice=tuple(step for step in again if step in once_lost - once_kept),
+        has_unknown_steps=is_incomplete and not checkpoint.status.has_ended,
     )
     return repair, _summary_of(checkpoint)
 
 
-def _check_is_damage(problem: CheckpointError) -> None:
-    """Raise the problem if it is none of the store: a repair would cut off entries that are whole."""
+def _damage(problem: CheckpointError) -> CorruptCheckpoint:
+    """Return a problem that is damage. Raise any other: a repair would cut off entries that are whole."""
     if not isinstance(problem, CorruptCheckpoint) or not problem.is_damaged:
         raise problem
+    return problem
 
 
 def _summary_of(checkpoint: Checkpoint) -> RunSummary:

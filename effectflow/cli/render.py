@@ -208,7 +208,10 @@ def show_repair(console: Console, repair: Repair) -> None:
 
 
 def _repair_lines(repair: Repair) -> Iterable[str]:
-    yield f"{repair.run_id}: {repair.problem}"
+    if repair.problem is not None:
+        entry = repair.problem.sequence
+        what = f"entry {entry} cannot be read: " if entry else ""
+        yield f"{repair.run_id}: {what}{repair.problem.reason}"
     yield f"keep: {repair.kept} entries"
     yield f"lose: {repair.lost} later entries"
     for step in repair.runs_again:

@@ -418,6 +418,7 @@ async def test_an_undamaged_entry_in_a_damaged_file_is_kept(tmp_path: Path) -> N
 
         repair = await repair_run(store, "r")
         assert (repair.kept, repair.lost, repair.runs_again) == (10, 0, ())
+        assert not repair.has_unknown_steps
         assert await store.read("r") == written
         assert b'"version": "7"' in repair.unreadable["checkpoint.json"]
 
