@@ -217,6 +217,8 @@ def test_repair_makes_a_damaged_run_resumable(effectflow: Command, folder: Path)
     assert "1 steps run" in effectflow("resume", "r/1", "--app", "shop").out
     assert effectflow("repair", "unknown", "--yes").code == 2
     assert effectflow("repair", "r/1", "--json").json["problem"] is None
+    assert "r/1: good" in effectflow("repair", "--latest").out
+    assert effectflow("repair").code == 2
 
 
 def test_show_reports_the_state_after_an_earlier_entry(effectflow: Command) -> None:
