@@ -20,7 +20,6 @@ from effectflow import (
     never,
     pure,
     race,
-    sleep,
     step,
     traverse,
     workflow,
@@ -29,19 +28,21 @@ from effectflow.checkpoint import (
     CheckpointStore,
     CorruptCheckpoint,
     Encryption,
+    Lease,
     OutcomeUnknown,
     Owner,
     Record,
     RunBusy,
     RunNotFound,
     RunStatus,
+    RunSummary,
     Seal,
     repair_run,
     verify_run,
     write_removed,
 )
 from effectflow.stores import FileStore, MemoryStore
-from effectflow.testing import FaultyStore
+from effectflow.testing.forwarding import ForwardingStore
 from effectflow.testing.store_conformance import MakeStore
 from tests.apps import App, app_on, note
 from tests.stores.damage import change_entry, change_status, changed, remove_entry
@@ -342,18 +343,38 @@ async def test_a_run_whose_later_entries_need_a_newer_key_is_not_cut(key: bytes 
 # Cut off in the middle.
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_repair_that_is_cancelled_releases_the_run(backend: str) -> None:
-    class Slow(FaultyStore):
-        async def truncate(self, *arguments: Any, **options: Any) -> None:
-            await sleep(60).run_or_raise(None)
+class SlowTruncation(ForwardingStore):
+    async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
+        await anyio.sleep(60)
 
+
+class SlowClaim(ForwardingStore):
+    """A store whose first claim holds, and is answered late."""
+
+    is_late = True
+
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+        lease = await super().claim(run_id, owner=owner, seconds=seconds)
+        if self.is_late:
+            self.is_late = False
+            await anyio.sleep(60)
+        return lease
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("slow", [SlowTruncation, SlowClaim])
+def test_a_repair_that_is_cancelled_releases_the_run(
+    backend: str, slow: type[ForwardingStore]
+) -> None:
     async def main() -> None:
         store = MemoryStore()
         await told(store)
         await change_entry(store, 9)
         with anyio.move_on_after(0.05):
-            await repair_run(Slow(store), "r")
+            await repair_run(slow(store), "r")
+        info = await store.info("r")
+        assert info is not None
+        assert info.lease is None
         assert (await repair_run(store, "r")).kept == 8
 
     anyio.run(main, backend=backend)
