@@ -87,16 +87,19 @@ if TYPE_CHECKING:
         StepSkipped,
     )
     from effectflow.checkpoint.plan import ResumePlan, Unverified, plan_resume
+    from effectflow.checkpoint.repair import Repair, repair_run, write_removed
     from effectflow.checkpoint.store import (
         CheckpointStore,
         FallsBack,
         KeepsHistory,
         ListsDamagedRuns,
         Record,
+        Remains,
         RunInfo,
         RunQuery,
         RunStatus,
         RunSummary,
+        Salvages,
     )
 
 __all__ = [
@@ -146,6 +149,8 @@ __all__ = [
     "OutcomeUnknown",
     "Owner",
     "Record",
+    "Remains",
+    "Repair",
     "ResumePlan",
     "Resumed",
     "RunBusy",
@@ -157,6 +162,7 @@ __all__ = [
     "RunResumed",
     "RunStatus",
     "RunSummary",
+    "Salvages",
     "SaveFailed",
     "Seal",
     "SourceEnd",
@@ -178,6 +184,7 @@ __all__ = [
     "read_checkpoint",
     "read_entries",
     "read_exported",
+    "repair_run",
     "run_context",
     "started_version",
     "step",
@@ -185,6 +192,7 @@ __all__ = [
     "verify_run",
     "with_checkpointing",
     "write_exported",
+    "write_removed",
 ]
 
 _HOMES = (
@@ -195,6 +203,7 @@ _HOMES = (
     "plan",
     "observers",
     "journal_reader",
+    "repair",
     "definition",
     "lease",
     "integrity",

@@ -197,6 +197,7 @@ class BeforeStep:
         item: the digest of the branch's item, in the first entry of a branch without a key.
         settles: the failures that the workflow handled by going on to this step.
         source_ends: the ends of the sources of the finalizers of which this is the first step.
+        at_most_once: whether the step is not executed again silently.
     """
 
     step: str
@@ -207,6 +208,7 @@ class BeforeStep:
     item: str | None = None
     settles: Ranges = ()
     source_ends: tuple[SourceEnd, ...] = ()
+    at_most_once: bool = False
 
 
 @_frozen
@@ -403,8 +405,11 @@ def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
     except MalformedValue as error:
         raise CorruptCheckpoint(run_id, str(error), sequence=sequence) from error
     except (KeyError, TypeError, ValueError) as error:
-        reason = f"this version does not know such an entry ({error!r})"
-        raise CorruptCheckpoint(run_id, reason, sequence=sequence) from error
+        reason = (
+            f"this version does not know such an entry ({error!r}): upgrade effectflow if a newer one "
+            "wrote it"
+        )
+        raise CorruptCheckpoint(run_id, reason, sequence=sequence, is_damaged=False) from error
     if isinstance(entry, Started) and entry.format > FORMAT:
         raise UnsupportedVersion(f"run {run_id!r}", entry.format, FORMAT)
     return entry

@@ -232,17 +232,21 @@ class CorruptCheckpoint(CheckpointError):
 
 def _what_is_kept(run_id: str, intact: int) -> str:
     """Return what is left of a damaged run, and what to do."""
-    kept = "No entry of it is intact, and nothing was changed."
+    kept, repair = "No entry of it is intact, and nothing was changed.", ""
     if intact:
         entries = "1 entry before that is" if intact == 1 else f"{intact} entries before that are"
         kept = (
             f"The {entries} intact, and nothing was changed: `effectflow show {run_id!r} --at {intact}` "
             "shows the run as it was then."
         )
+        repair = (
+            f"Or let `effectflow repair {run_id!r}` cut it to its last intact entry, keep the rest "
+            "aside, and say which steps a resume executes again. "
+        )
     return (
         f"{kept} Restore the run from a backup or an export, and a resume executes only what that does "
-        "not have. Or delete the run (`store.delete`) and start it again: then every step is executed "
-        "again."
+        f"not have. {repair}Or delete the run (`store.delete`) and start it again: then every step is "
+        "executed again."
     )
 
 

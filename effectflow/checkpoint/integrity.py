@@ -169,23 +169,35 @@ class Seal:
 
         Raises CorruptCheckpoint if the bytes differ from the ones that were written there.
         """
-        body = record.body
-        start = body.rfind(b"\n") if body[:1] == b"{" else len(body) - _DIGEST - 1
-        payload, trailer = body[: max(start, 0)], body[max(start, 0) :]
+        payload, trailer = _split(record.body)
+        is_as_written = False
         try:
-            if len(body) > 2 * MAX_ENTRY_BYTES:
-                raise ValueError(f"it has {len(body):,} bytes, more than any entry")
+            if len(record.body) > 2 * MAX_ENTRY_BYTES:
+                raise ValueError(f"it has {len(record.body):,} bytes, more than any entry")
             digest = self._digest(payload, previous)
             if not hmac.compare_digest(trailer, self._trailer(payload, digest)):
                 raise self._what_is_wrong(payload, trailer)
+            is_as_written = True
             payload = self._decrypted(payload, previous)
         except ValueError as error:
-            # If these keys fit the entries before it, it is rather damaged.
-            is_damaged = record.sequence > 1 or not isinstance(error, _OtherKey)
+            # If these keys fit the entries before it and its digest is wrong, it is rather damaged.
+            needs_other_key = isinstance(error, _OtherKey)
+            is_damaged = not needs_other_key or (record.sequence > 1 and not is_as_written)
             raise CorruptCheckpoint(
                 run_id, str(error), sequence=record.sequence, is_damaged=is_damaged
             ) from error
         return decode_entry(payload, run_id, record.sequence), digest
+
+    def open_unchecked(self, record: Record, run_id: str, previous: bytes) -> Entry:
+        """Return the entry in a record whose digest is wrong, which may differ from what was written.
+
+        Raises CorruptCheckpoint if it cannot be read.
+        """
+        try:
+            payload = self._decrypted(_split(record.body)[0], previous)
+        except ValueError as error:
+            raise CorruptCheckpoint(run_id, str(error), sequence=record.sequence) from error
+        return decode_entry(payload, run_id, record.sequence)
 
     def _what_is_wrong(self, payload: bytes, trailer: bytes) -> ValueError:
         kind = {b"S": _PLAIN, b"H": _KEYED}.get(trailer[_DIGEST:])
@@ -224,6 +236,12 @@ class Seal:
         if self.key is None:
             return hashlib.sha256(previous + payload).digest()
         return hmac.digest(self.key, previous + payload, "sha256")
+
+
+def _split(body: bytes) -> tuple[bytes, bytes]:
+    """Return the payload of an entry, and its trailer."""
+    start = body.rfind(b"\n") if body[:1] == b"{" else len(body) - _DIGEST - 1
+    return body[: max(start, 0)], body[max(start, 0) :]
 
 
 def _is_long_enough(key: object) -> bool:

@@ -54,13 +54,13 @@ async def read_journal(store: CheckpointStore, run_id: str, seal: Seal) -> Journ
 
     Raises CorruptCheckpoint for an entry that differs from what was written there.
     """
-    journal, problem = _open_all(await store.read(run_id), run_id, seal)
+    journal, problem = open_records(await store.read(run_id), run_id, seal)
     if problem is not None:
         raise problem
     return journal
 
 
-def _open_all(
+def open_records(
     records: list[Record], run_id: str, seal: Seal
 ) -> tuple[Journal, CheckpointError | None]:
     """Return the intact part of a journal, and the problem of the entry after it.
@@ -126,7 +126,7 @@ async def read_checkpoint(
         raise await run_not_found(store, run_id)
     if at is not None and not 1 <= at <= len(records):
         raise ValueError(f"run {run_id!r} has the entries 1 to {len(records)}, and no {at}")
-    journal, problem = _open_all(records[:at], run_id, seal)
+    journal, problem = open_records(records[:at], run_id, seal)
     if problem is not None:
         raise problem
     return fold(journal.entries, run_id)
@@ -166,7 +166,7 @@ async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED
     except (CorruptCheckpoint, RunConflict, UnsupportedVersion) as error:
         return Verification(run_id, 0, 0, error)
     length = len(records)
-    journal, problem = _open_all(records, run_id, seal)
+    journal, problem = open_records(records, run_id, seal)
     if problem is None:
         try:
             check_against(info, fold(journal.entries, run_id))
@@ -176,7 +176,7 @@ async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED
         damage = await store.damage(run_id)
         if damage is not None:
             what = f"the newest copy of run {run_id!r}"
-            problem = CorruptCheckpoint(run_id, damage, what=what)
+            problem = CorruptCheckpoint(run_id, damage, intact=length, what=what)
     return Verification(run_id, length, len(journal.entries), problem)
 
 
@@ -282,11 +282,15 @@ def write_exported(run: ExportedRun) -> Iterator[bytes]:
     first = schema_of(_ExportHeader).write(header) | schema_of(RunSummary).write(run.summary)
     yield orjson.dumps(first) + b"\n"
     for body in run.bodies:
-        try:
-            line = {"text": body.decode()}
-        except UnicodeDecodeError:
-            line = {"base64": base64.b64encode(body).decode()}
-        yield orjson.dumps(line) + b"\n"
+        yield orjson.dumps(write_bytes(body)) + b"\n"
+
+
+def write_bytes(body: bytes) -> dict[str, str]:
+    """Return bytes as JSON: as text if they are text."""
+    try:
+        return {"text": body.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(body).decode()}
 
 
 def read_exported(lines: Iterable[bytes]) -> Iterator[ExportedRun]:

@@ -321,6 +321,7 @@ class Run:
             flow.take_item(),
             self.failures.settle(flow),
             flow.take_source_ends(),
+            definition.at_most_once,
         )
         self._ends_interrupted = False
         if self._tells_around:

@@ -7,8 +7,8 @@ the tests that every store must pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
@@ -212,6 +212,18 @@ class CheckpointStore(Protocol):
         """
         ...
 
+    async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
+        """Remove the records after record number `after`, and replace the summary, in one transaction.
+
+        The run keeps at least one record, and the lease. If damage makes `read` raise, the records that
+        are kept are those that `salvage` returns. If this fails or is cut off, the run is as before or
+        truncated, and it can be called again.
+
+        Raise LeaseLost, and change nothing, if the lease is not the run's current one or the journal has
+        fewer than `after` records. Raise ValueError if `after` is less than 1.
+        """
+        ...
+
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(
@@ -249,4 +261,26 @@ class FallsBack(Protocol):
 
     async def damage(self, run_id: str) -> str | None:
         """Return what is wrong with the newest copy of a run and what is read instead, or None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """All that a store has of a run, damaged or not.
+
+    Attributes:
+        records: those that can be read, in order. Some may be missing.
+        unreadable: the bytes that cannot be read as records, by the name of the place where they are.
+    """
+
+    records: list[Record]
+    unreadable: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+
+
+@runtime_checkable
+class Salvages(Protocol):
+    """A store in which damage can make `read` raise, although other records of the run are whole."""
+
+    async def salvage(self, run_id: str) -> Remains:
+        """Return all that is left of a run."""
         ...

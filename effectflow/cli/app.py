@@ -46,6 +46,7 @@ def make_app() -> typer.Typer:
         ("show", stored_runs.show, "show census-1f0c7a2e"),
         ("history", stored_runs.history, "history census-1f0c7a2e"),
         ("verify", stored_runs.verify, "verify --store file:./runs"),
+        ("repair", stored_runs.repair, "repair census-1f0c7a2e --aside ./damaged"),
         ("plan", stored_runs.plan, "plan census-1f0c7a2e"),
         ("export", stored_runs.export_runs, "export census-1f0c7a2e --output run.jsonl"),
         ("import", stored_runs.import_runs, "import run.jsonl --store file:./runs"),

@@ -34,7 +34,7 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         envvar="EFFECTFLOW_STORE",
-        help="The store of the runs, such as sqlite:///runs.db.",
+        help="The store of the runs, such as runs.db or postgresql://host/name.",
     ),
 ]
 RunArgument = Annotated[

@@ -26,6 +26,7 @@ from effectflow.checkpoint import (
     Failed,
     Finished,
     Interrupted,
+    Repair,
     Resumed,
     ResumePlan,
     RunInfo,
@@ -184,6 +185,52 @@ def show_verifications(console: Console, verifications: Sequence[Verification]) 
     damaged = sum(one.problem is not None for one in verifications)
     runs = "1 run" if len(verifications) == 1 else f"{len(verifications)} runs"
     say(f"{runs} checked, {damaged} damaged", console)
+
+
+def repair_tree(repair: Repair) -> dict[str, Tree]:
+    """Return what a repair did as plain data."""
+    return {
+        "run_id": repair.run_id,
+        "problem": None if repair.problem is None else str(repair.problem),
+        "kept": repair.kept,
+        "lost": repair.lost,
+        "runs_again": [*repair.runs_again],
+        "outcome_unknown": [*repair.outcome_unknown],
+        "executed_twice": [*repair.executed_twice],
+        "has_unknown_steps": repair.has_unknown_steps,
+    }
+
+
+def show_repair(console: Console, repair: Repair) -> None:
+    """Print what a repair keeps and removes, and what runs again."""
+    for line in _repair_lines(repair):
+        say(printable(line), console)
+
+
+def _repair_lines(repair: Repair) -> Iterable[str]:
+    if repair.problem is not None:
+        entry = repair.problem.sequence
+        what = f"entry {entry} cannot be read: " if entry else ""
+        yield f"{repair.run_id}: {what}{repair.problem.reason}"
+    yield f"keep: {repair.kept} entries"
+    yield f"lose: {repair.lost} later entries"
+    for step in repair.runs_again:
+        yield f"run again: {step}{_warning_of(step, repair)}"
+    if repair.has_unknown_steps:
+        yield "run again: steps that only damaged or missing entries tell of"
+    if repair.runs_again or repair.has_unknown_steps:
+        yield f"After the repair, `effectflow plan {repair.run_id!r}` shows what a resume does."
+
+
+def _warning_of(step: str, repair: Repair) -> str:
+    if step in repair.outcome_unknown:
+        return (
+            " (at_most_once: its outcome is unknown. Find out whether it has happened, then resume with "
+            "--force to run it again)"
+        )
+    if step in repair.executed_twice:
+        return " (although it is at_most_once and has begun: find out whether it has happened)"
+    return ""
 
 
 def plan_tree(plan: ResumePlan) -> dict[str, Tree]:

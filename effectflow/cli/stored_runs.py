@@ -1,10 +1,11 @@
-"""The commands that read stored runs and copy them: list, show, history, verify, plan, export, import."""
+"""The commands that read, repair and copy stored runs: list, show, verify, repair, export, and others."""
 
 from __future__ import annotations
 
 import sys
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from effectflow.checkpoint import (
     CorruptCheckpoint,
     Entry,
     ExportedRun,
+    Repair,
     ResumePlan,
     RunInfo,
     RunQuery,
@@ -31,8 +33,10 @@ from effectflow.checkpoint import (
     read_checkpoint,
     read_entries,
     read_exported,
+    repair_run,
     verify_run,
     write_exported,
+    write_removed,
 )
 from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.journal_reader import all_run_ids, run_not_found
@@ -60,14 +64,17 @@ from effectflow.cli.render import (
     checkpoint_tree,
     plan_tree,
     print_json,
+    repair_tree,
     say,
     show_checkpoint,
     show_history,
     show_plan,
+    show_repair,
     show_runs,
     show_verifications,
 )
 from effectflow.cli.run_search import FoundRuns, RunSearch, read_moment, read_pair
+from effectflow.stores._atomic_files import folder_name, write_whole
 
 
 def list_runs(
@@ -259,6 +266,70 @@ def verify(
         show_verifications(Console(), verifications)
     if any(one.problem is not None for one in verifications):
         raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
+
+
+def repair(
+    run_id: RunArgument = None,
+    latest: LatestOption = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Repair without asking.")] = False,
+    aside: Annotated[
+        Path, typer.Option(help="The folder for a file with what is removed from the run.")
+    ] = Path(),
+    store: StoreOption = STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cut a damaged run to its last intact entry, so that it can be resumed.
+
+    What is removed is kept in a file. Show first what is lost and which steps run again, and ask.
+    """
+    check_choice(run_id=run_id, latest=latest)
+    seal = read_keys(key_file, encryption_keys).seal
+    console = Console(stderr=as_json)
+
+    async def look(opened: CheckpointStore) -> Repair:
+        return await repair_run(opened, await chosen_run(opened, run_id), seal, dry_run=True)
+
+    found = with_store(store, look)
+    if found.problem is not None:
+        show_repair(console, found)
+        if not (yes or _is_confirmed("Repair the run?", err=as_json)):
+            raise BadUse("nothing was changed. `--yes` repairs the run without asking")
+    kept: list[Path] = []
+    repaired = with_store(
+        store,
+        lambda opened: repair_run(
+            opened, found.run_id, seal, aside=lambda one: kept.extend(_keep_removed(one, aside))
+        ),
+    )
+    path = str(kept[0]) if kept else None
+    if as_json:
+        print_json({**repair_tree(repaired), "aside": path})
+    elif repaired.problem is None:
+        say(f"{found.run_id}: good, {repaired.kept} entries. There is nothing to repair.", console)
+    else:
+        say(f"Repaired{f': what was removed is in {path}' if path else ''}.", console)
+
+
+def _is_confirmed(question: str, *, err: bool) -> bool:
+    try:
+        return typer.confirm(question, err=err)
+    except typer.Abort:
+        return False
+
+
+def _keep_removed(repair: Repair, folder: Path) -> list[Path]:
+    """Write what a repair removes to a new file. Return its path; nothing if nothing is removed."""
+    if not (repair.removed or repair.unreadable):
+        return []
+    moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    path = folder / f"{folder_name(repair.run_id)}-{moment}.jsonl"
+    try:
+        write_whole(path, b"".join(write_removed(repair)))
+    except OSError as error:
+        raise BadUse(f"nothing was changed: cannot write {path}: {error.strerror}") from error
+    return [path]
 
 
 def plan(

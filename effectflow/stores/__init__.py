@@ -5,6 +5,7 @@ Those that need a driver are imported when they are first used.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -44,24 +45,35 @@ def _with_driver(name: str) -> Callable[[str], CheckpointStore]:
 
 
 def open_store(url: str) -> CheckpointStore:
-    """Return the store that a URL names. Enter it with `async with`.
+    """Return the store that a URL or the path of an SQLite file names. Enter it with `async with`.
 
     ==========================  =====================================================
+    `runs.db`                   `SqliteStore("runs.db")`, as for any path
     `memory:`                   `MemoryStore()`
     `sqlite:///runs.db`         `SqliteStore("runs.db")`, in the current folder
     `sqlite:////var/runs.db`    `SqliteStore("/var/runs.db")`
     `file:./runs`               `FileStore("./runs")`
     `postgresql://host/name`    `PostgresStore("postgresql://host/name")`
     `redis://host:6379/0`       `RedisStore("redis://host:6379/0")`
+    `my:...`                    what the entry point `my` of the group `effectflow.stores`, of any
+                                installed package, returns for the whole URL
     ==========================  =====================================================
 
     Raise ValueError for any other URL, and ModuleNotFoundError if the driver is missing, with the
-    command that installs it.
+    command that installs it. An entry point is imported only when its name is used.
+
+    Example:
+        >>> open_store("runs.db")
+        SqliteStore('runs.db')
     """
     scheme, separator, rest = url.partition(":")
     # It may contain a password.
     shown = f"{scheme}:..." if "@" in rest or "?" in rest else url
-    match scheme if separator else "":
+    if not separator or not _SCHEME.fullmatch(scheme):
+        if not url or url in _BUILT_IN:
+            raise ValueError(f"{url!r} does not name a store. Write {url or 'memory'}:, or a path")
+        return SqliteStore(url)
+    match scheme:
         case "memory" if rest:
             raise ValueError(f"{shown!r}: a memory store does not have a name; use memory:")
         case "memory":
@@ -84,8 +96,31 @@ def open_store(url: str) -> CheckpointStore:
         case "redis" | "rediss":
             return _with_driver("RedisStore")(url)
         case _:
-            raise ValueError(
-                f"{shown!r} does not name a store. "
-                "Use memory:, file:DIRECTORY, sqlite:///FILE, such as sqlite:///runs.db, "
-                "postgresql://HOST/DATABASE or redis://HOST"
-            )
+            return _from_entry_point(scheme, shown)(url)
+
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+")
+"""At least two characters, because a single letter is a drive of Windows."""
+
+_BUILT_IN = ("memory", "sqlite", "file", "postgres", "postgresql", "redis", "rediss")
+_GROUP = "effectflow.stores"
+
+
+def _from_entry_point(scheme: str, shown: str) -> Callable[[str], CheckpointStore]:
+    """Return what an installed package registered for a scheme. `shown` is the URL in an error."""
+    # Imported late, because most programs never need it and importing it takes 10 ms.
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=_GROUP, name=scheme):
+        try:
+            return point.load()
+        except (ImportError, AttributeError) as error:
+            owner = point.dist.name if point.dist else "an unknown package"
+            reason = f"the store {scheme!r} of {owner} cannot be loaded from {point.value}: {error}"
+            raise ValueError(f"{shown!r}: {reason}") from error
+    others = [f"{name}:" for name in sorted(entry_points(group=_GROUP).names)]
+    raise ValueError(
+        f"{shown!r} does not name a store. Use a path such as runs.db, memory:, file:DIRECTORY, "
+        "sqlite:///FILE, such as sqlite:///runs.db, postgresql://HOST/DATABASE or redis://HOST"
+        + (f". Installed packages add {', '.join(others)}" if others else "")
+    )

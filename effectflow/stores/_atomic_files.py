@@ -33,8 +33,8 @@ class Unsynced(OSError):
     """The file `filename` is in place, but a power loss may remove it again."""
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace the content of a file atomically and durably.
+def write_whole(path: Path, data: bytes, *, is_durable: bool = True) -> None:
+    """Replace the content of a file atomically, and durably unless a power loss may undo or damage it.
 
     Raise OSError if nothing was changed, or Unsynced if only the folder could not be synced.
     """
@@ -45,12 +45,15 @@ def write_whole(path: Path, data: bytes) -> None:
         with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if is_durable:
+                os.fsync(file.fileno())
         os.replace(temporary, place)
     except OSError:
         with suppress(OSError):
             os.unlink(temporary)
         raise
+    if not is_durable:
+        return
     try:
         sync_folder(path.parent)
     except OSError as error:

@@ -180,6 +180,16 @@ def check_length(lease: Lease, length: int, *, after: int) -> None:
         raise LeaseLost(lease.run_id, f"its journal has {length} entries, not {after}")
 
 
+def check_kept(lease: Lease, length: int, *, after: int) -> None:
+    """Raise LeaseLost unless a journal of this length can be truncated after record number `after`."""
+    if after < 1:
+        raise ValueError(
+            f"a run keeps at least one record, so it cannot be truncated after {after}"
+        )
+    if length < after:
+        raise LeaseLost(lease.run_id, f"its journal has {length} entries, and not {after}")
+
+
 def first_summary(summary: RunSummary | None) -> RunSummary:
     """Return the summary that the first append of a run needs. Raise ValueError if it is missing."""
     if summary is None:

@@ -26,7 +26,14 @@ from effectflow.checkpoint.errors import (
     UnsupportedVersion,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunSummary
+from effectflow.checkpoint.store import (
+    CheckpointStore,
+    Record,
+    Remains,
+    RunInfo,
+    RunQuery,
+    RunSummary,
+)
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.threads import in_thread
 from effectflow.stores._atomic_files import make_folder
@@ -120,7 +127,7 @@ class FileStore(ReentrantStore, CheckpointStore):
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         def claim(folder: RunFolder) -> Lease:
             now = time.time()
-            state = folder.state()
+            state = folder.state_if_readable()
             held = folder.lease(state)
             check_free(held, now=now, claimant=owner)
             folder.tidy(state)
@@ -133,7 +140,7 @@ class FileStore(ReentrantStore, CheckpointStore):
 
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
         def renew(folder: RunFolder) -> Lease:
-            check_current(lease, folder.lease(folder.state()))
+            check_current(lease, folder.lease(folder.state_if_readable()))
             renewed = lease.renewed(seconds, now=time.time())
             folder.write_lease(renewed)
             return renewed
@@ -146,7 +153,7 @@ class FileStore(ReentrantStore, CheckpointStore):
 
     async def release(self, lease: Lease) -> None:
         def release(folder: RunFolder) -> bool:
-            state = folder.state()
+            state = folder.state_if_readable()
             if not folder.is_current(lease, state):
                 return False
             if folder.is_claimed_only(state):
@@ -184,6 +191,8 @@ class FileStore(ReentrantStore, CheckpointStore):
                 fence=lease.fence,
                 release=release,
             )
+            if release:
+                folder.note_release(lease)
 
         folder = self._driven.setdefault(lease.run_id, self._folder(lease.run_id))
         try:
@@ -226,6 +235,17 @@ class FileStore(ReentrantStore, CheckpointStore):
             return (state and state.damage) or None
 
         return await self._read(look)
+
+    async def salvage(self, run_id: str) -> Remains:
+        """Return all that is left of a run."""
+        return await self._read(lambda: self._folder(run_id).salvage())
+
+    async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
+        def truncate(folder: RunFolder) -> None:
+            check_current(lease, folder.lease(folder.state_if_readable()))
+            folder.truncate(lease, after, summary)
+
+        await self._change(lease.run_id, truncate)
 
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         def delete(folder: RunFolder) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -149,6 +152,29 @@ def decode_records(data: bytes, first: int) -> list[Record]:
         return _records(orjson.loads(data), first)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Damaged(repr(error)) from error
+
+
+def readable_records(data: bytes, first: int = 1) -> list[Record]:
+    """Return the records before the damage in a file of `entries`, or in `checkpoint.json`.
+
+    `first` is the sequence number of the first one, unless the file tells it.
+    """
+    text = data.decode(errors="replace")
+    if head := _HEAD.search(text):
+        first = int(head[1])
+    position = head.end() if head else 1
+    records: list[Record] = []
+    read = json.JSONDecoder().raw_decode
+    with suppress(KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        while True:
+            while text[position : position + 1] in {",", " ", "\n"}:
+                position += 1
+            row, position = read(text, position)
+            records.append(Record(first + len(records), _time(row["at"]), _body(row)))
+    return records
+
+
+_HEAD = re.compile(r'\n  "first": (\d{1,18}),\n  "entries": \[')
 
 
 def row_of(record: Record) -> Row:

@@ -32,7 +32,7 @@ from filelock import FileLock
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, RunInfo, RunStatus, RunSummary
+from effectflow.checkpoint.store import Record, Remains, RunInfo, RunStatus, RunSummary
 from effectflow.stores._atomic_files import (
     TEMPORARY,
     Unsynced,
@@ -44,6 +44,7 @@ from effectflow.stores._atomic_files import (
     sync_folder,
     write_whole,
 )
+from effectflow.stores._base import check_kept
 from effectflow.stores._file_format import (
     Damaged,
     Row,
@@ -54,6 +55,7 @@ from effectflow.stores._file_format import (
     encode_lease,
     encode_records,
     encode_state,
+    readable_records,
     row_of,
 )
 
@@ -172,10 +174,20 @@ class RunFolder:
         self.path.mkdir(exist_ok=True)
         write_whole(self.path / "lease.json", encode_lease(lease))
 
+    def note_release(self, lease: Lease) -> None:
+        """Write that the last save has released the lease, in case its checkpoint gets damaged.
+
+        An older copy does not tell, and the run would be held until the lease expires. If this fails or a
+        power loss undoes it, nothing else is lost.
+        """
+        with suppress(OSError):
+            data = encode_lease(replace(lease, owner=""))
+            write_whole(self.path / "lease.json", data, is_durable=False)
+
     def is_claimed_only(self, state: RunState | None) -> bool:
         """Return whether nothing was ever appended, given the state of the run."""
         # The folder alone does not tell: it is empty at first, and copying programs may omit it.
-        return state is None and not (self.path / "entries").exists()
+        return state is None and not (self._checkpoint.exists() or (self.path / "entries").exists())
 
     # The journal as it is read.
 
@@ -203,6 +215,12 @@ class RunFolder:
             return self._restored("it is missing") if _copies_of(self.path) else None
         except Damaged as damage:
             return self._restored(str(damage))
+
+    def state_if_readable(self) -> RunState | None:
+        """Return the state of the run, or None also if it cannot be read."""
+        with suppress(CorruptCheckpoint):
+            return self.state()
+        return None
 
     def state_of_driver(self, lease: Lease, after: int) -> RunState | None:
         """Return the state of the run for the holder of its lease.
@@ -250,9 +268,33 @@ class RunFolder:
         found = [record for record in (*older, *state.records) if record.sequence > after]
         if after < state.length and (not found or found[-1].sequence < state.length):
             # Without this check the run would seem shorter.
-            reason = "its file is missing"
-            raise CorruptCheckpoint(self.run_id, reason, sequence=state.length)
+            reason, last = "its file is missing", found[-1].sequence if found else after
+            raise CorruptCheckpoint(self.run_id, reason, sequence=last + 1)
         return found
+
+    def salvage(self) -> Remains:
+        """Return all that is left of the run, in intact and in damaged files."""
+        state = self.state_if_readable()
+        unreadable: dict[str, bytes] = {}
+        found: dict[int, Record] = {}
+        for first, path in self._older():
+            data = path.read_bytes()
+            if state is None or first < state.first:
+                try:
+                    records = decode_records(data, first)
+                except Damaged:
+                    unreadable[f"entries/{path.name}"] = data
+                    records = readable_records(data, first)
+                found |= {record.sequence: record for record in records}
+            elif state.damage:
+                # It follows what was lost.
+                unreadable[f"entries/{path.name}"] = data
+        if state is not None:
+            found |= {record.sequence: record for record in state.records}
+        if (state is None or state.damage) and self._checkpoint.exists():
+            unreadable["checkpoint.json"] = data = self._checkpoint.read_bytes()
+            found = {record.sequence: record for record in readable_records(data)} | found
+        return Remains([found[sequence] for sequence in sorted(found)], unreadable)
 
     def _older(self) -> list[tuple[int, Path]]:
         """Return the files of older records, each with the sequence number of its first record."""
@@ -364,6 +406,35 @@ class RunFolder:
             mark = self.mark()
             if mark is not None:
                 self._last = _Saved(mark, saved, rows)
+
+    def truncate(self, lease: Lease, after: int, summary: RunSummary) -> None:
+        """Durably remove the records after a sequence number, all or none."""
+        kept = [record for record in self.salvage().records if record.sequence <= after]
+        check_kept(lease, len(kept), after=after)
+        first = self._first_to_rewrite(after)
+        newest = kept[first - 1 :]
+        saved = RunState(
+            self.run_id, summary, kept[-1].written_at, first, tuple(newest), lease.fence
+        )
+        self._last = None
+        self._make_folders()
+        self._keep_replaced(is_damaged=True)
+        write_whole(self._checkpoint, encode_state(saved, [*map(row_of, newest)]))
+        # If this is interrupted, the next claim does it.
+        self.tidy(saved)
+
+    def _first_to_rewrite(self, after: int) -> int:
+        """Return the number after the last record that is in an intact file with none beyond `after`."""
+        first = 1
+        for start, path in self._older():
+            try:
+                end = start + len(decode_records(path.read_bytes(), start))
+            except Damaged:
+                break
+            if start != first or end > after + 1:
+                break
+            first = end
+        return first
 
     def may_be_saved(self, error: OSError) -> bool:
         """Return whether a `save` that raised this may have appended the records all the same."""

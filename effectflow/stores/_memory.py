@@ -16,6 +16,7 @@ from effectflow.stores._base import (
     check_current,
     check_deletable,
     check_free,
+    check_kept,
     check_length,
     first_summary,
     select,
@@ -121,6 +122,15 @@ class MemoryStore(CheckpointStore):
             check_deletable(lease, self._leases.get(run_id), now=time.time())
             self._leases.pop(run_id, None)
             del self._runs[run_id]
+
+    async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
+        with self._changing:
+            check_current(lease, self._leases.get(lease.run_id))
+            run = self._runs.get(lease.run_id)
+            check_kept(lease, 0 if run is None else len(run.bodies), after=after)
+            assert run is not None
+            del run.bodies[after:], run.times[after:]
+            run.summary = summary
 
     async def __aenter__(self) -> Self:
         return self

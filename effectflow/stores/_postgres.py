@@ -21,7 +21,9 @@ from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
 from effectflow.effects import RetryPolicy
 from effectflow.stores._base import (
+    check_current,
     check_deletable,
+    check_kept,
     readable,
     run_info,
     sql_conditions,
@@ -255,6 +257,32 @@ class PostgresStore(ServerStore):
                     await rows(connection, statement, number)
 
         await self._do(delete)
+
+    async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
+        key = key_of(lease.run_id)
+
+        async def truncate(connection: Connection) -> None:
+            rows = self._queries.rows
+            async with connection.transaction():
+                held = await rows(
+                    connection,
+                    "SELECT number, owner, fence FROM {schema}.leases WHERE key = %s FOR UPDATE",
+                    (key,),
+                )
+                number, owner, fence = held[0] if held else (None, "", 0)
+                check_current(lease, Lease(lease.run_id, owner, fence, 0.0))
+                [(length,)] = await rows(
+                    connection,
+                    "SELECT coalesce(max(sequence), 0) FROM {schema}.entries WHERE run = %s",
+                    (number,),
+                )
+                check_kept(lease, length, after=after)
+                await rows(connection, _CUT, (number, after))
+                fields = (escaped(summary.workflow), summary.kind, escaped(summary.version))
+                status = str(summary.status)
+                await rows(connection, _RESUMMARIZE, (*fields, status, summary.created_at, number))
+
+        await self._do(truncate)
 
     # How it talks to the server.
 
@@ -668,6 +696,13 @@ _DELETE = (
     "DELETE FROM {schema}.entries WHERE run = %s RETURNING 1",
     "DELETE FROM {schema}.leases WHERE number = %s RETURNING 1",
 )
+
+_CUT = "DELETE FROM {schema}.entries WHERE run = %s AND sequence > %s RETURNING 1"
+
+_RESUMMARIZE = """
+    UPDATE {schema}.runs SET workflow = %s, kind = %s, version = %s, status = %s, created_at = %s
+    WHERE number = %s RETURNING 1
+"""
 
 _BEHIND = """
     created_at <= %s AND (created_at < %s OR runs.run_id COLLATE "C" > %s)

@@ -29,9 +29,10 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunSummary
+from effectflow.checkpoint.store import Record, Remains, RunInfo, RunQuery, RunSummary
 from effectflow.stores._base import (
     SUMMARY_FIELDS,
+    check_kept,
     lease_lost,
     readable,
     run_info,
@@ -203,9 +204,25 @@ class RedisStore(ServerStore):
             if entry is None:
                 reason = f"it is missing, and the run has {length} entries"
                 raise CorruptCheckpoint(run_id, reason, sequence=number)
-            at, _, body = entry.partition(b" ")
-            records.append(Record(number, float(at), body))
+            record = _record(number, entry)
+            if record is None:
+                raise CorruptCheckpoint(run_id, "its time is damaged", sequence=number)
+            records.append(record)
         return records
+
+    async def salvage(self, run_id: str) -> Remains:
+        """Return all that is left of a run."""
+        length, _ = await self._entries(run_id, 0, 0)
+        length, entries = await self._entries(run_id, 0, length)
+        records: list[Record] = []
+        unreadable: dict[str, bytes] = {}
+        for number, entry in enumerate(entries[:length], 1):
+            record = None if entry is None else _record(number, entry)
+            if record is not None:
+                records.append(record)
+            elif entry is not None:
+                unreadable[f"entry {number}"] = entry
+        return Remains(records, unreadable)
 
     async def info(self, run_id: str) -> RunInfo | None:
         rows = await self._rows([self._key(run_id)])
@@ -258,8 +275,17 @@ class RedisStore(ServerStore):
         if not was_there:
             raise RunNotFound(run_id)
 
+    async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
+        fields = json.dumps(summary_fields(summary))
+        arguments = (lease.run_id, lease.owner, lease.fence, after, fields)
+        answer, detail = await self._run(_TRUNCATE, *arguments)
+        if answer == b"held":
+            raise lease_lost(lease.run_id, detail.decode())
+        check_kept(lease, int(detail), after=after)
+        await self._sweep(lease.run_id)
+
     async def _sweep(self, run_id: str) -> None:
-        """Remove what is left of a deleted run. No query returns it any more."""
+        """Remove what is left of a deleted or truncated run. No query returns it any more."""
         there: list[bytes] = await self._ask(lambda: self._client.hkeys(self._key(run_id)))
         left = [field for field in there if field not in _LEASE]
         for start in range(0, len(left) + 1, _FIELDS_PER_COMMAND):
@@ -340,6 +366,15 @@ class RedisStore(ServerStore):
         if script not in self._scripts:
             self._scripts[script] = self._client.register_script(script)
         return await self._scripts[script](self._keys(run_id), arguments)
+
+
+def _record(number: int, entry: bytes) -> Record | None:
+    """Return an entry as it is kept in the server; None if its time cannot be read."""
+    at, _, body = entry.partition(b" ")
+    try:
+        return Record(number, float(at), body)
+    except ValueError:
+        return None
 
 
 class _Row(NamedTuple):
@@ -588,6 +623,24 @@ _APPEND = (
 """
 )
 
+_TRUNCATE = (
+    _RUN
+    + """
+    -- ARGV: owner, fence, after, summary.
+    if owner ~= ARGV[1] or fence ~= ARGV[2] then
+        return {'held', owner}
+    end
+    if tonumber(ARGV[3]) < 1 or tonumber(length) < tonumber(ARGV[3]) then
+        return {'length', length}
+    end
+    keep()
+    local newest = redis.call('HGET', KEYS[1], ARGV[3]) or ''
+    local at = string.match(newest, '^[%d.]+') or string.format('%.6f', now)
+    redis.call('HSET', KEYS[1], 'summary', ARGV[4], 'updated', at, 'length', ARGV[3])
+    return {'length', ARGV[3]}
+"""
+)
+
 _DELETE = (
     _RUN
     + """
@@ -608,7 +661,7 @@ _DELETE = (
 )
 
 _SWEEP = """
-    -- ARGV: fields left by a deleted run. There may be a new run by now.
+    -- ARGV: fields left by a deleted or truncated run. There may be a new run by now.
     local length = tonumber(redis.call('HGET', KEYS[1], 'length') or '0')
     for _, field in ipairs(ARGV) do
         if (tonumber(field) or 1) > length then

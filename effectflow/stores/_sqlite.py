@@ -30,6 +30,7 @@ from effectflow.stores._base import (
     check_current,
     check_deletable,
     check_free,
+    check_kept,
     check_length,
     first_summary,
     readable,
@@ -275,6 +276,32 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             database.execute("DELETE FROM leases WHERE run_id = ?", (run_id,))
 
         await self._submit(run_id, delete)
+
+    async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
+        def truncate(database: sqlite3.Connection) -> None:
+            check_current(lease, _lease(database, lease.run_id))
+            row = database.execute(
+                "SELECT number, (SELECT max(sequence) FROM entries WHERE run = runs.number)"
+                " FROM runs WHERE run_id = ?",
+                (lease.run_id,),
+            ).fetchone()
+            number, length = row or (None, None)
+            check_kept(lease, length or 0, after=after)
+            database.execute("DELETE FROM entries WHERE run = ? AND sequence > ?", (number, after))
+            database.execute(
+                "UPDATE runs SET workflow = ?, kind = ?, version = ?, status = ?, created_at = ?"
+                " WHERE number = ?",
+                (
+                    summary.workflow,
+                    summary.kind,
+                    summary.version,
+                    summary.status,
+                    summary.created_at,
+                    number,
+                ),
+            )
+
+        await self._submit(lease.run_id, truncate)
 
     def _submit(
         self, run_id: str, perform: Callable[[sqlite3.Connection], A]

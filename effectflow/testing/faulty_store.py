@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
 Operation: TypeAlias = Literal[
-    "claim", "renew", "release", "append", "read", "info", "find", "delete"
+    "claim", "renew", "release", "append", "read", "info", "find", "delete", "truncate"
 ]
 """The operations of a store."""
 
@@ -320,6 +320,10 @@ class FaultyStore(ForwardingStore):
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         await self._meet("delete", run_id)
         await super().delete(run_id, lease=lease)
+
+    async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
+        await self._meet("truncate", lease.run_id)
+        await super().truncate(lease, after=after, summary=summary)
 
     async def _steps_in(self, run_id: str, bodies: Sequence[bytes], after: int) -> list[StepAppend]:
         """Return the beginnings and ends of steps in an append, if a fault is about one."""

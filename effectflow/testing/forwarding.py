@@ -13,9 +13,11 @@ from effectflow.checkpoint import (
     Lease,
     ListsDamagedRuns,
     Record,
+    Remains,
     RunInfo,
     RunQuery,
     RunSummary,
+    Salvages,
 )
 
 __all__ = ["ForwardingStore"]
@@ -45,6 +47,11 @@ class ForwardingStore:
 
     async def damage(self, run_id: str) -> str | None:
         return await self.store.damage(run_id) if isinstance(self.store, FallsBack) else None
+
+    async def salvage(self, run_id: str) -> Remains:
+        if isinstance(self.store, Salvages):
+            return await self.store.salvage(run_id)
+        return Remains(await self.store.read(run_id))
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         return await self.store.claim(run_id, owner=owner, seconds=seconds)
@@ -77,6 +84,9 @@ class ForwardingStore:
 
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         await self.store.delete(run_id, lease=lease)
+
+    async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
+        await self.store.truncate(lease, after=after, summary=summary)
 
     async def __aenter__(self) -> Self:
         await self.store.__aenter__()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -178,6 +180,45 @@ def test_verify_reports_the_damaged_run(effectflow: Command, folder: Path) -> No
     assert effectflow("resume", "bad", "--app", "shop").code == 4
     assert effectflow("verify", "unknown").code == 2
     assert effectflow("verify", "--key-file", "missing.key").code == 2
+
+
+def test_repair_makes_a_damaged_run_resumable(effectflow: Command, folder: Path) -> None:
+    effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", "r/1")
+    assert "There is nothing to repair" in effectflow("repair", "r/1").out
+    with closing(sqlite3.connect(folder / "effectflow.db")) as database, database:
+        [body] = database.execute("SELECT body FROM entries WHERE sequence = 3").fetchone()
+        bad = body.replace(b'"output":1', b'"output":7')
+        database.execute("UPDATE entries SET body = ? WHERE sequence = 3", (bad,))
+    ran = effectflow("resume", "r/1", "--app", "shop")
+    assert (ran.code, "`effectflow repair 'r/1'`" in ran.out) == (4, True)
+
+    asked = effectflow("repair", "r/1")
+    assert (asked.code, "nothing was changed" in asked.err) == (2, True)
+    assert asked.out.splitlines()[1:4] == [
+        "keep: 2 entries", "lose: 2 later entries", "run again: take",
+    ]  # fmt: skip
+    ran = effectflow("repair", "r/1", "--yes", "--aside", "missing folder")
+    assert (ran.code, "nothing was changed: cannot write" in ran.err) == (2, True)
+    assert effectflow("verify", "r/1").code == 4
+
+    (folder / "aside").mkdir()
+    ran = effectflow("repair", "r/1", "--yes", "--aside", "aside", "--json")
+    assert ran.code == 0
+    assert ran.json["runs_again"] == ["take"]
+    assert (ran.json["kept"], ran.json["lost"]) == (2, 2)
+    [kept] = (folder / "aside").iterdir()
+    assert ran.json["aside"] == f"aside/{kept.name}"
+    assert kept.name.startswith("%r_1-")
+    rows = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert [row.get("sequence") for row in rows] == [None, 3, 4]
+    assert rows[1]["text"].encode() == bad
+
+    assert effectflow("verify", "r/1").code == 0
+    assert "1 steps run" in effectflow("resume", "r/1", "--app", "shop").out
+    assert effectflow("repair", "unknown", "--yes").code == 2
+    assert effectflow("repair", "r/1", "--json").json["problem"] is None
+    assert "r/1: good" in effectflow("repair", "--latest").out
+    assert effectflow("repair").code == 2
 
 
 def test_show_reports_the_state_after_an_earlier_entry(effectflow: Command) -> None:

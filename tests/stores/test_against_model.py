@@ -40,7 +40,7 @@ STORES = st.integers(0, 1)
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Claims, appends, renewals, releases and deletions at either store, with any lease."""
+    """Claims, appends, truncations, renewals, releases and deletions at either store, with any lease."""
 
     make: Callable[[], CheckpointStore]
 
@@ -138,6 +138,21 @@ class StoreMachine(RuleBasedStateMachine):
             self.statuses[lease.run_id] = status
         if release:
             del self.holders[lease.run_id]
+
+    @rule(at=STORES, age=LEASES, fewer=st.sampled_from([0, 1, 2, -1]))
+    def truncate(self, at: int, age: int, fewer: int) -> None:
+        lease = self.leases[-1 - age % len(self.leases)]
+        journal = self.journals.get(lease.run_id, [])
+        after = max(len(journal) - fewer, 1)
+        summary = RunSummary("w", "standard", "1", RunStatus.INTERRUPTED, 1.0)
+        try:
+            self.call(self.store(at).truncate, lease, after=after, summary=summary)
+        except LeaseLost:
+            assert not self.holds(lease) or after > len(journal)
+            return
+        assert self.holds(lease)
+        del journal[after:]
+        self.statuses[lease.run_id] = RunStatus.INTERRUPTED
 
     @rule(at=STORES, age=LEASES)
     def renew(self, at: int, age: int) -> None:

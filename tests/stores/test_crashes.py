@@ -20,7 +20,7 @@ from tests.stores.faults.preload import (
     TORN_WRITE,
     Fault,
 )
-from tests.stores.faults.survivor import take_up
+from tests.stores.faults.survivor import take_up, take_up_repaired
 from tests.stores.faults.tale import STORES, WORDS
 
 SIGKILL = -9
@@ -76,3 +76,26 @@ def test_a_failed_call_is_reported_and_loses_nothing(
     assert failures == {"SaveFailed", "StoreUnavailable"}
     if fault == FAILED_SYNC and store != "sqlite process":
         assert is_unknown
+
+
+@EVERY
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(
+    "fault",
+    [KILL, TORN_WRITE, FAILED_CHANGE, FULL_DISK],
+    ids=["killed before it", "killed halfway through it", "failed", "disk full"],
+)
+def test_a_repair_that_meets_a_fault_at_any_call_leaves_the_run_damaged_or_repaired(
+    lives: Lives, store: str, fault: Fault, tmp_path: Path, every: int
+) -> None:
+    def check(life: Life, lived: Lived) -> None:
+        if fault.error or lived.status == 0:
+            assert lived.status == 0
+            assert lived.said("repaired") == [""], lived.said("failed")
+        else:
+            assert lived.status == SIGKILL
+        anyio.run(take_up_repaired, life, lived)
+
+    # There are few calls, and one of them commits.
+    life, every = Life(store, tmp_path, fault, is_repair=True), min(every, 3)
+    lives.at_each_call(life, check, every=every, more_than=2)

@@ -48,6 +48,7 @@ ON_TRIO = [
     "a_lease_of_a_dead_process_is_free_at_once",
     "a_refused_append_does_not_affect_concurrent_ones",
     "a_store_entered_again_closes_at_the_last_exit",
+    "a_truncation_removes_the_last_records_and_replaces_the_summary",
     "an_append_can_replace_the_summary_and_release_the_lease",
     "find_selects_runs_and_sorts_the_newest_first",
     "the_holder_of_a_run_can_delete_it",

@@ -224,6 +224,24 @@ async def test_a_stale_owner_never_overwrites_a_damaged_checkpoint_from_memory(
     assert checkpoint.read_bytes() == b"damaged"
 
 
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_the_process_that_ended_a_run_can_resume_it_from_an_older_copy(
+    store: FileStore, tmp_path: Path, damage: str
+) -> None:
+    """Only the damaged file told that the lease was released."""
+    await story.start(["once", "upon"], run_id="r").run_or_raise(App(store))
+    DAMAGE[damage if damage != "changed" else "cut off"](
+        tmp_path / "sessions" / "r" / "checkpoint.json"
+    )
+
+    info = await store.info("r")
+    assert info is not None
+    assert info.length < 6
+    assert info.lease is None
+    assert await story.resume("r").run(App(store)) == Success(["once", "upon"])
+    assert (await verify_run(store, "r")).problem is None
+
+
 async def test_a_damaged_checkpoint_without_copies_is_corrupt(tmp_path: Path) -> None:
     async with FileStore(tmp_path) as store:
         store.keep_history("r", 0)

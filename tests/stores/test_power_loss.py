@@ -19,7 +19,7 @@ import pytest
 from tests.stores.faults.disk import Contents, Sync, contents, lay_out
 from tests.stores.faults.lives import Life, Lived, Lives
 from tests.stores.faults.preload import FAILED_SYNC
-from tests.stores.faults.survivor import take_up
+from tests.stores.faults.survivor import take_up, take_up_repaired
 from tests.stores.faults.tale import STORES
 
 FULLY_DURABLE = ["file", "sqlite full"]
@@ -81,6 +81,22 @@ def test_with_durability_process_only_the_newest_entries_are_lost(
             )
             lost += found < len(outage.said("durable"))
     assert lost > 0
+
+
+@pytest.mark.parametrize("store", FULLY_DURABLE)
+def test_a_power_loss_during_a_repair_leaves_the_run_damaged_or_repaired(
+    lives: Lives, store: str, tmp_path: Path
+) -> None:
+    lived = lives.live(Life(store, tmp_path / "life", is_repair=True))
+    assert lived.said("repaired")
+    for outage in outages(lived):
+        if outage.said("entry") != lived.said("entry"):
+            continue
+        for seed, keep in enumerate(KEPT):
+            with TemporaryDirectory(dir=tmp_path) as made:
+                life = Life(store, Path(made))
+                lay_out(contents(outage.operations, keep, Random(seed)), life.data)
+                anyio.run(take_up_repaired, life, outage)
 
 
 def outages(lived: Lived) -> Iterator[Lived]:

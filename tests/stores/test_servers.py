@@ -225,6 +225,34 @@ async def test_a_deletion_whose_answer_is_lost_succeeds(proxied: Proxied) -> Non
             await store.delete("r")
 
 
+async def test_a_truncation_whose_answer_is_lost_succeeds(proxied: Proxied) -> None:
+    done = RunSummary("w", "standard", "1", RunStatus.COMPLETED, 0.0)
+    async with proxied.store as store:
+        lease = await begun(store, [b"%d" % number for number in range(9)])
+        # The first truncation loads the script of Redis.
+        await store.truncate(lease, after=8, summary=SUMMARY)
+        is_postgres = isinstance(store, PostgresStore)
+        proxied.proxy.lose_answer_to(b"COMMIT" if is_postgres else b"EVALSHA")
+        await store.truncate(lease, after=3, summary=done)
+
+        assert proxied.proxy.cuts == 1
+        assert await bodies_of(store) == [b"0", b"1", b"2"]
+        info = await store.info("r")
+        assert info is not None
+        assert info.summary == done
+        await store.append(lease, [b"3"], after=3)
+        assert await bodies_of(store) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_truncation_leaves_nothing_of_what_it_removed(redis: str, tmp_path: Path) -> None:
+    async with RedisStore(redis, prefix=str(tmp_path)) as store:
+        lease = await begun(store, [b"secret"] * 1200)
+        await store.truncate(lease, after=2, summary=SUMMARY)
+    with driver.Redis.from_url(redis) as client:
+        [key] = client.keys(f"{tmp_path}:run:*")
+        assert sorted(field for field in client.hkeys(key) if field.isdigit()) == [b"1", b"2"]
+
+
 async def test_the_next_deletion_completes_an_interrupted_one(
     proxied_redis: Proxied, redis: str, tmp_path: Path
 ) -> None:

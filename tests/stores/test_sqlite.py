@@ -597,6 +597,16 @@ def test_open_store_returns_the_store_of_a_url(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/runs.db")
     assert isinstance(store, SqliteStore)
     assert store.path == tmp_path / "runs.db"
-    for url in ("runs.db", "mongo://x", "sqlite:runs.db", "sqlite:///", "memory:x"):
+    for url in ("mongo://x", "sqlite:runs.db", "sqlite:///", "memory:x", "memory", "redis", ""):
         with pytest.raises(ValueError, match=r"use|does not name|write"):
             open_store(url)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["runs.db", "./runs.db", "/var/runs.db", "a b/runs", "./a:b.db", "C:\\runs.db", "c:runs"],
+)
+def test_a_plain_path_is_that_of_a_database(path: str) -> None:
+    store = open_store(path)
+    assert isinstance(store, SqliteStore)
+    assert store.path == Path(path)

@@ -15,6 +15,7 @@ from effectflow.checkpoint import (
     Owner,
     RunBusy,
     RunNotFound,
+    RunQuery,
     RunStatus,
     StoreUnavailable,
 )
@@ -232,6 +233,78 @@ async def one_of_many_concurrent_appends_wins(store: CheckpointStore) -> None:
 
 
 @check
+async def a_truncation_removes_the_last_records_and_replaces_the_summary(
+    store: CheckpointStore,
+) -> None:
+    await written(store, "other", b"1", b"2")
+    lease = await begun(store, "r", b"1", b"2")
+    await store.append(lease, [b"3", b"4"], after=2, summary=summary_of(RunStatus.COMPLETED))
+    before = await store.read("r")
+    await store.truncate(lease, after=2, summary=summary_of(RunStatus.INTERRUPTED, workflow="new"))
+
+    assert await store.read("r") == before[:2]
+    info = await info_of(store)
+    assert info.summary == summary_of(RunStatus.INTERRUPTED, workflow="new")
+    assert (info.length, info.updated_at) == (2, before[1].written_at)
+    assert info.lease is not None
+    assert [one.run_id for one in await store.find(RunQuery(workflow="new"))] == ["r"]
+    assert await bodies_of(store, "other") == [b"1", b"2"]
+
+    with fails(LeaseLost):
+        await store.append(lease, [b"x"], after=4)
+    await store.append(lease, [b"3 again"], after=2)
+    assert await bodies_of(store) == [b"1", b"2", b"3 again"]
+    store.renew(lease, seconds=60)
+
+
+@check
+async def a_truncation_at_the_end_only_replaces_the_summary(store: CheckpointStore) -> None:
+    lease = await begun(store, "r", b"1", b"2")
+    for _ in range(2):
+        await store.truncate(lease, after=2, summary=summary_of(RunStatus.FAILED))
+
+    assert await bodies_of(store) == [b"1", b"2"]
+    assert (await info_of(store)).summary.status is RunStatus.FAILED
+
+
+@check
+async def a_truncation_needs_the_lease_and_a_record_that_is_there(store: CheckpointStore) -> None:
+    stale = await begun(store, "r", b"1", b"2", seconds=0)
+    lease = await claimed(store)
+    done = summary_of(RunStatus.COMPLETED)
+
+    with fails(LeaseLost) as caught:
+        await store.truncate(stale, after=1, summary=done)
+    assert caught.error.owner == lease.owner
+    with fails(LeaseLost):
+        await store.truncate(lease, after=3, summary=done)
+    with fails(ValueError):
+        await store.truncate(lease, after=0, summary=done)
+    await store.release(lease)
+    with fails(LeaseLost):
+        await store.truncate(lease, after=1, summary=done)
+    unknown = await claimed(store, "unknown")
+    with fails(LeaseLost):
+        await store.truncate(unknown, after=1, summary=done)
+    assert await bodies_of(store) == [b"1", b"2"]
+    assert (await info_of(store)).summary == summary_of()
+    assert await store.info("unknown") is None
+
+
+@check
+async def a_long_journal_is_truncated_anywhere(store: CheckpointStore) -> None:
+    bodies = [str(number).encode() for number in range(1100)]
+    lease = await begun(store, "r", *bodies[:10])
+    for after in range(10, 1100, 109):
+        await store.append(lease, bodies[after : after + 109], after=after)
+    for after in (1005, 800, 500, 101, 100, 99, 1):
+        await store.truncate(lease, after=after, summary=summary_of())
+        assert await bodies_of(store) == bodies[:after]
+        await store.append(lease, bodies[after : after + 3], after=after)
+        assert await bodies_of(store) == bodies[: after + 3]
+
+
+@check
 async def a_cancelled_append_is_settled_by_the_next_claim(store: CheckpointStore) -> None:
     owner = str(Owner.new())
     lease = await store.claim("r", owner=owner, seconds=60)
@@ -255,6 +328,19 @@ async def records_survive_reopening(make: MakeStore) -> None:
     async with make() as second:
         assert await bodies_of(second) == [b"1", b"2"]
         assert (await claimed(second)).fence > lease.fence
+
+
+@check_reopening
+async def a_truncated_run_survives_reopening(make: MakeStore) -> None:
+    async with make() as first:
+        lease = await begun(first, "r", b"1", b"2", b"3")
+        await first.truncate(lease, after=2, summary=summary_of(RunStatus.FAILED))
+        await first.release(lease)
+    async with make() as second:
+        assert await bodies_of(second) == [b"1", b"2"]
+        assert (await info_of(second)).summary.status is RunStatus.FAILED
+        await second.append(await claimed(second), [b"3 again"], after=2)
+        assert await bodies_of(second) == [b"1", b"2", b"3 again"]
 
 
 @check_reopening

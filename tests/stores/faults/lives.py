@@ -19,14 +19,22 @@ import anyio
 from returns.result import Failure, Success
 
 from effectflow import Checkpoints
-from effectflow.checkpoint import CheckpointError, CheckpointStore, RunBusy, StoreUnavailable
+from effectflow.checkpoint import (
+    CheckpointError,
+    CheckpointStore,
+    RunBusy,
+    SaveFailed,
+    StoreUnavailable,
+    repair_run,
+)
 from effectflow.stores import _file_run, _sqlite_database
+from tests.stores.damage import change_entry, changed
 from tests.stores.faults.disk import Note, Operation, note, read_record
 from tests.stores.faults.forking import ending_of, forked, get_ready
 from tests.stores.faults.preload import KILL, Calls, Fault, arm, clear_faults
-from tests.stores.faults.tale import RUN, STORES, WORDS, App, TellingStore, tale
+from tests.stores.faults.tale import RUN, STORES, WORDS, App, TellingStore, digest, tale
 
-__all__ = ["Life", "Lived", "Lives"]
+__all__ = ["DAMAGED", "Life", "Lived", "Lives"]
 
 ROOT = Path(__file__).parents[3]
 
@@ -39,12 +47,14 @@ class Life:
         store: the name of the store in `STORES`.
         folder: where it works; its files are in the folder `data` there.
         fault, at: the fault that it meets, and at which call; 0 means at none.
+        is_repair: whether it repairs a damaged run, which was written before, instead of driving one.
     """
 
     store: str
     folder: Path
     fault: Fault = KILL
     at: int = 0
+    is_repair: bool = False
 
     @property
     def data(self) -> Path:
@@ -82,8 +92,11 @@ def live(life: Life) -> None:
     life.data.mkdir()
     record = os.open(life.folder / "record", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     reach_limits_soon()
+    if life.is_repair:
+        arm(life.data, life.fault, 0, record)
+        anyio.run(write_damaged, life, partial(note, record))
     arm(life.data, life.fault, life.at, record)
-    anyio.run(survive, life, partial(note, record))
+    anyio.run(repair if life.is_repair else survive, life, partial(note, record))
     note(record, f"calls {clear_faults()}")
 
 
@@ -131,6 +144,44 @@ async def survive(life: Life, tell: Callable[[str], object]) -> None:
             await recover(error)
 
 
+DAMAGED = 5
+"""The damaged entry: the completion of the second step."""
+
+
+async def write_damaged(life: Life, tell: Callable[[str], object]) -> None:
+    """Write a complete run and damage it. Report which entries there are then: `entry DIGEST`."""
+    async with STORES[life.store](life.data) as store:
+        await tale.start(WORDS, run_id=RUN).run(App(Checkpoints(store, history=2), len))
+        entries = [record.body for record in await store.read(RUN)]
+        await change_entry(store, DAMAGED, RUN)
+    for path in life.data.rglob("*"):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    entries[DAMAGED - 1] = changed(entries[DAMAGED - 1])
+    for entry in entries:
+        tell(f"entry {digest(entry)}")
+
+
+async def repair(life: Life, tell: Callable[[str], object]) -> None:
+    """Repair the run, and report that: `repaired`. If the store fails, clear the fault and repeat it."""
+    for _ in range(2):
+        try:
+            async with STORES[life.store](life.data) as store:
+                for _ in range(2):
+                    try:
+                        await repair_run(store, RUN)
+                    except SaveFailed as error:
+                        tell(f"failed {type(error).__name__} {error}")
+                        clear_faults()
+                    else:
+                        tell("repaired")
+                        return
+        except StoreUnavailable as error:
+            tell(f"failed {type(error).__name__} {error}")
+            clear_faults()
+
+
 # In the test.
 
 
@@ -139,7 +190,7 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         fault = Fault(**asked["fault"] | {"calls": Calls(asked["fault"]["calls"])})
-        life = Life(asked["store"], Path(asked["folder"]), fault, asked["at"])
+        life = Life(asked["store"], Path(asked["folder"]), fault, asked["at"], asked["is_repair"])
         print(ending_of(forked(partial(live, life))), flush=True)
 
 
@@ -180,18 +231,29 @@ class Lives:
         return Lived(status, read_record(life.folder / "record", life.data))
 
     def at_each_call(
-        self, life: Life, check: Callable[[Life, Lived], object], *, every: int = 1
+        self,
+        life: Life,
+        check: Callable[[Life, Lived], object],
+        *,
+        every: int = 1,
+        more_than: int = 5,
     ) -> None:
-        """Strike each call, or each n-th, in a process of its own, and check the result."""
+        """Strike each call, or each n-th, in a process of its own, and check the result.
+
+        `more_than` is a number of calls that any such process exceeds.
+        """
 
         def live(at: int) -> None:
             struck = replace(life, folder=life.folder / str(at), at=at)
             check(struck, self.live(struck))
 
         calls = self.live(replace(life, folder=life.folder / "whole")).calls
-        assert calls > 5
+        assert calls > more_than
+        # The first in this thread, which imports what all need: CPython 3.11 may raise a SystemError if
+        # pytest parses modules in several threads at once (python/cpython#106905).
+        live(1)
         with ThreadPoolExecutor(len(self._processes)) as pool:
-            list(pool.map(live, range(1, calls + 1, every)))
+            list(pool.map(live, range(1 + every, calls + 1, every)))
 
     def __enter__(self) -> Self:
         return self

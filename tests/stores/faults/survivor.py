@@ -5,11 +5,11 @@ from __future__ import annotations
 from returns.result import Success
 
 from effectflow import Checkpoints
-from effectflow.checkpoint import Record, read_checkpoint, verify_run
-from tests.stores.faults.lives import Life, Lived
+from effectflow.checkpoint import Record, read_checkpoint, repair_run, verify_run
+from tests.stores.faults.lives import DAMAGED, Life, Lived
 from tests.stores.faults.tale import RUN, STORES, WORDS, App, digest, tale
 
-__all__ = ["take_up"]
+__all__ = ["take_up", "take_up_repaired"]
 
 
 async def take_up(life: Life, lived: Lived, *, may_be_late: bool = False) -> int:
@@ -30,6 +30,27 @@ async def take_up(life: Life, lived: Lived, *, may_be_late: bool = False) -> int
         assert said == WORDS[done:]
         assert (await verify_run(store, RUN)).problem is None
     return len(records)
+
+
+async def take_up_repaired(life: Life, lived: Lived) -> None:
+    """Check that a damaged run is as before or repaired. Repair and resume it."""
+    entries = lived.said("entry")
+    kept = DAMAGED - 1
+    async with STORES[life.store](life.data) as store:
+        found = await repair_run(store, RUN, dry_run=True)
+        if found.problem is None:
+            assert found.kept == kept
+        else:
+            assert not lived.said("repaired")
+            assert (found.kept, found.lost) == (kept, len(entries) - kept)
+            assert [digest(record.body) for record in found.removed] == entries[kept:]
+        await repair_run(store, RUN)
+        assert [digest(record.body) for record in await store.read(RUN)] == entries[:kept]
+        assert (await verify_run(store, RUN)).problem is None
+        said: list[str] = []
+        assert await tale.resume(RUN).run(App(Checkpoints(store), said.append)) == Success(WORDS)
+        assert said == WORDS[1:]
+        assert (await verify_run(store, RUN)).problem is None
 
 
 def check(records: list[Record], durable: list[str], *, may_be_late: bool) -> None:

@@ -1,0 +1,265 @@
+"""Repair a damaged run: cut it to its last intact entry, and say what runs again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import anyio
+import orjson
+
+from effectflow.checkpoint.checkpoint import Checkpoint, fold
+from effectflow.checkpoint.entries import BeforeStep, Completed, Entry
+from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, RunBusy
+from effectflow.checkpoint.integrity import Seal, digest_in
+from effectflow.checkpoint.journal_reader import open_records, verify_run, write_bytes
+from effectflow.checkpoint.lease import Lease, begin_claim, end_claim
+from effectflow.checkpoint.replay import Recording, read_recording
+from effectflow.checkpoint.store import CheckpointStore, Record, Remains, RunSummary, Salvages
+from effectflow.effects.event_loop import shielded
+
+__all__ = ["Repair", "repair_run", "write_removed"]
+
+_UNSIGNED = Seal()
+
+_LEASE_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What a repair does to a damaged run.
+
+    Attributes:
+        run_id: the run.
+        problem: the damage; None if there is none, and then nothing is changed.
+        kept: the number of entries, from the first one, that the run keeps.
+        lost: the number of later entries, as far as the store tells.
+        removed: the later entries as they were in the store, if they can be told apart there.
+        unreadable: the bytes of what cannot be read as entries, by the name of its place.
+        runs_again: the steps that a resume executes: those that are not known to be completed any more,
+            and those that were cut off or have failed anyway.
+        outcome_unknown: those of them that are `at_most_once` and began in an entry that is kept. A
+            resume fails with OutcomeUnknown, until it is forced to execute them again.
+        executed_twice: those of them that are `at_most_once` and began in an entry that is lost. Nothing
+            in the run tells that any more, so a resume executes them a second time.
+        has_unknown_steps: whether a lost entry is missing or damaged itself. Then steps that only such
+            entries tell of run again as well.
+    """
+
+    run_id: str
+    problem: CorruptCheckpoint | None
+    kept: int
+    lost: int = 0
+    removed: tuple[Record, ...] = ()
+    unreadable: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    runs_again: tuple[str, ...] = ()
+    outcome_unknown: tuple[str, ...] = ()
+    executed_twice: tuple[str, ...] = ()
+    has_unknown_steps: bool = False
+
+
+async def repair_run(
+    store: CheckpointStore,
+    run_id: str,
+    seal: Seal = _UNSIGNED,
+    *,
+    aside: Callable[[Repair], object] | None = None,
+    dry_run: bool = False,
+) -> Repair:
+    """Cut a damaged run to its last intact entry, so that it can be resumed. Return what was done.
+
+    `verify_run` finds no problem afterwards. If this process dies meanwhile, or the call is cancelled,
+    the run is damaged as before or repaired.
+
+    Parameters:
+        store: the store of the run, open.
+        seal: the key and the encryption of the run, as for `verify_run`.
+        aside: called before anything is changed, to keep what is removed (see `write_removed`). If it
+            raises, nothing is changed.
+        dry_run: whether to change nothing, and only return what a repair would do.
+
+    Raise RunNotFound, or RunBusy if a process drives the run. Raise CorruptCheckpoint if no entry is
+    intact. Raise CorruptCheckpoint or UnsupportedVersion if the run is whole, and other keys or a newer
+    effectflow can read it.
+
+    Example:
+        >>> import anyio
+        >>> from effectflow.checkpoint import Checkpoints, ExportedRun, export_run, import_run
+        >>> from effectflow.effects import Effect, pure
+        >>> from effectflow.stores import MemoryStore
+        >>> from effectflow.workflows import workflow
+        >>> @dataclass
+        ... class App:
+        ...     checkpoints: Checkpoints
+        >>> @workflow
+        ... def greeting(name: str) -> Effect[App, str, str]:
+        ...     return pure(f"hello {name}")
+        >>> async def main() -> None:
+        ...     good, damaged = MemoryStore(), MemoryStore()
+        ...     await greeting.start("Ann", run_id="r").run(App(Checkpoints(good)))
+        ...     run = await export_run(good, "r")
+        ...     bodies = (*run.bodies[:-1], b"damaged")
+        ...     await import_run(damaged, ExportedRun("r", run.summary, bodies))
+        ...     repair = await repair_run(damaged, "r")
+        ...     print(repair.kept, [record.body for record in repair.removed])
+        >>> anyio.run(main)
+        1 [b'damaged']
+    """
+    if dry_run:
+        return (await _examined(store, run_id, seal))[0]
+    async with _claimed(store, run_id) as lease:
+        repair, summary = await _examined(store, run_id, seal)
+        if summary is not None:
+            if aside is not None:
+                aside(repair)
+            await store.truncate(lease, after=repair.kept, summary=summary)
+        return repair
+
+
+def write_removed(repair: Repair) -> Iterator[bytes]:
+    """Yield what a repair removes as lines of JSON: one for the run, and one for each entry or place."""
+    head = {"run_id": repair.run_id, "kept": repair.kept, "problem": str(repair.problem)}
+    yield orjson.dumps(head) + b"\n"
+    for record in repair.removed:
+        place = {"sequence": record.sequence, "written_at": record.written_at}
+        yield orjson.dumps({**place, **write_bytes(record.body)}) + b"\n"
+    for name, data in repair.unreadable.items():
+        yield orjson.dumps({"place": name, **write_bytes(data)}) + b"\n"
+
+
+@asynccontextmanager
+async def _claimed(store: CheckpointStore, run_id: str) -> AsyncGenerator[Lease]:
+    """Hold the lease of a run. If it cannot be released, its owner is dead."""
+    owner = begin_claim()
+    is_free = False
+    try:
+        try:
+            lease = await store.claim(run_id, owner=str(owner), seconds=_LEASE_SECONDS)
+        except RunBusy:
+            is_free = True
+            raise
+        except BaseException:
+            # The claim was cut off and may hold: claim the run again to release it.
+            with anyio.move_on_after(5, shield=True), suppress(Exception):
+                again = await store.claim(run_id, owner=str(owner), seconds=_LEASE_SECONDS)
+                await store.release(again)
+                is_free = True
+            raise
+        try:
+            yield lease
+        finally:
+            await shielded(store.release(lease))
+            is_free = True
+    finally:
+        end_claim(owner, is_released=is_free)
+
+
+async def _examined(
+    store: CheckpointStore, run_id: str, seal: Seal
+) -> tuple[Repair, RunSummary | None]:
+    """Return what a repair of a run does, and the summary of the run after it, if the run is damaged."""
+    found = await verify_run(store, run_id, seal)
+    if found.problem is None:
+        return Repair(run_id, None, found.good), None
+    damage = _damage(found.problem)
+    is_salvaged = isinstance(store, Salvages)
+    remains = await store.salvage(run_id) if is_salvaged else Remains(await store.read(run_id))
+    journal, problem = open_records([*remains.records], run_id, seal)
+    first_damage = damage if problem is None else _damage(problem)
+    kept = len(journal.entries)
+    if not kept:
+        raise first_damage
+    checkpoint = fold(journal.entries, run_id)
+    removed = tuple(record for record in remains.records if record.sequence > kept)
+    lost = max([found.length, *(record.sequence for record in removed)]) - kept
+    read = _read_lost(remains.records, kept, run_id, seal)
+    again = _run_again(checkpoint, journal.entries, read.entries)
+    once_kept, once_lost = _at_most_once(journal.entries), _at_most_once(read.entries)
+    is_incomplete = bool(remains.unreadable) or read.intact < lost
+    repair = Repair(
+        run_id,
+        damage,
+        kept,
+        lost=max(lost, 0),
+        removed=removed,
+        unreadable=remains.unreadable,
+        runs_again=again,
+        outcome_unknown=tuple(step for step in again if step in once_kept),
+        executed_twice=tuple(step for step in again if step in once_lost - once_kept),
+        has_unknown_steps=is_incomplete and not checkpoint.status.has_ended,
+    )
+    return repair, _summary_of(checkpoint)
+
+
+def _damage(problem: CheckpointError) -> CorruptCheckpoint:
+    """Return a problem that is damage. Raise any other: a repair would cut off entries that are whole."""
+    if not isinstance(problem, CorruptCheckpoint) or not problem.is_damaged:
+        raise problem
+    return problem
+
+
+def _summary_of(checkpoint: Checkpoint) -> RunSummary:
+    return RunSummary(
+        checkpoint.workflow,
+        checkpoint.kind,
+        checkpoint.definition.version,
+        checkpoint.status,
+        checkpoint.created_at,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """The lost entries that can be read, and the number of those that are as they were written."""
+
+    entries: list[Entry]
+    intact: int
+
+
+def _read_lost(records: Sequence[Record], kept: int, run_id: str, seal: Seal) -> _Lost:
+    """Read the lost entries, each after the digest with which the record before it ends."""
+    entries: list[Entry] = []
+    intact = 0
+    for before, record in pairwise(records):
+        if record.sequence <= kept:
+            continue
+        previous = digest_in(before)
+        try:
+            entries.append(seal.open(record, run_id, previous)[0])
+            intact += 1
+        except CheckpointError:
+            with suppress(CheckpointError):
+                entries.append(seal.open_unchecked(record, run_id, previous))
+    return _Lost(entries, intact)
+
+
+def _run_again(
+    checkpoint: Checkpoint, kept: Sequence[Entry], lost: Sequence[Entry]
+) -> tuple[str, ...]:
+    """Return the steps that a resume executes, as far as the entries tell."""
+    if checkpoint.status.has_ended:
+        return ()
+    recording = read_recording(kept)
+    steps = recording.steps
+    open_steps = [
+        path
+        for path, step in steps.items()
+        if not (step.is_completed or step.is_settled)
+        and step.retryable
+        and not _is_cancelled(path, recording)
+    ]
+    began = [entry.step for entry in lost if isinstance(entry, BeforeStep | Completed)]
+    return tuple(dict.fromkeys([*open_steps, *(path for path in began if path not in steps)]))
+
+
+def _is_cancelled(path: str, recording: Recording) -> bool:
+    """Return whether a decision that stands has cancelled a step that is not a finalizer's."""
+    return any(
+        path.startswith((f"{operator}[", f"{operator}/")) for operator in recording.decisions
+    ) and not any(path.startswith(f"{finalizer}/") for finalizer in recording.source_ends)
+
+
+def _at_most_once(entries: Iterable[Entry]) -> set[str]:
+    return {one.step for one in entries if isinstance(one, BeforeStep) and one.at_most_once}
