@@ -44,6 +44,7 @@ from effectflow.checkpoint.values import (
     Tree,
     from_tree,
     mismatch_of,
+    of_type,
     plain_json,
     to_tree,
 )
@@ -616,13 +617,10 @@ class Run:
         """Return a saved value. Halt the run if it does not match the step's declaration."""
         try:
             value = from_tree(tree, path=f"{path}: $", types=types)
-            mismatch = None if self.force else mismatch_of(value, annotation)
-            if mismatch is not None:
-                raise MalformedValue(f"{path}: ${mismatch[0]}", mismatch[1])
+            return of_type(value, None if self.force else annotation, path=f"{path}: $")
         except MalformedValue as error:
             reason = f"the output of step {path!r} is not what the step declares: {error}"
             raise self.writer.halt(CorruptCheckpoint(self.run_id, reason)) from error
-        return value
 
     def _arguments_of(self, step: Step) -> Arguments | None:
         try:

@@ -35,6 +35,7 @@ from effectflow.checkpoint.values import (
     are_same,
     encode_json,
     from_tree,
+    of_type,
     to_tree,
 )
 from effectflow.effects import Halt
@@ -240,9 +241,18 @@ def last_completion(found: Found, given: GivenInput) -> Finished | None:
     return None
 
 
-def output_of(completion: Finished, blueprint: Blueprint, run_id: str) -> Any:
-    """Return the output of a complete run."""
-    return decode_as(completion.output, blueprint.output_types, run_id, "output")
+def output_of(
+    completion: Finished, blueprint: Blueprint, run_id: str, *, force: bool = False
+) -> Any:
+    """Return the output of a complete run; with `force`, also if it is not of the declared type."""
+    types, declared = blueprint.output_types, None if force else blueprint.output_type
+    return decode_as(completion.output, types, run_id, "output", declared)
+
+
+def input_of(known: Checkpoint, blueprint: Blueprint, *, force: bool = False) -> Any:
+    """Return the input of a run; with `force`, also if it is not of the declared type."""
+    types, declared = blueprint.input_types, None if force else blueprint.input_type
+    return decode_as(known.initial_state, types, known.run_id, "input", declared)
 
 
 def context_of(started: Started) -> Mapping[str, object]:
@@ -253,10 +263,13 @@ def context_of(started: Started) -> Mapping[str, object]:
     return cast("dict[str, object]", context)
 
 
-def decode_as(tree: Tree, types: KnownTypes, run_id: str, what: str) -> Any:
+def decode_as(
+    tree: Tree, types: KnownTypes, run_id: str, what: str, declared: object = None
+) -> Any:
     """Return a recorded value. Raises CorruptCheckpoint, which names `what` it is, if it is not valid."""
     try:
-        return from_tree(tree, path=f"{what}: $", types=types)
+        path = f"{what}: $"
+        return of_type(from_tree(tree, path=path, types=types), declared, path=path)
     except MalformedValue as error:
         reason = f"its {what} is not what the workflow declares: {error}"
         raise CorruptCheckpoint(run_id, reason) from error

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, Type
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.errors import CheckpointError
+from effectflow.checkpoint.errors import CheckpointError, NotSerializable
 from effectflow.checkpoint.step import Step, step
-from effectflow.checkpoint.values import KnownTypes, digest_of, to_tree
+from effectflow.checkpoint.values import KnownTypes, digest_of, mismatch_of, to_tree
 from effectflow.effects import Effect, do
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed, Perform
@@ -81,6 +81,7 @@ class Blueprint:
         input_type: the annotation of the input, or None.
         input_types: the classes that may occur in inputs.
         output_types: the classes that may occur in outputs and errors.
+        output_type: the annotation of the output, or None.
         migrations: for each earlier version, the migration to the next one.
         gives_state: tells by its path whether a step returns a state, to migrate; None for code, of
             which all outputs are migrated.
@@ -92,9 +93,16 @@ class Blueprint:
     input_type: object
     input_types: KnownTypes
     output_types: KnownTypes
+    output_type: object = None
     migrations: Mapping[int, Migration] = field(default_factory=dict[int, Any])
     gives_state: Callable[[str], bool] | None = None
     module: str = field(default_factory=_defining_module)
+
+    def check_input(self, input: object) -> None:
+        """Raise NotSerializable for an input that is not of the declared type."""
+        mismatch = mismatch_of(input, self.input_type)
+        if mismatch is not None:
+            raise NotSerializable(f"input: ${mismatch[0]}", mismatch[1])
 
     def removed(self, entries: tuple[Entry, ...]) -> tuple[int, ...]:
         """Return the sequence numbers of entries of steps that migrations remove."""
@@ -168,6 +176,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 input_type=input_type(functions[0]),
                 input_types=types,
                 output_types=types,
+                output_type=effect_types(functions[-1])[0],
                 migrations=migrations or {},
                 gives_state=is_of_outermost_flow,
             )
@@ -417,13 +426,15 @@ def workflow(
     def decorate(body: Callable[[Any], Any]) -> Workflow[Any, Any, Any, Any]:
         chosen = name or body.__name__
         check_migrations(chosen, version, migrations or {})
+        output, error = effect_types(body)
         return Workflow(
             Blueprint(
                 Definition(chosen, version, "standard"),
                 body=do(body) if inspect.isgeneratorfunction(body) else body,
                 input_type=input_type(body),
                 input_types=KnownTypes.of(input_type(body)),
-                output_types=KnownTypes.of(*effect_types(body)),
+                output_types=KnownTypes.of(output, error),
+                output_type=output,
                 migrations=migrations or {},
             )
         )
@@ -441,11 +452,13 @@ def input_type(function: Callable[..., Any]) -> object:
     """Return the annotation of a function's first parameter, or None without one."""
     try:
         hints = typing.get_type_hints(function)
-    except (NameError, TypeError, AttributeError):
-        # A name that exists only for type checkers: its classes count as undeclared.
+        names = list(inspect.signature(function).parameters)
+    except (NameError, TypeError, AttributeError, ValueError):
+        # A name that exists only for type checkers, or a function without a signature: its classes
+        # count as undeclared.
         return None
-    hints.pop("return", None)
-    return next(iter(hints.values()), None)
+    # Of a function in `@effect`, the signature leaves out the environment.
+    return hints.get(names[0]) if names else None
 
 
 _BASIC: tuple[type[Any], ...] = (bool, int, float, str)

@@ -1,7 +1,7 @@
 """The value model: what can be saved, as which plain data, and in which bytes."""
 
 from effectflow.checkpoint.values.classes import KnownTypes, safe_repr
-from effectflow.checkpoint.values.declared import mismatch_of
+from effectflow.checkpoint.values.declared import dict_type, mismatch_of, of_type, union_of
 from effectflow.checkpoint.values.encodings import (
     MAX_COMPACT_BYTES,
     MAX_PARTS,
@@ -43,6 +43,7 @@ __all__ = [
     "decode_compact",
     "decode_entry_tree",
     "decode_json",
+    "dict_type",
     "digest_of",
     "encode_arguments",
     "encode_cbor",
@@ -50,9 +51,11 @@ __all__ = [
     "encode_json",
     "from_tree",
     "mismatch_of",
+    "of_type",
     "plain_json",
     "render_arguments",
     "render_tree",
     "safe_repr",
     "to_tree",
+    "union_of",
 ]

@@ -34,7 +34,7 @@ E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
 A_co = TypeVar("A_co", covariant=True)
 
-_MAPPED = StepDefinition("mapped")
+_MAPPED = StepDefinition("mapped", output=int)
 """The step that ends the map phase: once it is complete, the items of the job are known."""
 
 _SET_ASIDE = "dead_letter"
