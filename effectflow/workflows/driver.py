@@ -76,7 +76,8 @@ async def start_run(
 ) -> Any:
     """Return the output or `Failed` of a new run, or of an existing run with this id and input."""
     blueprint = place.blueprint
-    given = GivenInput(to_tree(input, path="input: $", types=blueprint.input_types))
+    types = blueprint.input_types
+    given = GivenInput(to_tree(input, path="input: $", types=types), types)
     context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES) if context else {}
     claim = Claim(place, run_id)
     info = None if is_new else await look(place, run_id)
@@ -102,7 +103,7 @@ async def start_run(
         if info is not None:
             owner = "another start" if info.lease is None else info.lease.owner
             raise RunBusy(run_id, owner, 0.0, is_gone=True)
-        blueprint.check_input(input)
+        blueprint.check_types(input)
         definition = blueprint.definition
         started = Started(
             run_id=run_id,

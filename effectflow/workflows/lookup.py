@@ -15,6 +15,7 @@ from effectflow.checkpoint.entries import Entry, Finished, HeadState, Started
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CorruptCheckpoint,
+    NotSerializable,
     RunConflict,
     StoreUnavailable,
 )
@@ -84,6 +85,20 @@ class GivenInput:
     """The input of a run in its saved form, and its digest as in `Finished`."""
 
     tree: Tree
+    types: KnownTypes = _NO_TYPES
+
+    def equals(self, recorded: Tree) -> bool:
+        """Return whether a recorded input is the same value."""
+        if are_same(recorded, self.tree):
+            return True
+        if self.types.options.cipher is None:
+            return False
+        # Another key may have encrypted its secrets.
+        try:
+            value = from_tree(recorded, types=self.types)
+            return are_same(to_tree(value, types=self.types), self.tree)
+        except (MalformedValue, NotSerializable):
+            return False
 
     @property
     def digest(self) -> str:
@@ -233,7 +248,7 @@ def last_completion(found: Found, given: GivenInput) -> Finished | None:
 
     That output is valid while a complete run is continued, until that succeeds.
     """
-    if not are_same(found.checkpoint.initial_state, given.tree):
+    if not given.equals(found.checkpoint.initial_state):
         raise RunConflict(found.checkpoint.run_id, "it was started with another input")
     for entry in reversed(found.journal.entries):
         if isinstance(entry, Finished) and entry.status is RunStatus.COMPLETED:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import inspect
 import sys
-import typing
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError, NotSerializable
 from effectflow.checkpoint.step import Step, step
-from effectflow.checkpoint.values import KnownTypes, digest_of, mismatch_of, to_tree
+from effectflow.checkpoint.values import KnownTypes, check_savable, digest_of, mismatch_of, to_tree
 from effectflow.effects import Effect, do
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
-from effectflow.effects.signatures import effect_types
+from effectflow.effects.signatures import effect_types, type_hints
 from effectflow.workflows.engine import Done, Next, advance, durable_scope
 from effectflow.workflows.migrations import (
     Migration,
@@ -98,8 +97,16 @@ class Blueprint:
     gives_state: Callable[[str], bool] | None = None
     module: str = field(default_factory=_defining_module)
 
-    def check_input(self, input: object) -> None:
-        """Raise NotSerializable for an input that is not of the declared type."""
+    def saved_by(self, checkpoints: Checkpoints) -> Blueprint:
+        """Return the blueprint with the codecs and the encryption of these checkpoints."""
+        inputs, outputs = map(checkpoints.known, (self.input_types, self.output_types))
+        if outputs is self.output_types:
+            return self
+        return replace(self, input_types=inputs, output_types=outputs)
+
+    def check_types(self, input: object) -> None:
+        """Raise NotSerializable for another input than declared, or for outputs that cannot be saved."""
+        check_savable(self.output_type, self.output_types, path="output")
         mismatch = mismatch_of(input, self.input_type)
         if mismatch is not None:
             raise NotSerializable(f"input: ${mismatch[0]}", mismatch[1])
@@ -121,13 +128,21 @@ class Workflow(Generic[Env, E, Input, Out]):
     Create one with `@workflow` or `Workflow.of_steps`, or with the builders `StateMachine`,
     `StateGraph`, `MapReduce` and `Iterative`. Its methods return effects. Those that start, resume or
     plan runs need an environment with `checkpoints`.
-
-    Attributes:
-        blueprint: everything that is needed to run it, for builders that embed it in another workflow.
     """
 
-    def __init__(self, blueprint: Blueprint) -> None:
-        self.blueprint: Final = blueprint
+    def __init__(self, blueprint: Blueprint, again: Callable[[], Blueprint] | None = None) -> None:
+        self._blueprint = blueprint
+        self._again = again
+
+    @property
+    def blueprint(self) -> Blueprint:
+        """Everything that is needed to run it, for builders that embed it in another workflow."""
+        if self._again is not None:
+            known = self._blueprint
+            if not (known.input_types.is_whole and known.output_types.is_whole):
+                # Names that follow in the module exist when it is used.
+                self._blueprint = replace(self._again(), module=known.module)
+        return self._blueprint
 
     @staticmethod
     def of_steps(
@@ -252,8 +267,10 @@ class Workflow(Generic[Env, E, Input, Out]):
                 return await start_run(place, input, run_id=run_id, is_new=is_new, context=given)
 
             if place.is_nested:
-                tree = to_tree(input, path="input: $", types=self.blueprint.input_types)
-                return await run_nested(place, run_id, digest_of(tree), drive)
+                # Refused before the outer run records anything.
+                to_tree(input, path="input: $", types=place.blueprint.input_types)
+                digest = digest_of(input, options=place.checkpoints.value_options)
+                return await run_nested(place, run_id, digest, drive)
             # A new id for each run of this effect: run twice, it starts two runs.
             return await drive(place, new_run_id(self.name) if run_id is None else run_id)
 
@@ -354,7 +371,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                     "a durable run needs an environment with an attribute `checkpoints`, such as "
                     f"Checkpoints(SqliteStore('runs.db')); this one is {type(env).__name__}"
                 )
-            place = Place(self.blueprint, checkpoints, env, scope)
+            place = Place(self.blueprint.saved_by(checkpoints), checkpoints, env, scope)
             try:
                 # A store that is not open is opened for this, and closed afterwards.
                 async with checkpoints.store:
@@ -426,18 +443,21 @@ def workflow(
     def decorate(body: Callable[[Any], Any]) -> Workflow[Any, Any, Any, Any]:
         chosen = name or body.__name__
         check_migrations(chosen, version, migrations or {})
-        output, error = effect_types(body)
-        return Workflow(
-            Blueprint(
+        started = do(body) if inspect.isgeneratorfunction(body) else body
+
+        def describe() -> Blueprint:
+            output, error = effect_types(body)
+            return Blueprint(
                 Definition(chosen, version, "standard"),
-                body=do(body) if inspect.isgeneratorfunction(body) else body,
+                body=started,
                 input_type=input_type(body),
                 input_types=KnownTypes.of(input_type(body)),
                 output_types=KnownTypes.of(output, error),
                 output_type=output,
                 migrations=migrations or {},
             )
-        )
+
+        return Workflow(describe(), describe)
 
     return decorate if body is None else decorate(body)
 
@@ -451,14 +471,12 @@ def _step_of(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], An
 def input_type(function: Callable[..., Any]) -> object:
     """Return the annotation of a function's first parameter, or None without one."""
     try:
-        hints = typing.get_type_hints(function)
         names = list(inspect.signature(function).parameters)
-    except (NameError, TypeError, AttributeError, ValueError):
-        # A name that exists only for type checkers, or a function without a signature: its classes
-        # count as undeclared.
+    except (TypeError, ValueError):
+        # Some built-in functions have no signature.
         return None
     # Of a function in `@effect`, the signature leaves out the environment.
-    return hints.get(names[0]) if names else None
+    return type_hints(function).get(names[0]) if names else None
 
 
 _BASIC: tuple[type[Any], ...] = (bool, int, float, str)

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Never, TypeAlias, TypedDict, Union
 
 from effectflow.checkpoint.values.classes import is_record, record_of, safe_repr
 from effectflow.checkpoint.values.plain import MalformedValue
+from effectflow.effects.signatures import UnresolvedName, type_hints
 
 Mismatch: TypeAlias = tuple[str, str]
 """The path of a part that has another type than declared, such as `.items[3]`, and what is wrong."""
@@ -102,6 +103,8 @@ def _make_check(annotation: Any) -> _Check:
         return _check_of(arguments[0])
     if origin in (Union, UnionType):
         return _any_of(annotation, [_check_of(argument) for argument in arguments])
+    if isinstance(annotation, UnresolvedName):
+        return _ACCEPT
     if origin is Literal:
         return _literal(annotation, arguments)
     kind: Any = origin or annotation
@@ -237,10 +240,7 @@ def _fields_find(kind: Any, whole: Any, arguments: tuple[Any, ...]) -> _Find:
     @cache
     def checks() -> list[tuple[str, _Check]]:
         # Not before, since a class may have fields of its own type.
-        try:
-            hints = typing.get_type_hints(kind)
-        except (NameError, TypeError, AttributeError):
-            return []
+        hints = type_hints(kind)
         fields = hints.keys() if is_dict else record_of(kind).parameters.keys()
         given = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
         return [
@@ -251,10 +251,7 @@ def _fields_find(kind: Any, whole: Any, arguments: tuple[Any, ...]) -> _Find:
 
     @cache
     def required() -> frozenset[str]:
-        try:
-            hints = typing.get_type_hints(kind, include_extras=True)
-        except (NameError, TypeError, AttributeError):
-            return frozenset()
+        hints = type_hints(kind, include_extras=True)
         # The class itself does not see a NotRequired in annotations that are text.
         optional = {name for name in hints if typing.get_origin(hints[name]) is typing.NotRequired}
         return kind.__required_keys__ - optional

@@ -17,7 +17,7 @@ from typing import Any, Literal, Never, TypeAlias
 
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.step import StepDefinition, StepInfo, durable, info_of
-from effectflow.checkpoint.values import dict_type, digest_of, union_of
+from effectflow.checkpoint.values import ValueOptions, dict_type, digest_of, union_of
 from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.nodes import AndThen, AnyEffect, Die, Fail, Perform, Pure, Suspend
 from effectflow.effects.scope import Scope
@@ -183,10 +183,10 @@ class Attempt:
             else:
                 await scope.clock.sleep(seconds)
 
-    def _describe(self) -> tuple[str, str]:
+    def _describe(self, options: ValueOptions) -> tuple[str, str]:
         """Describe the state as the argument: a resume must reach the step in the same state."""
         state = self.machine.current
-        return digest_of(state, path="state"), f"({name_of(state)})"
+        return digest_of(state, path="state", options=options), f"({name_of(state)})"
 
     def _make_info(self, run_id: str, step: str, attempt: int) -> TransitionInfo:
         pending = self.pending
