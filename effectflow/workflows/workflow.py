@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from effectflow.workflows.driver import Reopen
     from effectflow.workflows.lookup import Place
 
-__all__ = ["Blueprint", "Workflow", "input_type", "structure_as", "workflow"]
+__all__ = ["Blueprint", "Workflow", "input_type", "workflow"]
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -393,8 +393,14 @@ class Workflow(Generic[Env, E, Input, Out]):
     def structure_input(self, data: object) -> Any:
         """Return the input that plain data, such as parsed JSON, represents, as the type of the input.
 
-        Raises ValueError if the data does not fit that type.
+        Records (data classes, attrs classes, named tuples, Structs) are objects, enums their values or
+        names, dates and times ISO 8601 text, a timedelta seconds, and bytes base64. Of a union, the first
+        type that fits is taken. Models and types of pydantic are validated by pydantic.
+
+        Raises ValueError, with the path of each part that does not fit that type.
         """
+        from effectflow.workflows.structured_input import structure_as
+
         return structure_as(self.blueprint.input_type, data)
 
     def __repr__(self) -> str:
@@ -477,40 +483,3 @@ def input_type(function: Callable[..., Any]) -> object:
         return None
     # Of a function in `@effect`, the signature leaves out the environment.
     return type_hints(function).get(names[0]) if names else None
-
-
-_BASIC: tuple[type[Any], ...] = (bool, int, float, str)
-
-
-def _exactly(data: object, kind: type[Any]) -> Any:
-    """Accept numbers, text and booleans of the exact type only: neither 1.9 nor "5" is an int.
-
-    A subclass, such as a StrEnum, is made of a value of its basic type.
-    """
-    basic = next(each for each in _BASIC if issubclass(kind, each))
-    if type(data) is not basic:
-        if basic is not float or type(data) is not int:
-            raise ValueError(f"{data!r} is not of type {kind.__name__}")
-        data = float(data)
-    return data if kind is basic else kind(data)
-
-
-def structure_as(annotation: object, data: object) -> Any:
-    """Return `data` as the annotated type, or unchanged without an annotation.
-
-    Raises ValueError, with the path of each part that does not fit.
-    """
-    if annotation in (None, type(None), Any, object):
-        return data
-    # Imported here, as it takes 60 ms and only programs that read input need it.
-    from cattrs import transform_error
-    from cattrs.preconf.orjson import make_converter
-
-    converter = make_converter(forbid_extra_keys=True)
-    for kind in _BASIC:
-        converter.register_structure_hook(kind, _exactly)
-    try:
-        return converter.structure(data, cast(Any, annotation))
-    except Exception as error:
-        reasons = "; ".join(transform_error(error))
-        raise ValueError(f"the input does not fit {annotation}: {reasons}") from error

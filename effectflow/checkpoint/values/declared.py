@@ -244,7 +244,7 @@ def _fields_find(kind: Any, whole: Any, arguments: tuple[Any, ...]) -> _Find:
         fields = hints.keys() if is_dict else record_of(kind).parameters.keys()
         given = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
         return [
-            (name, _check_of(_with_arguments(hint, given)))
+            (name, _check_of(with_arguments(hint, given)))
             for name, hint in hints.items()
             if name in fields
         ]
@@ -278,7 +278,7 @@ def _fields_find(kind: Any, whole: Any, arguments: tuple[Any, ...]) -> _Find:
 _MISSING = object()
 
 
-def _with_arguments(annotation: Any, given: Mapping[Any, Any]) -> Any:
+def with_arguments(annotation: Any, given: Mapping[Any, Any]) -> Any:
     """Return an annotation with these arguments in place of type parameters."""
     if isinstance(annotation, typing.TypeVar):
         return given.get(annotation, annotation)

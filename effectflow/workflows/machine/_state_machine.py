@@ -52,7 +52,7 @@ from effectflow.workflows.machine._transition import (
     TransitionExhausted,
 )
 from effectflow.workflows.migrations import StateMigration, check_migrations, is_of_outermost_flow
-from effectflow.workflows.workflow import Blueprint, Workflow, structure_as
+from effectflow.workflows.workflow import Blueprint, Workflow
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -277,6 +277,8 @@ class StateMachine(
         """
         if data is None:
             return None
+        from effectflow.workflows.structured_input import structure_as
+
         reasons: list[str] = []
         if _is_tagged(data):
             try:
