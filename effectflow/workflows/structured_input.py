@@ -86,7 +86,7 @@ class _Reading:
 
     def wrong(self, path: str, reason: str) -> Any:
         """Note what is wrong with a part."""
-        self.problems.append(f"{path}: {reason}")
+        self.problems.append(f"{reason} @ {path}")
         return _WRONG
 
     def build(self, annotation: Any, data: Any, path: str) -> Any:
@@ -216,7 +216,7 @@ class _Reading:
         basic = next(each for each in _BASIC if issubclass(kind, each))
         is_exact = data.__class__ is basic
         if not is_exact and (basic is not float or data.__class__ is not int):
-            return self.wrong(path, f"{data!r} is not of type {kind.__name__}")
+            return self.wrong(path, f"found {data!r}, expected {kind.__name__}")
         value = data if is_exact else float(data)
         return value if kind is basic else self._called(kind, [value], {}, path)
 

@@ -90,8 +90,9 @@ def test_a_secret_is_refused_without_encryption(effectflow: Command) -> None:
 def test_a_wrong_part_is_named_by_its_path(effectflow: Command) -> None:
     wrong = effectflow("run", "shop:entering", "--input", '{"site": "?", "password": ["hunter2"]}')
     assert wrong.code == 2
-    assert "$.site: Input should be a valid URL" in wrong.err
-    assert "$.password: Input should be a valid string" in wrong.err
+    assert "Input should be a valid URL" in wrong.err
+    assert "@ $.site" in wrong.err
+    assert "Input should be a valid string @ $.password" in wrong.err
     assert "hunter2" not in wrong.err
 
 

@@ -384,7 +384,7 @@ _RENDERERS: Mapping[str, Callable[[Any], str]] = {
     "$flag": lambda content: f"{content[0]}({_render_items(content[1:])})",
     "$object": lambda content: f"{content[0]}({''.join(map(_render_fields, content[1:]))})",
     "$error": lambda content: f"{content[0]}({''.join(map(_render_items, content[1:2]))})",
-    "$codec": lambda content: f"{content[0]}({_render(content[1])})",
+    "$codec": lambda content: f"{content[0]}({render_tree(content[1])})",
     "$url": lambda content: f"{content[0]}({content[1]!r})",
     "$secret": lambda _content: "**********",
 }
