@@ -15,6 +15,7 @@ from effectflow.checkpoint.step import (
     step_info,
     with_checkpointing,
 )
+from effectflow.checkpoint.values import Codec
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.checkpoint import (
@@ -117,6 +118,7 @@ __all__ = [
     "Checkpoints",
     "ChildEnded",
     "ChildStarted",
+    "Codec",
     "Completed",
     "CompletedStep",
     "CorruptCheckpoint",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from effectflow.checkpoint.values.custom import NO_OPTIONS, Codec, ValueOptions, options_of
 
 if TYPE_CHECKING:
     # Modules that only drive and read runs are imported when a program creates its first Checkpoints.
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from effectflow.checkpoint.integrity import Encryption, Seal
     from effectflow.checkpoint.observers import Observer
     from effectflow.checkpoint.store import CheckpointStore
+    from effectflow.checkpoint.values import KnownTypes
 
 _LINGER = 0.05
 """The seconds that a completed step waits for a later one with which it can share a commit."""
@@ -78,6 +81,7 @@ class Checkpoints:
             and tries again with the next entry. An `at_most_once` step never runs before its beginning
             is saved.
         observers: receive the events of runs.
+        codecs: how the values of types of your own are saved.
         lease_seconds: the seconds after its last renewal during which the lease of a run is valid.
         max_block: the seconds after which an event loop that does not respond counts as stuck. The
             leases of its runs are then not renewed, so that another process can continue them.
@@ -92,6 +96,7 @@ class Checkpoints:
     preserve: bool = True
     on_save_error: Literal["fail", "warn"] = "fail"
     observers: Sequence[Observer] = ()
+    codecs: Sequence[Codec[Any]] = ()
     lease_seconds: float = 30.0
     max_block: float = 300.0
 
@@ -109,8 +114,8 @@ class Checkpoints:
             raise ValueError(f'format must be "json" or "cbor", not {self.format!r}')
         if self.on_save_error not in ("fail", "warn"):
             raise ValueError(f'on_save_error must be "fail" or "warn", not {self.on_save_error!r}')
-        # Checks the key now instead of in the middle of a run.
-        _ = self.seal
+        # Checks the key and the codecs now instead of in the middle of a run.
+        _ = self.seal, self.value_options
 
     @cached_property
     def seal(self) -> Seal:
@@ -118,6 +123,18 @@ class Checkpoints:
         from effectflow.checkpoint.integrity import Seal
 
         return Seal(self.format, self.key, self.encryption)
+
+    @cached_property
+    def value_options(self) -> ValueOptions:
+        """How values are saved."""
+        if not self.codecs and self.encryption is None:
+            return NO_OPTIONS
+        return options_of(self.codecs, self.encryption)
+
+    def known(self, types: KnownTypes) -> KnownTypes:
+        """Return these types, and the codecs and the encryption for values."""
+        options = self.value_options
+        return types if options is NO_OPTIONS else replace(types, options=options)
 
 
 class HasCheckpoints(Protocol):

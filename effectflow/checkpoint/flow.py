@@ -484,7 +484,7 @@ class DurableBranches:
         if not is_keyed and item is not None and outer.is_recording:
             # Some items, such as effects, have only their position as identity.
             with suppress(NotSerializable):
-                flow.set_item(digest_of(item))
+                flow.set_item(digest_of(item, options=self.outer.run.checkpoints.value_options))
         return flow
 
     def has_records(self, key: object) -> bool:

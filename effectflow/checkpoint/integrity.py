@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import os
 import re
+from base64 import b64decode, b64encode
 from binascii import hexlify
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,9 @@ _MARK = b"\x01"
 """The first byte of an encrypted entry. Entries in JSON and CBOR begin with other bytes."""
 
 _NONCE = 12
+
+_SECRET = b"effectflow secret"
+"""Tells the encryption of the secrets in values apart from that of entries."""
 
 
 class _OtherKey(ValueError):
@@ -87,6 +91,34 @@ class Encryption:
         # The header is authenticated as well, so that no other key can be substituted.
         sealed = AESGCM(self.keys[self.current]).encrypt(nonce, payload, header + after)
         return header + nonce + sealed
+
+    def hide(self, text: str) -> str:
+        """Return text encrypted with the current key, as the values of secrets are saved.
+
+        Equal texts give the same, so that inputs can be compared: the nonce is made of the text, with
+        HMAC-SHA-256, as in synthetic initialization vectors (RFC 5297).
+        """
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        key, clear = self.keys[self.current], text.encode()
+        nonce = hmac.digest(key, _SECRET + clear, "sha256")[:_NONCE]
+        sealed = nonce + AESGCM(key).encrypt(nonce, clear, _SECRET)
+        return f"{b64encode(sealed).decode()}:{self.current}"
+
+    def reveal(self, hidden: str) -> str:
+        """Return the text that `hide` encrypted. Raise ValueError if a key is missing or does not fit."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        sealed, _, name = hidden.partition(":")
+        if name not in self.keys:
+            raise ValueError(f"a secret needs the key {name!r}, which is not among the given ones")
+        data = b64decode(sealed, validate=True)
+        try:
+            clear = AESGCM(self.keys[name]).decrypt(data[:_NONCE], data[_NONCE:], _SECRET)
+        except InvalidTag:
+            raise ValueError(f"a secret cannot be decrypted with key {name!r}") from None
+        return clear.decode()
 
     def decrypt(self, data: bytes, *, after: bytes) -> bytes:
         """Return the decrypted payload. Raise ValueError if a key is missing or does not fit."""

@@ -42,8 +42,10 @@ from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,
     Tree,
+    check_savable,
     from_tree,
     mismatch_of,
+    of_type,
     plain_json,
     to_tree,
 )
@@ -181,6 +183,7 @@ class Run:
         await flow.check(scope, path)
         if recorded is not None:
             self._check_known(definition, path, recorded)
+        self._check_savable(definition, path)
         return await self._attempt_all(flow, step, path, arguments, recorded, env, scope)
 
     def _replayed(self, definition: Any, path: str, recorded: RecordedStep, scope: Scope) -> Any:
@@ -197,7 +200,7 @@ class Run:
         if recorded.retry_at is not None or not stands:
             return _PENDING
         try:
-            error = read_error(recorded.error, path, definition.types)
+            error = read_error(recorded.error, path, self.checkpoints.known(definition.types))
         except NotSerializable as unreadable:
             raise self.writer.halt(unreadable) from unreadable
         if self._observers:
@@ -239,6 +242,13 @@ class Run:
         """Halt if the outcome of an at-most-once step is unknown."""
         if recorded.ended is None and definition.at_most_once and not self.force:
             raise self.writer.halt(OutcomeUnknown(self.run_id, path))
+
+    def _check_savable(self, definition: Any, path: str) -> None:
+        """Halt if the output of a step could not be saved, before the step does anything."""
+        try:
+            check_savable(definition.output, self.checkpoints.known(definition.types), path=path)
+        except NotSerializable as error:
+            raise self.writer.halt(error) from error
 
     def _attempt_all(
         self,
@@ -450,7 +460,8 @@ class Run:
         is_defect: bool = False,
         retry_at: float | None = None,
     ) -> None:
-        record = write_error(error, definition.types, is_defect=is_defect)
+        types = self.checkpoints.known(definition.types)
+        record = write_error(error, types, is_defect=is_defect)
         self._ends_interrupted = False
         sequence = self.writer.add(Failed(path, record, retryable, self.now(), retry_at))
         self.failures.add(sequence)
@@ -458,7 +469,7 @@ class Run:
         flow.last_failure = (error, sequence)
         # A defect that cannot be rebuilt comes back as a RecordedDefect.
         if not is_defect and retry_at is None:
-            self.failures.check_readable(sequence, error, record, definition.types, path)
+            self.failures.check_readable(sequence, error, record, types, path)
         if self.checkpoints.policy.on_error:
             await self.writer.save()
 
@@ -608,25 +619,24 @@ class Run:
         if not self._observers and plain_json(value) is not None:
             return value
         try:
-            return to_tree(value, path=f"{path}: $", types=types)
+            return to_tree(value, path=f"{path}: $", types=self.checkpoints.known(types))
         except NotSerializable as error:
             raise self.writer.halt(error) from error
 
     def decode(self, tree: Tree, path: str, types: KnownTypes, annotation: object = None) -> Any:
         """Return a saved value. Halt the run if it does not match the step's declaration."""
         try:
-            value = from_tree(tree, path=f"{path}: $", types=types)
-            mismatch = None if self.force else mismatch_of(value, annotation)
-            if mismatch is not None:
-                raise MalformedValue(f"{path}: ${mismatch[0]}", mismatch[1])
+            value = from_tree(tree, path=f"{path}: $", types=self.checkpoints.known(types))
+            return of_type(value, None if self.force else annotation, path=f"{path}: $")
         except MalformedValue as error:
             reason = f"the output of step {path!r} is not what the step declares: {error}"
             raise self.writer.halt(CorruptCheckpoint(self.run_id, reason)) from error
-        return value
 
     def _arguments_of(self, step: Step) -> Arguments | None:
         try:
-            return None if step.arguments is None else Arguments(*step.arguments())
+            if step.arguments is None:
+                return None
+            return Arguments(*step.arguments(self.checkpoints.value_options))
         except NotSerializable as error:
             raise self.writer.halt(error) from error
 

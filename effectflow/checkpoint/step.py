@@ -9,12 +9,12 @@ import inspect
 import re
 from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, update_wrapper
 from os import urandom
 from typing import Any, Generic, Never, ParamSpec, Protocol, TypeGuard, TypeVar, overload
 
-from effectflow.checkpoint.values import KnownTypes, encode_arguments
+from effectflow.checkpoint.values import NO_OPTIONS, KnownTypes, ValueOptions, encode_arguments
 from effectflow.effects import (
     Effect,
     ExecutorError,
@@ -211,7 +211,7 @@ Effect.make_durable = staticmethod(with_checkpointing)
 def durable(
     definition: StepDefinition,
     effect: AnyEffect,
-    arguments: Callable[[], tuple[str, str]] | None = None,
+    arguments: Callable[[ValueOptions], tuple[str, str]] | None = None,
     make_info: Callable[[str, str, int], Any] | None = None,
 ) -> AnyEffect:
     """Return an effect as a step with this definition and these arguments."""
@@ -233,19 +233,18 @@ class Step(Generic[P, Env, E, A]):
     ) -> None:
         self.function = function
         update_wrapper(self, function)
-        output, error = effect_types(function)
-        types = (output, error) if timeout is None else (output, error, TimedOut)
-        self.definition = StepDefinition(
-            name or function.__name__,
-            KnownTypes.of(*types),
-            retryable,
-            at_most_once,
-            retry,
-            timeout,
-            getattr(inspect.unwrap(function), "__code__", None),
-            function.__qualname__,
-            output,
+        self.definition = self._with_types(
+            StepDefinition(
+                name or function.__name__,
+                retryable=retryable,
+                at_most_once=at_most_once,
+                retry=retry,
+                timeout=timeout,
+                code=getattr(inspect.unwrap(function), "__code__", None),
+                function=function.__qualname__,
+            )
         )
+        self._is_settled = self.definition.types.is_whole
         parameters = inspect.signature(function).parameters
         self.parameters = tuple(parameters)
         self._gathers = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
@@ -255,27 +254,40 @@ class Step(Generic[P, Env, E, A]):
         """The step's name."""
         return self.definition.name
 
+    def _with_types(self, definition: StepDefinition) -> StepDefinition:
+        output, error = effect_types(self.function)
+        timed_out = () if definition.timeout is None else (TimedOut,)
+        return replace(definition, types=KnownTypes.of(output, error, *timed_out), output=output)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Effect[Env, E, A]:
+        if not self._is_settled:
+            # By now, names exist that follow in the module.
+            self._is_settled = True
+            self.definition = self._with_types(self.definition)
         # Called only if the step runs: a resume does not even call the function of a skipped step.
         effect = suspend(lambda: self.function(*args, **kwargs))
         return nodes.Step(self.definition, effect, partial(self._arguments, args, kwargs))
 
-    def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, str]:
+    def _arguments(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: ValueOptions
+    ) -> tuple[str, str]:
         # Binding is slower than zip. It also accepts calls that the function will refuse.
         if kwargs or self._gathers:
             signature = inspect.signature(self.function)
             bound = signature.bind_partial(*args, **kwargs).arguments
         else:
             bound = dict(zip(self.parameters, args, strict=False))
-        return arguments_of(self.name, bound)
+        return arguments_of(self.name, bound, options)
 
 
-def arguments_of(step: str, bound: Mapping[str, Any]) -> tuple[str, str]:
+def arguments_of(
+    step: str, bound: Mapping[str, Any], options: ValueOptions = NO_OPTIONS
+) -> tuple[str, str]:
     """Return the arguments of a step in the form of its entry: a digest and a preview.
 
     Raises NotSerializable for values that cannot be saved.
     """
-    return encode_arguments(bound, path=step)
+    return encode_arguments(bound, path=step, options=options)
 
 
 @overload

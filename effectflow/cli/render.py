@@ -307,6 +307,10 @@ def plain_tree(tree: Tree) -> Tree:
             return plain_tree(fields)
         case {"$enum": [_, content]} | {"$flag": [_, content]}:
             return plain_tree(content)
+        case {"$url": [_, content]} | {"$codec": [_, content]}:
+            return plain_tree(content)
+        case {"$secret": _}:
+            return render_tree(tree)
         case {"$dict": [*pairs]}:
             named = cast("list[tuple[Tree, Tree]]", pairs)
             return {_key(plain_tree(key)): plain_tree(part) for key, part in named}

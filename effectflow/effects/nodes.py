@@ -176,7 +176,8 @@ class Step(Effect[Any, Any, Any]):
     Attributes:
         definition: its name and options.
         source: the effect that it runs.
-        arguments: returns the arguments of the step, for a resume to compare; None to compare nothing.
+        arguments: returns the arguments of the step, for a resume to compare, given how the run saves
+            values; None to compare nothing.
         make_info: creates the step's info from the run id, the path and the attempt; `StepInfo` if None.
     """
 
@@ -186,7 +187,7 @@ class Step(Effect[Any, Any, Any]):
         self,
         definition: StepDefinition,
         source: AnyEffect,
-        arguments: Callable[[], Any] | None = None,
+        arguments: Callable[[Any], Any] | None = None,
         make_info: Callable[[str, str, int], Any] | None = None,
     ) -> None:
         self.definition: Final[Any] = definition

@@ -2,13 +2,71 @@
 
 from __future__ import annotations
 
+import builtins
+import inspect
+import sys
 import typing
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import cache
 from types import CodeType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from effectflow.effects.effect import Effect
+
+
+class UnresolvedName(type):
+    """Stands in an annotation for a name that cannot be resolved; its own name is that name.
+
+    It may exist only for type checkers, in a function, or further down in the module.
+    """
+
+    def __getattr__(cls, name: str) -> UnresolvedName:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return UnresolvedName(f"{cls.__name__}.{name}", (), {})
+
+    def __getitem__(cls, _: object) -> UnresolvedName:
+        return cls
+
+    def __call__(cls, *_: object, **__: object) -> UnresolvedName:
+        return cls
+
+
+class _Names(dict[str, Any]):
+    """Supplies the names of annotations that no module has: those in classes, and unresolved ones."""
+
+    def __init__(self, modules: Iterable[Mapping[str, Any]], classes: Iterable[type]) -> None:
+        self._modules = (*modules, vars(builtins))
+        self._classes = tuple(map(vars, classes))
+
+    def __missing__(self, name: str) -> Any:
+        if any(name in module for module in self._modules):
+            # Python looks there next.
+            raise KeyError(name)
+        found = (names[name] for names in self._classes if name in names)
+        return next(found, None) or UnresolvedName(name, (), {})
+
+
+def type_hints(annotated: Any, *, include_extras: bool = False) -> dict[str, Any]:
+    """Return the annotations of a function or class, with an UnresolvedName for each unknown name.
+
+    A whole annotation that cannot be evaluated is omitted.
+    """
+    try:
+        return typing.get_type_hints(annotated, include_extras=include_extras)
+    except (NameError, TypeError, AttributeError):
+        pass
+    if isinstance(annotated, type):
+        mro = annotated.__mro__
+        modules = [vars(sys.modules[base.__module__]) for base in mro]
+        names = _Names(modules, mro)
+    else:
+        names = _Names([getattr(inspect.unwrap(annotated), "__globals__", {})], ())
+    try:
+        return typing.get_type_hints(annotated, localns=names, include_extras=include_extras)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
 
 _bodies: dict[CodeType, Callable[..., Any]] = {}
 
@@ -60,11 +118,7 @@ def _exceptions_in(annotation: Any) -> Iterator[type[Exception]]:
 
 def effect_types(function: Callable[..., Any]) -> tuple[object, object]:
     """Return the output and error types in a function's return annotation; None for a missing one."""
-    try:
-        annotation = typing.get_type_hints(function).get("return")
-    except (NameError, TypeError, AttributeError):
-        # A name that exists only for the type checkers: its classes then count as undeclared.
-        return None, None
+    annotation = type_hints(function).get("return")
     errors: tuple[type[Exception], ...] | None = getattr(function, "declared_errors", None)
     if errors is not None:
         # Made by `@effect`, so it is annotated with its plain value.

@@ -22,7 +22,7 @@ import pytest
 import effectflow
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.step import StepDefinition, arguments_of
-from effectflow.checkpoint.values import render_arguments
+from effectflow.checkpoint.values import NO_OPTIONS, ValueOptions, render_arguments
 from effectflow.effects import Effect, nodes
 from effectflow.effects.scope import PLAIN
 from effectflow.workflows.workflow import Workflow
@@ -96,7 +96,7 @@ class _Watch(ABC):
         self._patches.setattr(owner, name, replaced)
 
 
-_Encode: TypeAlias = Callable[[], tuple[str, str]]
+_Encode: TypeAlias = Callable[[ValueOptions], tuple[str, str]]
 """Returns the digest and the preview of arguments."""
 
 
@@ -208,7 +208,7 @@ class ChangedArguments(_Watch):
 def _encoded(encode: _Encode | None) -> tuple[str, str] | None:
     """Return the digest and the preview of arguments; None without an encoding."""
     try:
-        return None if encode is None else encode()
+        return None if encode is None else encode(NO_OPTIONS)
     except NotSerializable:
         return None
 

@@ -145,9 +145,9 @@ class Claim:
             writer.is_released = True
         return is_deleted
 
-    async def deliver(self, completion: Finished) -> Any:
+    async def deliver(self, completion: Finished, *, force: bool = False) -> Any:
         """Return the output of a complete run, and delete the run if it is not to be preserved."""
-        output = output_of(completion, self.place.blueprint, self._run_id)
+        output = output_of(completion, self.place.blueprint, self._run_id, force=force)
         if not self.place.is_preserved:
             try:
                 await self.begin()

@@ -47,8 +47,8 @@ from effectflow.workflows.lookup import (
     check_run_id,
     completion_of,
     context_of,
-    decode_as,
     find,
+    input_of,
     last_completion,
     look,
     output_of,
@@ -76,7 +76,8 @@ async def start_run(
 ) -> Any:
     """Return the output or `Failed` of a new run, or of an existing run with this id and input."""
     blueprint = place.blueprint
-    given = GivenInput(to_tree(input, path="input: $", types=blueprint.input_types))
+    types = blueprint.input_types
+    given = GivenInput(to_tree(input, path="input: $", types=types), types)
     context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES) if context else {}
     claim = Claim(place, run_id)
     info = None if is_new else await look(place, run_id)
@@ -102,6 +103,7 @@ async def start_run(
         if info is not None:
             owner = "another start" if info.lease is None else info.lease.owner
             raise RunBusy(run_id, owner, 0.0, is_gone=True)
+        blueprint.check_types(input)
         definition = blueprint.definition
         started = Started(
             run_id=run_id,
@@ -130,7 +132,7 @@ async def resume_run(
     if info is None:
         raise await run_not_found(place.checkpoints.store, run_id)
     if reopen is None and (completion := await completion_of(place, info)) is not None:
-        return await claim.deliver(completion)
+        return await claim.deliver(completion, force=force)
     await claim.begin()
     async with claim:
         found = await find(place, run_id)
@@ -168,7 +170,7 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
     )
     inside = _scope_of_body(run, scope)
     inside.forbidden = run.forbidden(effects=effects)
-    input = decode_as(known.initial_state, blueprint.input_types, run_id, "input")
+    input = input_of(known, blueprint)
     outcome: Any = None
     defect: Exception | None = None
     async with run.tasks:
@@ -202,7 +204,7 @@ async def _continue(
     reopened: tuple[str, ...] = ()
     completion = found.completion
     if completion is not None:
-        output = output_of(completion, blueprint, known.run_id)
+        output = output_of(completion, blueprint, known.run_id, force=force)
         reopened = () if reopen is None else reopen(output)
         if not reopened:
             claim.finished = completion
@@ -211,7 +213,7 @@ async def _continue(
     changed = definition.changed_since(known.definition, known.run_id)
     if changed is not None and not force:
         raise changed
-    input = decode_as(known.initial_state, blueprint.input_types, known.run_id, "input")
+    input = input_of(known, blueprint, force=force)
     resumed = Resumed(claim.lease.owner, place.scope.clock.now().timestamp(), reopened=reopened)
     if found.was.fingerprint != definition.fingerprint:
         resumed = replace(
@@ -308,7 +310,7 @@ async def _record_end(claim: Claim, run: Run, outcome: Any, defect: BaseExceptio
         finished = Finished(RunStatus.FAILED, run.now(), None, error)
         await run.writer.finish(finished, finished.status)
         return
-    output = run.encode(outcome, "output", types)
+    output = run.encode(outcome, "output", types, place.blueprint.output_type)
     assert claim.input is not None
     digest = claim.input.digest
     finished = Finished(RunStatus.COMPLETED, run.now(), output, None, run.run_id, version, digest)

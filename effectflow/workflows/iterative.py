@@ -53,6 +53,10 @@ class _Reached:
     before: Any = None
 
 
+def _result_type(value: Any) -> Any:
+    return IterativeResult[Any if value is None else value]
+
+
 class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
     """A workflow that improves a value in rounds, until it converges.
 
@@ -111,7 +115,7 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
             raise InvalidDefinition(f"iterative workflow {name!r}", problems)
         output, error = effect_types(round)
         types = KnownTypes.of(IterativeResult, output, error, input_type(round))
-        step = StepDefinition("round", types)
+        step = StepDefinition("round", types, output=output)
         definition = Definition(name, version, "iterative", (step.name,))
 
         def pick(reached: _Reached) -> Next[_Reached] | Done:
@@ -131,5 +135,6 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
                 input_type=input_type(round),
                 input_types=types,
                 output_types=types,
+                output_type=_result_type(output),
             )
         )

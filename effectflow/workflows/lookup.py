@@ -15,6 +15,7 @@ from effectflow.checkpoint.entries import Entry, Finished, HeadState, Started
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CorruptCheckpoint,
+    NotSerializable,
     RunConflict,
     StoreUnavailable,
 )
@@ -35,6 +36,7 @@ from effectflow.checkpoint.values import (
     are_same,
     encode_json,
     from_tree,
+    of_type,
     to_tree,
 )
 from effectflow.effects import Halt
@@ -83,6 +85,20 @@ class GivenInput:
     """The input of a run in its saved form, and its digest as in `Finished`."""
 
     tree: Tree
+    types: KnownTypes = _NO_TYPES
+
+    def equals(self, recorded: Tree) -> bool:
+        """Return whether a recorded input is the same value."""
+        if are_same(recorded, self.tree):
+            return True
+        if self.types.options.cipher is None:
+            return False
+        # Another key may have encrypted its secrets.
+        try:
+            value = from_tree(recorded, types=self.types)
+            return are_same(to_tree(value, types=self.types), self.tree)
+        except (MalformedValue, NotSerializable):
+            return False
 
     @property
     def digest(self) -> str:
@@ -232,7 +248,7 @@ def last_completion(found: Found, given: GivenInput) -> Finished | None:
 
     That output is valid while a complete run is continued, until that succeeds.
     """
-    if not are_same(found.checkpoint.initial_state, given.tree):
+    if not given.equals(found.checkpoint.initial_state):
         raise RunConflict(found.checkpoint.run_id, "it was started with another input")
     for entry in reversed(found.journal.entries):
         if isinstance(entry, Finished) and entry.status is RunStatus.COMPLETED:
@@ -240,9 +256,18 @@ def last_completion(found: Found, given: GivenInput) -> Finished | None:
     return None
 
 
-def output_of(completion: Finished, blueprint: Blueprint, run_id: str) -> Any:
-    """Return the output of a complete run."""
-    return decode_as(completion.output, blueprint.output_types, run_id, "output")
+def output_of(
+    completion: Finished, blueprint: Blueprint, run_id: str, *, force: bool = False
+) -> Any:
+    """Return the output of a complete run; with `force`, also if it is not of the declared type."""
+    types, declared = blueprint.output_types, None if force else blueprint.output_type
+    return decode_as(completion.output, types, run_id, "output", declared)
+
+
+def input_of(known: Checkpoint, blueprint: Blueprint, *, force: bool = False) -> Any:
+    """Return the input of a run; with `force`, also if it is not of the declared type."""
+    types, declared = blueprint.input_types, None if force else blueprint.input_type
+    return decode_as(known.initial_state, types, known.run_id, "input", declared)
 
 
 def context_of(started: Started) -> Mapping[str, object]:
@@ -253,10 +278,13 @@ def context_of(started: Started) -> Mapping[str, object]:
     return cast("dict[str, object]", context)
 
 
-def decode_as(tree: Tree, types: KnownTypes, run_id: str, what: str) -> Any:
+def decode_as(
+    tree: Tree, types: KnownTypes, run_id: str, what: str, declared: object = None
+) -> Any:
     """Return a recorded value. Raises CorruptCheckpoint, which names `what` it is, if it is not valid."""
     try:
-        return from_tree(tree, path=f"{what}: $", types=types)
+        path = f"{what}: $"
+        return of_type(from_tree(tree, path=path, types=types), declared, path=path)
     except MalformedValue as error:
         reason = f"its {what} is not what the workflow declares: {error}"
         raise CorruptCheckpoint(run_id, reason) from error

@@ -108,7 +108,8 @@ class _Child:
 
     def complete(self, output: Any) -> None:
         run = self.run
-        tree = run.encode(output, self.path, self.place.blueprint.output_types)
+        blueprint = self.place.blueprint
+        tree = run.encode(output, self.path, blueprint.output_types, blueprint.output_type)
         run.writer.completed_since_save += 1
         run.writer.add(ChildEnded(self.path, RunStatus.COMPLETED, run.now(), tree))
 
@@ -138,7 +139,7 @@ def _check_same(
 def _replayed(run: Run, place: Place, path: str, recorded: RecordedChild) -> Any:
     types = place.blueprint.output_types
     if recorded.status is RunStatus.COMPLETED:
-        return run.decode(recorded.output, path, types)
+        return run.decode(recorded.output, path, types, place.blueprint.output_type)
     assert recorded.error is not None
     try:
         error = read_error(recorded.error, path, types)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import inspect
 import sys
-import typing
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.errors import CheckpointError
+from effectflow.checkpoint.errors import CheckpointError, NotSerializable
 from effectflow.checkpoint.step import Step, step
-from effectflow.checkpoint.values import KnownTypes, digest_of, to_tree
+from effectflow.checkpoint.values import KnownTypes, check_savable, digest_of, mismatch_of, to_tree
 from effectflow.effects import Effect, do
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
-from effectflow.effects.signatures import effect_types
+from effectflow.effects.signatures import effect_types, type_hints
 from effectflow.workflows.engine import Done, Next, advance, durable_scope
 from effectflow.workflows.migrations import (
     Migration,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from effectflow.workflows.driver import Reopen
     from effectflow.workflows.lookup import Place
 
-__all__ = ["Blueprint", "Workflow", "input_type", "structure_as", "workflow"]
+__all__ = ["Blueprint", "Workflow", "input_type", "workflow"]
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -81,6 +80,7 @@ class Blueprint:
         input_type: the annotation of the input, or None.
         input_types: the classes that may occur in inputs.
         output_types: the classes that may occur in outputs and errors.
+        output_type: the annotation of the output, or None.
         migrations: for each earlier version, the migration to the next one.
         gives_state: tells by its path whether a step returns a state, to migrate; None for code, of
             which all outputs are migrated.
@@ -92,9 +92,24 @@ class Blueprint:
     input_type: object
     input_types: KnownTypes
     output_types: KnownTypes
+    output_type: object = None
     migrations: Mapping[int, Migration] = field(default_factory=dict[int, Any])
     gives_state: Callable[[str], bool] | None = None
     module: str = field(default_factory=_defining_module)
+
+    def saved_by(self, checkpoints: Checkpoints) -> Blueprint:
+        """Return the blueprint with the codecs and the encryption of these checkpoints."""
+        inputs, outputs = map(checkpoints.known, (self.input_types, self.output_types))
+        if outputs is self.output_types:
+            return self
+        return replace(self, input_types=inputs, output_types=outputs)
+
+    def check_types(self, input: object) -> None:
+        """Raise NotSerializable for another input than declared, or for outputs that cannot be saved."""
+        check_savable(self.output_type, self.output_types, path="output")
+        mismatch = mismatch_of(input, self.input_type)
+        if mismatch is not None:
+            raise NotSerializable(f"input: ${mismatch[0]}", mismatch[1])
 
     def removed(self, entries: tuple[Entry, ...]) -> tuple[int, ...]:
         """Return the sequence numbers of entries of steps that migrations remove."""
@@ -113,13 +128,21 @@ class Workflow(Generic[Env, E, Input, Out]):
     Create one with `@workflow` or `Workflow.of_steps`, or with the builders `StateMachine`,
     `StateGraph`, `MapReduce` and `Iterative`. Its methods return effects. Those that start, resume or
     plan runs need an environment with `checkpoints`.
-
-    Attributes:
-        blueprint: everything that is needed to run it, for builders that embed it in another workflow.
     """
 
-    def __init__(self, blueprint: Blueprint) -> None:
-        self.blueprint: Final = blueprint
+    def __init__(self, blueprint: Blueprint, again: Callable[[], Blueprint] | None = None) -> None:
+        self._blueprint = blueprint
+        self._again = again
+
+    @property
+    def blueprint(self) -> Blueprint:
+        """Everything that is needed to run it, for builders that embed it in another workflow."""
+        if self._again is not None:
+            known = self._blueprint
+            if not (known.input_types.is_whole and known.output_types.is_whole):
+                # Names that follow in the module exist when it is used.
+                self._blueprint = replace(self._again(), module=known.module)
+        return self._blueprint
 
     @staticmethod
     def of_steps(
@@ -168,6 +191,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 input_type=input_type(functions[0]),
                 input_types=types,
                 output_types=types,
+                output_type=effect_types(functions[-1])[0],
                 migrations=migrations or {},
                 gives_state=is_of_outermost_flow,
             )
@@ -243,8 +267,10 @@ class Workflow(Generic[Env, E, Input, Out]):
                 return await start_run(place, input, run_id=run_id, is_new=is_new, context=given)
 
             if place.is_nested:
-                tree = to_tree(input, path="input: $", types=self.blueprint.input_types)
-                return await run_nested(place, run_id, digest_of(tree), drive)
+                # Refused before the outer run records anything.
+                to_tree(input, path="input: $", types=place.blueprint.input_types)
+                digest = digest_of(input, options=place.checkpoints.value_options)
+                return await run_nested(place, run_id, digest, drive)
             # A new id for each run of this effect: run twice, it starts two runs.
             return await drive(place, new_run_id(self.name) if run_id is None else run_id)
 
@@ -345,7 +371,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                     "a durable run needs an environment with an attribute `checkpoints`, such as "
                     f"Checkpoints(SqliteStore('runs.db')); this one is {type(env).__name__}"
                 )
-            place = Place(self.blueprint, checkpoints, env, scope)
+            place = Place(self.blueprint.saved_by(checkpoints), checkpoints, env, scope)
             try:
                 # A store that is not open is opened for this, and closed afterwards.
                 async with checkpoints.store:
@@ -367,8 +393,14 @@ class Workflow(Generic[Env, E, Input, Out]):
     def structure_input(self, data: object) -> Any:
         """Return the input that plain data, such as parsed JSON, represents, as the type of the input.
 
-        Raises ValueError if the data does not fit that type.
+        Records (data classes, attrs classes, named tuples, Structs) are objects, enums their values or
+        names, dates and times ISO 8601 text, a timedelta seconds, and bytes base64. Of a union, the first
+        type that fits is taken. Models and types of pydantic are validated by pydantic.
+
+        Raises ValueError, with the path of each part that does not fit that type.
         """
+        from effectflow.workflows.structured_input import structure_as
+
         return structure_as(self.blueprint.input_type, data)
 
     def __repr__(self) -> str:
@@ -417,16 +449,21 @@ def workflow(
     def decorate(body: Callable[[Any], Any]) -> Workflow[Any, Any, Any, Any]:
         chosen = name or body.__name__
         check_migrations(chosen, version, migrations or {})
-        return Workflow(
-            Blueprint(
+        started = do(body) if inspect.isgeneratorfunction(body) else body
+
+        def describe() -> Blueprint:
+            output, error = effect_types(body)
+            return Blueprint(
                 Definition(chosen, version, "standard"),
-                body=do(body) if inspect.isgeneratorfunction(body) else body,
+                body=started,
                 input_type=input_type(body),
                 input_types=KnownTypes.of(input_type(body)),
-                output_types=KnownTypes.of(*effect_types(body)),
+                output_types=KnownTypes.of(output, error),
+                output_type=output,
                 migrations=migrations or {},
             )
-        )
+
+        return Workflow(describe(), describe)
 
     return decorate if body is None else decorate(body)
 
@@ -440,46 +477,9 @@ def _step_of(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], An
 def input_type(function: Callable[..., Any]) -> object:
     """Return the annotation of a function's first parameter, or None without one."""
     try:
-        hints = typing.get_type_hints(function)
-    except (NameError, TypeError, AttributeError):
-        # A name that exists only for type checkers: its classes count as undeclared.
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        # Some built-in functions have no signature.
         return None
-    hints.pop("return", None)
-    return next(iter(hints.values()), None)
-
-
-_BASIC: tuple[type[Any], ...] = (bool, int, float, str)
-
-
-def _exactly(data: object, kind: type[Any]) -> Any:
-    """Accept numbers, text and booleans of the exact type only: neither 1.9 nor "5" is an int.
-
-    A subclass, such as a StrEnum, is made of a value of its basic type.
-    """
-    basic = next(each for each in _BASIC if issubclass(kind, each))
-    if type(data) is not basic:
-        if basic is not float or type(data) is not int:
-            raise ValueError(f"{data!r} is not of type {kind.__name__}")
-        data = float(data)
-    return data if kind is basic else kind(data)
-
-
-def structure_as(annotation: object, data: object) -> Any:
-    """Return `data` as the annotated type, or unchanged without an annotation.
-
-    Raises ValueError, with the path of each part that does not fit.
-    """
-    if annotation in (None, type(None), Any, object):
-        return data
-    # Imported here, as it takes 60 ms and only programs that read input need it.
-    from cattrs import transform_error
-    from cattrs.preconf.orjson import make_converter
-
-    converter = make_converter(forbid_extra_keys=True)
-    for kind in _BASIC:
-        converter.register_structure_hook(kind, _exactly)
-    try:
-        return converter.structure(data, cast(Any, annotation))
-    except Exception as error:
-        reasons = "; ".join(transform_error(error))
-        raise ValueError(f"the input does not fit {annotation}: {reasons}") from error
+    # Of a function in `@effect`, the signature leaves out the environment.
+    return type_hints(function).get(names[0]) if names else None

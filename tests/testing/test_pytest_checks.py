@@ -489,7 +489,7 @@ def test_outside():
 
 
 JOB = """
-def collect(names: list[str]) -> Effect[App, Declined, int]:
+def collect(names: list[str]) -> Effect[App, Declined, int | None]:
     names.append("x")
     return from_fn(lambda _: names.append("y")) if len(names) < 3 else pure(len(names))
 

@@ -1,7 +1,8 @@
 """The value model: what can be saved, as which plain data, and in which bytes."""
 
 from effectflow.checkpoint.values.classes import KnownTypes, safe_repr
-from effectflow.checkpoint.values.declared import mismatch_of
+from effectflow.checkpoint.values.custom import NO_OPTIONS, Codec, ValueOptions, options_of
+from effectflow.checkpoint.values.declared import dict_type, mismatch_of, of_type, union_of
 from effectflow.checkpoint.values.encodings import (
     MAX_COMPACT_BYTES,
     MAX_PARTS,
@@ -28,6 +29,7 @@ from effectflow.checkpoint.values.plain import (
     plain_json,
     to_tree,
 )
+from effectflow.checkpoint.values.savable import check_savable
 
 __all__ = [
     "MAX_COMPACT_BYTES",
@@ -35,14 +37,19 @@ __all__ = [
     "MAX_INT_BITS",
     "MAX_ITEMS",
     "MAX_PARTS",
+    "NO_OPTIONS",
+    "Codec",
     "KnownTypes",
     "MalformedValue",
     "Tree",
+    "ValueOptions",
     "are_same",
+    "check_savable",
     "decode_cbor",
     "decode_compact",
     "decode_entry_tree",
     "decode_json",
+    "dict_type",
     "digest_of",
     "encode_arguments",
     "encode_cbor",
@@ -50,9 +57,12 @@ __all__ = [
     "encode_json",
     "from_tree",
     "mismatch_of",
+    "of_type",
+    "options_of",
     "plain_json",
     "render_arguments",
     "render_tree",
     "safe_repr",
     "to_tree",
+    "union_of",
 ]

@@ -18,12 +18,25 @@ from functools import cache, cached_property
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
+from effectflow.checkpoint.values.custom import NO_OPTIONS, ValueOptions
+from effectflow.effects.signatures import UnresolvedName, type_hints
+
+NO_CIPHER = (
+    "a secret is saved only encrypted: give Checkpoints(encryption=...), or take it from the environment "
+    "where it is used"
+)
+
 
 @dataclass(frozen=True)
 class KnownTypes:
     """The records, enums and exceptions that saved values may be made of, by name.
 
     A record is a data class, attrs class, named tuple, msgspec Struct or pydantic model.
+
+    Attributes:
+        classes, errors: the classes by their names.
+        options: the codecs and the encryption for values.
+        is_whole: whether all names in the annotations could be resolved.
 
     Example:
         >>> from dataclasses import dataclass
@@ -36,6 +49,8 @@ class KnownTypes:
 
     classes: Mapping[str, type] = field(default_factory=dict[str, type])
     errors: Mapping[str, type[Exception]] = field(default_factory=dict[str, type[Exception]])
+    options: ValueOptions = NO_OPTIONS
+    is_whole: bool = True
 
     @staticmethod
     def of(*annotations: object) -> KnownTypes:
@@ -46,6 +61,7 @@ class KnownTypes:
         classes: dict[str, type] = {}
         errors: dict[str, type[Exception]] = {}
         todo = list(annotations)
+        is_whole = True
         # Keeps the parts alive: type hints are made anew, and an id could be used again.
         seen: dict[int, object] = {}
         while todo:
@@ -54,6 +70,9 @@ class KnownTypes:
                 continue
             seen[id(part)] = part
             todo.extend(_arguments(part))
+            if isinstance(part, UnresolvedName):
+                is_whole = False
+                continue
             kind: Any = typing.get_origin(part) or part
             if not isinstance(kind, type):
                 todo.extend(_targets_of_alias(kind))
@@ -72,11 +91,23 @@ class KnownTypes:
                         f"{classes[kind.__name__]!r}. Saved values refer to a class by its name "
                         "alone: rename one of them"
                     )
-        return KnownTypes(classes, errors)
+        return KnownTypes(classes, errors, is_whole=is_whole)
 
     def knows(self, kind: type[Any]) -> bool:
         """Return whether a record or enum is declared."""
         return self.classes.get(kind.__name__) is kind
+
+    def hide(self, text: str) -> str:
+        """Return the text of a secret as it is saved. Raises ValueError if it would not be encrypted."""
+        if self.options.cipher is None:
+            raise ValueError(NO_CIPHER)
+        return self.options.cipher.hide(text)
+
+    def reveal(self, hidden: str) -> str:
+        """Return the text of a secret that was saved. Raises ValueError if it cannot be decrypted."""
+        if self.options.cipher is None:
+            raise ValueError(NO_CIPHER)
+        return self.options.cipher.reveal(hidden)
 
     def class_named(self, name: object, *, is_enum: bool) -> Any:
         """Return the enum or record of this name. Raises LookupError if it is not declared."""
@@ -137,11 +168,7 @@ def _field_annotations(kind: Any) -> list[object]:
     annotations: list[object] = []
     if fields.__class__ is dict:
         annotations = [field.annotation for field in fields.values()]
-    try:
-        return [*annotations, *typing.get_type_hints(kind).values()]
-    except (NameError, TypeError, AttributeError):
-        # A name that exists only for type checkers: its class counts as undeclared.
-        return annotations
+    return [*annotations, *type_hints(kind).values()]
 
 
 _RECORD_MARKS = ("__dataclass_fields__", "__attrs_attrs__", "__struct_fields__", "model_fields")
@@ -221,6 +248,11 @@ _MISSING = object()
 _FIELDS_SET = "model_fields_set"
 """Lists the fields of a model that were given, if not all were. No field can have this name."""
 
+_EXTRA, _PRIVATE = "__pydantic_extra__", "__pydantic_private__"
+"""The extra fields of a model, and its private attributes. No field can have these names."""
+
+_BESIDES = (_FIELDS_SET, _EXTRA, _PRIVATE)
+
 
 class _Model(Record):
     """A pydantic model. What was saved was valid, so it is not validated again."""
@@ -228,24 +260,39 @@ class _Model(Record):
     __slots__ = ()
 
     def take(self, value: Any) -> dict[str, Any]:
-        fields = Record.take(self, value)
-        more: list[str] = [*(value.__pydantic_extra__ or ()), *(value.__pydantic_private__ or ())]
-        if more:
-            raise ValueError(f"it has {', '.join(more)} besides its declared fields")
-        if value.model_fields_set != fields.keys():
+        fields = Record.take(self, value) | self._besides(value)
+        if value.model_fields_set != fields.get(_EXTRA, {}).keys() | self.parameters.keys():
             fields[_FIELDS_SET] = sorted(value.model_fields_set)
         return fields
 
+    def take_changed(self, value: Any) -> dict[str, Any]:
+        return Record.take_changed(self, value) | self._besides(value)
+
+    def _besides(self, value: Any) -> dict[str, Any]:
+        """Return the extra fields and private attributes of a model that has any."""
+        parts = {_EXTRA: value.__pydantic_extra__, _PRIVATE: value.__pydantic_private__}
+        return {name: dict(part) for name, part in parts.items() if part}
+
     def build(self, fields: Mapping[str, Any]) -> Any:
-        given = {name: part for name, part in fields.items() if name != _FIELDS_SET}
+        more: dict[str, Any] = fields.get(_EXTRA, {})
+        private: dict[str, Any] = fields.get(_PRIVATE, {})
+        given = {name: part for name, part in fields.items() if name not in _BESIDES} | more
         were_set: set[str] = set(fields.get(_FIELDS_SET, given))
-        if unknown := (given.keys() | were_set) - self.parameters.keys():
-            raise ValueError(f"{self.kind.__name__} has no {', '.join(map(str, unknown))}")
+        known = self.parameters.keys() | more.keys()
+        unknown = (
+            given.keys() | were_set
+        ) - known | private.keys() - self.kind.__private_attributes__
+        if unknown or (more and self.kind.model_config.get("extra") != "allow"):
+            named = ", ".join(map(str, unknown or more))
+            raise ValueError(f"{self.kind.__name__} has no {named}")
         required = {name for name, part in self.kind.model_fields.items() if part.is_required()}
         # pydantic would return a model without them.
         if missing := required - given.keys():
             raise ValueError(f"{self.kind.__name__} needs {', '.join(sorted(missing))}")
-        return self.kind.model_construct(_fields_set=were_set, **given)
+        built = self.kind.model_construct(_fields_set=were_set, **given)
+        if private:
+            built.__pydantic_private__.update(private)
+        return built
 
 
 @cache

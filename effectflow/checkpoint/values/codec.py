@@ -48,6 +48,11 @@ from effectflow.checkpoint.values.plain import (
     sorted_json,
 )
 
+CANNOT_BE_SAVED = (
+    "cannot be saved so that the same value comes back. Take it from the environment, or give "
+    "Checkpoints(codecs=...) a Codec for it"
+)
+
 MAX_SAME_HASH = 100
 """The number of set items or dict keys that may share a hash: each is compared with those before it."""
 
@@ -328,9 +333,98 @@ def _pydantic_zone(moment: datetime | time) -> tzinfo:
     return TzInfo(int(offset.total_seconds()))
 
 
+def _encode_custom(value: Any, walk: _Walk) -> list[Any]:
+    codec = walk.types.options.by_class[value.__class__]
+    try:
+        parts = codec.encode(value)
+    except Exception as error:
+        raise _Fault(f"the codec {codec.tag!r} raised {error!r}") from error
+    return [codec.tag, walk.at(f"{codec.tag}()", _encode, parts)]
+
+
+def _decode_custom(content: Any, walk: _Walk) -> Any:
+    tag, parts = content
+    codec = walk.types.options.by_tag.get(tag)
+    if codec is None:
+        raise _Fault(
+            f"no codec has the tag {safe_repr(tag):.100}: Checkpoints(codecs=...) needs it"
+        )
+    decoded = walk.at(f"{tag}()", _decode, parts)
+    value = codec.decode(decoded)
+    if value.__class__ is not codec.kind:
+        raise _Fault(f"the codec {tag!r} made {safe_repr(value):.100}, not a {codec.kind.__name__}")
+    return value
+
+
+_URLS = frozenset(
+    [
+        "Url",
+        "MultiHostUrl",
+        "AnyUrl",
+        "AnyHttpUrl",
+        "HttpUrl",
+        "FileUrl",
+        "FtpUrl",
+        "WebsocketUrl",
+        "AnyWebsocketUrl",
+        "PostgresDsn",
+        "CockroachDsn",
+        "AmqpDsn",
+        "RedisDsn",
+        "MongoDsn",
+        "KafkaDsn",
+        "NatsDsn",
+        "MySQLDsn",
+        "MariaDBDsn",
+        "ClickHouseDsn",
+        "SnowflakeDsn",
+    ]
+)
+_SECRETS = frozenset({"SecretStr", "SecretBytes"})
+
+
+def _class_of_pydantic(name: object, names: Collection[str]) -> Any:
+    """Return the class of pydantic that has one of these names. Raises LookupError for another name."""
+    if name not in names:
+        raise LookupError(f"{safe_repr(name):.100} is not known")
+    import pydantic
+    import pydantic_core
+
+    found: Any = pydantic_core if name in ("Url", "MultiHostUrl") else pydantic
+    return getattr(found, str(name))
+
+
+def pydantic_kind(cls: type[Any]) -> _Kind | None:
+    """Return the kind of the values of a class of pydantic that is not a model, or None."""
+    name = cls.__name__
+    if not cls.__module__.startswith("pydantic"):
+        return None
+    if name in _URLS and _class_of_pydantic(name, _URLS) is cls:
+        return _URL
+    return _SECRET if name in _SECRETS and _class_of_pydantic(name, _SECRETS) is cls else None
+
+
+def _encode_secret(value: Any, walk: _Walk) -> list[Any]:
+    clear = value.get_secret_value()
+    text = _encodable(clear) if isinstance(clear, str) else b64encode(clear).decode()
+    try:
+        return [value.__class__.__name__, walk.types.hide(text)]
+    except ValueError as error:
+        raise _Fault(str(error)) from None
+
+
+def _decode_secret(content: Any, walk: _Walk) -> Any:
+    name, hidden = content
+    cls = _class_of_pydantic(name, _SECRETS)
+    text = walk.types.reveal(hidden)
+    return cls(text if name == "SecretStr" else b64decode(text, validate=True))
+
+
 def _declared_kind(value: Any, types: KnownTypes) -> _Kind:
     """Return the kind of a value of a class that users define. Raises _Fault if it is not declared."""
     cls = value.__class__
+    if cls in types.options.by_class:
+        return _CUSTOM
     if name_of_error(cls) in types.errors:
         return _ERROR
     if types.knows(cls):
@@ -342,7 +436,10 @@ def _declared_kind(value: Any, types: KnownTypes) -> _Kind:
             f"{cls.__name__} is not declared: annotate the function that returns it, "
             f"or pass output={cls.__name__}"
         )
-    raise _Fault(f"a {cls.__qualname__} cannot be saved so that the same value comes back")
+    kind = pydantic_kind(cls)
+    if kind is not None:
+        return kind
+    raise _Fault(f"a {cls.__qualname__} {CANNOT_BE_SAVED}")
 
 
 def _encode_object(value: Any, walk: _Walk) -> list[Any]:
@@ -427,6 +524,14 @@ _FLAG: _Kind = _Kind(
 )
 _OBJECT: _Kind = _Kind("$object", (), _encode_object, _decode_object)
 _ERROR: _Kind = _Kind("$error", (), _encode_error, _decode_error)
+_CUSTOM: _Kind = _Kind("$codec", (), _encode_custom, _decode_custom)
+_URL: _Kind = _Kind(
+    "$url",
+    (),
+    lambda value, _: [value.__class__.__name__, str(value)],
+    lambda content, _: _class_of_pydantic(content[0], _URLS)(content[1]),
+)
+_SECRET: _Kind = _Kind("$secret", (), _encode_secret, _decode_secret)
 
 _KINDS: tuple[_Kind, ...] = (
     _atom("$int", _encode_int, _decode_int, int),
@@ -464,7 +569,13 @@ _KINDS: tuple[_Kind, ...] = (
     _FLAG,
     _OBJECT,
     _ERROR,
+    _CUSTOM,
+    _URL,
+    _SECRET,
 )
 
 _BY_TAG: Mapping[str, _Kind] = {kind.tag: kind for kind in _KINDS}
 _BY_CLASS: Mapping[type, _Kind] = {cls: kind for kind in _KINDS for cls in kind.classes}
+
+SAVED_CLASSES = frozenset({*_BY_CLASS, *SCALARS, list})
+"""The classes, besides those that users define, whose values can be saved."""

@@ -8,13 +8,15 @@ values, such as a type variable or a protocol, accepts all of them.
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeAlias, Union
+from typing import Annotated, Any, Literal, Never, TypeAlias, TypedDict, Union
 
 from effectflow.checkpoint.values.classes import is_record, record_of, safe_repr
+from effectflow.checkpoint.values.plain import MalformedValue
+from effectflow.effects.signatures import UnresolvedName, type_hints
 
 Mismatch: TypeAlias = tuple[str, str]
 """The path of a part that has another type than declared, such as `.items[3]`, and what is wrong."""
@@ -32,6 +34,26 @@ def mismatch_of(value: object, annotation: object) -> Mismatch | None:
         ("['a'][1]", "'2' is not of the declared type int")
     """
     return None if annotation is None else _check_of(annotation).find(value)
+
+
+def of_type(value: object, annotation: object, *, path: str = "$") -> Any:
+    """Return a value that has the annotated type. Raises MalformedValue, with the path of the part."""
+    mismatch = mismatch_of(value, annotation)
+    if mismatch is not None:
+        raise MalformedValue(f"{path}{mismatch[0]}", mismatch[1])
+    return value
+
+
+def union_of(annotations: Iterable[object]) -> Any:
+    """Return the annotation of values that one of these describes; `Never` for none of them."""
+    parts = tuple(annotations)
+    return Union[parts] if parts else Never  # noqa: UP007, any number of them
+
+
+def dict_type(name: str, fields: Mapping[str, object]) -> Any:
+    """Return the annotation of a dict with these keys, and the annotations of their values."""
+    make: Any = TypedDict
+    return make(name, dict(fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +103,8 @@ def _make_check(annotation: Any) -> _Check:
         return _check_of(arguments[0])
     if origin in (Union, UnionType):
         return _any_of(annotation, [_check_of(argument) for argument in arguments])
+    if isinstance(annotation, UnresolvedName):
+        return _ACCEPT
     if origin is Literal:
         return _literal(annotation, arguments)
     kind: Any = origin or annotation
@@ -111,10 +135,15 @@ def _any_of(annotation: Any, checks: list[_Check]) -> _Check:
 
 
 def _literal(annotation: Any, choices: tuple[Any, ...]) -> _Check:
+    known = frozenset((choice.__class__, choice) for choice in choices)
+
     def find(value: Any) -> Mismatch | None:
-        if any(value.__class__ is choice.__class__ and value == choice for choice in choices):
-            return None
-        return _other(value, annotation)
+        try:
+            is_known = (value.__class__, value) in known
+        except TypeError:
+            # It cannot be hashed, and all choices can.
+            is_known = False
+        return None if is_known else _other(value, annotation)
 
     return _Check(find, _NO_CLASS)
 
@@ -123,7 +152,7 @@ def _of_class(annotation: Any, kind: Any, arguments: tuple[Any, ...]) -> _Check:
     if kind in (object, Any, type) or getattr(kind, "_is_protocol", False):
         return _ACCEPT
     if typing.is_typeddict(kind):
-        return _Check(_fields_find(kind, dict), _NO_CLASS)
+        return _Check(_fields_find(kind, dict, arguments), _NO_CLASS)
     if kind in _EXACT:
         return _Check(_instance_find(annotation, tuple(_EXACT[kind])), _EXACT[kind])
     # What pydantic validates may have other types than its annotations.
@@ -137,10 +166,10 @@ def _of_class(annotation: Any, kind: Any, arguments: tuple[Any, ...]) -> _Check:
         return _Check(_tuple_find(find, arguments), _NO_CLASS)
     if arguments and issubclass(kind, Mapping):
         return _Check(_pairs_find(find, *arguments[:2]), _NO_CLASS)
+    if is_record(kind) and not is_validated:
+        return _Check(_fields_find(kind, kind, arguments), _NO_CLASS)
     if len(arguments) == 1 and issubclass(kind, Collection):
         return _Check(_items_find(find, arguments[0]), _NO_CLASS)
-    if is_record(kind) and not is_validated:
-        return _Check(_fields_find(kind, kind), _NO_CLASS)
     return _Check(find, _NO_CLASS)
 
 
@@ -199,8 +228,11 @@ def _tuple_find(find_whole: _Find, arguments: tuple[Any, ...]) -> _Find:
     return find
 
 
-def _fields_find(kind: Any, whole: Any) -> _Find:
-    """Return how the fields of a record are checked, or, if `whole` is dict, the items of a TypedDict."""
+def _fields_find(kind: Any, whole: Any, arguments: tuple[Any, ...]) -> _Find:
+    """Return how the fields of a record are checked, or, if `whole` is dict, the items of a TypedDict.
+
+    The arguments are those of its type parameters.
+    """
     find_whole = _instance_find(kind, whole)
     is_dict = whole is dict
     defaults: Mapping[str, object] = {} if is_dict else record_of(kind).defaults
@@ -208,17 +240,28 @@ def _fields_find(kind: Any, whole: Any) -> _Find:
     @cache
     def checks() -> list[tuple[str, _Check]]:
         # Not before, since a class may have fields of its own type.
-        try:
-            hints = typing.get_type_hints(kind)
-        except (NameError, TypeError, AttributeError):
-            return []
+        hints = type_hints(kind)
         fields = hints.keys() if is_dict else record_of(kind).parameters.keys()
-        return [(name, _check_of(hint)) for name, hint in hints.items() if name in fields]
+        given = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
+        return [
+            (name, _check_of(with_arguments(hint, given)))
+            for name, hint in hints.items()
+            if name in fields
+        ]
+
+    @cache
+    def required() -> frozenset[str]:
+        hints = type_hints(kind, include_extras=True)
+        # The class itself does not see a NotRequired in annotations that are text.
+        optional = {name for name in hints if typing.get_origin(hints[name]) is typing.NotRequired}
+        return kind.__required_keys__ - optional
 
     def find(value: Any) -> Mismatch | None:
         found = find_whole(value)
         if found:
             return found
+        if is_dict and (missing := required() - value.keys()):
+            return "", f"it has no {', '.join(sorted(missing))}"
         for name, check in checks():
             part = value.get(name, _MISSING) if is_dict else getattr(value, name, _MISSING)
             # A field may have a default of another type, as in `name: str = None`.
@@ -235,6 +278,16 @@ def _fields_find(kind: Any, whole: Any) -> _Find:
 _MISSING = object()
 
 
+def with_arguments(annotation: Any, given: Mapping[Any, Any]) -> Any:
+    """Return an annotation with these arguments in place of type parameters."""
+    if isinstance(annotation, typing.TypeVar):
+        return given.get(annotation, annotation)
+    parameters = getattr(annotation, "__parameters__", ()) if given else ()
+    if not parameters or isinstance(annotation, type):
+        return annotation
+    return annotation[tuple(given.get(parameter, parameter) for parameter in parameters)]
+
+
 def _first(parts: Any) -> Mismatch | None:
     for place, found in parts:
         if found:
@@ -243,7 +296,15 @@ def _first(parts: Any) -> Mismatch | None:
 
 
 def _other(value: Any, annotation: Any) -> Mismatch:
-    shown = annotation.__name__ if isinstance(annotation, type) else repr(annotation)
-    if typing.get_origin(annotation) is not None:
-        shown = repr(annotation)
-    return "", f"{safe_repr(value):.80} is not of the declared type {shown}"
+    return "", f"{safe_repr(value):.80} is not of the declared type {name_of_type(annotation)}"
+
+
+def name_of_type(annotation: Any) -> str:
+    """Return an annotation as text for messages."""
+    origin = typing.get_origin(annotation)
+    if origin in (Union, UnionType):
+        return " | ".join(map(name_of_type, typing.get_args(annotation)))
+    if annotation is type(None):
+        return "None"
+    is_class = origin is None and isinstance(annotation, type)
+    return annotation.__name__ if is_class else repr(annotation)

@@ -16,6 +16,7 @@ import orjson
 
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.classes import KnownTypes, is_record, record_of
+from effectflow.checkpoint.values.custom import NO_OPTIONS, ValueOptions
 from effectflow.checkpoint.values.plain import (
     MalformedValue,
     Tree,
@@ -203,11 +204,16 @@ class _AnyTypes(KnownTypes):
     def fields_of(self, value: Any) -> dict[str, Any]:
         return record_of(value.__class__).take_changed(value)
 
+    def hide(self, text: str) -> str:
+        # Another key of the encryption must not make another digest.
+        super().hide("")
+        return text
+
 
 _ANY_TYPES = _AnyTypes()
 
 
-def digest_of(value: Any, *, path: str = "$") -> str:
+def digest_of(value: Any, *, path: str = "$", options: ValueOptions = NO_OPTIONS) -> str:
     """Return a digest of 16 hex digits that is equal for equal values, in any process.
 
     The order of keys, and fields of records that equal their defaults, make no difference. So a field
@@ -216,10 +222,12 @@ def digest_of(value: Any, *, path: str = "$") -> str:
     Raises NotSerializable, with the path of the part, for what has no stable form, such as a function
     or a connection.
     """
-    return hashlib.sha256(_canonical_json(value, path)).hexdigest()[:16]
+    return hashlib.sha256(_canonical_json(value, path, options)).hexdigest()[:16]
 
 
-def encode_arguments(bound: Mapping[str, object], *, path: str) -> tuple[str, str]:
+def encode_arguments(
+    bound: Mapping[str, object], *, path: str, options: ValueOptions = NO_OPTIONS
+) -> tuple[str, str]:
     """Return the digest of named arguments, as `digest_of`, and a preview for `render_arguments`.
 
     The preview is the beginning of the JSON that the digest is taken of: 200 characters, and "..." if
@@ -229,14 +237,24 @@ def encode_arguments(bound: Mapping[str, object], *, path: str) -> tuple[str, st
         >>> encode_arguments({"item": "cap", "n": 2}, path="charge")[1]
         '{"item":"cap","n":2}'
     """
-    data = _canonical_json(bound, path)
+    data = _canonical_json(bound, path, options)
+    shown = data if data.find(b'"$secret"') < 0 else sorted_json(_masked(orjson.loads(data)))
     # No character takes more than four bytes.
-    text = data[: 4 * (_PREVIEW + 1)].decode("utf-8", "ignore")
+    text = shown[: 4 * (_PREVIEW + 1)].decode("utf-8", "ignore")
     preview = text if len(text) <= _PREVIEW else f"{text[:_PREVIEW]}..."
     return hashlib.sha256(data).hexdigest()[:16], preview
 
 
 _PREVIEW = 200
+
+
+def _masked(tree: Tree) -> Tree:
+    """Return a tree without the text of its secrets."""
+    if isinstance(tree, list):
+        return [_masked(part) for part in tree]
+    if not isinstance(tree, dict):
+        return tree
+    return {key: "**********" if key == "$secret" else _masked(tree[key]) for key in tree}
 
 
 def are_same(one: Tree, other: Tree) -> bool:
@@ -247,12 +265,13 @@ def are_same(one: Tree, other: Tree) -> bool:
     return _canonical_tree(one) == _canonical_tree(other)
 
 
-def _canonical_json(value: object, path: str) -> bytes:
+def _canonical_json(value: object, path: str, options: ValueOptions) -> bytes:
     data = plain_json(value, orjson.OPT_SORT_KEYS)
     if data is not None:
         return data
     try:
-        return _canonical_tree(to_tree(value, path=path, types=_ANY_TYPES))
+        types = _ANY_TYPES if options is NO_OPTIONS else _AnyTypes(options=options)
+        return _canonical_tree(to_tree(value, path=path, types=types))
     except NotSerializable as error:
         raise NotSerializable(
             error.path,
@@ -365,4 +384,7 @@ _RENDERERS: Mapping[str, Callable[[Any], str]] = {
     "$flag": lambda content: f"{content[0]}({_render_items(content[1:])})",
     "$object": lambda content: f"{content[0]}({''.join(map(_render_fields, content[1:]))})",
     "$error": lambda content: f"{content[0]}({''.join(map(_render_items, content[1:2]))})",
+    "$codec": lambda content: f"{content[0]}({render_tree(content[1])})",
+    "$url": lambda content: f"{content[0]}({content[1]!r})",
+    "$secret": lambda _content: "**********",
 }

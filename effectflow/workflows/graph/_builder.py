@@ -12,7 +12,7 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar, cast, get_args
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.step import Step, StepDefinition
-from effectflow.checkpoint.values import KnownTypes
+from effectflow.checkpoint.values import KnownTypes, union_of
 from effectflow.effects import Effect
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.signatures import effect_types
@@ -73,6 +73,7 @@ class Graph(Workflow[Env_contra, E_co, S, S], Generic[Env_contra, E_co, S]):
         migrations: Mapping[int, StateMigration],
     ) -> None:
         self.structure = structure
+        outputs = [node.definition.output for node in structure.nodes.values() if node.is_exit]
         super().__init__(
             Blueprint(
                 definition_of(structure, version),
@@ -80,6 +81,7 @@ class Graph(Workflow[Env_contra, E_co, S, S], Generic[Env_contra, E_co, S]):
                 input_type=input_type,
                 input_types=types,
                 output_types=types,
+                output_type=None if None in outputs else union_of(outputs),
                 migrations=migrations,
                 gives_state=partial(gives_state, structure),
             )
@@ -276,7 +278,7 @@ class StateGraph(Generic[Env, E, S]):
         types = known_types()
         built = {
             name: replace(
-                _make_node(name, body, types),
+                _make_node(name, body, types, state),
                 edges=tuple(edge for edge in self._edges if edge.source == name),
                 is_exit=name in self._exits,
             )
@@ -325,22 +327,28 @@ def _annotations_of(body: object) -> Iterator[object]:
             yield from (*effect_types(function), input_type(function))
 
 
-def _make_node(name: str, body: object, types: KnownTypes) -> Node:
-    """Return the node of a body without problems. Graphs share the classes that they know."""
-    definition = StepDefinition(name, types)
+def _make_node(name: str, body: object, types: KnownTypes, state: object = None) -> Node:
+    """Return the node of a body without problems. Graphs share the classes that they know.
+
+    A function without annotations yields the declared state, if it is a node.
+    """
+    definition = StepDefinition(name, types, output=state)
     match body:
         case _Branches(bodies, merge):
             made = tuple(_make_node(branch, each, types) for branch, each in bodies.items())
             return Node(definition, Parallel(made, merge))
         case Workflow():
             workflow = cast("Workflow[Any, Any, Any, Any]", body)
+            definition = replace(definition, output=workflow.blueprint.output_type or state)
             structure = workflow.structure if isinstance(workflow, Graph) else None
             return Node(definition, Nested(workflow, structure))
         case Step():
             step = cast("Step[[Any], Any, Any, Any]", body)
             return Node(replace(step.definition, name=name, types=types), Call(step.function))
         case _:
-            return Node(definition, Call(cast("Callable[[Any], AnyEffect]", body)))
+            function = cast("Callable[[Any], AnyEffect]", body)
+            definition = replace(definition, output=effect_types(function)[0] or state)
+            return Node(definition, Call(function))
 
 
 def _chooses(choose: Callable[[Any], object], choice: object, state: Any) -> bool:

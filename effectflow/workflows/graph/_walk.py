@@ -122,7 +122,7 @@ def _visit(node: Node, state: Any, visit: int, watch: Watch | None) -> AnyEffect
     # Suspended, so that a resume that skips the step does not even call the node's function.
     work = Suspend(lambda _: _work(node, state, visit, watch))
     effect = work if watch is None else watch.over(node, visit, work)
-    return durable(node.definition, effect, lambda: arguments_of(node.name, {"state": state}))
+    return durable(node.definition, effect, partial(arguments_of, node.name, {"state": state}))
 
 
 def _work(node: Node, state: Any, visit: int, watch: Watch | None) -> AnyEffect:

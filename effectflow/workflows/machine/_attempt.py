@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Never, TypeAlias
+from typing import Any, Literal, Never, TypeAlias
 
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.step import StepDefinition, StepInfo, durable, info_of
-from effectflow.checkpoint.values import digest_of
+from effectflow.checkpoint.values import ValueOptions, dict_type, digest_of, union_of
 from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.nodes import AndThen, AnyEffect, Die, Fail, Perform, Pure, Suspend
 from effectflow.effects.scope import Scope
@@ -68,11 +68,17 @@ class TransitionTable:
         self.transitions = tuple(
             BoundTransition(
                 transition,
-                StepDefinition(transition.name, step_types, at_most_once=transition.at_most_once),
+                StepDefinition(
+                    transition.name,
+                    step_types,
+                    at_most_once=transition.at_most_once,
+                    output=_record_type(transition.target, abort_to),
+                ),
                 transition.retry or retry,
-                chart.final if transition.abort_to is None else transition.abort_to,
+                abort_to,
             )
             for transition, step_types in zip(chart.transitions, chart.step_types, strict=True)
+            for abort_to in [chart.final if transition.abort_to is None else transition.abort_to]
         )
         self._final = chart.final
         self._of_state: dict[tuple[type[Any], Any], _Candidates] = {
@@ -86,6 +92,11 @@ class TransitionTable:
     def is_final(self, state: object) -> bool:
         """Return whether the state is final."""
         return self._candidates(state) is None
+
+    def record_type(self, transition: str) -> object:
+        """Return the annotation of the records of a transition; None if the definition has none."""
+        named = (bound for bound in self.transitions if bound.name == transition)
+        return next((bound.step.output for bound in named), None)
 
     def choose(self, state: object) -> BoundTransition | NoTransition | None:
         """Return the first transition that leaves this state and whose guard allows it.
@@ -172,10 +183,10 @@ class Attempt:
             else:
                 await scope.clock.sleep(seconds)
 
-    def _describe(self) -> tuple[str, str]:
+    def _describe(self, options: ValueOptions) -> tuple[str, str]:
         """Describe the state as the argument: a resume must reach the step in the same state."""
         state = self.machine.current
-        return digest_of(state, path="state"), f"({name_of(state)})"
+        return digest_of(state, path="state", options=options), f"({name_of(state)})"
 
     def _make_info(self, run_id: str, step: str, attempt: int) -> TransitionInfo:
         pending = self.pending
@@ -222,6 +233,16 @@ class Attempt:
     def _check_declared(self, outcome: str, state: object, declared: StateSet) -> None:
         if state not in declared:
             raise UndeclaredState(self.bound.name, outcome, declared, state)
+
+
+def _record_type(target: StateSet, abort_to: StateSet) -> Any:
+    """Return the annotation of the record of an attempt."""
+    times: dict[str, Any] = {"began": datetime, "ended": datetime}
+    moved = {"outcome": Literal["moved"], "state": target.annotation, **times}
+    abort = {"outcome": Literal["abort"], "state": abort_to.annotation, "reason": str, **times}
+    retry = {"outcome": Literal["retry"], "feedback": str, "delay": float, **times}
+    named = {"moved": moved, "abort": abort, "retry": retry}
+    return union_of(dict_type(name, fields) for name, fields in named.items())
 
 
 def pending_of(machine: Machine[Any], transition: str) -> PendingRetry | None:

@@ -18,9 +18,11 @@ from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged, U
 from effectflow.checkpoint.values import (
     KnownTypes,
     Tree,
+    dict_type,
     encode_compact,
     encode_json,
     from_tree,
+    of_type,
     to_tree,
 )
 from effectflow.workflows.machine._states import StateSet, name_of
@@ -256,7 +258,10 @@ class SavedForm:
                 detail = f"its version was {was!r} and is {self.version!r}"
                 raise DefinitionChanged("", self.name, detail=detail, what="the saved machine")
         try:
-            return self.read(from_tree(tree, types=self.types))
+            data = from_tree(tree, types=self.types)
+            machine = self.read(data)
+            of_type(data, machine_type(self.states))
+            return machine
         except (TypeError, ValueError) as error:
             raise _corrupt(error) from error
 
@@ -318,6 +323,25 @@ _PENDING: _Fields = {
     "since": (datetime,),
     "retry_at": (datetime,),
 }
+
+
+def machine_type(states: StateSet) -> Any:
+    """Return the annotation of what `SavedForm.write` returns.
+
+    A state of the past may have been removed from the definition since, so only its class is checked.
+    """
+    entry = dict_type("entry", {"from": states.classes, "to": states.classes})
+    return dict_type(
+        "machine",
+        {
+            "version": int,
+            "workflow": str,
+            "initial_state": states.classes,
+            "current_state": states.annotation,
+            "history": list[entry],
+            "metadata": dict[str, Any],
+        },
+    )
 
 
 def _write_metadata(metadata: MachineMetadata) -> Data:

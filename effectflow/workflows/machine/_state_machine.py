@@ -10,7 +10,14 @@ from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
-from effectflow.checkpoint.values import MalformedValue, decode_compact, decode_json, from_tree
+from effectflow.checkpoint.values import (
+    MalformedValue,
+    decode_compact,
+    decode_json,
+    from_tree,
+    of_type,
+    union_of,
+)
 from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.paths import StepPath, flow_of
@@ -35,6 +42,7 @@ from effectflow.workflows.machine._machine import (
     Machine,
     MachineMetadata,
     SavedForm,
+    machine_type,
     over_states,
 )
 from effectflow.workflows.machine._states import State
@@ -44,7 +52,7 @@ from effectflow.workflows.machine._transition import (
     TransitionExhausted,
 )
 from effectflow.workflows.migrations import StateMigration, check_migrations, is_of_outermost_flow
-from effectflow.workflows.workflow import Blueprint, Workflow, structure_as
+from effectflow.workflows.workflow import Blueprint, Workflow
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -126,14 +134,15 @@ class StateMachine(
         self._form = SavedForm(name, version, chart.declared, chart.state_types, upgrades)
         steps = tuple(transition.name for transition in chart.transitions)
         definition = Definition(name, version, "machine", steps, chart.structure)
+        saved = machine_type(chart.declared)
         super().__init__(
             Blueprint(
                 definition,
                 body=lambda input: self.run_until_final(self._machine(input)).map(self._form.write),
-                # Plain data may fit several classes of states: see `structure_input`.
-                input_type=None,
+                input_type=union_of([chart.declared.annotation, saved]),
                 input_types=chart.state_types,
                 output_types=chart.output_types,
+                output_type=saved,
                 migrations=upgrades,
                 gives_state=is_of_outermost_flow,
             )
@@ -201,12 +210,15 @@ class StateMachine(
         self._check_is_of_this(checkpoint)
         types, part = self._form.types, "its input"
         try:
-            machine = self._machine(from_tree(checkpoint.initial_state, types=types))
+            input = from_tree(checkpoint.initial_state, types=types)
+            machine = self._machine(of_type(input, self.blueprint.input_type))
             for step in checkpoint.completed_steps:
                 # Steps in other flows are part of an action, whose attempt records its outcome.
                 if not flow_of(step.step):
                     part, record = step.step, from_tree(step.output, types=types)
-                    machine = machine_after(machine, StepPath(part).name, record)
+                    name = StepPath(part).name
+                    of_type(record, self._table.record_type(name))
+                    machine = machine_after(machine, name, record)
         except (TypeError, ValueError) as error:
             raise CorruptCheckpoint(checkpoint.run_id, f"{part} is unreadable: {error}") from error
         return machine
@@ -265,6 +277,8 @@ class StateMachine(
         """
         if data is None:
             return None
+        from effectflow.workflows.structured_input import structure_as
+
         reasons: list[str] = []
         if _is_tagged(data):
             try:

@@ -18,6 +18,7 @@ from typing import (
     get_origin,
 )
 
+from effectflow.checkpoint.values import union_of
 from effectflow.checkpoint.values.classes import is_record, record_of
 
 T = TypeVar("T")
@@ -97,6 +98,18 @@ class StateSet:
                 return StateSet.named(*cast("Collection[object]", named))
             case _:
                 return StateSet.named(named)
+
+    @property
+    def annotation(self) -> Any:
+        """The annotation of a value that is one of these states."""
+        choices = tuple(atom.value for atom in self.atoms if isinstance(atom, State))
+        parts = (*([Literal[choices]] if choices else []), *self._classes)
+        return union_of(parts)
+
+    @property
+    def classes(self) -> Any:
+        """The annotation of a value that has the class of one of these states."""
+        return union_of(self._kinds | set(self._classes))
 
     def __contains__(self, state: object) -> bool:
         if isinstance(state, self._classes):

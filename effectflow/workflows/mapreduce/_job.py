@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from returns.maybe import Maybe, Nothing, Some
@@ -34,7 +35,7 @@ E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
 A_co = TypeVar("A_co", covariant=True)
 
-_MAPPED = StepDefinition("mapped")
+_MAPPED = StepDefinition("mapped", output=int)
 """The step that ends the map phase: once it is complete, the items of the job are known."""
 
 _SET_ASIDE = "dead_letter"
@@ -189,11 +190,12 @@ class Job:
         """Return the effect that maps an item, and retries it `retries` times if it is a dead letter."""
         definition, parameter = self.map_step, self.parameter
 
-        def describe() -> tuple[str, str]:
-            return arguments_of(definition.name, {parameter: item})
-
         # A resume notices if the item of a `@step` has changed.
-        step = durable(definition, self._attempts(item), describe if parameter else None)
+        step = durable(
+            definition,
+            self._attempts(item),
+            partial(arguments_of, definition.name, {parameter: item}) if parameter else None,
+        )
 
         def attempt(retry: int, before: int) -> AnyEffect:
             def again(letter: DeadLetter[Any]) -> AnyEffect:
@@ -249,7 +251,7 @@ class Job:
             definition = replace(definition, name=f"{definition.name} after retry {whole.retry}")
         # A resume must find the same items here.
         arguments = whole.digest, f"({whole.count} items, {whole.first!r} to {whole.last!r})"
-        step = durable(definition, suspend(lambda: self.reduce(values)), lambda: arguments)
+        step = durable(definition, suspend(lambda: self.reduce(values)), lambda _: arguments)
         return step.map(lambda value: replace(whole, value=Some(value)))
 
     def _result(self, part: PartialResult | None) -> AnyEffect:
@@ -349,7 +351,7 @@ def _refuse_new_items(scope: Scope) -> Callable[[str], None]:
 def _end_map_phase(count: int) -> AnyEffect:
     # A step, so that a resume must find the same number of items.
     arguments = (digest_of(count), f"({count} items)")
-    return durable(_MAPPED, pure(count), lambda: arguments)
+    return durable(_MAPPED, pure(count), lambda _: arguments)
 
 
 def _requested_retries(scope: Scope) -> int:

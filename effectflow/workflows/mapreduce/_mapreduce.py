@@ -196,20 +196,19 @@ class MapReduce(Workflow[Env, E, Input, Out]):
             )
         if problems:
             raise InvalidDefinition(f"job {name!r}", problems)
-        types = KnownTypes.of(
-            JobResult, RetryExhausted, *effect_types(mapping), *effect_types(reducing)
-        )
+        mapped, reduced = effect_types(mapping), effect_types(reducing)
+        types = KnownTypes.of(JobResult, RetryExhausted, *mapped, *reduced)
         job = Job(
             name=name,
             items=items,
             key=key,
-            map_step=_of_last_attempt(_step_of(map, "map", types)),
+            map_step=_of_last_attempt(_step_of(map, "map", types, mapped[0])),
             map=mapping,
             parameter=next(iter(map.parameters), "item") if isinstance(map, Step) else "",
             executor=executor,
             retry=retry,
             keeps_dead_letters=on_item_failure == "dead_letter",
-            reduce_step=_step_of(reduce, "reduce", types),
+            reduce_step=_step_of(reduce, "reduce", types, reduced[0]),
             reduce=reducing,
             max_parallel=max_parallel,
             fan_in=fan_in,
@@ -223,6 +222,8 @@ class MapReduce(Workflow[Env, E, Input, Out]):
                 input_type=input_type(items),
                 input_types=KnownTypes.of(input_type(items)),
                 output_types=types,
+                # Failed items may have errors that `map` does not declare.
+                output_type=_result_type(reduced[0]),
             )
         )
 
@@ -253,12 +254,16 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         return ("map", "reduce", reduce_step) if result.dead_letters else ()
 
 
-def _step_of(function: Any, role: str, types: KnownTypes) -> StepDefinition:
+def _result_type(value: Any) -> Any:
+    return JobResult[Any if value is None else value, Any]
+
+
+def _step_of(function: Any, role: str, types: KnownTypes, output: object) -> StepDefinition:
     """Return the definition of a `@step`, or a new one with the name of the function."""
     if isinstance(function, Step):
         return replace(function.definition, types=types)
     name = getattr(function, "__name__", "<lambda>")
-    return StepDefinition(role if name == "<lambda>" else name, types)
+    return StepDefinition(role if name == "<lambda>" else name, types, output=output)
 
 
 def _of_last_attempt(step: StepDefinition) -> StepDefinition:

@@ -1,0 +1,117 @@
+"""Whether values of an annotated type can be saved, found out before there are any."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Iterator
+from enum import Enum
+from types import UnionType
+from typing import Any, NamedTuple, cast
+
+from effectflow.checkpoint.errors import NotSerializable
+from effectflow.checkpoint.values.classes import NO_CIPHER, KnownTypes, is_record, record_of
+from effectflow.effects.signatures import UnresolvedName, type_hints
+
+
+class _Part(NamedTuple):
+    """A part of an annotation, and the field that it belongs to: `Order.lines`, or empty."""
+
+    annotation: Any
+    field: str = ""
+
+
+_accepted: set[tuple[object, int]] = set()
+"""The annotations, with the identity of the options of `Checkpoints`, that have no problem."""
+
+
+def check_savable(annotation: object, types: KnownTypes, *, path: str) -> None:
+    """Raise NotSerializable, with the class and the field, if a part of a type cannot be saved.
+
+    A part that says nothing about the class of values, such as a type variable, a protocol or an abstract
+    class, has no problem. Neither have the fields of pydantic models, which may have other types than
+    their annotations.
+    """
+    key = annotation, id(types.options)
+    try:
+        if annotation is None or key in _accepted:
+            return
+    except TypeError:
+        # It cannot be hashed, such as Annotated with a list.
+        key = None
+    todo, seen = [_Part(annotation)], list[Any]()
+    while todo:
+        part = todo.pop()
+        if any(part.annotation is other for other in seen):
+            continue
+        seen.append(part.annotation)
+        problem = _problem_of(part.annotation, types)
+        if problem:
+            where = f"{path}: {part.field}" if part.field else path
+            raise NotSerializable(where, problem)
+        todo += _parts_of(part, types)
+    if key is not None:
+        _accepted.add(key)
+
+
+def _problem_of(annotation: Any, types: KnownTypes) -> str:
+    if isinstance(annotation, UnresolvedName):
+        return (
+            f"the name {annotation.__name__!r} in its annotation cannot be resolved. Define the class in "
+            "the module, not in a function, and import it outside of `if TYPE_CHECKING`"
+        )
+    kind: Any = typing.get_origin(annotation) or annotation
+    if not isinstance(kind, type) or kind in (Any, UnionType) or _is_vague(kind):
+        return ""
+    # Imported late, like all that plain data does not need.
+    from effectflow.checkpoint.values.codec import CANNOT_BE_SAVED, SAVED_CLASSES, pydantic_kind
+
+    if is_record(kind) or typing.is_typeddict(kind) or issubclass(kind, Enum | Exception):
+        return ""
+    known = (*SAVED_CLASSES, *types.options.by_class, *types.classes.values())
+    if any(issubclass(each, kind) for each in known):
+        return ""
+    of_pydantic = pydantic_kind(cast("type[Any]", kind))
+    if of_pydantic is None:
+        return f"a {kind.__qualname__} {CANNOT_BE_SAVED}"
+    is_refused = of_pydantic.tag == "$secret" and types.options.cipher is None
+    return f"{kind.__name__}: {NO_CIPHER}" if is_refused else ""
+
+
+def _is_vague(kind: type) -> bool:
+    """Return whether a class does not say of which class its instances are."""
+    return getattr(kind, "_is_protocol", False) or inspect.isabstract(kind)
+
+
+def _parts_of(part: _Part, types: KnownTypes) -> Iterator[_Part]:
+    annotation, field = part
+    origin: Any = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return
+    if origin is typing.Annotated:
+        yield _Part(typing.get_args(annotation)[0], field)
+        return
+    for argument in typing.get_args(annotation):
+        parts: list[Any] = [*argument] if isinstance(argument, list) else [argument]
+        yield from (_Part(each, field) for each in parts)
+    kind: Any = origin or annotation
+    if isinstance(kind, type):
+        yield from _fields_of(kind, types)
+        return
+    for mark in ("__supertype__", "__value__"):
+        try:
+            yield _Part(getattr(kind, mark), field)
+        except (AttributeError, NameError):
+            continue
+
+
+def _fields_of(kind: Any, types: KnownTypes) -> Iterator[_Part]:
+    is_dict = typing.is_typeddict(kind)
+    if kind in types.options.by_class or hasattr(kind, "__pydantic_core_schema__"):
+        return
+    if not is_dict and not is_record(kind):
+        return
+    hints = type_hints(kind)
+    names = hints.keys() if is_dict else record_of(kind).parameters.keys()
+    for name in names & hints.keys():
+        yield _Part(hints[name], f"{kind.__name__}.{name}")

@@ -1,0 +1,239 @@
+"""The JSON that people write becomes an input of the declared type, or is refused by its path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, Flag, StrEnum
+from fractions import Fraction
+from pathlib import Path, PurePosixPath
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    NewType,
+    NotRequired,
+    TypedDict,
+    TypeVar,
+)
+from uuid import UUID
+
+import attrs
+import msgspec
+import pydantic
+import pytest
+from returns.result import Success
+
+from effectflow import Effect, Workflow, pure, workflow
+from effectflow.stores import MemoryStore
+from tests.apps import App, app_on
+
+T = TypeVar("T")
+
+
+class Color(Enum):
+    RED = "red"
+    DARK = (0, 0, 0)
+
+
+class Size(StrEnum):
+    BIG = "big"
+
+
+class Access(Flag):
+    READ = 1
+    WRITE = 2
+
+
+@dataclass(frozen=True)
+class Card:
+    number: str
+    expires: date
+
+
+@dataclass(frozen=True)
+class Invoice:
+    address: str
+    due: timedelta = timedelta(days=14)
+
+
+@dataclass
+class Order:
+    id: UUID
+    pay: Card | Invoice
+    lines: list[Line] = field(default_factory=list["Line"])
+    note: str | None = None
+
+
+@attrs.frozen
+class Line:
+    item: str
+    price: Decimal
+    _count: int = 1
+
+
+class Point(NamedTuple):
+    x: float
+    y: float
+
+
+class Job(msgspec.Struct, frozen=True):
+    at: datetime
+    where: Path
+
+
+class Row(TypedDict):
+    name: str
+    size: NotRequired[int]
+
+
+@dataclass(frozen=True)
+class Box(Generic[T]):
+    part: T
+
+
+class Customer(pydantic.BaseModel):
+    name: str
+    site: pydantic.HttpUrl
+    token: pydantic.SecretStr
+    points: set[Point] = set()
+
+
+@dataclass
+class Signup:
+    customer: Customer
+    at: datetime
+
+
+UserId = NewType("UserId", int)
+ID = "12345678-1234-5678-1234-567812345678"
+CUSTOMER = {"name": "Ann", "site": "https://example.org", "token": "hunter2"}
+
+
+def taking(annotation: object) -> Workflow[Any, Any, Any, Any]:
+    def body(given: Any) -> Effect[App, str, Any]:
+        return pure(given)
+
+    body.__annotations__ = {"given": annotation, "return": Effect[App, str, Any]}
+    return workflow(name="body")(body)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "data", "value"),
+    [
+        (Any, {"a": [1]}, {"a": [1]}),
+        (Color, "red", Color.RED),
+        (Color, "DARK", Color.DARK),
+        (Size, "big", Size.BIG),
+        (Access, 3, Access.READ | Access.WRITE),
+        (Literal[1, Color.RED], "red", Color.RED),
+        (UserId, 5, 5),
+        (Annotated[int, "positive"], 5, 5),
+        (int | None, None, None),
+        (int | str, "5", "5"),
+        (float | int, 5, 5),
+        (float, 5, 5.0),
+        (date | str, "2026-01-02", "2026-01-02"),
+        (date | int, "2026-01-02", date(2026, 1, 2)),
+        (datetime, "2026-01-02T03:04:05Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
+        (time, "03:04", time(3, 4)),
+        (timedelta, 1.5, timedelta(seconds=1.5)),
+        (Decimal, "1.10", Decimal("1.10")),
+        (Decimal, 1.1, Decimal("1.1")),
+        (Fraction, "1/3", Fraction(1, 3)),
+        (bytes, "AP8=", b"\x00\xff"),
+        (Path, "a/b", Path("a/b")),
+        (PurePosixPath, "/x", PurePosixPath("/x")),
+        (list[int], [1], [1]),
+        (set[Color], ["red"], {Color.RED}),
+        (Sequence[int], [1], [1]),
+        (tuple[int, str], [1, "a"], (1, "a")),
+        (tuple[int, ...], [1, 2], (1, 2)),
+        (Mapping[int, list[Path]], {"5": ["a"]}, {5: [Path("a")]}),
+        (Point, {"x": 1, "y": 2.5}, Point(1.0, 2.5)),
+        (Point, [1, 2.5], Point(1.0, 2.5)),
+        (Row, {"name": "a"}, {"name": "a"}),
+        (Box[Color], {"part": "red"}, Box(Color.RED)),
+        (
+            Job,
+            {"at": "2026-01-02T03:04:05", "where": "a"},
+            Job(datetime(2026, 1, 2, 3, 4, 5), Path("a")),
+        ),
+        (Card | Invoice, {"address": "here", "due": 60}, Invoice("here", timedelta(minutes=1))),
+        (Card | Invoice, {"$object": ["Invoice", {"address": "x"}]}, Invoice("x")),
+        (Decimal, {"$decimal": "1.10"}, Decimal("1.10")),
+        (pydantic.HttpUrl, "https://example.org", pydantic.HttpUrl("https://example.org")),
+        (Customer, CUSTOMER, Customer.model_validate(CUSTOMER)),
+    ],
+)
+def test_an_input_is_what_its_type_takes(annotation: object, data: object, value: object) -> None:
+    built = taking(annotation).structure_input(data)
+    assert (type(built), built) == (type(value), value)
+
+
+def test_records_are_nested_at_any_depth() -> None:
+    built = taking(Order).structure_input(
+        {
+            "id": ID,
+            "pay": {"number": "1", "expires": "2026-01-02"},
+            "lines": [{"item": "cap", "price": "1.10", "count": 2}],
+        }
+    )
+    line = Line("cap", Decimal("1.10"), 2)
+    assert built == Order(UUID(ID), Card("1", date(2026, 1, 2)), [line])
+    signup = taking(Signup).structure_input({"customer": CUSTOMER, "at": "2026-01-02"})
+    assert signup.customer.token.get_secret_value() == "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "data", "problems"),
+    [
+        (int, 1.9, ["found 1.9, expected int @ $"]),
+        (int, True, ["found True, expected int @ $"]),
+        (list[int], [1, "2", 3.5], ["found '2', expected int @ $[1]", "expected int @ $[2]"]),
+        (dict[str, Color], {"a-b": "blue"}, ["'blue' is not a Color: 'red', (0, 0, 0) @ $['a-b']"]),
+        (dict[int, int], {"a": 1}, ["found 'a', expected int @ $.a"]),
+        (date, "tomorrow", ["'tomorrow' is not ISO 8601 text @ $"]),
+        (tuple[int, str], [1], ["it has 1 items, and 2 are declared @ $"]),
+        (Card, {"number": "1", "colour": 5}, ["Card has no such field @ $.colour"]),
+        (Card, {"number": "1"}, ["missing 1 required positional argument: 'expires' @ $"]),
+        (Row, {}, ["it has no name @ $"]),
+        (
+            Order,
+            {"id": "x", "pay": None},
+            ["'x' is not a UUID @ $.id", "it is none of Card | Invoice"],
+        ),
+        (Order, {"lines": [{"price": "?"}]}, ["'?' is not a number @ $.lines[0].price"]),
+        (Signup, {"customer": {"name": 5}}, ["Input should be a valid string @ $.customer.name"]),
+        (Decimal, {"$decimal": "?"}, ["it is not a valid decimal"]),
+        (int, {"$decimal": "1"}, ["Decimal('1') is not of the declared type int @ $"]),
+        (object(), {"$object": ["Card", {}]}, ["'Card' is not declared"]),
+    ],
+)
+def test_each_part_that_does_not_fit_is_named_by_its_path(
+    annotation: object, data: object, problems: list[str]
+) -> None:
+    with pytest.raises(ValueError, match="the input does not fit") as refused:
+        taking(annotation).structure_input(data)
+    for problem in problems:
+        assert problem in str(refused.value)
+
+
+def test_no_message_shows_a_secret() -> None:
+    with pytest.raises(ValueError, match=r"@ \$\.site") as refused:
+        taking(Customer).structure_input({"name": 1, "site": "?", "token": ["hunter2"]})
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.anyio
+async def test_a_built_input_starts_a_run() -> None:
+    @workflow
+    def paying(order: Order) -> Effect[App, str, Card | Invoice]:
+        return pure(order.pay)
+
+    order = paying.structure_input({"id": ID, "pay": {"address": "here"}})
+    assert await paying.start(order).run(app_on(MemoryStore())) == Success(Invoice("here"))
