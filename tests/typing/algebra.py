@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Never, assert_type
+from typing import Never, assert_never, assert_type
 
 from returns.result import Result
 
@@ -118,21 +118,70 @@ load().into_sink(charge)  # type: ignore[arg-type]  # pyright: ignore[reportArgu
 assert_type(emit("done"), Effect[object, Never, None])
 
 
-def positive(n: int) -> Validation[str, int]:
-    return Valid(n) if n > 0 else Invalid(["not positive"])
+def positive(n: int) -> Valid[int] | Invalid[str]:
+    return Valid(n) if n > 0 else Invalid.one("not positive")
 
 
-def named(name: str) -> Validation[CartError, str]:
+def named(name: str) -> Valid[str] | Invalid[CartError]:
     return Valid(name)
+
+
+def less_precise(n: int) -> Validation[str, int]:
+    return positive(n)
+
+
+def shown(errors: tuple[str, ...]) -> bytes: ...  # type: ignore[empty-body]
+
+
+# `Valid | Invalid` is closed, for what is written and for what the functions return.
+def told(validation: Valid[int] | Invalid[str]) -> str:
+    match validation:
+        case Valid(value):
+            assert_type(value, int)
+            return "valid"
+        case Invalid(errors):
+            assert_type(errors, tuple[str, ...])
+            return "invalid"
+        case _:
+            assert_never(validation)
+
+
+def told_of_all() -> int:
+    match Validation.all(positive(1), named("a")):
+        case Valid((number, name)):
+            assert_type(name, str)
+            return number
+        case Invalid(errors):
+            assert_type(errors, tuple[str | CartError, ...])
+            return len(errors)
 
 
 assert_type(
     Validation.all(positive(1), named("a"), positive(2)),
-    Validation[str | CartError, tuple[int, str, int]],
+    Valid[tuple[int, str, int]] | Invalid[str | CartError],
 )
-assert_type(positive(1).map(str).to_effect(), Effect[object, tuple[str, ...], str])
-assert_type(positive(1).to_result(), Result[int, tuple[str, ...]])
-assert_type(Validation.from_effect(load()), Effect[App, Never, Validation[CartError, int]])
+assert_type(Validation.all(*[positive(1), less_precise(2)]), Valid[tuple[int, ...]] | Invalid[str])
+assert_type(Validation.traverse([1, 2], positive), Valid[list[int]] | Invalid[str])
+assert_type(positive(1).map(str), Valid[str] | Invalid[str])
+assert_type(positive(1).map(lambda n: [n]), Valid[list[int]] | Invalid[str])
+assert_type(positive(1).map_err(len), Valid[int] | Invalid[int])
+assert_type(positive(1).and_then(positive), Valid[int] | Invalid[str])
+assert_type(positive(1).fold(str, shown), str | bytes)
+assert_type(positive(1).unwrap_or(None), int | None)
+assert_type(less_precise(1).map(str), Valid[str] | Invalid[str])
+assert_type(less_precise(1).to_effect(), Effect[object, tuple[str, ...], int])
+assert_type(less_precise(1).to_result(), Result[int, tuple[str, ...]])
+assert_type(Validation.from_result(less_precise(1).to_result()), Valid[int] | Invalid[str])
+assert_type(Validation.from_effect(load()), Effect[App, Never, Valid[int] | Invalid[CartError]])
+assert_type(
+    Validation.from_effect(less_precise(1).to_effect()),
+    Effect[object, Never, Valid[int] | Invalid[str]],
+)
+assert_type(Invalid.one("no name"), Invalid[str])
+assert_type(Invalid(["a", "b"]), Invalid[str])
+assert_type(Invalid.from_fields({"name": [CartError()]}), Invalid[tuple[str, CartError]])
+assert_type(Invalid.from_fields({"name": [CartError()]}).to_fields(), dict[str, list[CartError]])
+
 
 # What must be refused.
 wrong: Effect[App, Never, int] = load()  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
