@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import anyio
 from returns.result import Failure, Success
 
+from effectflow.effects.arguments import not_an_effect
 from effectflow.effects.errors import (
     Defect,
     EffectError,
@@ -253,7 +254,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                     if cancelled is not None:
                         raise cancelled
                 else:
-                    raise TypeError(_not_an_effect(current))
+                    raise TypeError(not_an_effect(current))
 
                 # Up: pass the value or the failure to what waits on the stack.
                 while stack:
@@ -688,8 +689,3 @@ def _exit_of(value: Any) -> Exit[Any, Any]:
 
 def _exit_of_raised(raised: BaseException) -> Exit[Any, Any]:
     return Defect(raised) if isinstance(raised, Exception) else Interruption(raised)
-
-
-def _not_an_effect(found: object) -> str:
-    hint = "did you forget to call it?" if callable(found) else "wrap a plain value in pure(...)"
-    return f"expected an effect and got {found!r}: {hint}"

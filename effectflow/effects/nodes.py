@@ -35,6 +35,12 @@ def itself(effect: AnyEffect) -> AnyEffect:
     return effect
 
 
+def written(function: Any, name: str, *arguments: Any) -> Any:
+    """Return the function of a node, which from now on shows the operator that made it."""
+    function._effectflow_call = (name, *arguments)
+    return function
+
+
 def joined(failures: Sequence[Failed]) -> Failed:
     """Return one failure with the errors and the trails of many."""
     trail = dict.fromkeys(part for failed in failures for part in failed.trail)
@@ -326,7 +332,13 @@ def describe(effect: Any, depth: int = _DEPTH) -> str:
         return "..."
     kind: str = type(effect).__name__
     name = _NAMES.get(kind, kind.lower())
+    function = getattr(effect, "finalizer", None) or getattr(effect, "f", None)
+    operator: tuple[Any, ...] | None = getattr(function, "_effectflow_call", None)
     match effect:
+        case FromGenerator() if operator is not None:
+            name, parts = operator[0], effect.args
+        case _ if operator is not None:
+            name, parts = operator[0], [effect.source, *operator[1:]]
         case Perform(shown=(called, *parts)) | Suspend(shown=(called, *parts)):
             name = called
         case Step():

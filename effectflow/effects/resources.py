@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, cast
 
 from effectflow.effects import nodes
+from effectflow.effects.arguments import check_effects, check_function
 from effectflow.effects.effect import Effect
 
 Env = TypeVar("Env")
@@ -63,6 +64,9 @@ def bracket(
         ... ).run_sync(None), log
         (<Success: 4>, ['closed file'])
     """
+    check_effects("bracket", acquire)
+    check_function(release, "the release of bracket")
+    check_function(use, "the use of bracket")
     return nodes.Bracket(acquire, release, use)
 
 
@@ -82,6 +86,8 @@ def acquiring(
         >>> both.use(lambda a, b: pure(a + b)).run_sync(None), log
         (<Success: ab>, ['b', 'a'])
     """
+    check_effects("acquiring", acquire)
+    check_function(release, "the release of acquiring")
     return Acquisition(((acquire, release),))
 
 
@@ -95,6 +101,8 @@ class Acquisition(Generic[Env, E, *Rs]):
         self, acquire: Effect[Env, E2, R], release: Callable[[R], Effect[Env, E2, object]]
     ) -> Acquisition[Env, E | E2, *Rs, R]:
         """Add a resource that is acquired after the others, and released before them."""
+        check_effects("and_", acquire)
+        check_function(release, "the release of and_")
         return Acquisition((*self.pairs, (acquire, release)))
 
     def use(self, f: Callable[[Unpack[Rs]], Effect[Env, E2, A]]) -> Effect[Env, E | E2, A]:
@@ -103,6 +111,7 @@ class Acquisition(Generic[Env, E, *Rs]):
         If one cannot be acquired, the ones before it are released. Every release runs, even if another
         one fails.
         """
+        check_function(f, "use")
 
         def nested(held: tuple[Any, ...]) -> AnyEffect:
             if len(held) == len(self.pairs):

@@ -16,6 +16,7 @@ from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.step import Step, step
 from effectflow.checkpoint.values import KnownTypes, digest_of, to_tree
 from effectflow.effects import Effect, do
+from effectflow.effects.arguments import check_function
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
@@ -415,6 +416,7 @@ def workflow(
     """
 
     def decorate(body: Callable[[Any], Any]) -> Workflow[Any, Any, Any, Any]:
+        check_function(body, "@workflow", "write @effect below @workflow, or use @do")
         chosen = name or body.__name__
         check_migrations(chosen, version, migrations or {})
         return Workflow(

@@ -22,7 +22,9 @@ from effectflow import (
     first_success,
     par,
     par_all,
+    par_traverse,
     par_try_all,
+    partition,
     pure,
     race,
     traverse,
@@ -64,6 +66,19 @@ assert_type(
     Effect[App, CartError | PaymentError, list[str]],
 )
 assert_type(load().ensure(lambda n: n > 0, "empty"), Effect[App, CartError | str, int])
+assert_type(
+    load().zip(charge(1), either()), Effect[App, CartError | PaymentError, tuple[int, str, int]]
+)
+assert_type(
+    load().zip(charge(1), load(), load(), either()),
+    Effect[App, CartError | PaymentError, tuple[int, str, int, int, int]],
+)
+assert_type(
+    load().zip(load(), load(), load(), load(), load()), Effect[App, CartError, tuple[int, ...]]
+)
+assert_type(
+    load().ensure_with(lambda n: n > 0, lambda n: [n]), Effect[App, CartError | list[int], int]
+)
 assert_type(load().fallback("none"), Effect[App, Never, int | str])
 assert_type(load().fallback_to(charge(1)), Effect[App, PaymentError, int | str])
 assert_type(load().context("loading").named("load"), Effect[App, CartError, int])
@@ -73,6 +88,45 @@ assert_type(load().timeout(1.0), Effect[App, CartError | TimedOut, int])
 assert_type(
     load().recover(CartError, lambda _: charge(1)), Effect[App, CartError | PaymentError, int | str]
 )
+
+
+assert_type(
+    either().recover((CartError, PaymentError), lambda _: charge(1)),
+    Effect[App, CartError | PaymentError, int | str],
+)
+
+
+def of_either(error: CartError | PaymentError) -> Effect[App, ValueError, bytes]: ...  # type: ignore[empty-body]
+
+
+def of_cart(error: CartError) -> Effect[App, ValueError, bytes]: ...  # type: ignore[empty-body]
+
+
+def of_three(error: CartError | PaymentError | OSError) -> Effect[App, ValueError, bytes]:
+    return of_either(CartError())
+
+
+def is_grave(error: CartError | PaymentError) -> bool: ...  # type: ignore[empty-body]
+
+
+assert_type(
+    either().recover((CartError, PaymentError), of_either),
+    Effect[App, CartError | PaymentError | ValueError, int | bytes],
+)
+assert_type(
+    either().recover((CartError, PaymentError, OSError), of_three),
+    Effect[App, CartError | PaymentError | ValueError, int | bytes],
+)
+assert_type(
+    either().recover(is_grave, of_either),
+    Effect[App, CartError | PaymentError | ValueError, int | bytes],
+)
+assert_type(
+    load().recover(lambda error: not error.args, of_cart),
+    Effect[App, CartError | ValueError, int | bytes],
+)
+either().recover((CartError, PaymentError), of_cart)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
+either().recover(is_grave, of_cart)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 # An error that `or_else` tells from the others and handles is gone from the type.
@@ -102,7 +156,24 @@ assert_type(par_all([load(), load()]), Effect[App, list[CartError], list[int]])
 assert_type(par_try_all([load(), load()], limit=2), Effect[App, CartError, list[int]])
 assert_type(traverse([1, 2], charge), Effect[App, PaymentError, list[str]])
 assert_type(race([load(), load()]), Effect[App, CartError | EmptyRace, int])
+assert_type(race(load(), charge(1)), Effect[App, CartError | PaymentError, int | str])
+assert_type(
+    race(load(), charge(1), pure(None)), Effect[App, CartError | PaymentError, int | str | None]
+)
+assert_type(race(load()), Effect[App, CartError, int])
 assert_type(first_success([load(), load()]), Effect[App, list[CartError], int])
+
+
+def results() -> list[Result[int, CartError]]: ...  # type: ignore[empty-body]
+
+
+assert_type(
+    par_traverse(["a"], lambda _: load().result()), Effect[App, Never, list[Result[int, CartError]]]
+)
+assert_type(partition(results()), tuple[list[int], list[CartError]])
+assert_type(
+    partition(dict(zip(["a"], results(), strict=True))), tuple[dict[str, int], dict[str, CartError]]
+)
 
 assert_type(bracket(load(), close, charge), Effect[App, CartError | PaymentError, str])
 assert_type(
