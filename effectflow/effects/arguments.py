@@ -46,7 +46,10 @@ def is_async(function: Any) -> bool:
 
 def check_function(function: Any, operator: str, way_out: str = RETURN_AN_EFFECT) -> None:
     """Raise TypeError unless this is a function, or another callable, that is not async."""
-    if function.__class__ is FunctionType and not function.__code__.co_flags & CO_COROUTINE:
+    kind: type = function.__class__
+    if kind is FunctionType and not function.__code__.co_flags & CO_COROUTINE:
+        return
+    if kind is type or kind is BuiltinFunctionType:
         return
     if isinstance(function, Effect):
         raise TypeError(f"{operator} takes a function, not an effect: use `lambda _: {function!r}`")

@@ -53,6 +53,9 @@ MadeB = TypeVar("MadeB", covariant=True)
 MadeEnv = TypeVar("MadeEnv", covariant=True)
 
 
+_new = object.__new__
+
+
 class Effect(Generic[Env, E, A]):
     """Work that needs an `Env`, may fail with an `E`, and otherwise yields an `A`.
 
@@ -177,9 +180,13 @@ class Effect(Generic[Env, E, A]):
         """Apply a function to the value."""
         given: Any = f
         # The check of most functions, without the cost of a call.
-        if given.__class__ is not FunctionType or given.__code__.co_flags & CO_COROUTINE:
+        if type(given) is not FunctionType or given.__code__.co_flags & CO_COROUTINE:
             check_function(f, "map", AND_THEN)
-        return nodes.Map(self, f)
+        # `nodes.Map(self, f)` without the call of __init__, which takes as long as the check.
+        mapped: Any = _new(nodes.Map)
+        mapped.source = self
+        mapped.f = f
+        return mapped
 
     def map_err(self, f: Callable[[E], E2]) -> Effect[Env, E2, A]:
         """Apply a function to the error."""
@@ -192,9 +199,12 @@ class Effect(Generic[Env, E, A]):
         """Continue with the effect `f(value)` (monadic bind)."""
         given: Any = f
         # As in `map`.
-        if given.__class__ is not FunctionType or given.__code__.co_flags & CO_COROUTINE:
+        if type(given) is not FunctionType or given.__code__.co_flags & CO_COROUTINE:
             check_function(f, "and_then")
-        return nodes.AndThen(self, f)
+        bound: Any = _new(nodes.AndThen)
+        bound.source = self
+        bound.f = f
+        return bound
 
     def or_else(
         self: Effect[Env2, E, A], f: Callable[[E], Effect[Env2, E2, B]]
@@ -268,7 +278,10 @@ class Effect(Generic[Env, E, A]):
         """
         check_effects("zip", *others)
 
-        return nodes.FromGenerator(_one_after_another, (self, *others))
+        def others_after(value: object) -> nodes.AnyEffect:
+            return nodes.FromGenerator(_one_after_another, (value, *others))
+
+        return nodes.AndThen(self, nodes.written(others_after, "zip", *others))
 
     def zip_with(
         self: Effect[Env2, E, A], other: Effect[Env2, E2, B], f: Callable[[A, B], C]
@@ -654,8 +667,10 @@ class Executor(Protocol):
         ...
 
 
-def _one_after_another(*effects: Effect[Any, Any, Any]) -> Generator[Any, Any, tuple[Any, ...]]:
-    values: list[Any] = []
+def _one_after_another(
+    first: object, *effects: Effect[Any, Any, Any]
+) -> Generator[Any, Any, tuple[Any, ...]]:
+    values = [first]
     for effect in effects:
         values += [(yield effect)]
     return tuple(values)
@@ -675,5 +690,3 @@ from effectflow.effects.events import collecting, into_sink  # noqa: E402
 from effectflow.effects.interpreter import interpret, raise_failure  # noqa: E402
 from effectflow.effects.operators import timeout  # noqa: E402
 from effectflow.effects.retry import FailedAttempt, RetryPolicy, retry  # noqa: E402
-
-nodes.written(_one_after_another, "zip")

@@ -186,9 +186,22 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                 if kind is Pure:
                     value = current.value
                 elif kind is AndThen or kind is Map:
-                    stack.append(current)
-                    current = current.source
-                    continue
+                    source = current.source
+                    kind = source.__class__
+                    while kind is AndThen or kind is Map:
+                        stack.append(current)
+                        current = source
+                        source = current.source
+                        kind = source.__class__
+                    if kind is not Pure:
+                        stack.append(current)
+                        current = source
+                        continue
+                    # Without the stack, which is a third of the cost of such a bind.
+                    if current.__class__ is AndThen:
+                        current = current.f(source.value)
+                        continue
+                    value = current.f(source.value)
                 elif kind is FromFn:
                     if forbidden and kind in forbidden:
                         raise Parked(f"{current!r} would be run")

@@ -335,8 +335,6 @@ def describe(effect: Any, depth: int = _DEPTH) -> str:
     function = getattr(effect, "finalizer", None) or getattr(effect, "f", None)
     operator: tuple[Any, ...] | None = getattr(function, "_effectflow_call", None)
     match effect:
-        case FromGenerator() if operator is not None:
-            name, parts = operator[0], effect.args
         case _ if operator is not None:
             name, parts = operator[0], [effect.source, *operator[1:]]
         case Perform(shown=(called, *parts)) | Suspend(shown=(called, *parts)):
