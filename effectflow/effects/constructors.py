@@ -230,7 +230,14 @@ def sleep(duration: Duration) -> Effect[object, Never, None]:
 
 def never() -> Effect[object, Never, Never]:
     """Wait until interrupted."""
-    return nodes.FromAsync(lambda _: anyio.sleep_forever())
+    return nodes.FromAsync(_sleep_forever)
+
+
+async def _sleep_forever(_env: object) -> None:
+    await anyio.sleep_forever()
+
+
+nodes.written(_sleep_forever, "never")
 
 
 def now() -> Effect[object, Never, datetime]:

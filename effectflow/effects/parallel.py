@@ -290,7 +290,8 @@ def _parallel(
             return nodes.joined(traversal.failures_in_order())
         return gather(traversal.values_in_order())
 
-    return nodes.Perform(perform, (name, items) if f is nodes.itself else (name, items, f))
+    shown = (items,) if f is nodes.itself else (items, f)
+    return nodes.Perform(perform, (name, *shown, nodes.Options(limit=limit, key=key)))
 
 
 def nothing_fails(operator: str, branch: str | int | range) -> str:

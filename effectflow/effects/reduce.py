@@ -100,7 +100,9 @@ def reduction_of(
         finally:
             reduction.mapping.operator.end()
 
-    return nodes.Perform(perform, ("par_reduce", items, f, reduce))
+    return nodes.Perform(
+        perform, ("par_reduce", items, f, reduce, nodes.Options(limit=limit, key=key))
+    )
 
 
 class _Reduction:

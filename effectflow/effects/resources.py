@@ -119,5 +119,7 @@ class Acquisition(Generic[Env, E, *Rs]):
             acquire, release = self.pairs[len(held)]
             return bracket(acquire, release, lambda resource: nested((*held, resource)))
 
-        acquired = [acquire for acquire, _ in self.pairs]
-        return nodes.Suspend(lambda _: nested(()), ("acquiring", acquired, f))
+        return nodes.Suspend(lambda _: nested(()), (".use", self, f))
+
+    def __repr__(self) -> str:
+        return "acquiring" + ".and_".join(nodes.show_arguments(pair) for pair in self.pairs)

@@ -64,6 +64,24 @@ class RetryPolicy:
         if not 0 <= self.proportion <= 1:
             raise ValueError(f"a jitter must be from 0 to 1, not {self.proportion}")
 
+    def __repr__(self) -> str:
+        calls = [f"{self.shape}({self.base})"]
+        if self.max_retries is not None:
+            calls.append(f"with_max_retries({self.max_retries})")
+        if self.max_delay != _LONGEST:
+            calls.append(f"with_max_delay({self.max_delay})")
+        if self.max_elapsed is not None:
+            calls.append(f"with_max_elapsed({self.max_elapsed})")
+        if self.is_unbounded:
+            calls.append("without_bound()")
+        if self.jitter == "proportional":
+            calls.append(f"with_jitter({self.proportion})")
+        elif self.jitter != "none":
+            calls.append(f"with_{self.jitter}_jitter()")
+        if self.seed is not None:
+            calls.append(f"with_seed({self.seed})")
+        return ".".join(("RetryPolicy", *calls))
+
     @staticmethod
     def constant(delay: Duration) -> RetryPolicy:
         """Return a policy with the same delay each time."""
@@ -270,7 +288,9 @@ def retry(
             began = min(began, clock.monotonic() - elapsed - delay)
             attempt += 1
 
-    return nodes.Perform(perform, ("retry", source, policy))
+    return nodes.Perform(
+        perform, (".retry", source, policy, nodes.Options(when=when, on_retry=on_retry))
+    )
 
 
 def check_bounded(policy: RetryPolicy) -> None:

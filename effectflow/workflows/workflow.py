@@ -18,7 +18,7 @@ from effectflow.checkpoint.values import KnownTypes, digest_of, to_tree
 from effectflow.effects import Effect, do
 from effectflow.effects.arguments import check_function
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.nodes import Failed, Perform
+from effectflow.effects.nodes import Failed, Options, Perform
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import effect_types
 from effectflow.workflows.engine import Done, Next, advance, durable_scope
@@ -207,7 +207,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         Use it to embed a workflow in another one, or to run it without a store. Within a step of another
         workflow, its own steps are recorded, at paths below the path of that step.
         """
-        return durable_scope(self.blueprint.body(input), ("body", self.name))
+        return durable_scope(self.blueprint.body(input), (f"{self.name}.body", input))
 
     def start(
         self: Workflow[Env2, E2, Input2, Out2],
@@ -249,7 +249,7 @@ class Workflow(Generic[Env, E, Input, Out]):
             # A new id for each run of this effect: run twice, it starts two runs.
             return await drive(place, new_run_id(self.name) if run_id is None else run_id)
 
-        return self._durably(perform, ("start", input))
+        return self._durably(perform, ("start", input, Options(run_id=run_id, context=context)))
 
     def call(
         self: Workflow[Env2, E2, Input2, Out2], input: Input2, *, run_id: str | None = None
@@ -274,7 +274,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 )
             return await interpret(self.start(input, run_id=run_id), place.env, place.scope)
 
-        return self._durably(perform, ("call", input))
+        return self._durably(perform, ("call", input, Options(run_id=run_id)))
 
     def resume(
         self: Workflow[Env2, E2, Any, Out2], run_id: str, *, force: bool = False
@@ -307,7 +307,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 return await run_nested(place, run_id, "", drive)
             return await drive(place, run_id)
 
-        return self._durably(perform, ("resume", run_id))
+        return self._durably(perform, ("resume", run_id, Options(force=force)))
 
     def plan(
         self: Workflow[Env2, Any, Any, Any], run_id: str, *, effects: bool = False
@@ -330,7 +330,7 @@ class Workflow(Generic[Env, E, Input, Out]):
 
             return await plan_run(place, run_id, effects=effects)
 
-        return self._durably(perform, ("plan", run_id))
+        return self._durably(perform, ("plan", run_id, Options(effects=effects)))
 
     def _durably(
         self, perform: Callable[[Place], Awaitable[Any]], shown: tuple[object, ...]
