@@ -61,6 +61,7 @@ from effectflow.effects import (
     sleep,
     suspend,
     traverse,
+    using,
     uuid,
 )
 from effectflow.workflows import Workflow, workflow
@@ -165,6 +166,7 @@ __all__ = [
     "suspend",
     "transition_info",
     "traverse",
+    "using",
     "uuid",
     "with_checkpointing",
     "workflow",

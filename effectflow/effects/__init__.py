@@ -42,7 +42,7 @@ from effectflow.effects.functions import Do, do, effect
 from effectflow.effects.parallel import par, par_all, par_traverse, par_try_all, partition, traverse
 from effectflow.effects.race import first_success, race
 from effectflow.effects.reduce import par_reduce
-from effectflow.effects.resources import Acquisition, acquiring, bracket
+from effectflow.effects.resources import Acquisition, acquiring, bracket, using
 from effectflow.effects.retry import FailedAttempt, RetryPolicy
 from effectflow.effects.scope import EffectObserver
 from effectflow.effects.validation import Invalid, Valid, Validation
@@ -102,5 +102,6 @@ __all__ = [
     "sleep",
     "suspend",
     "traverse",
+    "using",
     "uuid",
 ]

@@ -79,9 +79,10 @@ class FileStore(ReentrantStore, CheckpointStore):
 
     Parameters:
         directory: where to keep the runs; created if it is missing.
-        lock_timeout: how long (seconds, or a `timedelta`) to wait while another program writes to the same
-            run.
-        renew_timeout: how long (seconds, or a `timedelta`) a renewal of a lease may wait for other writers.
+        lock_timeout: how long (seconds, or a `timedelta`) to wait while another program writes to the
+            same run.
+        renew_timeout: how long (seconds, or a `timedelta`) a renewal of a lease may wait for other
+            writers.
 
     `Checkpoints(history=...)` sets how many copies of earlier checkpoints are kept.
     """

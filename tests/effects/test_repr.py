@@ -40,6 +40,7 @@ OPERATORS = """[
     par_reduce([1, 2], double, double, limit=2), race([pure(1), fail('no')]), first_success([pure(1)]),
     emit('half'), bracket(pure(1), double, double),
     acquiring(pure(1), double), acquiring(pure(1), double).and_(pure(2), double).use(double),
+    using(double).use(double), acquiring(pure(1), double).and_(using(double)),
     order.start(5), order.start(5, run_id='r-1'), order.resume('r-1'), order.resume('r-1', force=True),
     order.call(5), order.call(5, run_id='r-1'), order.plan('r-1', effects=True), order.body(5),
     pure(1).map(str), pure(1).map_err(str), pure(1).and_then(double), pure(1).or_else(double),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Never, assert_never, assert_type
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from typing import IO, Never, assert_never, assert_type
 
 from returns.result import Result
 
@@ -28,6 +30,7 @@ from effectflow import (
     pure,
     race,
     traverse,
+    using,
 )
 from effectflow.effects import TracedError
 
@@ -180,6 +183,40 @@ assert_type(
     acquiring(load(), close).and_(charge(1), close).use(lambda number, text: pure((number, text))),
     Effect[App, CartError | PaymentError, tuple[int, str]],
 )
+
+
+@asynccontextmanager
+async def connected(app: App) -> AsyncGenerator[int]:
+    yield 1
+
+
+@contextmanager
+def logged(app: App) -> Generator[str]:
+    yield ""
+
+
+def opened(app: App) -> IO[str]: ...  # type: ignore[empty-body]
+
+
+def both_used(number: int, text: str) -> Effect[App, PaymentError, bytes]: ...  # type: ignore[empty-body]
+
+
+def three_used(number: int, text: str, other: int) -> Effect[App, PaymentError, bytes]: ...  # type: ignore[empty-body]
+
+
+assert_type(using(connected).use(charge), Effect[App, PaymentError, str])
+assert_type(using(opened).use(lambda file: pure(file)), Effect[App, Never, IO[str]])
+assert_type(using(connected).and_(using(logged)).use(both_used), Effect[App, PaymentError, bytes])
+assert_type(
+    acquiring(load(), close).and_(acquiring(charge(1), close)).use(both_used),
+    Effect[App, CartError | PaymentError, bytes],
+)
+two_more = acquiring(charge(1), close).and_(using(connected))
+assert_type(
+    using(connected).and_(two_more).use(three_used),
+    Effect[App, PaymentError, bytes],
+)
+using(connected).and_(using(logged)).use(charge)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 assert_type(load().collecting(), Effect[App, CartError, tuple[int, list[object]]])
 assert_type(load().into_sink(print), Effect[App, CartError, int])
