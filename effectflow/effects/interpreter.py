@@ -587,7 +587,7 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
         return await anyio.sleep_forever()
     failed = _failed_finalizer(outcome)
     if failed is not None and (cancelled is not None or scope.is_cancelled()):
-        _suppress(failed, scope.decided_operator())
+        show_suppressed(failed, scope.decided_operator())
     if cancelled is not None:
         raise cancelled
     if failed is None:
@@ -620,7 +620,7 @@ async def _finalize_after(
     failed = _failed_finalizer(outcome)
     if failed is not None:
         if not isinstance(continues, Exception):
-            _suppress(failed, cause)
+            show_suppressed(failed, cause)
         elif outcome.__class__ is _Raised:
             log_hidden(outcome.exception, "a finalizer failed while %r was passing", raised)
         add_note(raised, str(failed))
@@ -634,7 +634,7 @@ def _failed_finalizer(outcome: Any) -> Suppressed | None:
     return Suppressed(outcome.exception) if outcome.__class__ is _Raised else None
 
 
-def _suppress(failed: Suppressed, cause: Operator | None) -> None:
+def show_suppressed(failed: Suppressed, cause: Operator | None) -> None:
     """Show the error of a finalizer in a flow that was cancelled, whose own end is dropped."""
     if cause is not None:
         cause.suppressed.append(failed)

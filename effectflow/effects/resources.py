@@ -16,8 +16,10 @@ import anyio
 from effectflow.effects import nodes
 from effectflow.effects.arguments import check_effects, check_function
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import EffectError, Parked, add_note, log_hidden
-from effectflow.effects.interpreter import interpret
+from effectflow.effects.errors import EffectError, Parked, Suppressed, add_note, log_hidden
+from effectflow.effects.event_loop import is_cancellation
+from effectflow.effects.interpreter import interpret, show_suppressed
+from effectflow.effects.operators import Operator
 from effectflow.effects.scope import Scope
 
 Env = TypeVar("Env")
@@ -221,18 +223,28 @@ def _managed(f: Callable[[Any], Any], use: Callable[[Any], AnyEffect]) -> AnyEff
         if scope.forbidden:
             raise Parked(f"{f!r} would be entered")
         manager = f(env)
-        # Around the manager, since scopes must nest, and a manager may have some of its own.
-        with anyio.CancelScope() as guard:
-            resource = await _enter(manager, f)
-            try:
-                outcome = await interpret(use(resource), env, scope)
-            except BaseException as raised:
-                await _leave_after(manager, raised, guard, scope)
-                raise
-            return await _leave(manager, outcome, guard, scope)
-        raise TimeoutError(
-            f"leaving {manager!r} took more than {scope.finalizer_deadline} s and was cancelled"
-        )
+        outcome: Any = None
+        raised: BaseException | None = None
+        cause: Operator | None = None
+        deadline = scope.finalizer_deadline
+        hidden: Exception | None = TimeoutError(f"it took more than {deadline} s and was cancelled")
+        try:
+            # Around the manager, since scopes must nest, and a manager may have some of its own.
+            with anyio.CancelScope() as guard:
+                resource = await _enter(manager, f)
+                try:
+                    outcome = await interpret(use(resource), env, scope)
+                except BaseException as ended:
+                    raised = ended
+                    cause = scope.cause() if is_cancellation(ended) else None
+                guard.shield = True
+                if deadline is not None:
+                    guard.deadline = anyio.current_time() + deadline
+                hidden = await _leave(manager, _raised_by(outcome) if raised is None else raised)
+            return _end(outcome, raised, hidden, cause)
+        finally:
+            # Its traceback has this frame.
+            del raised, hidden
 
     return nodes.Perform(perform, ("using", f))
 
@@ -245,47 +257,46 @@ async def _enter(manager: Any, f: Callable[[Any], Any]) -> Any:
     raise TypeError(f"using needs a context manager, and {f!r} returned {manager!r}")
 
 
-async def _exit(
-    manager: Any, raised: BaseException | None, guard: anyio.CancelScope, scope: Scope
-) -> None:
-    """Leave a manager, shielded from outer cancellations until the deadline of finalizers."""
-    guard.shield = True
-    if scope.finalizer_deadline is not None:
-        guard.deadline = anyio.current_time() + scope.finalizer_deadline
+async def _leave(manager: Any, raised: BaseException | None) -> Exception | None:
+    """Leave a context manager. Return the exception that this raises, other than the one it receives."""
     details = (None, None, None) if raised is None else (type(raised), raised, raised.__traceback__)
-    if isinstance(manager, AbstractAsyncContextManager):
-        await cast("AbstractAsyncContextManager[Any]", manager).__aexit__(*details)
-    else:
-        manager.__exit__(*details)
+    try:
+        if isinstance(manager, AbstractAsyncContextManager):
+            await cast("AbstractAsyncContextManager[Any]", manager).__aexit__(*details)
+        else:
+            manager.__exit__(*details)
+    except BaseException as defect:
+        if defect is raised:
+            return None
+        if isinstance(defect, Exception):
+            return defect
+        raise
+    return None
 
 
-async def _leave(manager: Any, outcome: Any, guard: anyio.CancelScope, scope: Scope) -> Any:
-    """Leave a manager after a value or a failure. Return the end of the whole."""
+def _raised_by(outcome: Any) -> Exception | None:
+    """Return the exception of a failure, for a context manager; None for a value."""
     if outcome.__class__ is not nodes.Failed:
-        await _exit(manager, None, guard, scope)
+        return None
+    return outcome.error if isinstance(outcome.error, Exception) else EffectError(outcome.error)
+
+
+def _end(
+    outcome: Any, raised: BaseException | None, hidden: Exception | None, cause: Operator | None
+) -> Any:
+    """Return or raise the end of a use. It stands if leaving its context manager failed as well."""
+    suppressed = None if hidden is None else Suppressed(hidden)
+    if raised is not None:
+        if suppressed is not None:
+            add_note(raised, str(suppressed))
+            if isinstance(raised, Exception):
+                log_hidden(hidden, "a context manager failed while %r was passing", raised)
+            else:
+                show_suppressed(suppressed, cause)
+        raise raised
+    if suppressed is None:
         return outcome
-    error = outcome.error
-    raised = error if isinstance(error, Exception) else EffectError(error)
-    try:
-        await _exit(manager, raised, guard, scope)
-    except Exception as defect:
-        if defect is not raised:
-            log_hidden(defect, "a context manager failed after the failure %r", error)
-            message = f"and a finalizer failed: {defect!r}"
-            return nodes.Failed(error, (*outcome.trail, message))
-    return outcome
-
-
-async def _leave_after(
-    manager: Any, raised: BaseException, guard: anyio.CancelScope, scope: Scope
-) -> None:
-    """Leave a manager while an exception passes, which continues."""
-    try:
-        await _exit(manager, raised, guard, scope)
-    except Exception as defect:
-        if defect is not raised:
-            log_hidden(defect, "a context manager failed while %r was passing", raised)
-            add_note(raised, f"and a finalizer failed: {defect!r}")
-    except BaseException as again:
-        if again is not raised:
-            raise
+    if outcome.__class__ is not nodes.Failed:
+        raise cast(Exception, hidden)
+    log_hidden(hidden, "a context manager failed after the failure %r", outcome.error)
+    return nodes.Failed(outcome.error, (*outcome.trail, suppressed))
