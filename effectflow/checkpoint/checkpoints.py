@@ -9,6 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from effectflow.checkpoint.values.custom import NO_OPTIONS, Codec, ValueOptions, options_of
+from effectflow.effects.arguments import check_count
+from effectflow.effects.clock import Duration, in_seconds
 
 if TYPE_CHECKING:
     # Modules that only drive and read runs are imported when a program creates its first Checkpoints.
@@ -33,26 +35,25 @@ class CheckpointPolicy:
         every_steps: before a step, once this many steps have completed since the last save. With 1, the
             default, a completed step is durable before the next step begins. With None, steps are not
             counted.
-        every_seconds: at most this many seconds after an entry was added.
+        every_seconds: at most this many seconds, or this `timedelta`, after an entry was added.
         on_error: as soon as a step fails.
     """
 
     every_steps: int | None = 1
-    every_seconds: float | None = None
+    every_seconds: Duration | None = None
     on_error: bool = True
 
     def __post_init__(self) -> None:
-        if self.every_steps is not None and self.every_steps < 1:
-            raise ValueError(f"every_steps must be 1 or more, or None, not {self.every_steps}")
-        if self.every_seconds is not None and not self.every_seconds > 0:
+        if self.every_steps is not None:
+            check_count("every_steps", self.every_steps, least=1)
+        if self.every_seconds is not None and not in_seconds(self.every_seconds) > 0:
             raise ValueError(f"every_seconds must be more than 0, not {self.every_seconds}")
 
     @property
     def longest_wait(self) -> float | None:
         """The seconds after which an entry is durable at the latest; None for no bound."""
-        if self.every_steps != 1:
-            return self.every_seconds
-        return min(_LINGER, self.every_seconds or _LINGER)
+        seconds = None if self.every_seconds is None else in_seconds(self.every_seconds)
+        return seconds if self.every_steps != 1 else min(_LINGER, seconds or _LINGER)
 
     def is_due(self, completed: int) -> bool:
         """Return whether to save before a step, after this many completed since the last save."""
@@ -82,9 +83,11 @@ class Checkpoints:
             is saved.
         observers: receive the events of runs.
         codecs: how the values of types of your own are saved.
-        lease_seconds: the seconds after its last renewal during which the lease of a run is valid.
-        max_block: the seconds after which an event loop that does not respond counts as stuck. The
-            leases of its runs are then not renewed, so that another process can continue them.
+        lease_seconds: the seconds, or the `timedelta`, after its last renewal during which the lease of a
+            run is valid.
+        max_block: the seconds, or the `timedelta`, after which an event loop that does not respond counts
+            as stuck. The leases of its runs are then not renewed, so that another process can continue
+            them.
     """
 
     store: CheckpointStore
@@ -97,18 +100,17 @@ class Checkpoints:
     on_save_error: Literal["fail", "warn"] = "fail"
     observers: Sequence[Observer] = ()
     codecs: Sequence[Codec[Any]] = ()
-    lease_seconds: float = 30.0
-    max_block: float = 300.0
+    lease_seconds: Duration = 30.0
+    max_block: Duration = 300.0
 
     def __post_init__(self) -> None:
-        if self.history < 0:
-            raise ValueError(f"history must be 0 or more, not {self.history}")
-        if not 0 < self.lease_seconds < math.inf:
+        check_count("history", self.history, least=0)
+        if not 0 < in_seconds(self.lease_seconds) < math.inf:
             # The lease is the only sign of life of a process on another host.
             raise ValueError(
                 f"lease_seconds must be a finite number of more than 0, not {self.lease_seconds}"
             )
-        if not self.max_block > 0:
+        if not in_seconds(self.max_block) > 0:
             raise ValueError(f"max_block must be more than 0, not {self.max_block}")
         if self.format not in ("json", "cbor"):
             raise ValueError(f'format must be "json" or "cbor", not {self.format!r}')

@@ -24,6 +24,7 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, tell
 from effectflow.checkpoint.store import RunStatus, RunSummary
+from effectflow.effects.clock import in_seconds
 from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import is_cancellation
 
@@ -309,7 +310,7 @@ class JournalWriter:
         The run is claimed again for a new fence. An append with the old fence has happened by then, or
         never will.
         """
-        store, seconds = self.checkpoints.store, self.checkpoints.lease_seconds
+        store, seconds = self.checkpoints.store, in_seconds(self.checkpoints.lease_seconds)
         self.is_claiming = True
         try:
             self.lease = await store.claim(self.run_id, owner=self.lease.owner, seconds=seconds)

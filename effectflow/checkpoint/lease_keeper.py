@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from effectflow.checkpoint.errors import LeaseLost
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.store import CheckpointStore
+from effectflow.effects.clock import in_seconds
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads
 
 __all__ = ["keep_lease"]
@@ -54,7 +55,7 @@ class _Keeper:
         self._is_running = False
 
     def add(self, writer: JournalWriter, call_soon: CallSoon) -> None:
-        due = time.monotonic() + writer.checkpoints.lease_seconds / 3
+        due = time.monotonic() + in_seconds(writer.checkpoints.lease_seconds) / 3
         with self._changed:
             self._kept[id(writer)] = _Kept(writer, call_soon, due)
             if not self._is_running:
@@ -93,12 +94,13 @@ class _Keeper:
         for kept in list(self._kept.values()):
             checkpoints = kept.writer.checkpoints
             if checkpoints.store is store:
-                kept.due = max(kept.due, now + checkpoints.lease_seconds / 10)
+                kept.due = max(kept.due, now + in_seconds(checkpoints.lease_seconds) / 10)
 
     def _renew(self, kept: _Kept) -> bool:
         """Renew one lease. Return False if the store fails."""
         writer = kept.writer
-        seconds, max_block = writer.checkpoints.lease_seconds, writer.checkpoints.max_block
+        seconds = in_seconds(writer.checkpoints.lease_seconds)
+        max_block = in_seconds(writer.checkpoints.max_block)
         now = time.monotonic()
         kept.due = now + seconds / 3
         asked = kept.asked = kept.asked or now

@@ -25,6 +25,7 @@ from effectflow.effects import (
     nodes,
     suspend,
 )
+from effectflow.effects.arguments import TEST_THE_VALUE, check_function, mark_as_effectful
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.retry import check_bounded
@@ -129,6 +130,8 @@ class StepDefinition:
             )
         if self.retry is not None:
             check_bounded(self.retry)
+        if self.retryable is not None and not isinstance(self.retryable, bool):
+            check_function(self.retryable, "retryable", TEST_THE_VALUE)
         if self.timeout is not None and not self.timeout >= 0:
             raise ValueError(f"a timeout must be 0 seconds or more, not {self.timeout}")
 
@@ -231,8 +234,10 @@ class Step(Generic[P, Env, E, A]):
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
     ) -> None:
+        check_function(function, "@step", "write @effect below @step")
         self.function = function
         update_wrapper(self, function)
+        mark_as_effectful(self, "step")
         self.definition = self._with_types(
             StepDefinition(
                 name or function.__name__,

@@ -13,6 +13,7 @@ from effectflow.effects.constructors import (
     from_async,
     from_blocking,
     from_fn,
+    from_optional,
     from_result,
     never,
     now,
@@ -38,10 +39,10 @@ from effectflow.effects.errors import (
 )
 from effectflow.effects.events import emit
 from effectflow.effects.functions import Do, do, effect
-from effectflow.effects.parallel import par, par_all, par_traverse, par_try_all, traverse
+from effectflow.effects.parallel import par, par_all, par_traverse, par_try_all, partition, traverse
 from effectflow.effects.race import first_success, race
 from effectflow.effects.reduce import par_reduce
-from effectflow.effects.resources import Acquisition, acquiring, bracket
+from effectflow.effects.resources import Acquisition, acquiring, bracket, using
 from effectflow.effects.retry import FailedAttempt, RetryPolicy
 from effectflow.effects.scope import EffectObserver
 from effectflow.effects.validation import Invalid, Valid, Validation
@@ -85,6 +86,7 @@ __all__ = [
     "from_async",
     "from_blocking",
     "from_fn",
+    "from_optional",
     "from_result",
     "never",
     "now",
@@ -93,11 +95,13 @@ __all__ = [
     "par_reduce",
     "par_traverse",
     "par_try_all",
+    "partition",
     "pure",
     "race",
     "random",
     "sleep",
     "suspend",
     "traverse",
+    "using",
     "uuid",
 ]

@@ -14,8 +14,16 @@ Duration: TypeAlias = float | timedelta
 
 
 def in_seconds(duration: Duration) -> float:
-    """Return a duration in seconds."""
-    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+    """Return a duration in seconds. Raise TypeError if it is neither a number nor a `timedelta`."""
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    _check_is_number(duration)
+    return duration
+
+
+def _check_is_number(given: object) -> None:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(f"a duration is a number of seconds or a timedelta, not {given!r}")
 
 
 class Clock(Protocol):

@@ -15,6 +15,7 @@ from anyio import to_thread
 from returns.result import Result, Success
 
 from effectflow.effects import nodes
+from effectflow.effects.arguments import check_function
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Parked
@@ -47,6 +48,7 @@ def die(exception: Exception) -> Effect[object, Never, Never]:
 
 def from_fn(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
     """Call `f(env)`. An exception that it raises is a defect; see `attempt`."""
+    check_function(f, "from_fn", "use from_async")
     return nodes.FromFn(f)
 
 
@@ -63,6 +65,7 @@ def from_blocking(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
     a durable run ends with the call, its end is recorded before the interruption takes effect. To call
     into the event loop, `f` needs the token of `anyio.lowlevel.current_token()`.
     """
+    check_function(f, "from_blocking", "use from_async, which needs no thread")
     return nodes.Suspend(
         lambda scope: nodes.FromAsync(partial(_in_a_thread, f, scope)), ("from_blocking", f)
     )
@@ -115,6 +118,20 @@ def from_result(result: Result[A, E]) -> Effect[object, E, A]:
     if isinstance(result, Success):
         return nodes.Pure(result.unwrap())
     return nodes.Fail(result.failure())
+
+
+def from_optional(value: A | None, error: E) -> Effect[object, E, A]:
+    """Yield a value, or fail with `error` if it is None.
+
+    Example:
+        >>> from effectflow import from_optional
+        >>> prices = {"tea": 3}
+        >>> from_optional(prices.get("tea"), "unknown").run_sync(None)
+        <Success: 3>
+        >>> from_optional(prices.get("cap"), "unknown").run_sync(None)
+        <Failure: unknown>
+    """
+    return nodes.Fail(error) if value is None else nodes.Pure(value)
 
 
 @overload
@@ -170,6 +187,7 @@ async def _attempt(
 
 def suspend(f: Callable[[], Effect[Env, E, A]]) -> Effect[Env, E, A]:
     """Create the effect with `f()` each time that it is run."""
+    check_function(f, "suspend")
     return nodes.Suspend(lambda _: f(), ("suspend", f))
 
 
@@ -187,6 +205,7 @@ _ASK = nodes.Ask()
 
 def asks(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
     """Yield `f(env)`: one part of the environment."""
+    check_function(f, "asks", "use from_async")
     return nodes.FromFn(f)
 
 
@@ -211,7 +230,14 @@ def sleep(duration: Duration) -> Effect[object, Never, None]:
 
 def never() -> Effect[object, Never, Never]:
     """Wait until interrupted."""
-    return nodes.FromAsync(lambda _: anyio.sleep_forever())
+    return nodes.FromAsync(_sleep_forever)
+
+
+async def _sleep_forever(_env: object) -> None:
+    await anyio.sleep_forever()
+
+
+nodes.written(_sleep_forever, "never")
 
 
 def now() -> Effect[object, Never, datetime]:

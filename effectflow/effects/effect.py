@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, ClassVar, Generic, Literal, Never, Protocol, TypeVar, cast, overload
+from types import FunctionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Never,
+    Protocol,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import anyio
 from returns.result import Failure, Result, Success
@@ -26,9 +38,22 @@ A = TypeVar("A", covariant=True)
 Env2 = TypeVar("Env2")
 E2 = TypeVar("E2")
 A2 = TypeVar("A2")
+E3 = TypeVar("E3")
+A3 = TypeVar("A3")
+E4 = TypeVar("E4")
+A4 = TypeVar("A4")
+E5 = TypeVar("E5")
+A5 = TypeVar("A5")
 X = TypeVar("X")
+X2 = TypeVar("X2")
+X3 = TypeVar("X3")
 B = TypeVar("B")
 C = TypeVar("C")
+MadeB = TypeVar("MadeB", covariant=True)
+MadeEnv = TypeVar("MadeEnv", covariant=True)
+
+
+_new = object.__new__
 
 
 class Effect(Generic[Env, E, A]):
@@ -57,7 +82,7 @@ class Effect(Generic[Env, E, A]):
         *,
         clock: Clock | None = None,
         observer: EffectObserver | None = None,
-        finalizer_deadline: float | None = None,
+        finalizer_deadline: Duration | None = None,
     ) -> Result[A2, E2]:
         """Run this effect in the current task and return its `Result`.
 
@@ -65,8 +90,8 @@ class Effect(Generic[Env, E, A]):
             env: the environment that the effect needs.
             clock: tells the time and sleeps; the system clock by default.
             observer: receives the begin and end of named effects and steps.
-            finalizer_deadline: the seconds after which a finalizer is cancelled with a TimeoutError, so
-                that it cannot block a cancelled run. No limit if None.
+            finalizer_deadline: the seconds, or the `timedelta`, after which a finalizer is cancelled
+                with a TimeoutError, so that it cannot block a cancelled run. No limit if None.
 
         Raises defects unchanged. If the task is cancelled, all finalizers run, shielded, and the
         cancellation continues.
@@ -87,7 +112,7 @@ class Effect(Generic[Env, E, A]):
         *,
         clock: Clock | None = None,
         observer: EffectObserver | None = None,
-        finalizer_deadline: float | None = None,
+        finalizer_deadline: Duration | None = None,
     ) -> A:
         """Run this effect and return its value; see `run`.
 
@@ -110,7 +135,7 @@ class Effect(Generic[Env, E, A]):
         backend: Literal["asyncio", "trio"] = "asyncio",
         clock: Clock | None = None,
         observer: EffectObserver | None = None,
-        finalizer_deadline: float | None = None,
+        finalizer_deadline: Duration | None = None,
     ) -> Result[A2, E2]:
         """Run this effect in a new event loop, for scripts. See `run`."""
         # Taken out by `main`, because the traceback of a defect keeps these frames.
@@ -127,31 +152,77 @@ class Effect(Generic[Env, E, A]):
 
         return anyio.run(main, backend=backend)
 
+    def run_sync_or_raise(
+        self,
+        env: Env,
+        *,
+        backend: Literal["asyncio", "trio"] = "asyncio",
+        clock: Clock | None = None,
+        observer: EffectObserver | None = None,
+        finalizer_deadline: Duration | None = None,
+    ) -> A:
+        """Run this effect in a new event loop and return its value, for scripts. See `run_or_raise`.
+
+        Example:
+            >>> from effectflow import pure
+            >>> pure(42).run_sync_or_raise(None)
+            42
+        """
+
+        async def main() -> A:
+            return await self.run_or_raise(
+                env, clock=clock, observer=observer, finalizer_deadline=finalizer_deadline
+            )
+
+        return anyio.run(main, backend=backend)
+
     def map(self, f: Callable[[A], B]) -> Effect[Env, E, B]:
         """Apply a function to the value."""
-        return nodes.Map(self, f)
+        given: Any = f
+        # The check of most functions, without the cost of a call.
+        if type(given) is not FunctionType or given.__code__.co_flags & CO_COROUTINE:
+            check_function(f, "map", AND_THEN)
+        # `nodes.Map(self, f)` without the call of __init__, which takes as long as the check.
+        mapped: Any = _new(nodes.Map)
+        mapped.source = self
+        mapped.f = f
+        return mapped
 
     def map_err(self, f: Callable[[E], E2]) -> Effect[Env, E2, A]:
         """Apply a function to the error."""
+        check_function(f, "map_err")
         return nodes.MapErr(self, f)
 
     def and_then(
         self: Effect[Env2, E, A], f: Callable[[A], Effect[Env2, E2, B]]
     ) -> Effect[Env2, E | E2, B]:
         """Continue with the effect `f(value)` (monadic bind)."""
-        return nodes.AndThen(self, f)
+        given: Any = f
+        # As in `map`.
+        if type(given) is not FunctionType or given.__code__.co_flags & CO_COROUTINE:
+            check_function(f, "and_then")
+        bound: Any = _new(nodes.AndThen)
+        bound.source = self
+        bound.f = f
+        return bound
 
     def or_else(
         self: Effect[Env2, E, A], f: Callable[[E], Effect[Env2, E2, B]]
     ) -> Effect[Env2, E2, A | B]:
         """Continue with the effect `f(error)` after a failure."""
+        check_function(f, "or_else")
         return nodes.OrElse(self, f)
 
     def tap(
         self: Effect[Env2, E, A], f: Callable[[A], Effect[Env2, E2, object]]
     ) -> Effect[Env2, E | E2, A]:
         """Run the effect `f(value)`, and keep the value. Its failure is a failure of the whole."""
-        return nodes.AndThen(self, lambda value: nodes.Map(f(value), lambda _: value))
+        check_function(f, "tap")
+
+        def tap(value: A) -> nodes.AnyEffect:
+            return nodes.Map(f(value), lambda _: value)
+
+        return nodes.AndThen(self, nodes.written(tap, "tap", f))
 
     def tap_err(
         self: Effect[Env2, E, A], f: Callable[[E], Effect[Env2, E2, object]]
@@ -161,56 +232,183 @@ class Effect(Generic[Env, E, A]):
         A failure of that effect replaces the error. In a durable run, a step of that effect settles the
         failure: a resume fails with it again instead of repeating the failed step.
         """
+        check_function(f, "tap_err")
         return nodes.TapErr(self, f)
 
+    @overload
     def zip(
-        self: Effect[Env2, E, A], other: Effect[Env2, E2, B]
-    ) -> Effect[Env2, E | E2, tuple[A, B]]:
-        """Run this effect, then another, and yield both values. `par` runs them in parallel."""
-        return nodes.AndThen(self, lambda a: nodes.Map(other, lambda b: (a, b)))
+        self: Effect[Env2, E, A], e2: Effect[Env2, E2, A2], /
+    ) -> Effect[Env2, E | E2, tuple[A, A2]]: ...
+    @overload
+    def zip(
+        self: Effect[Env2, E, A], e2: Effect[Env2, E2, A2], e3: Effect[Env2, E3, A3], /
+    ) -> Effect[Env2, E | E2 | E3, tuple[A, A2, A3]]: ...
+    @overload
+    def zip(
+        self: Effect[Env2, E, A],
+        e2: Effect[Env2, E2, A2],
+        e3: Effect[Env2, E3, A3],
+        e4: Effect[Env2, E4, A4],
+        /,
+    ) -> Effect[Env2, E | E2 | E3 | E4, tuple[A, A2, A3, A4]]: ...
+    @overload
+    def zip(
+        self: Effect[Env2, E, A],
+        e2: Effect[Env2, E2, A2],
+        e3: Effect[Env2, E3, A3],
+        e4: Effect[Env2, E4, A4],
+        e5: Effect[Env2, E5, A5],
+        /,
+    ) -> Effect[Env2, E | E2 | E3 | E4 | E5, tuple[A, A2, A3, A4, A5]]: ...
+    @overload
+    def zip(
+        self: Effect[Env2, E, A], /, *others: Effect[Env2, E2, A2]
+    ) -> Effect[Env2, E | E2, tuple[A | A2, ...]]: ...
+    def zip(
+        self: Effect[Any, Any, Any], /, *others: Effect[Any, Any, Any]
+    ) -> Effect[Any, Any, Any]:
+        """Run this effect, then the others in order, and yield all values as a tuple.
+
+        `par` runs them in parallel.
+
+        Example:
+            >>> from effectflow import pure
+            >>> pure(1).zip(pure("a"), pure(None)).run_sync(None)
+            <Success: (1, 'a', None)>
+        """
+        check_effects("zip", *others)
+
+        def others_after(value: object) -> nodes.AnyEffect:
+            return nodes.FromGenerator(_one_after_another, (value, *others))
+
+        return nodes.AndThen(self, nodes.written(others_after, "zip", *others))
 
     def zip_with(
         self: Effect[Env2, E, A], other: Effect[Env2, E2, B], f: Callable[[A, B], C]
     ) -> Effect[Env2, E | E2, C]:
         """Run this effect, then another, and yield `f` of both values."""
-        return nodes.AndThen(self, lambda a: nodes.Map(other, lambda b: f(a, b)))
+        check_effects("zip_with", other)
+        check_function(f, "zip_with", AND_THEN)
+
+        def zip_with(a: A) -> nodes.AnyEffect:
+            return nodes.Map(other, lambda b: f(a, b))
+
+        return nodes.AndThen(self, nodes.written(zip_with, "zip_with", other, f))
 
     def ensure(self, predicate: Callable[[A], bool], error: E2) -> Effect[Env, E | E2, A]:
-        """Fail with `error` unless the value satisfies the predicate."""
+        """Fail with `error` unless the value satisfies the predicate. `ensure_with` makes the error."""
+        check_function(predicate, "ensure", TEST_THE_VALUE)
         failed = nodes.Fail(error)
-        return nodes.AndThen(self, lambda a: nodes.Pure(a) if predicate(a) else failed)
 
+        def ensure(value: A) -> nodes.AnyEffect:
+            return nodes.Pure(value) if holds(predicate, value, "ensure") else failed
+
+        return nodes.AndThen(self, nodes.written(ensure, "ensure", predicate, error))
+
+    def ensure_with(
+        self, predicate: Callable[[A], bool], make_error: Callable[[A], E2]
+    ) -> Effect[Env, E | E2, A]:
+        """Fail with `make_error(value)` unless the value satisfies the predicate.
+
+        Example:
+            >>> from effectflow import pure
+            >>> pure(-3).ensure_with(lambda n: n > 0, lambda n: f"{n} is not positive").run_sync(None)
+            <Failure: -3 is not positive>
+        """
+        check_function(predicate, "ensure_with", TEST_THE_VALUE)
+        check_function(make_error, "ensure_with")
+
+        def ensure_with(value: A) -> nodes.AnyEffect:
+            if holds(predicate, value, "ensure_with"):
+                return nodes.Pure(value)
+            return nodes.Fail(make_error(value))
+
+        return nodes.AndThen(self, nodes.written(ensure_with, "ensure_with", predicate, make_error))
+
+    @overload
     def recover(
         self: Effect[Env2, E, A],
         error_type: type[X],
         handler: Callable[[X], Effect[Env2, E2, B]],
-    ) -> Effect[Env2, E | E2, A | B]:
-        """Continue with the effect `handler(error)` after an error of this class. Others pass.
+    ) -> Effect[Env2, E | E2, A | B]: ...
+    @overload
+    def recover(
+        self: Effect[Env2, E, A],
+        error_type: tuple[type[X], type[X2]],
+        handler: Callable[[X | X2], Effect[Env2, E2, B]],
+    ) -> Effect[Env2, E | E2, A | B]: ...
+    @overload
+    def recover(
+        self: Effect[Env2, E, A],
+        error_type: tuple[type[X], type[X2], type[X3]],
+        handler: Callable[[X | X2 | X3], Effect[Env2, E2, B]],
+    ) -> Effect[Env2, E | E2, A | B]: ...
+    @overload
+    def recover(
+        self: Effect[Env2, E, A],
+        error_type: tuple[type[X], ...],
+        handler: Callable[[X], Effect[Env2, E2, B]],
+    ) -> Effect[Env2, E | E2, A | B]: ...
+    @overload
+    def recover(
+        self: Effect[Env2, E, A],
+        error_type: Callable[[E], bool],
+        handler: Callable[[E], Effect[Env2, E2, B]],
+    ) -> Effect[Env2, E | E2, A | B]: ...
+    def recover(
+        self: Effect[Any, Any, Any],
+        error_type: Any,
+        handler: Callable[[Any], Effect[Any, Any, Any]],
+    ) -> Effect[Any, Any, Any]:
+        """Continue with the effect `handler(error)` after some errors. Others pass.
 
         Python's type system cannot remove one class from a union of type variables, so the type keeps
         all of `E`. To narrow it, use `result()`, or `or_else` with a function that distinguishes the
         errors by `match` or `isinstance`.
 
+        Parameters:
+            error_type: a class of errors, a tuple of classes, or a predicate of the error.
+            handler: creates the effect to continue with.
+
         Example:
             >>> from effectflow import fail, pure
             >>> fail(KeyError("cap")).recover(LookupError, lambda error: pure(0)).run_sync(None)
             <Success: 0>
+            >>> fail(404).recover(lambda status: status >= 500, lambda _: pure(0)).run_sync(None)
+            <Failure: 404>
         """
-        return nodes.Rescue(
-            self,
-            lambda failed: handler(failed.error) if isinstance(failed.error, error_type) else None,
-        )
+        check_function(handler, "recover")
+        is_class = isinstance(error_type, type | tuple)
+        if not is_class:
+            check_function(error_type, "recover", TEST_THE_VALUE)
+
+        def recover(failed: nodes.Failed) -> nodes.AnyEffect | None:
+            error = failed.error
+            if isinstance(error, error_type) if is_class else holds(error_type, error, "recover"):
+                return handler(error)
+            return None
+
+        return nodes.Rescue(self, nodes.written(recover, "recover", error_type, handler))
 
     def fallback(self, value: B) -> Effect[Env, Never, A | B]:
         """Yield `value` instead of failing."""
         replaced = nodes.Pure(value)
-        return nodes.OrElse(self, lambda _: replaced)
+
+        def fallback(_: object) -> nodes.AnyEffect:
+            return replaced
+
+        return nodes.OrElse(self, nodes.written(fallback, "fallback", value))
 
     def fallback_to(
         self: Effect[Env2, E, A], effect: Effect[Env2, E2, B]
     ) -> Effect[Env2, E2, A | B]:
         """Run another effect instead of failing."""
-        return nodes.OrElse(self, lambda _: effect)
+        check_effects("fallback_to", effect)
+
+        def fallback_to(_: object) -> nodes.AnyEffect:
+            return effect
+
+        return nodes.OrElse(self, nodes.written(fallback_to, "fallback_to", effect))
 
     def context(self: Effect[Env2, E2, A2], message: str) -> Effect[Env2, E2, A2]:
         """Describe what this effect does, for the trail of failures and the notes of defects.
@@ -325,11 +523,45 @@ class Effect(Generic[Env, E, A]):
 
     def local(self, f: Callable[[Env2], Env]) -> Effect[Env2, E, A]:
         """Run this effect in the environment `f(outer environment)`."""
+        check_function(f, "local", AND_THEN)
         return nodes.Local(self, f)
 
     def provide(self, env: Env) -> Effect[object, E, A]:
         """Run this effect in the given environment instead of the outer one."""
-        return nodes.Local(self, lambda _: env)
+
+        def provide(_: object) -> object:
+            return env
+
+        return nodes.Local(self, nodes.written(provide, "provide", env))
+
+    def within(self, environment: EnvironmentClass[B, Env]) -> Effect[B, E, A]:
+        """Return this effect with a larger environment in its type, to combine it with others.
+
+        Parallel operators, `zip`, `race` and `bracket` need one environment type for all parts. Parts
+        that ask for different protocols combine once each is within the same class. Type checkers
+        refuse a class that lacks something that the effect needs. Nothing changes at run time.
+
+        Parameters:
+            environment: a class or protocol that has everything this effect needs.
+
+        Example:
+            >>> from typing import NamedTuple, Protocol
+            >>> from effectflow import asks, par
+            >>> class HasName(Protocol):
+            ...     name: str
+            >>> class HasPrice(Protocol):
+            ...     price: int
+            >>> class App(NamedTuple):
+            ...     name: str
+            ...     price: int
+            >>> def name_of(env: HasName) -> str:
+            ...     return env.name
+            >>> def price_of(env: HasPrice) -> int:
+            ...     return env.price
+            >>> par(asks(name_of).within(App), asks(price_of).within(App)).run_sync(App("tea", 3))
+            <Success: ('tea', 3)>
+        """
+        return cast("Effect[B, E, A]", self)
 
     def on_executor(
         self: Effect[Any, E2, A2], executor: Executor
@@ -355,9 +587,14 @@ class Effect(Generic[Env, E, A]):
         its next step, and the resume executes that step.
         """
         if not isinstance(finalizer, Effect):
+            check_function(finalizer, "on_exit")
             return nodes.OnExit(self, finalizer)
         always = cast("Effect[Env2, Never, object]", finalizer)
-        return nodes.OnExit(self, lambda _: always)
+
+        def on_exit(_: object) -> Effect[Env2, Never, object]:
+            return always
+
+        return nodes.OnExit(self, nodes.written(on_exit, "on_exit", finalizer))
 
     def checkpointed(
         self: Effect[Env2, E2, A2],
@@ -385,8 +622,31 @@ class Effect(Generic[Env, E, A]):
         """Give `value = yield from effect` the type of the effect's value in a `@do` body."""
         return (yield self)
 
+    if not TYPE_CHECKING:
+        # Not for type checkers, which refuse `await effect` because of that.
+        def __await__(self) -> Never:
+            raise TypeError(
+                "an effect cannot be awaited: write `await effect.run(env)`, or `yield from effect` in a "
+                f"@do body; the effect is {self!r}"
+            )
+
     def __repr__(self) -> str:
         return nodes.describe(self)
+
+
+class EnvironmentClass(Protocol[MadeB, MadeEnv]):
+    """A class whose instances are a `B` and an `Env`, as the parameter of `within`.
+
+    Each overload is a condition. Together they infer the class and compare it with what the effect
+    needs, also for protocols, which checkers refuse as a `type[...]`.
+    """
+
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> MadeB: ...
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload]  # never called
+        self, *args: Any, **kwargs: Any
+    ) -> MadeEnv: ...
 
 
 class Executor(Protocol):
@@ -407,8 +667,25 @@ class Executor(Protocol):
         ...
 
 
+def _one_after_another(
+    first: object, *effects: Effect[Any, Any, Any]
+) -> Generator[Any, Any, tuple[Any, ...]]:
+    values = [first]
+    for effect in effects:
+        values += [(yield effect)]
+    return tuple(values)
+
+
 # Nodes derive from Effect, and its methods create nodes, so these imports follow the class.
 from effectflow.effects import nodes  # noqa: E402
+from effectflow.effects.arguments import (  # noqa: E402
+    AND_THEN,
+    CO_COROUTINE,
+    TEST_THE_VALUE,
+    check_effects,
+    check_function,
+    holds,
+)
 from effectflow.effects.events import collecting, into_sink  # noqa: E402
 from effectflow.effects.interpreter import interpret, raise_failure  # noqa: E402
 from effectflow.effects.operators import timeout  # noqa: E402

@@ -58,7 +58,7 @@ def into_sink(source: Effect[Env, E, A], f: Callable[[Any], object]) -> Effect[E
 
         return await interpret(source, env, scope.with_sink(take))
 
-    return nodes.Perform(perform, ("into_sink", source, f))
+    return nodes.Perform(perform, (".into_sink", source, f))
 
 
 def collecting(source: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, list[object]]]:
@@ -85,7 +85,7 @@ def collecting(source: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, list[object
         outcome = await interpret(listened, env, scope.with_sink(take))
         return outcome if outcome.__class__ is nodes.Failed else (outcome, events)
 
-    return nodes.Perform(perform, ("collecting", source))
+    return nodes.Perform(perform, (".collecting", source))
 
 
 async def run_listener(what: str, effect: Effect[Any, Any, object], env: Any, scope: Scope) -> None:

@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from effectflow.effects import nodes
+from effectflow.effects.arguments import effectful_decorator, is_async, mark_as_effectful
 from effectflow.effects.constructors import attempt
 from effectflow.effects.effect import Effect
 from effectflow.effects.nodes import describe_call
@@ -95,8 +96,8 @@ def effect(
     declared = errors if isinstance(errors, tuple) else (errors,)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Effect[Any, Any, Any]]:
-        is_async = inspect.iscoroutinefunction(function)
-        node = nodes.FromAsync if is_async else nodes.FromFn
+        signature = _checked_signature(function)
+        node = nodes.FromAsync if is_async(function) else nodes.FromFn
 
         @wraps(function)
         def make(*args: Any, **kwargs: Any) -> Effect[Any, Any, Any]:
@@ -105,12 +106,40 @@ def effect(
 
         # Inspection shows the parameters without the environment, and the errors.
         described: Any = make
-        signature = inspect.signature(function)
         described.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])
         described.declared_errors = declared
+        mark_as_effectful(make, "effect")
         return make
 
     return decorate if function is None else decorate(function)
+
+
+def _checked_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function that `@effect` can turn into one that returns an effect.
+
+    Raises TypeError for a function that returns an effect already, and one without an environment.
+    """
+    name = getattr(function, "__qualname__", None) or repr(function)
+    made_by = effectful_decorator(function)
+    if made_by == "step":
+        raise TypeError(f"@effect is above @step on {name}: write @step above @effect")
+    if made_by is not None:
+        raise TypeError(
+            f"{name} returns an effect already, by @{made_by}: write it without @effect"
+        )
+    if inspect.isgeneratorfunction(function):
+        raise TypeError(f"{name} is a generator function: decorate it with @do instead of @effect")
+    signature = inspect.signature(function)
+    first = next(iter(signature.parameters), None)
+    if first in (None, "self", "cls"):
+        raise TypeError(
+            f"@effect passes the environment first, and the first parameter of {name} is {first!r}. Use "
+            "a function whose first parameter is the environment, or a method without @effect that "
+            "returns an effect, such as from_async(lambda env: self.load(env))"
+            if first is not None
+            else f"@effect passes the environment first, and {name} has no parameters"
+        )
+    return signature
 
 
 Do: TypeAlias = Generator[Effect[Env, E, Any], Any, A]
@@ -142,6 +171,8 @@ def do(
         <Success: 42>
     """
 
+    if effectful_decorator(function) == "step":
+        raise TypeError(f"@do is above @step on {function!r}: write @step above @do, or @step only")
     if not inspect.isgeneratorfunction(function):
         raise TypeError(
             f"@do needs a generator function, and {function!r} has no `yield from`; a function that "
@@ -154,4 +185,5 @@ def do(
     def make(*args: P.args, **kwargs: P.kwargs) -> Effect[Env, E, A]:
         return nodes.FromGenerator(function, args, kwargs)
 
+    mark_as_effectful(make, "do")
     return make

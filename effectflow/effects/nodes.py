@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Exit
@@ -33,6 +33,12 @@ class Failed:
 def itself(effect: AnyEffect) -> AnyEffect:
     """Return the effect: the function for operators whose items are effects already."""
     return effect
+
+
+def written(function: Any, name: str, *arguments: Any) -> Any:
+    """Return the function of a node, which from now on shows the operator that made it."""
+    function._effectflow_call = (name, *arguments)
+    return function
 
 
 def joined(failures: Sequence[Failed]) -> Failed:
@@ -87,7 +93,8 @@ class FromAsync(Effect[Any, Any, Any]):
 class Perform(Effect[Any, Any, Any]):
     """Runs `f(environment, scope)`, which returns the value or a `Failed`.
 
-    `shown` is the call that created this effect, for `repr`: a name and its arguments.
+    `shown` is the call that created this effect, for `repr`: a name and its arguments. For a method,
+    the name begins with a dot, and the first argument is its object.
     """
 
     __slots__ = ("f", "shown")
@@ -327,9 +334,17 @@ def describe(effect: Any, depth: int = _DEPTH) -> str:
         return "..."
     kind: str = type(effect).__name__
     name = _NAMES.get(kind, kind.lower())
+    function = getattr(effect, "finalizer", None) or getattr(effect, "f", None)
+    operator: tuple[Any, ...] | None = getattr(function, "_effectflow_call", None)
     match effect:
+        case Perform(shown=("par", effects, _)):
+            name, parts = "par", effects
         case Perform(shown=(called, *parts)) | Suspend(shown=(called, *parts)):
             name = called
+        case _ if operator is not None:
+            name, *parts = operator
+            if hasattr(effect, "source"):
+                name, parts = f".{name}", [effect.source, *parts]
         case Step():
             return f"step({effect.definition.name!r})"
         case FromGenerator():
@@ -339,14 +354,15 @@ def describe(effect: Any, depth: int = _DEPTH) -> str:
         case InScope():
             return describe(effect.source, depth)
         case OnExit():
-            parts = [effect.source, effect.finalizer]
+            name, parts = ".on_exit", [effect.source, effect.finalizer]
         case Bracket():
-            parts = [[effect.source], effect.release, effect.use]
+            parts = [effect.source, effect.release, effect.use]
         case Named():
-            parts = [effect.source, effect.name]
+            name, parts = ".named", [effect.source, effect.name]
         case _:
             known = ("source", "f", "value", "error", "exception", "message")
             parts = [getattr(effect, part) for part in known if hasattr(effect, part)]
+            name = f".{name}" if hasattr(effect, "source") else name
     return _call(name, parts, depth)
 
 
@@ -357,24 +373,43 @@ def describe_call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
     return f"{getattr(function, '__name__', None) or repr(function)}({', '.join(shown)})"
 
 
+class Options(dict[str, Any]):
+    """The keyword arguments of a call that `repr` shows. Those that are None or False are left out."""
+
+
 def _call(name: str, arguments: Sequence[Any], depth: int) -> str:
-    """Return `source.name(arguments)` if there is a source, otherwise `name(arguments)`."""
-    if arguments and isinstance(arguments[0], Effect):
-        inner = ", ".join(_short(part, depth - 2) for part in arguments[1:])
-        return f"{describe(arguments[0], depth - 1)}.{name}({inner})"
-    return f"{name}({', '.join(_short(part, depth - 1) for part in arguments)})"
+    """Return `name(arguments)`, or `source.name(arguments)` for a name that begins with a dot."""
+    receiver = ""
+    if name.startswith("."):
+        receiver, arguments, depth = _short(arguments[0], depth - 1), arguments[1:], depth - 1
+    shown: list[str] = []
+    for part in arguments:
+        if isinstance(part, Options):
+            shown += [f"{key}={_short(each, depth - 1)}" for key, each in part.items() if each]
+        else:
+            shown.append(_short(part, depth - 1))
+    return f"{receiver}{name}({', '.join(shown)})"
+
+
+def show_arguments(arguments: Sequence[Any]) -> str:
+    """Return arguments in parentheses as they would be written."""
+    return _call("", arguments, _DEPTH)
 
 
 def _short(part: Any, depth: int) -> str:
     """Return the name of a function or class, an effect down to `depth`, or a bounded `repr`."""
     if isinstance(part, Effect):
         return describe(part, depth)
-    if isinstance(part, list | tuple):
-        items = cast("Sequence[Any]", part)
-        inner = [_short(item, depth - 2) for item in items[:_ITEMS]]
-        return f"[{', '.join(inner + ['...'] * (len(items) > _ITEMS))}]"
+    kind: type = part.__class__
+    if kind is list or kind is tuple:
+        items: Sequence[Any] = part
+        shown = [_short(item, depth - 2) for item in items[:_ITEMS]] + ["..."] * (
+            len(items) > _ITEMS
+        )
+        inner = ", ".join(shown)
+        return f"[{inner}]" if kind is list else f"({inner}{',' * (len(items) == 1)})"
     name = getattr(part, "__qualname__", None)
     if isinstance(name, str):
-        return name
+        return name.rpartition("<locals>.")[2]
     text = repr(part)
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."

@@ -252,4 +252,4 @@ def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, A
             operator.end()
         return operator.traced(nodes.Failed(TimedOut(seconds)))
 
-    return nodes.Perform(perform, ("timeout", source, seconds))
+    return nodes.Perform(perform, (".timeout", source, seconds))

@@ -12,15 +12,18 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Mapping,
     Sized,
 )
 from contextvars import copy_context
-from typing import Any, Never, TypeVar, overload
+from typing import Any, Never, TypeVar, cast, overload
 
 import anyio
 from anyio.lowlevel import checkpoint
+from returns.result import Failure, Result, Success
 
 from effectflow.effects import nodes
+from effectflow.effects.arguments import check_count, check_effects, check_function, check_items
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import (
@@ -40,6 +43,7 @@ Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
 B = TypeVar("B")
+K = TypeVar("K")
 E1 = TypeVar("E1")
 E2 = TypeVar("E2")
 E3 = TypeVar("E3")
@@ -133,6 +137,7 @@ def par(*effects: Effect[Any, Any, Any]) -> Effect[Any, Any, Any]:
         >>> par(pure(1), pure("a")).run_sync(None)
         <Success: (1, 'a')>
     """
+    check_effects("par", *effects)
     return _parallel("par", effects, nodes.itself, gather=tuple)
 
 
@@ -196,6 +201,7 @@ def par_traverse(
         >>> par_traverse([1, 2, 3], lambda n: pure(n * n), limit=2).run_sync(None)
         <Success: [1, 4, 9]>
     """
+    check_item_functions("par_traverse", f, key)
     return _parallel("par_traverse", items, f, key=key, limit=limit)
 
 
@@ -204,6 +210,7 @@ def traverse(items: Iterable[A], f: Callable[[A], Effect[Env, E, B]]) -> Effect[
 
     The first failure ends it, and no further item is read.
     """
+    check_function(f, "traverse")
     source = Source("traverse", items)
 
     def traverse(items: Iterable[A], f: Callable[[A], Effect[Env, E, B]]) -> Any:
@@ -213,6 +220,41 @@ def traverse(items: Iterable[A], f: Callable[[A], Effect[Env, E, B]]) -> Effect[
         return values
 
     return nodes.FromGenerator(traverse, (items, f))
+
+
+@overload
+def partition(results: Mapping[K, Result[A, E]]) -> tuple[dict[K, A], dict[K, E]]: ...
+@overload
+def partition(results: Iterable[Result[A, E]]) -> tuple[list[A], list[E]]: ...
+def partition(
+    results: Mapping[Any, Result[Any, Any]] | Iterable[Result[Any, Any]],
+) -> tuple[Any, Any]:
+    """Return the values and the errors of many results: as two lists, or as two dicts by key.
+
+    With `result()`, a parallel operator runs every item to its end and yields what each item gave.
+
+    Parameters:
+        results: an iterable of results, or a mapping to results, such as one by item.
+
+    Example:
+        >>> from effectflow import attempt, par_traverse, partition
+        >>> def parse(text: str):
+        ...     return attempt(lambda _: int(text), ValueError).map_err(lambda _: "not a number")
+        >>> texts = ["1", "x", "3"]
+        >>> results = par_traverse(texts, lambda text: parse(text).result()).run_sync_or_raise(None)
+        >>> partition(results)
+        ([1, 3], ['not a number'])
+        >>> partition(dict(zip(texts, results)))
+        ({'1': 1, '3': 3}, {'x': 'not a number'})
+    """
+    if not isinstance(results, Mapping):
+        values, errors = partition(dict(enumerate(results)))
+        return [*values.values()], [*errors.values()]
+    by_key = cast("Mapping[Any, Result[Any, Any]]", results).items()
+    return (
+        {key: result.unwrap() for key, result in by_key if isinstance(result, Success)},
+        {key: result.failure() for key, result in by_key if isinstance(result, Failure)},
+    )
 
 
 def _parallel(
@@ -248,7 +290,8 @@ def _parallel(
             return nodes.joined(traversal.failures_in_order())
         return gather(traversal.values_in_order())
 
-    return nodes.Perform(perform, (name, items) if f is nodes.itself else (name, items, f))
+    shown = (items,) if f is nodes.itself else (items, f)
+    return nodes.Perform(perform, (name, *shown, nodes.Options(limit=limit, key=key)))
 
 
 def nothing_fails(operator: str, branch: str | int | range) -> str:
@@ -267,15 +310,25 @@ def nothing_fails(operator: str, branch: str | int | range) -> str:
 
 
 def check_limit(limit: int | None) -> None:
-    """Raise ValueError for a limit with which nothing would ever run."""
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be 1 or more, not {limit}")
+    """Raise ValueError for a limit that is no count, or with which nothing would ever run."""
+    if limit is not None:
+        check_count("limit", limit, least=1)
+
+
+def check_item_functions(
+    operator: str, f: Callable[[Any], object], key: Callable[[Any], object] | None
+) -> None:
+    """Raise TypeError if one of the functions of items is not a plain function."""
+    check_function(f, operator)
+    if key is not None:
+        check_function(key, f"key of {operator}", "compute the key without awaiting")
 
 
 class Source:
     """Items that each run of an effect reads. If they can be read only once, only one run may do so."""
 
     def __init__(self, name: str, items: Any) -> None:
+        check_items(name, items)
         self._name = name
         self._items = items
         self._is_read_once = isinstance(items, Iterator | AsyncIterator)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from effectflow.effects import nodes
+from effectflow.effects.arguments import check_effects, check_items
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import EmptyRace, Halt, log_hidden
 from effectflow.effects.operators import Children, Operator
@@ -14,24 +15,53 @@ from effectflow.effects.scope import Decision, Scope
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
+E1 = TypeVar("E1")
+E2 = TypeVar("E2")
+E3 = TypeVar("E3")
+E4 = TypeVar("E4")
+A1 = TypeVar("A1")
+A2 = TypeVar("A2")
+A3 = TypeVar("A3")
+A4 = TypeVar("A4")
 
 
-def race(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, E | EmptyRace, A]:
+@overload
+def race(e1: Effect[Env, E1, A1], /) -> Effect[Env, E1, A1]: ...
+@overload
+def race(e1: Effect[Env, E1, A1], e2: Effect[Env, E2, A2], /) -> Effect[Env, E1 | E2, A1 | A2]: ...
+@overload
+def race(
+    e1: Effect[Env, E1, A1], e2: Effect[Env, E2, A2], e3: Effect[Env, E3, A3], /
+) -> Effect[Env, E1 | E2 | E3, A1 | A2 | A3]: ...
+@overload
+def race(
+    e1: Effect[Env, E1, A1],
+    e2: Effect[Env, E2, A2],
+    e3: Effect[Env, E3, A3],
+    e4: Effect[Env, E4, A4],
+    /,
+) -> Effect[Env, E1 | E2 | E3 | E4, A1 | A2 | A3 | A4]: ...
+@overload
+def race(effects: Iterable[Effect[Env, E, A]], /) -> Effect[Env, E | EmptyRace, A]: ...
+@overload
+def race(*effects: Effect[Env, E, A]) -> Effect[Env, E | EmptyRace, A]: ...
+def race(*effects: Any) -> Effect[Any, Any, Any]:
     """Run the effects in parallel. The first one to end, in success or failure, decides.
 
     The others are cancelled, and their finalizers have run before the race ends. Effects that end without
     waiting win in their order, and those after the winner do not start. In a durable run, the winner is
     recorded: a resume does not race again.
 
-    It fails with EmptyRace if there are no effects. A defect of the first one to end is raised
-    unchanged.
+    Pass the effects one by one, as to `par`, or as one list or another iterable. It fails with EmptyRace
+    if there are no effects. A defect of the first one to end is raised unchanged.
 
     Example:
         >>> from effectflow import pure, race, sleep
-        >>> race([sleep(60).map(lambda _: "slow"), pure("quick")]).run_sync(None)
+        >>> race(sleep(60).map(lambda _: "slow"), pure("quick")).run_sync(None)
         <Success: quick>
     """
-    runners = list(effects)
+    given: Any = effects
+    runners = list(given[0] if len(given) == 1 and not isinstance(given[0], Effect) else given)
     if not runners:
         return nodes.Suspend(lambda _: nodes.Fail(EmptyRace()), ("race", runners))
     return _race("race", runners, lambda _: True)
@@ -43,6 +73,7 @@ def first_success(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, list[E], 
     The others are cancelled as in `race`. If none succeeds, it fails with all errors, in the order of
     the effects; without effects, with an empty list. A defect ends it immediately.
     """
+    check_items("first_success", effects)
     return _race("first_success", list(effects), _is_success)
 
 
@@ -53,6 +84,8 @@ def _is_success(outcome: Any) -> bool:
 def _race(
     name: str, runners: Sequence[Effect[Any, Any, Any]], decides: Callable[[Any], bool]
 ) -> Effect[Any, Any, Any]:
+    check_effects(name, *runners)
+
     async def perform(env: Any, scope: Scope) -> Any:
         operator = Operator.begin(scope, name)
         try:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from effectflow.effects import nodes
+from effectflow.effects.arguments import check_count, check_function
 from effectflow.effects.effect import Effect
 from effectflow.effects.event_loop import in_context
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.operators import Operator
-from effectflow.effects.parallel import Source, Traversal, check_limit, nothing_fails
+from effectflow.effects.parallel import Source, Traversal, check_item_functions, nothing_fails
 from effectflow.effects.scope import Scope
 
 Env = TypeVar("Env")
@@ -82,9 +83,10 @@ def reduction_of(
         on_mapped: receives the number of items after all have ended, and before the last, incomplete
             groups are combined. The effect that it returns is run.
     """
-    check_limit(limit)
-    if fan_in < 2:
-        raise ValueError(f"fan_in must be 2 or more, not {fan_in}")
+    check_count("limit", limit, least=1)
+    check_count("fan_in", fan_in, least=2)
+    check_item_functions("par_reduce", f, key)
+    check_function(reduce, "par_reduce")
     source = Source("par_reduce", items)
 
     async def perform(env: Any, scope: Scope) -> Any:
@@ -98,7 +100,9 @@ def reduction_of(
         finally:
             reduction.mapping.operator.end()
 
-    return nodes.Perform(perform, ("par_reduce", items, f, reduce))
+    return nodes.Perform(
+        perform, ("par_reduce", items, f, reduce, nodes.Options(limit=limit, key=key))
+    )
 
 
 class _Reduction:

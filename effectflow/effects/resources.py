@@ -7,11 +7,20 @@ moment does a resource exist that nothing will release.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, cast
+from typing import Any, Generic, Never, TypeVar, TypeVarTuple, Unpack, cast, overload
+
+import anyio
 
 from effectflow.effects import nodes
+from effectflow.effects.arguments import check_effects, check_function
 from effectflow.effects.effect import Effect
+from effectflow.effects.errors import EffectError, Parked, Suppressed, add_note, log_hidden
+from effectflow.effects.event_loop import is_cancellation
+from effectflow.effects.interpreter import interpret, show_suppressed
+from effectflow.effects.operators import Operator
+from effectflow.effects.scope import Scope
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -19,6 +28,8 @@ E2 = TypeVar("E2")
 E3 = TypeVar("E3")
 A = TypeVar("A")
 R = TypeVar("R")
+R2 = TypeVar("R2")
+R3 = TypeVar("R3")
 Rs = TypeVarTuple("Rs")
 
 AnyEffect = Effect[Any, Any, Any]
@@ -63,6 +74,9 @@ def bracket(
         ... ).run_sync(None), log
         (<Success: 4>, ['closed file'])
     """
+    check_effects("bracket", acquire)
+    check_function(release, "the release of bracket")
+    check_function(use, "the use of bracket")
     return nodes.Bracket(acquire, release, use)
 
 
@@ -82,20 +96,94 @@ def acquiring(
         >>> both.use(lambda a, b: pure(a + b)).run_sync(None), log
         (<Success: ab>, ['b', 'a'])
     """
+    check_effects("acquiring", acquire)
+    check_function(release, "the release of acquiring")
     return Acquisition(((acquire, release),))
+
+
+def using(
+    f: Callable[
+        [Env], AbstractAsyncContextManager[R, bool | None] | AbstractContextManager[R, bool | None]
+    ],
+) -> Acquisition[Env, Never, R]:
+    """Begin a list of resources with the context manager `f(env)`, async or plain.
+
+    It is entered and left in the task that uses the resource, as by `async with`. So locks, task groups
+    and context variables work. It is left exactly once, however the use ends. Timeouts, lost races and
+    other cancellations by operators do not cut off its exit, which `finalizer_deadline` can limit.
+
+    The exit receives the exception with which the use ended, so a transaction is rolled back after a
+    failure, too: the error itself, or an `EffectError` around one that is not an exception. It cannot
+    suppress the exception. If both the use and the exit fail, the error of the use stands, and the other
+    one is in its trail and notes. What `f`, entering or leaving raises otherwise is a defect.
+
+    In a durable run, each process enters it again. A plan enters it only with `effects=True`.
+
+    Parameters:
+        f: makes a new context manager from the environment, each time that the effect is run.
+
+    Example:
+        >>> from contextlib import contextmanager
+        >>> from effectflow import pure, using
+        >>> @contextmanager
+        ... def opened(env: object):
+        ...     print("open")
+        ...     yield "file"
+        ...     print("close")
+        >>> using(opened).use(lambda name: pure(len(name))).run_sync(None)
+        open
+        close
+        <Success: 4>
+    """
+    check_function(f, "using", "pass a function that returns the context manager itself")
+    return Acquisition(((f,),))
 
 
 @dataclass(frozen=True, slots=True)
 class Acquisition(Generic[Env, E, *Rs]):
-    """Resources to acquire, each with its release. Created by `acquiring`."""
+    """Resources to acquire, in order. Created by `acquiring` and `using`.
 
-    pairs: tuple[tuple[AnyEffect, Callable[[Any], AnyEffect]], ...]
+    Attributes:
+        parts: for each one, the effect that acquires it and the function that releases it, or only the
+            function that makes its context manager.
+    """
 
+    parts: tuple[tuple[Any, ...], ...]
+
+    @overload
+    def and_(self, another: Acquisition[Env, E2, R], /) -> Acquisition[Env, E | E2, *Rs, R]: ...
+    @overload
+    def and_(
+        self, another: Acquisition[Env, E2, R, R2], /
+    ) -> Acquisition[Env, E | E2, *Rs, R, R2]: ...
+    @overload
+    def and_(
+        self, another: Acquisition[Env, E2, R, R2, R3], /
+    ) -> Acquisition[Env, E | E2, *Rs, R, R2, R3]: ...
+    @overload
     def and_(
         self, acquire: Effect[Env, E2, R], release: Callable[[R], Effect[Env, E2, object]]
-    ) -> Acquisition[Env, E | E2, *Rs, R]:
-        """Add a resource that is acquired after the others, and released before them."""
-        return Acquisition((*self.pairs, (acquire, release)))
+    ) -> Acquisition[Env, E | E2, *Rs, R]: ...
+    def and_(self, acquire: Any, release: Any = None) -> Acquisition[Any, Any, *tuple[Any, ...]]:
+        """Add resources that are acquired after these, and released before them.
+
+        Pass an effect and its release, as to `acquiring`, or another list of up to three resources.
+
+        Example:
+            >>> from effectflow import acquiring, pure
+            >>> def closing(name):
+            ...     return pure(print("close", name))
+            >>> both = acquiring(pure("a"), closing).and_(acquiring(pure("b"), closing))
+            >>> both.use(lambda a, b: pure(a + b)).run_sync(None)
+            close b
+            close a
+            <Success: ab>
+        """
+        if release is None and acquire.__class__ is Acquisition:
+            return Acquisition((*self.parts, *acquire.parts))
+        check_effects("and_", acquire)
+        check_function(release, "the release of and_")
+        return Acquisition((*self.parts, (acquire, release)))
 
     def use(self, f: Callable[[Unpack[Rs]], Effect[Env, E2, A]]) -> Effect[Env, E | E2, A]:
         """Run `f(*resources)` with all resources acquired.
@@ -103,12 +191,112 @@ class Acquisition(Generic[Env, E, *Rs]):
         If one cannot be acquired, the ones before it are released. Every release runs, even if another
         one fails.
         """
+        check_function(f, "use")
 
         def nested(held: tuple[Any, ...]) -> AnyEffect:
-            if len(held) == len(self.pairs):
+            if len(held) == len(self.parts):
                 return cast("Callable[..., AnyEffect]", f)(*held)
-            acquire, release = self.pairs[len(held)]
+            part = self.parts[len(held)]
+            if len(part) == 1:
+                return _managed(part[0], lambda resource: nested((*held, resource)))
+            acquire, release = part
             return bracket(acquire, release, lambda resource: nested((*held, resource)))
 
-        acquired = [acquire for acquire, _ in self.pairs]
-        return nodes.Suspend(lambda _: nested(()), ("acquiring", acquired, f))
+        return nodes.Suspend(lambda _: nested(()), (".use", self, f))
+
+    def __repr__(self) -> str:
+        first, *others = [
+            ("using" if len(part) == 1 else "acquiring", nodes.show_arguments(part))
+            for part in self.parts
+        ]
+        joined = [
+            f".and_({name}{arguments})" if name == "using" else f".and_{arguments}"
+            for name, arguments in others
+        ]
+        return "".join((*first, *joined))
+
+
+def _managed(f: Callable[[Any], Any], use: Callable[[Any], AnyEffect]) -> AnyEffect:
+    """Return the use of the resource of one context manager."""
+
+    async def perform(env: Any, scope: Scope) -> Any:
+        if scope.forbidden:
+            raise Parked(f"{f!r} would be entered")
+        manager = f(env)
+        outcome: Any = None
+        raised: BaseException | None = None
+        cause: Operator | None = None
+        deadline = scope.finalizer_deadline
+        hidden: Exception | None = TimeoutError(f"it took more than {deadline} s and was cancelled")
+        try:
+            # Around the manager, since scopes must nest, and a manager may have some of its own.
+            with anyio.CancelScope() as guard:
+                resource = await _enter(manager, f)
+                try:
+                    outcome = await interpret(use(resource), env, scope)
+                except BaseException as ended:
+                    raised = ended
+                    cause = scope.cause() if is_cancellation(ended) else None
+                guard.shield = True
+                if deadline is not None:
+                    guard.deadline = anyio.current_time() + deadline
+                hidden = await _leave(manager, _raised_by(outcome) if raised is None else raised)
+            return _end(outcome, raised, hidden, cause)
+        finally:
+            # Its traceback has this frame.
+            del raised, hidden
+
+    return nodes.Perform(perform, ("using", f))
+
+
+async def _enter(manager: Any, f: Callable[[Any], Any]) -> Any:
+    if isinstance(manager, AbstractAsyncContextManager):
+        return await cast("AbstractAsyncContextManager[Any]", manager).__aenter__()
+    if isinstance(manager, AbstractContextManager):
+        return cast("AbstractContextManager[Any]", manager).__enter__()
+    raise TypeError(f"using needs a context manager, and {f!r} returned {manager!r}")
+
+
+async def _leave(manager: Any, raised: BaseException | None) -> Exception | None:
+    """Leave a context manager. Return the exception that this raises, other than the one it receives."""
+    details = (None, None, None) if raised is None else (type(raised), raised, raised.__traceback__)
+    try:
+        if isinstance(manager, AbstractAsyncContextManager):
+            await cast("AbstractAsyncContextManager[Any]", manager).__aexit__(*details)
+        else:
+            manager.__exit__(*details)
+    except BaseException as defect:
+        if defect is raised:
+            return None
+        if isinstance(defect, Exception):
+            return defect
+        raise
+    return None
+
+
+def _raised_by(outcome: Any) -> Exception | None:
+    """Return the exception of a failure, for a context manager; None for a value."""
+    if outcome.__class__ is not nodes.Failed:
+        return None
+    return outcome.error if isinstance(outcome.error, Exception) else EffectError(outcome.error)
+
+
+def _end(
+    outcome: Any, raised: BaseException | None, hidden: Exception | None, cause: Operator | None
+) -> Any:
+    """Return or raise the end of a use. It stands if leaving its context manager failed as well."""
+    suppressed = None if hidden is None else Suppressed(hidden)
+    if raised is not None:
+        if suppressed is not None:
+            add_note(raised, str(suppressed))
+            if isinstance(raised, Exception):
+                log_hidden(hidden, "a context manager failed while %r was passing", raised)
+            else:
+                show_suppressed(suppressed, cause)
+        raise raised
+    if suppressed is None:
+        return outcome
+    if outcome.__class__ is not nodes.Failed:
+        raise cast(Exception, hidden)
+    log_hidden(hidden, "a context manager failed after the failure %r", outcome.error)
+    return nodes.Failed(outcome.error, (*outcome.trail, suppressed))

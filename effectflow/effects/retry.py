@@ -12,6 +12,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from effectflow.effects import nodes
+from effectflow.effects.arguments import TEST_THE_VALUE, check_count, check_function, holds
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import RetryExhausted
@@ -58,10 +59,28 @@ class RetryPolicy:
         for what, seconds in (times | {"max_elapsed": self.max_elapsed or 0.0}).items():
             if not seconds >= 0 or math.isinf(seconds):
                 raise ValueError(f"{what} must be a number of seconds from 0.0 on, not {seconds}")
-        if self.max_retries is not None and self.max_retries < 0:
-            raise ValueError(f"max_retries must be 0 or more, not {self.max_retries}")
+        if self.max_retries is not None:
+            check_count("max_retries", self.max_retries, least=0)
         if not 0 <= self.proportion <= 1:
             raise ValueError(f"a jitter must be from 0 to 1, not {self.proportion}")
+
+    def __repr__(self) -> str:
+        calls = [f"{self.shape}({self.base})"]
+        if self.max_retries is not None:
+            calls.append(f"with_max_retries({self.max_retries})")
+        if self.max_delay != _LONGEST:
+            calls.append(f"with_max_delay({self.max_delay})")
+        if self.max_elapsed is not None:
+            calls.append(f"with_max_elapsed({self.max_elapsed})")
+        if self.is_unbounded:
+            calls.append("without_bound()")
+        if self.jitter == "proportional":
+            calls.append(f"with_jitter({self.proportion})")
+        elif self.jitter != "none":
+            calls.append(f"with_{self.jitter}_jitter()")
+        if self.seed is not None:
+            calls.append(f"with_seed({self.seed})")
+        return ".".join(("RetryPolicy", *calls))
 
     @staticmethod
     def constant(delay: Duration) -> RetryPolicy:
@@ -223,6 +242,10 @@ def retry(
 ) -> Effect[Any, Any, Any]:
     """Run an effect again while it fails; see `Effect.retry`."""
     check_bounded(policy)
+    if when is not None:
+        check_function(when, "when", TEST_THE_VALUE)
+    if on_retry is not None:
+        check_function(on_retry, "on_retry")
 
     async def perform(env: Any, scope: Scope) -> Any:
         clock = scope.clock
@@ -241,7 +264,7 @@ def retry(
             outcome = await interpret(source, env, scope)
             if outcome.__class__ is not nodes.Failed:
                 return outcome
-            is_refused = when is not None and not when(outcome.error)
+            is_refused = when is not None and not holds(when, outcome.error, "retry")
             if is_refused and on_retry is None:
                 return outcome
             drawn = None if is_refused else next(delays, None)
@@ -265,7 +288,9 @@ def retry(
             began = min(began, clock.monotonic() - elapsed - delay)
             attempt += 1
 
-    return nodes.Perform(perform, ("retry", source, policy))
+    return nodes.Perform(
+        perform, (".retry", source, policy, nodes.Options(when=when, on_retry=on_retry))
+    )
 
 
 def check_bounded(policy: RetryPolicy) -> None:

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from effectflow.effects.clock import Clock, SystemClock
+from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
 from effectflow.effects.errors import Exit
 from effectflow.effects.event_loop import is_cancelled_by_scope, raise_again_later
 
@@ -284,7 +284,7 @@ class Scope:
         clock: Clock | None = None,
         *,
         observer: EffectObserver | None = None,
-        finalizer_deadline: float | None = None,
+        finalizer_deadline: Duration | None = None,
         context: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         """Create the scope that a run begins in."""
@@ -297,7 +297,9 @@ class Scope:
         self.step: RunningStep | None = None
         self.sink: Sink | None = None
         self.observer = observer
-        self.finalizer_deadline = finalizer_deadline
+        self.finalizer_deadline = (
+            None if finalizer_deadline is None else in_seconds(finalizer_deadline)
+        )
         self.context = context
         self.forbidden: frozenset[type] = frozenset()
         self.acquisition: Acquisition | None = None

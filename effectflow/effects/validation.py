@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Never, TypeVar, cast, overload
+from typing import Any, Generic, Never, TypeVar, cast, final, overload
 
 from returns.result import Failure, Result, Success
 
@@ -15,6 +16,8 @@ E = TypeVar("E", covariant=True)
 A = TypeVar("A", covariant=True)
 E2 = TypeVar("E2")
 B = TypeVar("B")
+C = TypeVar("C")
+V = TypeVar("V")
 Env = TypeVar("Env")
 E1 = TypeVar("E1")
 E3 = TypeVar("E3")
@@ -33,16 +36,19 @@ A7 = TypeVar("A7")
 A8 = TypeVar("A8")
 
 
-class Validation(Generic[E, A]):
+class Validation(ABC, Generic[E, A]):
     """Either `Valid(value)` or `Invalid(errors)`. No other class derives from it.
 
     `Result` and effects stop at the first error; `Validation.all` collects the errors of all parts. The
     idea comes from Haskell's `Validation` and from Stillwater, a Rust library.
 
+    Annotate a check with `Valid[A] | Invalid[E]`, as all functions here do. Type checkers then know that
+    a `match` over the two classes is complete. `Validation[E, A]` is their common base, for parameters.
+
     Example:
         >>> from effectflow import Invalid, Valid, Validation
-        >>> def positive(n: int) -> Validation[str, int]:
-        ...     return Valid(n) if n > 0 else Invalid([f"{n} is not positive"])
+        >>> def positive(n: int) -> Valid[int] | Invalid[str]:
+        ...     return Valid(n) if n > 0 else Invalid.one(f"{n} is not positive")
         >>> Validation.all(positive(1), positive(2))
         Valid(value=(1, 2))
         >>> Validation.all(positive(-1), positive(2), positive(-3))
@@ -53,17 +59,17 @@ class Validation(Generic[E, A]):
 
     @overload
     @staticmethod
-    def all(p1: Validation[E1, A1], /) -> Validation[E1, tuple[A1]]: ...
+    def all(p1: Validation[E1, A1], /) -> Valid[tuple[A1]] | Invalid[E1]: ...
     @overload
     @staticmethod
     def all(
         p1: Validation[E1, A1], p2: Validation[E2, A2], /
-    ) -> Validation[E1 | E2, tuple[A1, A2]]: ...
+    ) -> Valid[tuple[A1, A2]] | Invalid[E1 | E2]: ...
     @overload
     @staticmethod
     def all(
         p1: Validation[E1, A1], p2: Validation[E2, A2], p3: Validation[E3, A3], /
-    ) -> Validation[E1 | E2 | E3, tuple[A1, A2, A3]]: ...
+    ) -> Valid[tuple[A1, A2, A3]] | Invalid[E1 | E2 | E3]: ...
     @overload
     @staticmethod
     def all(
@@ -72,7 +78,7 @@ class Validation(Generic[E, A]):
         p3: Validation[E3, A3],
         p4: Validation[E4, A4],
         /,
-    ) -> Validation[E1 | E2 | E3 | E4, tuple[A1, A2, A3, A4]]: ...
+    ) -> Valid[tuple[A1, A2, A3, A4]] | Invalid[E1 | E2 | E3 | E4]: ...
     @overload
     @staticmethod
     def all(
@@ -82,7 +88,7 @@ class Validation(Generic[E, A]):
         p4: Validation[E4, A4],
         p5: Validation[E5, A5],
         /,
-    ) -> Validation[E1 | E2 | E3 | E4 | E5, tuple[A1, A2, A3, A4, A5]]: ...
+    ) -> Valid[tuple[A1, A2, A3, A4, A5]] | Invalid[E1 | E2 | E3 | E4 | E5]: ...
     @overload
     @staticmethod
     def all(
@@ -93,7 +99,7 @@ class Validation(Generic[E, A]):
         p5: Validation[E5, A5],
         p6: Validation[E6, A6],
         /,
-    ) -> Validation[E1 | E2 | E3 | E4 | E5 | E6, tuple[A1, A2, A3, A4, A5, A6]]: ...
+    ) -> Valid[tuple[A1, A2, A3, A4, A5, A6]] | Invalid[E1 | E2 | E3 | E4 | E5 | E6]: ...
     @overload
     @staticmethod
     def all(
@@ -105,7 +111,7 @@ class Validation(Generic[E, A]):
         p6: Validation[E6, A6],
         p7: Validation[E7, A7],
         /,
-    ) -> Validation[E1 | E2 | E3 | E4 | E5 | E6 | E7, tuple[A1, A2, A3, A4, A5, A6, A7]]: ...
+    ) -> Valid[tuple[A1, A2, A3, A4, A5, A6, A7]] | Invalid[E1 | E2 | E3 | E4 | E5 | E6 | E7]: ...
     @overload
     @staticmethod
     def all(
@@ -118,14 +124,15 @@ class Validation(Generic[E, A]):
         p7: Validation[E7, A7],
         p8: Validation[E8, A8],
         /,
-    ) -> Validation[
-        E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8, tuple[A1, A2, A3, A4, A5, A6, A7, A8]
-    ]: ...
+    ) -> (
+        Valid[tuple[A1, A2, A3, A4, A5, A6, A7, A8]]
+        | Invalid[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8]
+    ): ...
     @overload
     @staticmethod
-    def all(*parts: Validation[E2, B]) -> Validation[E2, tuple[B, ...]]: ...
+    def all(*parts: Validation[E2, B]) -> Valid[tuple[B, ...]] | Invalid[E2]: ...
     @staticmethod
-    def all(*parts: Validation[Any, Any]) -> Validation[Any, Any]:
+    def all(*parts: Validation[Any, Any]) -> Valid[Any] | Invalid[Any]:
         """Return all values as a tuple, or all errors, in the order of the parts."""
         errors = [error for part in parts if isinstance(part, Invalid) for error in part.errors]
         if errors:
@@ -135,63 +142,186 @@ class Validation(Generic[E, A]):
     @staticmethod
     def traverse(
         items: Iterable[B], f: Callable[[B], Validation[E2, A2]]
-    ) -> Validation[E2, list[A2]]:
+    ) -> Valid[list[A2]] | Invalid[E2]:
         """Return `f(item)` for every item: all values as a list, or all errors."""
         return Validation.all(*[f(item) for item in items]).map(list)
 
+    @overload
     @staticmethod
-    def from_result(result: Result[B, E2]) -> Validation[E2, B]:
-        """Return `Valid` for a `Success`, and `Invalid` with one error for a `Failure`."""
+    def from_result(result: Result[B, tuple[E2, ...]]) -> Valid[B] | Invalid[E2]: ...
+    @overload
+    @staticmethod
+    def from_result(result: Result[B, E2]) -> Valid[B] | Invalid[E2]: ...
+    @staticmethod
+    def from_result(result: Result[Any, Any]) -> Valid[Any] | Invalid[Any]:
+        """Return `Valid` for a `Success`, and `Invalid` for a `Failure`: the inverse of `to_result`.
+
+        A tuple in the failure has all errors. Anything else is one error.
+        """
         if isinstance(result, Success):
             return Valid(result.unwrap())
-        return Invalid([result.failure()])
+        error = result.failure()
+        return (
+            Invalid(cast("tuple[Any, ...]", error))
+            if isinstance(error, tuple)
+            else Invalid.one(error)
+        )
 
+    @overload
     @staticmethod
-    def from_effect(effect: Effect[Env, E2, B]) -> Effect[Env, Never, Validation[E2, B]]:
-        """Return an effect that yields how another one ends, and never fails."""
+    def from_effect(
+        effect: Effect[Env, tuple[E2, ...], B],
+    ) -> Effect[Env, Never, Valid[B] | Invalid[E2]]: ...
+    @overload
+    @staticmethod
+    def from_effect(effect: Effect[Env, E2, B]) -> Effect[Env, Never, Valid[B] | Invalid[E2]]: ...
+    @staticmethod
+    def from_effect(effect: Effect[Env, Any, Any]) -> Effect[Env, Never, Any]:
+        """Return an effect that yields how another one ends, as `from_result` does, and never fails."""
         return effect.result().map(Validation.from_result)
 
-    def map(self, f: Callable[[A], B]) -> Validation[E, B]:
+    @abstractmethod
+    def map(self, f: Callable[[A], B]) -> Valid[B] | Invalid[E]:
         """Apply a function to the value."""
-        return Valid(f(self.value)) if isinstance(self, Valid) else cast("Validation[E, B]", self)
 
-    def map_err(self, f: Callable[[E], E2]) -> Validation[E2, A]:
+    @abstractmethod
+    def map_err(self, f: Callable[[E], E2]) -> Valid[A] | Invalid[E2]:
         """Apply a function to each error."""
-        if isinstance(self, Invalid):
-            return Invalid([f(error) for error in self.errors])
-        return cast("Validation[E2, A]", self)
 
-    def and_then(self: Validation[E2, A], f: Callable[[A], Validation[E2, B]]) -> Validation[E2, B]:
+    @abstractmethod
+    def and_then(self, f: Callable[[A], Validation[E2, B]]) -> Validation[E | E2, B]:
         """Continue with `f(value)`. Errors are not collected here, because `f` needs a value."""
-        return f(self.value) if isinstance(self, Valid) else cast("Validation[E2, B]", self)
 
+    @abstractmethod
+    def fold(self, on_valid: Callable[[A], B], on_invalid: Callable[[tuple[E, ...]], C]) -> B | C:
+        """Return `on_valid(value)`, or `on_invalid(errors)` with all errors.
+
+        Example:
+            >>> from effectflow import Invalid
+            >>> Invalid(["too short", "no digit"]).fold(str, ", ".join)
+            'too short, no digit'
+        """
+
+    @abstractmethod
+    def unwrap_or(self, default: B) -> A | B:
+        """Return the value, or `default` instead of errors."""
+
+    @abstractmethod
     def to_result(self) -> Result[A, tuple[E, ...]]:
-        """Return a `Success` with the value, or a `Failure` with all errors."""
-        if isinstance(self, Invalid):
-            return Failure(self.errors)
-        return Success(cast("Valid[A]", self).value)
+        """Return a `Success` with the value, or a `Failure` with all errors as a tuple."""
 
     def to_effect(self) -> Effect[object, tuple[E, ...], A]:
-        """Return an effect that yields the value, or fails with all errors."""
-        if isinstance(self, Invalid):
-            return nodes.Fail(self.errors)
-        return nodes.Pure(cast("Valid[A]", self).value)
+        """Return an effect that yields the value, or fails with all errors as a tuple."""
+        return self.fold(nodes.Pure, nodes.Fail)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Valid(Validation[Never, A]):
     """A value without errors."""
 
     value: A
 
+    def map(self, f: Callable[[A], B]) -> Valid[B]:
+        return Valid(f(self.value))
 
+    def map_err(self, f: Callable[[Never], object]) -> Valid[A]:
+        return self
+
+    def and_then(self, f: Callable[[A], V]) -> V:
+        return f(self.value)
+
+    def fold(self, on_valid: Callable[[A], B], on_invalid: object) -> B:
+        return on_valid(self.value)
+
+    def unwrap_or(self, default: object) -> A:
+        return self.value
+
+    def to_result(self) -> Result[A, Never]:
+        return Success(self.value)
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class Invalid(Validation[E, Never]):
-    """At least one error, in order."""
+    """At least one error, in order.
+
+    `Invalid(errors)` takes many, `Invalid.one(error)` takes one, and `Invalid.from_fields` takes errors
+    by the name of their field. Raises ValueError without errors, and TypeError for text, bytes or a
+    mapping in place of a list.
+
+    Example:
+        >>> from effectflow import Invalid
+        >>> Invalid(["too short", "no digit"])
+        Invalid(errors=('too short', 'no digit'))
+        >>> Invalid.one("too short")
+        Invalid(errors=('too short',))
+    """
 
     errors: tuple[E, ...]
 
     def __init__(self, errors: Iterable[E]) -> None:
+        _check_are_listed(errors)
         object.__setattr__(self, "errors", tuple(errors))
         if not self.errors:
             raise ValueError("Invalid needs at least one error")
+
+    @staticmethod
+    def one(error: E2) -> Invalid[E2]:
+        """Return `Invalid` with a single error."""
+        return Invalid((error,))
+
+    @staticmethod
+    def from_fields(errors: Mapping[str, Iterable[E2]]) -> Invalid[tuple[str, E2]]:
+        """Return the errors of all fields, each as a pair of the field and the error.
+
+        Pairs combine with other checks by `Validation.all`, and `to_fields` returns the mapping again.
+
+        Example:
+            >>> from effectflow import Invalid
+            >>> Invalid.from_fields({"name": ["too short", "no digit"], "age": ["missing"]})
+            Invalid(errors=(('name', 'too short'), ('name', 'no digit'), ('age', 'missing')))
+        """
+        for each in errors.values():
+            _check_are_listed(each)
+        return Invalid([(field, error) for field, each in errors.items() for error in each])
+
+    def to_fields(self: Invalid[tuple[str, E2]]) -> dict[str, list[E2]]:
+        """Return pairs of a field and an error as a mapping by field.
+
+        Example:
+            >>> from effectflow import Invalid
+            >>> Invalid([("name", "too short"), ("age", "missing"), ("name", "no digit")]).to_fields()
+            {'name': ['too short', 'no digit'], 'age': ['missing']}
+        """
+        fields: dict[str, list[E2]] = {}
+        for field, error in self.errors:
+            fields.setdefault(field, []).append(error)
+        return fields
+
+    def map(self, f: Callable[[Never], object]) -> Invalid[E]:
+        return self
+
+    def map_err(self, f: Callable[[E], E2]) -> Invalid[E2]:
+        return Invalid([f(error) for error in self.errors])
+
+    def and_then(self, f: Callable[[Never], object]) -> Invalid[E]:
+        return self
+
+    def fold(self, on_valid: object, on_invalid: Callable[[tuple[E, ...]], C]) -> C:
+        return on_invalid(self.errors)
+
+    def unwrap_or(self, default: B) -> B:
+        return default
+
+    def to_result(self) -> Result[Never, tuple[E, ...]]:
+        return Failure(self.errors)
+
+
+def _check_are_listed(errors: object) -> None:
+    """Raise TypeError for a single error or a mapping in place of a list."""
+    if isinstance(errors, str | bytes | Mapping) or not isinstance(errors, Iterable):
+        way_out = (
+            "Invalid.from_fields({...})" if isinstance(errors, Mapping) else "Invalid.one(error)"
+        )
+        raise TypeError(f"Invalid needs a list of errors, not {errors!r}: use {way_out}")

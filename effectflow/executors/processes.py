@@ -23,6 +23,8 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
 from effectflow.effects import Effect, ExecutorError, ExecutorLost, WorkerLost
+from effectflow.effects.arguments import check_count
+from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import (
     is_cancellation,
     run_to_the_end,
@@ -75,7 +77,7 @@ class ProcessExecutor(Generic[Env]):
         *,
         workers: int | None = None,
         attempts: int = 3,
-        grace: float = 2.0,
+        grace: Duration = 2.0,
     ) -> None: ...
     @overload
     def __init__(
@@ -84,7 +86,7 @@ class ProcessExecutor(Generic[Env]):
         *,
         workers: int | None = None,
         attempts: int = 3,
-        grace: float = 2.0,
+        grace: Duration = 2.0,
     ) -> None: ...
     @overload
     def __init__(
@@ -93,7 +95,7 @@ class ProcessExecutor(Generic[Env]):
         *,
         workers: int | None = None,
         attempts: int = 3,
-        grace: float = 2.0,
+        grace: Duration = 2.0,
     ) -> None: ...
     def __init__(
         self,
@@ -101,16 +103,18 @@ class ProcessExecutor(Generic[Env]):
         *,
         workers: int | None = None,
         attempts: int = 3,
-        grace: float = 2.0,
+        grace: Duration = 2.0,
     ) -> None:
-        if (workers is not None and workers < 1) or attempts < 1:
-            raise ValueError(f"workers and attempts must be at least 1: {workers=}, {attempts=}")
-        if not grace >= 0:
+        if workers is not None:
+            check_count("workers", workers, least=1)
+        check_count("attempts", attempts, least=1)
+        seconds = in_seconds(grace)
+        if not seconds >= 0:
             raise ValueError(f"grace must be at least 0 seconds: {grace=}")
         self._make_env = checked_factory(make_env)
         self._limit = workers or _cores()
         self._attempts = attempts
-        self._grace = grace
+        self._grace = seconds
         self._pool: WorkerPool | None = None
 
     def apply(

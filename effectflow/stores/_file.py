@@ -34,6 +34,7 @@ from effectflow.checkpoint.store import (
     RunQuery,
     RunSummary,
 )
+from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.threads import in_thread
 from effectflow.stores._atomic_files import make_folder
@@ -78,8 +79,10 @@ class FileStore(ReentrantStore, CheckpointStore):
 
     Parameters:
         directory: where to keep the runs; created if it is missing.
-        lock_timeout: how many seconds to wait while another program writes to the same run.
-        renew_timeout: how many seconds a renewal of a lease may wait for other writers.
+        lock_timeout: how long (seconds, or a `timedelta`) to wait while another program writes to the
+            same run.
+        renew_timeout: how long (seconds, or a `timedelta`) a renewal of a lease may wait for other
+            writers.
 
     `Checkpoints(history=...)` sets how many copies of earlier checkpoints are kept.
     """
@@ -90,13 +93,13 @@ class FileStore(ReentrantStore, CheckpointStore):
         self,
         directory: str | PathLike[str],
         *,
-        lock_timeout: float = 10.0,
-        renew_timeout: float = 5.0,
+        lock_timeout: Duration = 10.0,
+        renew_timeout: Duration = 5.0,
     ) -> None:
         super().__init__()
         self.directory = Path(directory)
-        self._lock_timeout = lock_timeout
-        self._renew_timeout = renew_timeout
+        self._lock_timeout = in_seconds(lock_timeout)
+        self._renew_timeout = in_seconds(renew_timeout)
         self._sessions = self.directory / "sessions"
         self._found: dict[str, tuple[Mark, RunState]] = {}
         # Of the runs that this store drives, so that each append knows what the last one has saved.

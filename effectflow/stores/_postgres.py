@@ -20,6 +20,7 @@ from effectflow.checkpoint.errors import RunNotFound, SaveFailed, StoreUnavailab
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
 from effectflow.effects import RetryPolicy
+from effectflow.effects.clock import Duration, in_seconds
 from effectflow.stores._base import (
     check_current,
     check_deletable,
@@ -70,8 +71,8 @@ class PostgresStore(ServerStore):
         pool_size: the maximum number of connections, besides those that write and renew leases.
         statement_timeout: the seconds after which the server gives up a statement. Also how long a
             request waits for a run that another program has locked; requests for other runs do not wait.
-        reconnect_timeout: how many seconds to try to reconnect to a lost server.
-        renew_timeout: how many seconds a renewal of a lease may take.
+        reconnect_timeout: how long (seconds, or a `timedelta`) to try to reconnect to a lost server.
+        renew_timeout: how long (seconds, or a `timedelta`) a renewal of a lease may take.
 
     Raise ValueError for a connection string that cannot be parsed. Opening raises StoreUnavailable, or
     UnsupportedVersion if a newer effectflow migrated the schema.
@@ -87,20 +88,22 @@ class PostgresStore(ServerStore):
         *,
         schema: str = "effectflow",
         pool_size: int = 4,
-        statement_timeout: float = 30.0,
-        reconnect_timeout: float = 15.0,
-        renew_timeout: float = 5.0,
+        statement_timeout: Duration = 30.0,
+        reconnect_timeout: Duration = 15.0,
+        renew_timeout: Duration = 5.0,
     ) -> None:
         super().__init__(
-            reconnect_timeout=reconnect_timeout, driver_error=psycopg.Error, is_lost=_is_lost
+            reconnect_timeout=in_seconds(reconnect_timeout),
+            driver_error=psycopg.Error,
+            is_lost=_is_lost,
         )
         self._parameters = _parsed(dsn)
         self._schema = schema
         self._pool_size = pool_size
-        self._statement_timeout = statement_timeout
+        self._statement_timeout = in_seconds(statement_timeout)
         self._queries = Queries(schema)
         self._rows = self._queries.rows
-        self._renew_timeout = renew_timeout
+        self._renew_timeout = in_seconds(renew_timeout)
 
     def __repr__(self) -> str:
         return f"PostgresStore(schema={self._schema!r})"

@@ -30,6 +30,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, Remains, RunInfo, RunQuery, RunSummary
+from effectflow.effects.clock import Duration, in_seconds
 from effectflow.stores._base import (
     SUMMARY_FIELDS,
     check_kept,
@@ -64,9 +65,9 @@ class RedisStore(ServerStore):
         prefix: the prefix of all keys.
         pool_size: the maximum number of connections, besides the one that renews leases. Further requests
             wait for a free one. `max_connections` in the URL means the same.
-        timeout: how many seconds to wait for an answer.
-        reconnect_timeout: how many seconds to try to reconnect to a lost server.
-        renew_timeout: how many seconds a renewal of a lease may take.
+        timeout: how long (seconds, or a `timedelta`) to wait for an answer.
+        reconnect_timeout: how long (seconds, or a `timedelta`) to try to reconnect to a lost server.
+        renew_timeout: how long (seconds, or a `timedelta`) a renewal of a lease may take.
 
     Raise ValueError for a URL that cannot be parsed. Opening raises StoreUnavailable.
     """
@@ -83,19 +84,21 @@ class RedisStore(ServerStore):
         *,
         prefix: str = "effectflow",
         pool_size: int = 100,
-        timeout: float = 10.0,
-        reconnect_timeout: float = 15.0,
-        renew_timeout: float = 5.0,
+        timeout: Duration = 10.0,
+        reconnect_timeout: Duration = 15.0,
+        renew_timeout: Duration = 5.0,
     ) -> None:
         super().__init__(
-            reconnect_timeout=reconnect_timeout, driver_error=RedisError, is_lost=_is_lost
+            reconnect_timeout=in_seconds(reconnect_timeout),
+            driver_error=RedisError,
+            is_lost=_is_lost,
         )
         self._url = _checked(url)
         self._pool_size: int = parse_url(url).get("max_connections", pool_size)
         self._prefix = prefix
         self._index = f"{prefix}:runs"
-        self._timeout = timeout
-        self._renew_timeout = renew_timeout
+        self._timeout = in_seconds(timeout)
+        self._renew_timeout = in_seconds(renew_timeout)
         self._durability = "process"
 
     def __repr__(self) -> str:

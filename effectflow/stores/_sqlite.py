@@ -23,6 +23,7 @@ from effectflow.checkpoint.store import (
     RunStatus,
     RunSummary,
 )
+from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.threads import in_thread
 from effectflow.stores._base import (
@@ -55,8 +56,9 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         path: the file; it and its folder are created if they are missing.
         durability: "full" syncs every commit to disk and survives power loss; "process" survives the
             death of the process, and may lose the last commits on power loss.
-        lock_timeout: how many seconds to wait while another program has locked the file.
-        renew_timeout: how many seconds a renewal of a lease may take.
+        lock_timeout: how long (seconds, or a `timedelta`) to wait while another program has locked the
+            file.
+        renew_timeout: how long (seconds, or a `timedelta`) a renewal of a lease may take.
 
     The file must be on a local file system, since its write-ahead log is shared through memory. If the
     file, or its `-wal` or `-shm`, is deleted, moved or replaced while the store is open, every request
@@ -84,8 +86,8 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         path: str | PathLike[str],
         *,
         durability: Literal["full", "process"] = "full",
-        lock_timeout: float = 5.0,
-        renew_timeout: float = 5.0,
+        lock_timeout: Duration = 5.0,
+        renew_timeout: Duration = 5.0,
     ) -> None:
         super().__init__()
         if durability not in ("full", "process"):
@@ -97,8 +99,8 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             )
         self.path = Path(path)
         self._durability = durability
-        self._lock_timeout = lock_timeout
-        self._renew_timeout = renew_timeout
+        self._lock_timeout = in_seconds(lock_timeout)
+        self._renew_timeout = in_seconds(renew_timeout)
         self._opened = ExitStack()
 
     def __repr__(self) -> str:

@@ -17,6 +17,7 @@ from returns.result import Result
 
 from effectflow.checkpoint import CheckpointEvent, Entry, EntryAppended, StepSkipped
 from effectflow.effects import Effect
+from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import running_backend
 
 Env = TypeVar("Env")
@@ -81,11 +82,15 @@ class TestClock:
         with anyio.CancelScope() as scope, self._timer(seconds, scope.cancel):
             yield scope
 
-    async def advance(self, seconds: float) -> None:
-        """Advance by this many seconds. Wake tasks in order of time; each one runs until it waits."""
-        if seconds < 0:
+    async def advance(self, seconds: Duration) -> None:
+        """Advance by this many seconds, or this `timedelta`.
+
+        Wake tasks in order of time; each one runs until it waits.
+        """
+        ahead = in_seconds(seconds)
+        if ahead < 0:
             raise ValueError(f"time cannot go back: {seconds}")
-        target = self._elapsed + seconds
+        target = self._elapsed + ahead
         await _come_to_rest()
         while (due := self._next_due()) is not None and due <= target:
             self._jump()

@@ -41,6 +41,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.integrity import digest_in, first_digest
 from effectflow.effects import Clock, SystemClock
+from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import running_backend
 from effectflow.effects.paths import StepPath
 from effectflow.testing.forwarding import ForwardingStore
@@ -153,11 +154,12 @@ class Unavailable:
 class Slow:
     """The `call`-th call of an operation, or each call if that is None, takes `seconds` longer.
 
-    A renewal blocks its thread, so it waits for real time and not by the clock of the store.
+    `seconds` is a number or a `timedelta`. A renewal blocks its thread, so it waits for real time and not
+    by the clock of the store.
     """
 
     operation: Operation
-    seconds: float
+    seconds: Duration
     call: int | None = None
 
 
@@ -278,7 +280,7 @@ class FaultyStore(ForwardingStore):
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
         for fault in self._note("renew", lease.run_id):
             if isinstance(fault, Slow):
-                time.sleep(fault.seconds)
+                time.sleep(in_seconds(fault.seconds))
             elif isinstance(fault, Unavailable):
                 raise self._unavailable(fault)
         return super().renew(lease, seconds=seconds)
@@ -345,7 +347,7 @@ class FaultyStore(ForwardingStore):
         faults = self._note(operation, run_id, saved)
         for fault in faults:
             if isinstance(fault, Slow):
-                await self._clock.sleep(fault.seconds)
+                await self._clock.sleep(in_seconds(fault.seconds))
             elif isinstance(fault, Unavailable):
                 raise self._unavailable(fault)
         return faults

@@ -299,6 +299,9 @@ class UnusedEffects(_Watch):
         self.around(nodes.Perform, "__init__", self._creating_perform)
         for node in _WITH_FUNCTIONS:
             self.before(node, "__init__", lambda args, _: self._use(args[2:]))
+        for name in ("map", "and_then"):
+            # They make their nodes without `__init__`.
+            self.before(Effect, name, lambda args, _: self._use(args[1:]))
         for node in _WITHOUT_SOURCE:
             self.before(node, "__init__", lambda args, more: self._use((args[1:], more)))
         for flow in (type(PLAIN), DurableFlow):

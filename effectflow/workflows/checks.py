@@ -7,7 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeVar
 
 from effectflow.checkpoint.step import StepDefinition
-from effectflow.effects import Effect, RetryPolicy
+from effectflow.effects import RetryPolicy
+from effectflow.effects.arguments import is_async, unfinished_kind
 from effectflow.effects.errors import Copyable, add_note
 
 S = TypeVar("S")
@@ -46,10 +47,7 @@ def function_problems(given: object, owner: str, expected: str) -> Iterator[str]
         yield f"{owner} takes {expected}, not {given!r}"
     elif inspect.isgeneratorfunction(given):
         yield f"{owner} takes {expected}, not a generator function: decorate it with @do"
-    elif any(
-        inspect.iscoroutinefunction(part) or inspect.isasyncgenfunction(part)
-        for part in (given, getattr(given, "__call__", None))  # noqa: B004, as it is called
-    ):
+    elif is_async(given) or inspect.isasyncgenfunction(given):
         yield f"{owner} takes {expected}, not an async function"
 
 
@@ -111,14 +109,8 @@ def pure_result(result: T, function: str) -> T:
     if isinstance(result, bool):
         # The usual case, at every step: the checks below take much longer.
         return result
-    if isinstance(result, Effect):
-        kind = "an effect"
-    elif inspect.isawaitable(result):
-        kind = "an awaitable"
-        if inspect.iscoroutine(result):
-            # Otherwise Python warns that it was never awaited.
-            result.close()
-    else:
+    kind = unfinished_kind(result)
+    if kind is None:
         return result
     raise TypeError(
         f"{function} returned {kind}, but it must be a pure function of the state: run the effect in an "

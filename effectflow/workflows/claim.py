@@ -26,6 +26,7 @@ from effectflow.checkpoint.lease import Lease, Owner, begin_claim, end_claim
 from effectflow.checkpoint.replay import Recording
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary
+from effectflow.effects.clock import in_seconds
 from effectflow.workflows.lookup import (
     Found,
     GivenInput,
@@ -98,7 +99,7 @@ class Claim:
             raise
 
     async def _claim(self, owner: Owner) -> Lease:
-        seconds = self._checkpoints.lease_seconds
+        seconds = in_seconds(self._checkpoints.lease_seconds)
         with store_errors(self._checkpoints, self._run_id):
             return await self._checkpoints.store.claim(
                 self._run_id, owner=str(owner), seconds=seconds

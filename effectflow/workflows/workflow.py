@@ -15,8 +15,9 @@ from effectflow.checkpoint.errors import CheckpointError, NotSerializable
 from effectflow.checkpoint.step import Step, step
 from effectflow.checkpoint.values import KnownTypes, check_savable, digest_of, mismatch_of, to_tree
 from effectflow.effects import Effect, do
+from effectflow.effects.arguments import check_function
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.nodes import Failed, Perform
+from effectflow.effects.nodes import Failed, Options, Perform
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import effect_types, type_hints
 from effectflow.workflows.engine import Done, Next, advance, durable_scope
@@ -230,7 +231,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         Use it to embed a workflow in another one, or to run it without a store. Within a step of another
         workflow, its own steps are recorded, at paths below the path of that step.
         """
-        return durable_scope(self.blueprint.body(input), ("body", self.name))
+        return durable_scope(self.blueprint.body(input), (f"{self.name}.body", input))
 
     def start(
         self: Workflow[Env2, E2, Input2, Out2],
@@ -274,7 +275,7 @@ class Workflow(Generic[Env, E, Input, Out]):
             # A new id for each run of this effect: run twice, it starts two runs.
             return await drive(place, new_run_id(self.name) if run_id is None else run_id)
 
-        return self._durably(perform, ("start", input))
+        return self._durably(perform, ("start", input, Options(run_id=run_id, context=context)))
 
     def call(
         self: Workflow[Env2, E2, Input2, Out2], input: Input2, *, run_id: str | None = None
@@ -299,7 +300,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 )
             return await interpret(self.start(input, run_id=run_id), place.env, place.scope)
 
-        return self._durably(perform, ("call", input))
+        return self._durably(perform, ("call", input, Options(run_id=run_id)))
 
     def resume(
         self: Workflow[Env2, E2, Any, Out2], run_id: str, *, force: bool = False
@@ -332,7 +333,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 return await run_nested(place, run_id, "", drive)
             return await drive(place, run_id)
 
-        return self._durably(perform, ("resume", run_id))
+        return self._durably(perform, ("resume", run_id, Options(force=force)))
 
     def plan(
         self: Workflow[Env2, Any, Any, Any], run_id: str, *, effects: bool = False
@@ -355,7 +356,7 @@ class Workflow(Generic[Env, E, Input, Out]):
 
             return await plan_run(place, run_id, effects=effects)
 
-        return self._durably(perform, ("plan", run_id))
+        return self._durably(perform, ("plan", run_id, Options(effects=effects)))
 
     def _durably(
         self, perform: Callable[[Place], Awaitable[Any]], shown: tuple[object, ...]
@@ -447,6 +448,7 @@ def workflow(
     """
 
     def decorate(body: Callable[[Any], Any]) -> Workflow[Any, Any, Any, Any]:
+        check_function(body, "@workflow", "write @effect below @workflow, or use @do")
         chosen = name or body.__name__
         check_migrations(chosen, version, migrations or {})
         started = do(body) if inspect.isgeneratorfunction(body) else body

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import anyio
 import pytest
@@ -13,8 +14,10 @@ from effectflow import (
     Do,
     Effect,
     EffectError,
+    EmptyRace,
     RetryPolicy,
     TimedOut,
+    asks,
     bracket,
     die,
     do,
@@ -23,8 +26,11 @@ from effectflow import (
     first_success,
     from_async,
     from_fn,
+    from_optional,
+    par,
     par_all,
     par_traverse,
+    partition,
     pure,
     race,
     sleep,
@@ -69,6 +75,110 @@ async def test_recover_handles_one_class_of_errors() -> None:
     )
     again = failing(RunBusy("r", "pid 1", 2.0)).recover(CheckpointError, lambda _: fail("still"))
     assert await again.run(None) == Failure("still")
+
+
+async def test_zip_runs_any_number_of_effects_one_after_another() -> None:
+    log: list[str] = []
+    zipped = writing(log, "a").zip(writing(log, "b"), writing(log, "c"))
+    assert await zipped.run(None) == Success(("a", "b", "c"))
+    assert log == ["a", "b", "c"]
+
+    failing = writing(log, "d").zip(fail("no").context("inner"), writing(log, "e"))
+    assert await failing.traced().run(None) == Failure(TracedError("no", ("inner",)))
+    assert log == ["a", "b", "c", "d"]
+
+
+async def test_ensure_with_makes_the_error_from_the_value() -> None:
+    checked = pure(1).ensure_with(lambda n: n > 2, lambda n: f"{n} is too small")
+    assert await checked.run(None) == Failure("1 is too small")
+    assert await pure(3).ensure_with(lambda n: n > 2, lambda n: [n]).run(None) == Success(3)
+
+
+async def test_recover_handles_several_classes_and_what_a_predicate_selects() -> None:
+    def recovering(error: object) -> Effect[object, object, str]:
+        some = fail(error).recover(
+            (KeyError, ValueError), lambda error: pure(f"class {error.args[0]}")
+        )
+        return some.recover(lambda error: error == 503, lambda error: pure(f"status {error}"))
+
+    assert await recovering(KeyError("k")).run(None) == Success("class k")
+    assert await recovering(ValueError("v")).run(None) == Success("class v")
+    assert await recovering(503).run(None) == Success("status 503")
+    assert await recovering(404).run(None) == Failure(404)
+
+
+async def test_a_race_takes_effects_or_one_list_of_them() -> None:
+    slow, quick = sleep(60).map(lambda _: "slow"), pure("quick")
+    assert await race(slow, quick).run(None) == Success("quick")
+    assert await race([slow, quick]).run(None) == Success("quick")
+    assert await race(quick).run(None) == Success("quick")
+    assert isinstance((await race([]).run(None)).failure(), EmptyRace)
+
+
+async def test_from_optional_fails_for_none_only() -> None:
+    assert await from_optional(None, "missing").run(None) == Failure("missing")
+    assert await from_optional(0, "missing").run(None) == Success(0)
+
+
+async def test_results_and_errors_of_a_parallel_operator_by_item() -> None:
+    items = [3, -1, 2, -2]
+
+    def check(n: int) -> Effect[object, str, int]:
+        return sleep(0.001 * abs(n)).map(lambda _: n * n) if n > 0 else fail(f"{n} is negative")
+
+    results = (await par_traverse(items, lambda n: check(n).result(), limit=2).run(None)).unwrap()
+    assert partition(results) == ([9, 4], ["-1 is negative", "-2 is negative"])
+    done, failed = partition(dict(zip(items, results, strict=True)))
+    assert (done, failed) == ({3: 9, 2: 4}, {-1: "-1 is negative", -2: "-2 is negative"})
+    assert partition([]) == ([], [])
+
+
+def test_run_sync_or_raise_returns_the_value_or_raises_the_error() -> None:
+    assert pure(1).run_sync_or_raise(None) == 1
+    assert pure(1).run_sync_or_raise(None, backend="trio") == 1
+    with pytest.raises(KeyError):
+        fail(KeyError("k")).run_sync_or_raise(None)
+    with pytest.raises(EffectError, match="no"):
+        fail("no").run_sync_or_raise(None)
+
+
+@dataclass(frozen=True)
+class Shop:
+    name: str
+    price: int
+
+
+class HasName(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class HasPrice(Protocol):
+    @property
+    def price(self) -> int: ...
+
+
+def name_of(env: HasName) -> str:
+    return env.name
+
+
+def price_of(env: HasPrice) -> int:
+    return env.price
+
+
+async def test_within_combines_effects_that_need_different_protocols() -> None:
+    name, cost = asks(name_of).within(Shop), asks(price_of).within(Shop)
+
+    @do
+    def told() -> Do[Shop, object, tuple[object, ...]]:
+        both = yield from par(name, cost)
+        pair = yield from name.zip(cost)
+        first = yield from race(sleep(60).within(Shop).and_then(lambda _: cost), name)
+        used = yield from bracket(name, lambda _: pure(None), lambda _: cost)
+        return both, pair, first, used
+
+    pair = ("tea", 3)
+    assert await told().run(Shop("tea", 3)) == Success((pair, pair, "tea", 3))
 
 
 async def test_traverse_goes_one_after_another_and_stops_at_a_failure() -> None:

@@ -57,6 +57,48 @@ def test_it_converts_to_and_from_results_and_effects(part: Validation[str, int])
             raise AssertionError(part)
 
 
+@given(parts)
+def test_to_result_and_from_result_are_inverses(part: Valid[int] | Invalid[str]) -> None:
+    result = part.to_result()
+
+    assert Validation.from_result(result) == part
+    assert Validation.from_result(result).to_result() == result
+
+
+@given(parts)
+def test_to_effect_and_from_effect_are_inverses(part: Valid[int] | Invalid[str]) -> None:
+    assert Validation.from_effect(part.to_effect()).run_sync(None) == Success(part)
+
+
+@given(parts)
+def test_fold_and_unwrap_or_take_it_apart(part: Valid[int] | Invalid[str]) -> None:
+    assert part.fold(Valid, Invalid) == part
+    assert part.unwrap_or("none") == part.fold(lambda value: value, lambda _: "none")
+
+
+def test_one_error_many_errors_and_errors_by_field_have_constructors() -> None:
+    assert Invalid.one("no name") == Invalid(["no name"])
+    assert Invalid.one("no name").errors == ("no name",)
+    by_field = {"name": ["too short", "no digit"], "age": ["missing"]}
+    assert Invalid.from_fields(by_field).to_fields() == by_field
+    joined = Validation.all(Invalid.from_fields(by_field), Invalid.one(("name", "taken")))
+    assert isinstance(joined, Invalid)
+    assert joined.to_fields() == {"name": ["too short", "no digit", "taken"], "age": ["missing"]}
+
+
+@pytest.mark.parametrize("error", ["no name", b"no name", 7, ValueError("no name")])
+def test_a_single_error_in_place_of_a_list_is_refused(error: Any) -> None:
+    with pytest.raises(TypeError, match=r"Invalid\.one\(error\)"):
+        Invalid(error)
+    with pytest.raises(TypeError, match=r"Invalid\.one\(error\)"):
+        Invalid.from_fields({"name": error})
+
+
+def test_a_mapping_in_place_of_a_list_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Invalid\.from_fields"):
+        Invalid({"name": ["no name"]})
+
+
 def test_values_and_errors_are_mapped() -> None:
     assert Valid(2).map(str) == Valid("2")
     assert Invalid(["a", "b"]).map_err(str.upper) == Invalid(["A", "B"])
@@ -65,7 +107,7 @@ def test_values_and_errors_are_mapped() -> None:
     assert Validation.traverse([1, 2], positive) == Valid([1, 2])
 
 
-def positive(n: int) -> Validation[str, int]:
+def positive(n: int) -> Valid[int] | Invalid[str]:
     return Valid(n) if n > 0 else Invalid([str(n)])
 
 

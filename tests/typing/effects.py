@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Never, Protocol, assert_type
 from uuid import UUID
@@ -15,6 +16,7 @@ from effectflow import (
     ask,
     asks,
     attempt,
+    bracket,
     die,
     do,
     effect,
@@ -22,10 +24,13 @@ from effectflow import (
     from_async,
     from_blocking,
     from_fn,
+    from_optional,
     from_result,
     now,
+    par,
     par_traverse,
     pure,
+    race,
     random,
     sleep,
     suspend,
@@ -117,6 +122,12 @@ def some_result() -> Result[int, str]: ...  # type: ignore[empty-body]
 assert_type(suspend(make), Effect[HasCarts, CartError, int])
 assert_type(from_result(some_result()), Effect[object, str, int])
 
+
+def some_optional() -> int | None: ...
+
+
+assert_type(from_optional(some_optional(), "none"), Effect[object, str, int])
+
 # Combinators.
 cart = load_cart("c")
 
@@ -161,6 +172,8 @@ def given(app: App, items: AsyncIterator[str]) -> None:
 async def run(app: App) -> None:
     assert_type(await cart.run(app), Result[int, CartError])
     assert_type(await cart.run_or_raise(app), int)
+    assert_type(cart.run_sync_or_raise(app, backend="trio"), int)
+    await cart  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
 
 
 # Functions as effects.
@@ -205,7 +218,47 @@ def checkout(cart_id: str) -> Do[App, CartError | PaymentError, str]:
 assert_type(checkout("c"), Effect[App, CartError | PaymentError, str])
 
 
+# Operators need one environment: `within` gives it to effects that need different protocols.
+@dataclass(frozen=True)
+class Production:
+    carts: dict[str, int]
+    bank: str
+
+
+def release(cart: object) -> Effect[HasBank, Never, None]: ...  # type: ignore[empty-body]
+
+
+assert_type(load_cart("c").within(App), Effect[App, CartError, int])
+assert_type(load_cart("c").within(Production), Effect[Production, CartError, int])
+assert_type(pure(1).within(App), Effect[App, Never, int])
+assert_type(
+    par(load_cart("c").within(Production), charge(1).within(Production)),
+    Effect[Production, CartError | PaymentError, tuple[int, str]],
+)
+
+
+@do
+def in_one_environment(cart_id: str) -> Do[App, CartError | PaymentError, str]:
+    both = yield from par(load_cart(cart_id).within(App), charge(1).within(App))
+    assert_type(both, tuple[int, str])
+    pair = yield from load_cart(cart_id).within(App).zip(charge(1).within(App))
+    assert_type(pair, tuple[int, str])
+    first = yield from race(load_cart("c").within(App).map(show), charge(1).within(App))
+    assert_type(first, str)
+    return (
+        yield from bracket(
+            load_cart(cart_id).within(App),
+            lambda cart: release(cart).within(App),
+            lambda amount: charge(amount).within(App),
+        )
+    )
+
+
 # What must be refused.
+load_cart("c").within(Shop)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+load_cart("c").within(HasBank)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
 @do
 def undeclared_error(cart_id: str) -> Do[App, CartError, str]:
     amount = yield from load_cart(cart_id)

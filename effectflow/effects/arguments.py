@@ -1,0 +1,135 @@
+"""Refuse wrong arguments when an effect is made, each with the way out in the message."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any, Final, TypeVar
+
+from effectflow.effects.effect import Effect
+
+A = TypeVar("A")
+
+CO_COROUTINE: Final = inspect.CO_COROUTINE
+"""The flag in the code of an async function."""
+
+RETURN_AN_EFFECT = (
+    "decorate it with @effect, or return from_async(lambda env: ...), which awaits it"
+)
+AND_THEN = "await it in an effect: .and_then(lambda value: from_async(lambda env: ...))"
+TEST_THE_VALUE = (
+    "a coroutine would count as true; await the condition in an effect, and test its value"
+)
+
+
+def is_async(function: Any) -> bool:
+    """Return whether a call of this returns a coroutine: async functions, methods, partials, objects."""
+    while True:
+        kind = function.__class__
+        if kind is FunctionType:
+            return bool(function.__code__.co_flags & CO_COROUTINE)
+        if kind is MethodType:
+            function = function.__func__
+        elif kind is partial:
+            function = function.func
+        elif kind is BuiltinFunctionType or isinstance(function, type):
+            return False
+        elif inspect.iscoroutinefunction(function):
+            return True
+        else:
+            function = getattr(kind, "__call__", None)  # noqa: B004, as it is called
+            if function.__class__ is not FunctionType:
+                return False
+
+
+def check_function(function: Any, operator: str, way_out: str = RETURN_AN_EFFECT) -> None:
+    """Raise TypeError unless this is a function, or another callable, that is not async."""
+    kind: type = function.__class__
+    if kind is FunctionType and not function.__code__.co_flags & CO_COROUTINE:
+        return
+    if kind is type or kind is BuiltinFunctionType:
+        return
+    if isinstance(function, Effect):
+        raise TypeError(f"{operator} takes a function, not an effect: use `lambda _: {function!r}`")
+    if not callable(function):
+        raise TypeError(f"{operator} takes a function, not {function!r}")
+    if is_async(function):
+        name = getattr(function, "__qualname__", None) or repr(function)
+        raise TypeError(f"{operator} takes a plain function, and {name} is async: {way_out}")
+
+
+def mark_as_effectful(function: Any, decorator: str) -> None:
+    """Mark a function that returns an effect with the decorator that made it."""
+    function._effectflow_decorator = decorator
+
+
+def effectful_decorator(function: object) -> str | None:
+    """Return the decorator, such as "step", that made a function return effects; None for others."""
+    return getattr(function, "_effectflow_decorator", None)
+
+
+def check_effects(operator: str, *given: object) -> None:
+    """Raise TypeError unless all of these are effects."""
+    for one in given:
+        if not isinstance(one, Effect):
+            raise TypeError(f"{operator}: {not_an_effect(one)}")
+
+
+def check_items(operator: str, items: object) -> None:
+    """Raise TypeError for one effect in place of items. It can be iterated, because of `yield from`."""
+    if isinstance(items, Effect):
+        raise TypeError(
+            f"{operator} takes a list or another iterable, not one effect: write {operator}([effect]), "
+            "or effect.and_then(...) if the effect yields the items"
+        )
+
+
+def not_an_effect(found: object) -> str:
+    """Return the message for something that should be an effect."""
+    if inspect.isgenerator(found):
+        hint = "decorate the generator function with @do"
+    elif inspect.isawaitable(found):
+        hint = "await it in from_async(lambda env: ...)"
+        close_coroutine(found)
+    elif callable(found):
+        hint = "did you forget to call it?"
+    elif isinstance(found, Iterable) and not isinstance(found, str | bytes):
+        hint = "for a list of effects, use par_try_all(effects), or unpack it: par(*effects)"
+    else:
+        hint = "wrap a plain value in pure(...)"
+    return f"expected an effect and got {found!r}: {hint}"
+
+
+def close_coroutine(found: object) -> None:
+    """Close a coroutine that is refused. Otherwise Python warns that it was never awaited."""
+    if inspect.iscoroutine(found):
+        found.close()
+
+
+def unfinished_kind(result: object) -> str | None:
+    """Return the kind of a result that is still to be run, and would count as true; None for others."""
+    if isinstance(result, Effect):
+        return "an effect"
+    if inspect.isawaitable(result):
+        close_coroutine(result)
+        return "an awaitable"
+    return None
+
+
+def holds(predicate: Callable[[A], object], value: A, operator: str) -> bool:
+    """Return whether a predicate of an operator holds. Raise TypeError if it would have to be run."""
+    verdict = predicate(value)
+    if verdict is True or verdict is False:
+        return verdict
+    kind = unfinished_kind(verdict)
+    if kind is not None:
+        raise TypeError(f"the predicate of {operator} returned {kind}: {TEST_THE_VALUE}")
+    return bool(verdict)
+
+
+def check_count(name: str, given: object, *, least: int) -> None:
+    """Raise ValueError unless a count is an int, other than True and False, and at least `least`."""
+    if type(given) is not int or given < least:
+        raise ValueError(f"{name} must be a whole number, {least} or more, not {given!r}")
