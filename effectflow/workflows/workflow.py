@@ -487,13 +487,19 @@ def _step_of(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], An
 
 
 def input_type(function: Callable[..., Any]) -> object:
-    """Return the annotation of a function's first parameter, or None without one."""
+    """Return the annotation of a function's first parameter, or None without one.
+
+    For an `@effect`, that is the one after the environment.
+    """
     try:
         hints = typing.get_type_hints(function)
     except (NameError, TypeError, AttributeError):
         # A name that exists only for type checkers: its classes count as undeclared.
         return None
     hints.pop("return", None)
+    shown: inspect.Signature | None = getattr(function, "__signature__", None)
+    if shown is not None:
+        return next((hints[name] for name in shown.parameters if name in hints), None)
     return next(iter(hints.values()), None)
 
 

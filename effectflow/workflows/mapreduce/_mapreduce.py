@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import typing
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, Never, TypeVar, cast, overload
@@ -285,6 +286,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
             TooManyFailures,
             RetryExhausted,
             input_type(mapping),
+            _listed_type(items),
             *effect_types(mapping),
             *effect_types(reducing),
         )
@@ -325,6 +327,16 @@ def _step_of(function: Any, role: str) -> StepDefinition:
         return function.definition
     name = getattr(function, "__name__", "<lambda>")
     return StepDefinition(role if name == "<lambda>" else name)
+
+
+def _listed_type(items: Callable[..., Any]) -> object:
+    """Return the annotation of what a source returns or yields, which has the class of its items."""
+    try:
+        annotation = typing.get_type_hints(items).get("return")
+    except (NameError, TypeError, AttributeError):
+        return None
+    is_effect = typing.get_origin(annotation) is Effect
+    return effect_types(items)[0] if is_effect else annotation
 
 
 def _limit_problems(
