@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         Retry,
         StateGraph,
         StateMachine,
+        TooManyFailures,
         Transition,
         TransitionExhausted,
         transition_info,

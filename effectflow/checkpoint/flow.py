@@ -23,7 +23,7 @@ from effectflow.checkpoint.replay import (
     RecordedDecision,
     RecordedFlow,
 )
-from effectflow.checkpoint.values import KnownTypes, Tree, digest_of, from_tree, to_tree
+from effectflow.checkpoint.values import KnownTypes, digest_of, from_tree, to_tree
 from effectflow.effects.errors import LeftToResume, NotAcquired, Parked
 from effectflow.effects.nodes import Failed, FromFn, Step
 from effectflow.effects.operators import Operator
@@ -160,7 +160,9 @@ class DurableFlow:
         settles = () if scope.is_observing else run.failures.settle(self)
         return run.writer.add(Decided(path, tree, run.now(), settles=settles))
 
-    async def set_aside(self, scope: Scope, content: Callable[[], Tree]) -> RecordedDeadLetter:
+    async def set_aside(
+        self, scope: Scope, content: Callable[[], dict[str, Any]]
+    ) -> RecordedDeadLetter:
         """Record that the item of this branch is a dead letter, which settles its failure.
 
         Return the dead letter, of an earlier life if it is recorded. `content` is as in its class.

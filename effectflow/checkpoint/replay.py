@@ -157,7 +157,7 @@ class RecordedDeadLetter:
 
     sequence: int
     path: str
-    content: Tree
+    content: dict[str, Any]
     retry: int | None = None
     is_dropped: bool = False
 
@@ -175,6 +175,16 @@ class RecordedDeadLetter:
     def key(self) -> str:
         """The key of the item."""
         return self.flow.key or ""
+
+    @property
+    def item(self) -> Tree:
+        """The item in its saved form."""
+        return self.content["item"]
+
+    @property
+    def failed(self) -> int:
+        """How many items of the job had failed by then."""
+        return self.content["failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +331,7 @@ class _Reader:
                 self._fail(sequence, path, step)
             case Decided(path=path):
                 self._settle(entry.settles)
-                if is_dead_letter(path):
+                if is_dead_letter(path) and isinstance(entry.value, dict):
                     recording.dead_letters[path] = RecordedDeadLetter(sequence, path, entry.value)
                 decision = RecordedDecision(sequence, entry.value, entry.failed, entry.because)
                 recording.decisions[path] = decision

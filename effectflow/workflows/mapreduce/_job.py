@@ -392,7 +392,7 @@ class ItemWork:
         kept = self._kept(
             DeadLetter(self.key, self.item, error, self._attempts_of(flow), self._failures_of(flow))
         )
-        failed = None if scope.limit == math.inf else cast(Any, letter.content)["failed"]
+        failed = None if scope.limit == math.inf else letter.failed
         return self.failures.exceeded(failed) or kept
 
     def _kept(self, letter: DeadLetter[Any]) -> PartialResult:
@@ -403,7 +403,7 @@ class ItemWork:
         is_retryable = self.job.map_step.is_retryable(error)
         return ItemFailed(self.job.name, self.key, error, attempts, is_retryable=is_retryable)
 
-    def _content(self, flow: DurableFlow) -> Tree:
+    def _content(self, flow: DurableFlow) -> dict[str, Any]:
         """Return what the journal has of a dead letter, after a check that a resume can rebuild it."""
         run, types = flow.run, self.job.map_step.types
         for failure in self._failed[:-1]:

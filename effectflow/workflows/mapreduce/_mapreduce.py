@@ -12,7 +12,14 @@ from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.step import Step, StepDefinition
 from effectflow.checkpoint.values import KnownTypes
-from effectflow.effects import Effect, Executor, RetryExhausted, RetryPolicy
+from effectflow.effects import (
+    Effect,
+    Executor,
+    RetryExhausted,
+    RetryPolicy,
+    TimedOut,
+    WorkerLost,
+)
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.reduce import FAN_IN
@@ -131,7 +138,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         max_parallel: int,
         on_item_failure: Literal["fail"] = "fail",
         retry: RetryPolicy | None = None,
-        retry_when: Callable[[X], bool] | None = None,
+        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
         timeout: Duration | None = None,
         max_per_second: float | None = None,
         fan_in: int = FAN_IN,
@@ -151,7 +158,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         on_item_failure: Literal["dead_letter"],
         max_failures: None = None,
         retry: RetryPolicy | None = None,
-        retry_when: Callable[[X], bool] | None = None,
+        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
         timeout: Duration | None = None,
         max_per_second: float | None = None,
         fan_in: int = FAN_IN,
@@ -171,7 +178,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         on_item_failure: Literal["dead_letter"],
         max_failures: float,
         retry: RetryPolicy | None = None,
-        retry_when: Callable[[X], bool] | None = None,
+        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
         timeout: Duration | None = None,
         max_per_second: float | None = None,
         fan_in: int = FAN_IN,
@@ -190,7 +197,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         max_parallel: int,
         on_item_failure: Literal["fail"] = "fail",
         retry: RetryPolicy | None = None,
-        retry_when: Callable[[X], bool] | None = None,
+        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
         timeout: Duration | None = None,
         max_per_second: float | None = None,
         fan_in: int = FAN_IN,
@@ -210,7 +217,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         on_item_failure: Literal["dead_letter"],
         max_failures: None = None,
         retry: RetryPolicy | None = None,
-        retry_when: Callable[[X], bool] | None = None,
+        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
         timeout: Duration | None = None,
         max_per_second: float | None = None,
         fan_in: int = FAN_IN,
@@ -230,7 +237,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         on_item_failure: Literal["dead_letter"],
         max_failures: float,
         retry: RetryPolicy | None = None,
-        retry_when: Callable[[X], bool] | None = None,
+        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
         timeout: Duration | None = None,
         max_per_second: float | None = None,
         fan_in: int = FAN_IN,

@@ -287,7 +287,7 @@ async def test_a_limited_rate_spaces_attempts_on_the_clock_of_the_run(store: Mem
 
     def noting(number: int) -> Effect[App, Broken, str]:
         begun.append(clock.monotonic())
-        return sleep(0.1).and_then(lambda _: spell(number))
+        return spell(number).and_then(lambda word: sleep(0.1).map(lambda _: word))
 
     retry = RetryPolicy.constant(0).with_max_retries(1)
     job = spelling(map=noting, max_per_second=2, retry=retry, max_parallel=4)
