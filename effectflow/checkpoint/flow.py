@@ -180,6 +180,7 @@ class DurableFlow:
             letter.sequence = run.writer.add(
                 Decided(path, letter.content, run.now(), settles=settles)
             )
+            run.writer.count_dead_letter()
         return letter
 
     async def wait(self, scope: Scope, seconds: float) -> None:

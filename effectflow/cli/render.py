@@ -59,6 +59,8 @@ def show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
     for run in runs:
         has_crashed = run.summary.status == "running" and not run.is_held(now)
         status = "crashed" if has_crashed else str(run.summary.status)
+        if run.summary.dead_letters:
+            status += f", {run.summary.dead_letters} dead"
         updated = _age(now - run.updated_at)
         rows.append((run.run_id, run.summary.workflow, status, str(run.length), updated))
     _say_table(rows, console)

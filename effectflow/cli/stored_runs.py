@@ -166,6 +166,7 @@ def _run_tree(info: RunInfo, now: float) -> Tree:
         "kind": summary.kind,
         "version": summary.version,
         "status": str(summary.status),
+        "dead_letters": summary.dead_letters,
         "resumable": info.is_resumable(now),
         "created_at": summary.created_at,
         "updated_at": info.updated_at,

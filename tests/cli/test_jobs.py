@@ -156,3 +156,12 @@ def test_a_wrong_use_of_dead_letters_is_refused(
 
     assert ran.code == 2
     assert message in ran.err
+
+
+def test_list_tells_runs_with_dead_letters(effectflow: Command, broken: Path) -> None:
+    assert "completed, 1 dead" in effectflow("list").out
+    broken.unlink()
+    effectflow("dead-letters", "l", "--retry", "--app", "jobs")
+
+    assert "dead" not in effectflow("list").out.replace("dead-letters", "")
+    assert [run["dead_letters"] for run in effectflow("list", "--json").json] == [0]

@@ -384,3 +384,22 @@ async def test_a_crash_changes_nothing_about_reopened_dead_letters(
     }
 
     assert len(await crash_everywhere(Reopened(inner[where], *changes), 4, app_around)) > 15
+
+
+async def test_the_summary_of_a_run_counts_its_dead_letters(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(1, 3, 5)
+    job = setting_aside()
+
+    async def counted() -> int:
+        info = await store.info("r")
+        assert info is not None
+        return info.summary.dead_letters
+
+    await job.start(7, run_id="r").run(app)
+    assert await counted() == 3
+    await job.drop_dead_letters("r", keys=[5]).run(app)
+    assert await counted() == 2
+    app.world.repair(1)
+    await job.retry_dead_letters("r").run(app)
+    assert await counted() == 1
