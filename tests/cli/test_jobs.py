@@ -104,6 +104,7 @@ def test_dead_letters_are_shown_with_the_item_and_every_failure(effectflow: Comm
     assert count == "1 dead letter"
 
     [letter] = effectflow("dead-letters", "l", "4", "--json").json
+    assert effectflow("dead-letters", "--latest", "4", "--json").json == [letter]
     [attempt] = letter.pop("failures")
     assert letter == {"key": "4", "path": "map[4]", "item": 4}
     assert (attempt["type"], attempt["message"]) == ("str", "broken")
@@ -145,7 +146,7 @@ def test_dead_letters_are_dropped(effectflow: Command) -> None:
         (["l", "5"], "no dead letters with the keys '5'"),
         (["l", "4", "9", "--retry", "--app", "jobs"], "no dead letters with the keys '9'"),
         (["l", "--retry", "--drop"], "either --retry or --drop"),
-        (["l", "--retry"], "add --app MODULE"),
+        (["l", "--retry"], "try --app jobs"),
         (["missing"], "missing"),
     ],
 )

@@ -378,7 +378,6 @@ async def test_attempts_of_a_step_with_retries_are_counted(store: MemoryStore) -
         ({"retry_when": 5, "retry": THRICE}, "`retry_when` takes a function"),
         ({"retry_when": raise_late, "retry": THRICE}, "not an async function"),
     ],
-    ids=str,
 )
 def test_an_invalid_limit_is_refused(nonsense: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
