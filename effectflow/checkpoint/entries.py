@@ -83,7 +83,8 @@ class Resumed:
         version, steps, structure: the workflow's definition from here on, if it changed; otherwise
             `version` is None.
         abandoned: entries that a changed workflow may leave behind.
-        reopened: paths of operators whose branches run again although the run was complete.
+        retried: dead letters whose items are mapped again: the entries that set them aside.
+        dropped: dead letters that the job does without from here on, likewise.
     """
 
     owner: str
@@ -92,7 +93,8 @@ class Resumed:
     steps: tuple[str, ...] = ()
     structure: tuple[str, ...] = ()
     abandoned: Ranges = ()
-    reopened: tuple[str, ...] = ()
+    retried: Ranges = ()
+    dropped: Ranges = ()
 
 
 @_frozen

@@ -17,7 +17,12 @@ import anyio
 from effectflow.checkpoint.entries import BranchesEnded, Decided, SourceEnd, Waiting
 from effectflow.checkpoint.errors import DefinitionChanged, NotSerializable, StepInputChanged
 from effectflow.checkpoint.failures import read_error, write_error
-from effectflow.checkpoint.replay import RecordedDecision, RecordedFlow
+from effectflow.checkpoint.replay import (
+    DEAD_LETTER,
+    RecordedDeadLetter,
+    RecordedDecision,
+    RecordedFlow,
+)
 from effectflow.checkpoint.values import KnownTypes, digest_of, from_tree, to_tree
 from effectflow.effects.errors import LeftToResume, NotAcquired, Parked
 from effectflow.effects.nodes import Failed, FromFn, Step
@@ -154,6 +159,29 @@ class DurableFlow:
             return sequence
         settles = () if scope.is_observing else run.failures.settle(self)
         return run.writer.add(Decided(path, tree, run.now(), settles=settles))
+
+    async def set_aside(
+        self, scope: Scope, content: Callable[[], dict[str, Any]]
+    ) -> RecordedDeadLetter:
+        """Record that the item of this branch is a dead letter, which settles its failure.
+
+        Return the dead letter, of an earlier life if it is recorded. `content` is as in its class.
+        """
+        run = self.run
+        path = self.next_path(DEAD_LETTER)
+        run.writer.check()
+        known = run.recording.dead_letters.get(path)
+        if known is not None and known.sequence < scope.limit:
+            return known
+        await self.check(scope, path)
+        letter = RecordedDeadLetter(0, path, content())
+        if self.is_recording and run.records and not run.is_stopping:
+            settles = run.failures.settle(self)
+            letter.sequence = run.writer.add(
+                Decided(path, letter.content, run.now(), settles=settles)
+            )
+            run.writer.count_dead_letter()
+        return letter
 
     async def wait(self, scope: Scope, seconds: float) -> None:
         run = self.run

@@ -103,6 +103,11 @@ class JournalWriter:
             tell(self._observers, EntryAppended(self.run_id, entry))
         return self.length
 
+    def count_dead_letter(self) -> None:
+        """Count one more dead letter in the summary of the run."""
+        self.summary = replace(self.summary, dead_letters=self.summary.dead_letters + 1)
+        self._is_summary_due = True
+
     def open(self) -> None:
         """Add the opening now."""
         opening, self._opening = self._opening, None
@@ -263,12 +268,15 @@ class JournalWriter:
                 self._is_summary_due = True
             batch, self._buffer = self._buffer, []
             self.due = None
+            # It may change again while the append is in progress.
+            summary = self.summary if self._is_summary_due else None
+            self._is_summary_due = False
             try:
                 await self.checkpoints.store.append(
                     self.lease,
                     batch,
                     after=self._durable,
-                    summary=self.summary if self._is_summary_due else None,
+                    summary=summary,
                     release=release,
                 )
             except LeaseLost:
@@ -276,12 +284,12 @@ class JournalWriter:
             except BaseException:
                 # It may have taken effect.
                 self._unsure = batch
+                self._is_summary_due = self._is_summary_due or summary is not None
                 self._linger_from_now()
                 raise
             self._durable += len(batch)
             self._is_silent = False
             self.completed_since_save = 0
-            self._is_summary_due = False
             self.is_released = self.is_released or release
             if self._observers:
                 tell(self._observers, CheckpointSaved(self.run_id, self._durable))

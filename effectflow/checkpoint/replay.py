@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from effectflow.checkpoint.entries import (
     Arguments,
@@ -31,12 +31,15 @@ from effectflow.checkpoint.entries import (
 )
 from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import Tree
-from effectflow.effects.paths import flow_of
+from effectflow.effects.paths import StepPath, flow_of, step_path
 
 __all__ = [
+    "DEAD_LETTER",
     "Item",
     "RecordedChild",
+    "RecordedDeadLetter",
     "RecordedDecision",
+    "RecordedFailure",
     "RecordedFlow",
     "RecordedStep",
     "RecordedWait",
@@ -46,6 +49,15 @@ __all__ = [
 ]
 
 _Kind: TypeAlias = Literal["step", "child", "wait", "operator", "finalizer"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFailure:
+    """A failed attempt of a step. `began` and `ended` are in seconds since the epoch."""
+
+    error: ErrorRecord
+    began: float
+    ended: float
 
 
 @dataclass(slots=True)
@@ -66,6 +78,8 @@ class RecordedStep:
         spent: the attempts that do not count against the step's own retry policy, because the run ended
             and was resumed after them.
         since: when the first attempt began that counts, in seconds since the epoch; None if none does.
+        began: when the last attempt began, in seconds since the epoch.
+        failures: all failed attempts, oldest first. Defects are not among them.
     """
 
     begun: int
@@ -81,6 +95,8 @@ class RecordedStep:
     is_settled: bool = False
     spent: int = 0
     since: float | None = None
+    began: float = 0.0
+    failures: tuple[RecordedFailure, ...] = ()
 
 
 @dataclass(slots=True)
@@ -118,6 +134,59 @@ class RecordedDecision:
     has_ended: bool = False
 
 
+DEAD_LETTER = "dead_letter"
+"""The name of the decision that sets an item aside."""
+
+
+def is_dead_letter(path: str) -> bool:
+    """Return whether a decision at this path sets an item aside."""
+    return path.rpartition("/")[2].partition("#")[0] == DEAD_LETTER
+
+
+@dataclass(slots=True)
+class RecordedDeadLetter:
+    """An item that was set aside because its last attempt failed.
+
+    Attributes:
+        sequence: the entry that says so.
+        path: the path of that entry.
+        content: the item, and how many items had failed by then.
+        retry: the number of the reopening that retried it; None if none did.
+        is_dropped: whether the job does without it.
+    """
+
+    sequence: int
+    path: str
+    content: dict[str, Any]
+    retry: int | None = None
+    is_dropped: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was neither retried nor dropped."""
+        return self.retry is None and not self.is_dropped
+
+    @property
+    def flow(self) -> StepPath:
+        """The branch of the item, such as `map[emma]`."""
+        return StepPath(flow_of(self.path))
+
+    @property
+    def key(self) -> str:
+        """The key of the item."""
+        return self.flow.key or ""
+
+    @property
+    def item(self) -> Tree:
+        """The item in its saved form."""
+        return self.content["item"]
+
+    @property
+    def failed(self) -> int:
+        """How many items of the job had failed by then."""
+        return self.content["failed"]
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """An operation, operator or finalizer that a flow reached: its first entry and its path."""
@@ -146,7 +215,9 @@ class Recording:
         branches: the flows of each operator, by its path.
         places: the paths of everything that a flow reached.
         left_behind: the paths that a changed workflow need not reach.
-        reopenings: how often the run was continued after it was complete.
+        dead_letters: the items that were set aside, by the path of the entry that says so.
+        reopenings: how often dead letters were retried or dropped.
+        reopened_at: the entry of the last reopening, if the run has not ended since; otherwise None.
     """
 
     steps: dict[str, RecordedStep] = field(default_factory=dict[str, RecordedStep])
@@ -158,7 +229,39 @@ class Recording:
     branches: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     places: set[str] = field(default_factory=set[str])
     left_behind: set[str] = field(default_factory=set[str])
+    dead_letters: dict[str, RecordedDeadLetter] = field(
+        default_factory=dict[str, RecordedDeadLetter]
+    )
     reopenings: int = 0
+    reopened_at: int | None = None
+
+    @property
+    def open_dead_letters(self) -> list[RecordedDeadLetter]:
+        """The dead letters that were neither retried nor dropped, in the order of the journal."""
+        return [letter for letter in self.dead_letters.values() if letter.is_open]
+
+    def failures_of(self, letter: RecordedDeadLetter) -> list[RecordedFailure]:
+        """Return all failed attempts of the item of a dead letter, oldest first."""
+        flow = letter.flow
+        reached = [item.path for item in self.flows[flow].items if item.kind == "step"]
+        return [failure for path in reached for failure in self.steps[path].failures]
+
+    def forget(self, paths: set[str]) -> None:
+        """Forget everything that is recorded at these paths and below them."""
+        by_path: tuple[dict[str, Any], ...] = (
+            self.steps,
+            self.children,
+            self.waits,
+            self.decisions,
+            self.source_ends,
+            self.flows,
+            self.branches,
+            self.dead_letters,
+        )
+        for recorded in by_path:
+            for path in [path for path in recorded if _is_below(path, paths)]:
+                del recorded[path]
+        self.places = {path for path in self.places if not _is_below(path, paths)}
 
     def leave_behind(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Let flows skip what they reached in these ranges of entries."""
@@ -211,6 +314,8 @@ class _Reader:
                     entry.function,
                     spent=before.spent if before else 0,
                     since=before.since if before and before.since is not None else entry.at,
+                    began=entry.at,
+                    failures=before.failures if before else (),
                 )
             case Completed(step=path):
                 self._settle(entry.settles)
@@ -220,9 +325,14 @@ class _Reader:
                 step = recording.steps[path]
                 step.ended, step.error = sequence, entry.error
                 step.retryable, step.retry_at = entry.retryable, entry.retry_at
+                if not entry.error.is_defect:
+                    failure = RecordedFailure(entry.error, step.began, entry.at)
+                    step.failures = (*step.failures, failure)
                 self._fail(sequence, path, step)
             case Decided(path=path):
                 self._settle(entry.settles)
+                if is_dead_letter(path) and isinstance(entry.value, dict):
+                    recording.dead_letters[path] = RecordedDeadLetter(sequence, path, entry.value)
                 decision = RecordedDecision(sequence, entry.value, entry.failed, entry.because)
                 recording.decisions[path] = decision
                 if entry.failed:
@@ -251,9 +361,13 @@ class _Reader:
                     self._fail(sequence, path, child)
             case Resumed():
                 self.resume()
-                self._leave_behind(entry)
+                recording.leave_behind(entry.abandoned)
+                if entry.retried or entry.dropped:
+                    recording.reopened_at = sequence
+                    self._reopen(entry)
             case Finished():
                 self.has_finished = True
+                recording.reopened_at = None
             case Interrupted() | _:
                 pass
 
@@ -293,19 +407,66 @@ class _Reader:
                 else:
                     recording.left_behind.add(item.path)
 
-    def _leave_behind(self, entry: Resumed) -> None:
+    def _reopen(self, entry: Resumed) -> None:
+        """Retry or drop dead letters. What came after their jobs, and built on the result, runs again."""
         recording = self.recording
-        recording.leave_behind(entry.abandoned)
-        if entry.reopened:
-            recording.reopenings += 1
-        for path in entry.reopened:
-            for name, flow in recording.flows.items():
-                if name.startswith((f"{path}[", f"{path}/")):
-                    recording.left_behind.update(item.path for item in flow.items)
-                    flow.items = []
-                elif any(item.path == path and item.kind == "step" for item in flow.items):
-                    recording.left_behind.add(path)
-                    flow.items = [item for item in flow.items if item.path != path]
+        recording.reopenings += 1
+        jobs: dict[str, None] = {}
+        for letter in recording.dead_letters.values():
+            if _is_within(letter.sequence, entry.retried):
+                letter.retry = recording.reopenings
+            elif _is_within(letter.sequence, entry.dropped):
+                letter.is_dropped = True
+            else:
+                continue
+            jobs[StepPath(flow_of(letter.path)).operator] = None
+        for job in jobs:
+            self._reopen_job(StepPath(job))
+
+    def _reopen_job(self, job: StepPath) -> None:
+        recording = self.recording
+        if job not in recording.places:
+            # An earlier job was reopened, so this one runs again as a whole.
+            return
+        flow, occurrence = job.flow, job.occurrence
+        groups = step_path(flow, "reduce", occurrence)
+        for name, reached in recording.flows.items():
+            if name.startswith(f"{groups}["):
+                # With the value of a retried item, a group is another step.
+                recording.left_behind.update(item.path for item in reached.items)
+                reached.items = []
+        own = {groups, step_path(flow, "mapped", occurrence)}
+        place = str(job)
+        while True:
+            around = flow_of(place)
+            self._forget_after(place, around, own)
+            if not around:
+                return
+            # A branch belongs to its operator, and the body of a step to the step.
+            place = StepPath(around).operator
+            step = recording.steps.get(place)
+            if step is not None:
+                step.ended, step.is_completed, step.output, step.error = None, False, None, None
+
+    def _forget_after(self, place: str, flow: str, kept: set[str]) -> None:
+        """Forget what a flow did after it came to a place, and what the operator there decided."""
+        recording = self.recording
+        items = recording.flows[flow].items
+        at = next((number for number, item in enumerate(items) if item.path == place), None)
+        if at is None:
+            return
+        since = items[at].sequence
+        for path, decision in list(recording.decisions.items()):
+            is_later = decision.sequence > since and flow_of(path) == flow
+            if is_later or path == f"{place}/deadline":
+                del recording.decisions[path]
+        gone = {item.path for item in items[at + 1 :]} - kept
+        if gone:
+            recording.flows[flow].items = [item for item in items if item.path not in gone]
+            for sequence, (path, _) in list(self.unsettled.items()):
+                if _is_below(path, gone):
+                    self._forget(sequence)
+            recording.forget(gone)
 
     def _begin(self, sequence: int, settles: Ranges, source_ends: tuple[SourceEnd, ...]) -> None:
         self._settle(settles)
@@ -352,6 +513,19 @@ class _Reader:
     def _forget(self, sequence: int) -> None:
         del self.unsettled[sequence]
         del self.order[bisect_left(self.order, sequence)]
+
+
+def _is_below(path: str, paths: set[str]) -> bool:
+    """Return whether one of these paths is this one or around it."""
+    while path:
+        if path in paths or StepPath(path).operator in paths:
+            return True
+        path = flow_of(path)
+    return False
+
+
+def _is_within(sequence: int, ranges: Ranges) -> bool:
+    return any(first <= sequence <= last for first, last in ranges)
 
 
 def _flows_around(path: str) -> Iterator[str]:

@@ -409,14 +409,14 @@ class Run:
     ) -> float | None:
         """Record a failure. Return when the step's policy retries it, in seconds since the epoch."""
         retryable = not definition.may_have_happened(error)
-        is_known = True
+        may_retry = False
         try:
             retryable = retryable and definition.is_retryable(error)
+            may_retry = retryable and definition.policy_applies(error)
         except Exception:
             # A broken predicate must not hide the failure or keep it out of the journal.
             logger.exception("the retryable predicate of step %r raised", path)
-            is_known = False
-        delay = next_delay() if next_delay and retryable and is_known else None
+        delay = next_delay() if next_delay and may_retry else None
         retry_at = None if delay is None else self.time_after(delay)
         await self._record_error(flow, definition, path, error, retryable, retry_at=retry_at)
         return retry_at

@@ -110,6 +110,8 @@ class StepDefinition:
         code: distinguishes its function from others with the same name; None if that is not known.
         function: the qualified name of its function, for messages.
         output: the annotation of what it yields; None if that is not known.
+        retry_when: whether `retry` applies to an error; to all if None. Unlike `retryable`, it does not
+            concern resumes.
     """
 
     name: str
@@ -121,6 +123,7 @@ class StepDefinition:
     code: object = None
     function: str | None = None
     output: object = None
+    retry_when: Callable[[Any], bool] | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -145,8 +148,13 @@ class StepDefinition:
         """Return whether an at-most-once step may have happened in spite of this error."""
         return self.at_most_once and isinstance(error, TimedOut | ExecutorError)
 
+    def policy_applies(self, error: object) -> bool:
+        """Return whether its own policy retries this error, which is worth another attempt."""
+        return self.retry_when is None or self.retry_when(error)
+
     def _may_retry(self, error: object) -> bool:
-        return not self.may_have_happened(error) and self.is_retryable(error)
+        is_worth_it = not self.may_have_happened(error) and self.is_retryable(error)
+        return is_worth_it and self.policy_applies(error)
 
     async def execute_plainly(self, step: nodes.Step, env: Any, scope: Scope) -> Any:
         """Execute the step outside a durable run."""

@@ -60,13 +60,17 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a run is found by. An append may replace it."""
+    """What a run is found by. An append may replace it.
+
+    `dead_letters` is the number of items of its jobs that failed and were neither retried nor dropped.
+    """
 
     workflow: str
     kind: str
     version: str
     status: RunStatus
     created_at: float
+    dead_letters: int = 0
 
 
 @dataclass(frozen=True, slots=True)

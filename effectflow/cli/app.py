@@ -42,6 +42,7 @@ def make_app() -> typer.Typer:
         ("demo", drive.demo, "demo ~/projects/shop --report shop"),
         ("run", drive.run, """run shop.orders:checkout --input '{"cart": 7}'"""),
         ("resume", drive.resume, "resume --latest"),
+        ("dead-letters", drive.dead_letters, "dead-letters words --retry emma/50 --app books"),
         ("list", stored_runs.list_runs, "list --workflow census"),
         ("show", stored_runs.show, "show census-1f0c7a2e"),
         ("history", stored_runs.history, "history census-1f0c7a2e"),

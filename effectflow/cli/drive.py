@@ -1,4 +1,4 @@
-"""The commands that drive runs: demo, run and resume."""
+"""The commands that drive runs: demo, run, resume and dead-letters."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from returns.result import Failure, Result
 from rich.console import Console
 
 from effectflow.checkpoint import (
+    Checkpoint,
     CheckpointError,
     Checkpoints,
     CheckpointStore,
     RunInfo,
     RunQuery,
     read_checkpoint,
+    read_entries,
 )
 from effectflow.checkpoint.journal_reader import run_not_found
+from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.values import to_tree
 from effectflow.cli.app_loader import (
     AnyWorkflow,
@@ -48,6 +51,7 @@ from effectflow.cli.options import (
     JsonOption,
     KeyFileOption,
     Keys,
+    LatestOption,
     LatestResumableOption,
     RunArgument,
     StoreOption,
@@ -58,7 +62,7 @@ from effectflow.cli.options import (
     store_at,
     with_store,
 )
-from effectflow.cli.render import plain_tree, print_json, say
+from effectflow.cli.render import dead_letter_tree, plain_tree, print_json, say, show_dead_letters
 from effectflow.cli.run_progress import RunProgress
 from effectflow.effects import Effect
 from effectflow.service import StoppedBySignal, run_until_signal
@@ -167,6 +171,57 @@ def resume(
     if not every:
         _drive(job_of(found[0]))
     _drive_all(found, job_of, as_json=as_json)
+
+
+def dead_letters(
+    run_id: RunArgument = None,
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY]...", help="Only the items with these keys.")
+    ] = None,
+    latest: LatestOption = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Map these items again, and continue the run.")
+    ] = False,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Do without these items, and continue the run.")
+    ] = False,
+    app: AppOption = None,
+    force: Annotated[bool, typer.Option(help="Continue even if the workflow changed.")] = False,
+    store: StoreOption = STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the items of map-reduce jobs that failed, and how each attempt ended; retry or drop them."""
+    if retry and drop:
+        raise BadUse("give either --retry or --drop")
+    seals = read_keys(key_file, encryption_keys)
+    given = [*(() if run_id is None else (run_id,)), *(keys or ())]
+    check_choice(run_id=given[0] if given and not latest else None, latest=latest)
+    chosen_keys = frozenset(given if latest else given[1:])
+
+    async def read(opened: CheckpointStore) -> tuple[Checkpoint, Recording]:
+        chosen = await chosen_run(opened, None if latest else given[0])
+        checkpoint = await read_checkpoint(opened, chosen, seals.seal)
+        return checkpoint, read_recording(await read_entries(opened, chosen, seals.seal))
+
+    checkpoint, recording = with_store(store, read)
+    unknown = chosen_keys - {letter.key for letter in recording.dead_letters.values()}
+    if unknown:
+        shown = ", ".join(sorted(map(repr, unknown)))
+        raise BadUse(f"run {checkpoint.run_id!r} has no dead letters with the keys {shown}")
+    if not (retry or drop):
+        letters = recording.open_dead_letters
+        letters = [one for one in letters if not chosen_keys or one.key in chosen_keys]
+        if as_json:
+            print_json([dead_letter_tree(letter, recording) for letter in letters])
+        else:
+            show_dead_letters(Console(), letters, recording)
+        return
+    loaded = workflow_of_run(checkpoint.run_id, checkpoint.workflow, app, checkpoint.module)
+    change = loaded.workflow.retry_dead_letters if retry else loaded.workflow.drop_dead_letters
+    effect = partial(change, checkpoint.run_id, chosen_keys or None, force=force)
+    _drive(_Job(loaded, effect, checkpoint.run_id, store, seals, app=app, as_json=as_json))
 
 
 def _run_id_or_new(run_id: str | None, workflow_name: str) -> str:

@@ -35,6 +35,7 @@ from effectflow.checkpoint import (
     Waiting,
 )
 from effectflow.checkpoint.errors import printable
+from effectflow.checkpoint.replay import RecordedDeadLetter, Recording
 from effectflow.checkpoint.values import Tree, render_tree
 from effectflow.effects.paths import StepPath
 from effectflow.workflows.progress import JobProgress, job_progress
@@ -58,12 +59,16 @@ def show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
     for run in runs:
         has_crashed = run.summary.status == "running" and not run.is_held(now)
         status = "crashed" if has_crashed else str(run.summary.status)
+        if run.summary.dead_letters:
+            status += f", {run.summary.dead_letters} dead"
         updated = _age(now - run.updated_at)
         rows.append((run.run_id, run.summary.workflow, status, str(run.length), updated))
     _say_table(rows, console)
 
 
-def show_checkpoint(console: Console, checkpoint: Checkpoint, durability: str) -> None:
+def show_checkpoint(
+    console: Console, checkpoint: Checkpoint, durability: str, dead_letters: int
+) -> None:
     """Print the state of one run."""
     head, metadata = checkpoint.state, checkpoint.metadata
     position = "before its first step" if head is None else f"{type(head).__name__}: {head.step}"
@@ -79,6 +84,7 @@ def show_checkpoint(console: Console, checkpoint: Checkpoint, durability: str) -
         "position": position,
         **_state_row(checkpoint),
         **_progress_rows(job_progress(checkpoint)),
+        **_dead_letter_row(dead_letters, checkpoint.run_id),
         "completed steps": str(len(checkpoint.completed_steps)),
         "begun steps": str(len(metadata.attempts)),
         "resumes": str(metadata.resumes),
@@ -126,9 +132,13 @@ def _progress_rows(progress: JobProgress | None) -> dict[str, str]:
     return rows
 
 
-def checkpoint_tree(checkpoint: Checkpoint) -> Tree:
+def _dead_letter_row(count: int, run_id: str) -> dict[str, str]:
+    return {"dead letters": f"{count}: `effectflow dead-letters {run_id}`"} if count else {}
+
+
+def checkpoint_tree(checkpoint: Checkpoint, dead_letters: int) -> Tree:
     """Return the state of one run as plain data, with the progress of a job."""
-    tree = checkpoint.to_tree()
+    tree = {**checkpoint.to_tree(), "dead_letters": dead_letters}
     progress = job_progress(checkpoint)
     return tree if progress is None else {**tree, "progress": dataclasses.asdict(progress)}
 
@@ -144,8 +154,11 @@ def _entry_text(entry: Entry) -> str:
     match entry:
         case Started():
             return f"Started      {entry.workflow} version {entry.version}"
-        case Resumed(owner):
-            return f"Resumed      by {owner}"
+        case Resumed(owner, retried=retried, dropped=dropped):
+            what = (
+                ", retries dead letters" if retried else ", drops dead letters" if dropped else ""
+            )
+            return f"Resumed      by {owner}{what}"
         case BeforeStep(step, attempt):
             return f"BeforeStep   {step}, attempt {attempt}"
         case Completed(step, output, duration):
@@ -172,6 +185,37 @@ def _entry_text(entry: Entry) -> str:
         case Finished(status=status, output=output, error=error):
             what = f"{error.type}: {error.message}" if error else _bounded(output, 60)
             return f"Finished     {status}: {what}"
+
+
+def show_dead_letters(
+    console: Console, letters: Sequence[RecordedDeadLetter], recording: Recording
+) -> None:
+    """Print the dead letters of a run: the item, and when and how each attempt failed."""
+    for letter in letters:
+        say(printable(f"{letter.flow}  {_bounded(letter.item)}"), console)
+        for failure in recording.failures_of(letter):
+            ended, error = _when(failure.ended), failure.error
+            took = f"after {failure.ended - failure.began:.3f} s"
+            say(printable(f"    {ended}  {took}  {error.type}: {error.message}"), console)
+    say("1 dead letter" if len(letters) == 1 else f"{len(letters)} dead letters", console)
+
+
+def dead_letter_tree(letter: RecordedDeadLetter, recording: Recording) -> dict[str, Tree]:
+    """Return a dead letter as plain data."""
+    return {
+        "key": letter.key,
+        "path": str(letter.flow),
+        "item": plain_tree(letter.item),
+        "failures": [
+            {
+                "type": failure.error.type,
+                "message": failure.error.message,
+                "began_at": failure.began,
+                "ended_at": failure.ended,
+            }
+            for failure in recording.failures_of(letter)
+        ],
+    }
 
 
 def show_verifications(console: Console, verifications: Sequence[Verification]) -> None:

@@ -40,6 +40,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.journal_reader import all_run_ids, run_not_found
+from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.values import Tree
 from effectflow.cli.app_loader import PlainEnvironment, app_hint, is_demo, workflow_of_run
 from effectflow.cli.options import (
@@ -165,6 +166,7 @@ def _run_tree(info: RunInfo, now: float) -> Tree:
         "kind": summary.kind,
         "version": summary.version,
         "status": str(summary.status),
+        "dead_letters": summary.dead_letters,
         "resumable": info.is_resumable(now),
         "created_at": summary.created_at,
         "updated_at": info.updated_at,
@@ -187,18 +189,20 @@ def show(
     check_choice(run_id=run_id, latest=latest)
     seal = read_keys(key_file, encryption_keys).seal
 
-    async def read(opened: CheckpointStore) -> tuple[Checkpoint, str]:
+    async def read(opened: CheckpointStore) -> tuple[Checkpoint, str, int]:
         try:
             chosen = await chosen_run(opened, run_id)
-            return await read_checkpoint(opened, chosen, seal, at=at), opened.durability
+            checkpoint = await read_checkpoint(opened, chosen, seal, at=at)
         except ValueError as error:
             raise BadUse(str(error)) from error
+        entries = (await read_entries(opened, chosen, seal))[:at]
+        return checkpoint, opened.durability, len(read_recording(entries).open_dead_letters)
 
-    checkpoint, durability = with_store(store, read)
+    checkpoint, durability, dead_letters = with_store(store, read)
     if as_json:
-        print_json(checkpoint_tree(checkpoint))
+        print_json(checkpoint_tree(checkpoint, dead_letters))
     else:
-        show_checkpoint(Console(), checkpoint, durability)
+        show_checkpoint(Console(), checkpoint, durability, dead_letters)
 
 
 def history(

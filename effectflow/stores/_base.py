@@ -212,6 +212,7 @@ def run_info(
     version: str,
     status: str,
     created_at: float,
+    dead_letters: int,
     updated_at: float,
     length: int,
     owner: str | None,
@@ -223,7 +224,9 @@ def run_info(
 
     Raise CorruptCheckpoint for an unknown status.
     """
-    summary = RunSummary(workflow, kind, version, RunStatus.stored(status, run_id), created_at)
+    summary = RunSummary(
+        workflow, kind, version, RunStatus.stored(status, run_id), created_at, dead_letters
+    )
     lease = Lease(run_id, owner, fence, expires_at, expires_at_uptime) if owner else None
     return RunInfo(run_id, summary, updated_at, length, lease)
 

@@ -89,6 +89,7 @@ def decode_state(data: bytes, run_id: str) -> RunState:
                 "workflow": str(workflow),
                 "kind": str(kind),
                 "version": str(version),
+                "dead_letters": int(dead_letters),
                 "first": int(first),
                 "fence": int(fence),
                 "released": bool(is_released),
@@ -99,7 +100,7 @@ def decode_state(data: bytes, run_id: str) -> RunState:
         status, created_at = RunStatus(content["status"]), _time(content["created_at"])
         return RunState(
             run_id,
-            RunSummary(workflow, kind, version, status, created_at),
+            RunSummary(workflow, kind, version, status, created_at, dead_letters),
             _time(content["updated_at"]),
             first,
             tuple(_records(content["entries"], first)),

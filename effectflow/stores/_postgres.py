@@ -670,11 +670,11 @@ def _info(row: Sequence[Any]) -> RunInfo:
     return run_info(unescaped(run_id), unescaped(workflow), kind, unescaped(version), *rest)
 
 
-_RUN_ID, _CREATED_AT, _NOW = 0, 5, 12
+_RUN_ID, _CREATED_AT, _NOW = 0, 5, 13
 
 _INFO = """
-    SELECT runs.run_id, workflow, kind, version, status, created_at, newest.written_at,
-           newest.sequence, leases.owner, leases.fence, leases.expires_at,
+    SELECT runs.run_id, workflow, kind, version, status, created_at, dead_letters,
+           newest.written_at, newest.sequence, leases.owner, leases.fence, leases.expires_at,
            leases.expires_at_uptime, {schema}.now()
     FROM {schema}.runs
     JOIN LATERAL (

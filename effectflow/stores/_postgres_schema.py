@@ -23,7 +23,8 @@ _MIGRATIONS = (
         kind text NOT NULL,
         version text NOT NULL,
         status text NOT NULL,
-        created_at double precision NOT NULL
+        created_at double precision NOT NULL,
+        dead_letters bigint NOT NULL
     );
     CREATE INDEX runs_newest_first ON {schema}.runs (created_at DESC, number);
     -- `run` is the number of its lease. A foreign key would cost a lookup and a lock for each entry.
@@ -123,13 +124,15 @@ _MIGRATIONS = (
                 END IF;
             END IF;
             INSERT INTO {schema}.runs
-                (number, key, run_id, workflow, kind, version, status, created_at)
+                (number, key, run_id, workflow, kind, version, status, created_at, dead_letters)
             VALUES (held.number, run_key, summary->>'run_id', summary->>'workflow',
                     summary->>'kind', summary->>'version', summary->>'status',
-                    (summary->>'created_at')::double precision)
+                    (summary->>'created_at')::double precision,
+                    (summary->>'dead_letters')::bigint)
             ON CONFLICT (number) DO UPDATE SET
                 workflow = excluded.workflow, kind = excluded.kind, version = excluded.version,
-                status = excluded.status, created_at = excluded.created_at;
+                status = excluded.status, created_at = excluded.created_at,
+                dead_letters = excluded.dead_letters;
         END IF;
         INSERT INTO {schema}.entries
             SELECT held.number, after + place, {schema}.now(), body

@@ -37,6 +37,7 @@ from effectflow.stores._base import (
     readable,
     run_info,
     sql_conditions,
+    summary_fields,
 )
 from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, open_database
 
@@ -200,11 +201,13 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             if summary is not None or number is None:
                 new = first_summary(summary)
                 [number] = database.execute(
-                    "INSERT INTO runs (run_id, workflow, kind, version, status, created_at)"
-                    " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET"
+                    "INSERT INTO runs"
+                    " (run_id, workflow, kind, version, status, created_at, dead_letters)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET"
                     " workflow = excluded.workflow, kind = excluded.kind, version = excluded.version,"
-                    " status = excluded.status, created_at = excluded.created_at RETURNING number",
-                    (lease.run_id, new.workflow, new.kind, new.version, new.status, new.created_at),
+                    " status = excluded.status, created_at = excluded.created_at,"
+                    " dead_letters = excluded.dead_letters RETURNING number",
+                    (lease.run_id, *summary_fields(new).values()),
                 ).fetchone()
             now = time.time()
             database.executemany(
@@ -324,8 +327,8 @@ class SqliteStore(ReentrantStore, CheckpointStore):
 
 
 _INFO = """
-    SELECT runs.run_id, workflow, kind, version, status, created_at, newest.written_at,
-           newest.sequence, leases.owner, leases.fence, leases.expires_at,
+    SELECT runs.run_id, workflow, kind, version, status, created_at, dead_letters,
+           newest.written_at, newest.sequence, leases.owner, leases.fence, leases.expires_at,
            leases.expires_at_uptime
     FROM runs
     JOIN entries AS newest ON newest.run = runs.number AND newest.sequence =

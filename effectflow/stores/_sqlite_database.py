@@ -51,7 +51,8 @@ _SCHEMA = """
         kind TEXT NOT NULL,
         version TEXT NOT NULL,
         status TEXT NOT NULL,
-        created_at REAL NOT NULL
+        created_at REAL NOT NULL,
+        dead_letters INTEGER NOT NULL
     ) STRICT;
     CREATE INDEX runs_newest_first ON runs (created_at DESC, run_id);
     -- In order of arrival, so that a commit for many runs writes few pages.

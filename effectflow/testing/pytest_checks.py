@@ -134,7 +134,7 @@ class ChangedArguments(_Watch):
 
         self.around(Run, "_attempt", partial(self._comparing, attempt_of))
         self.around(StepDefinition, "execute_plainly", partial(self._comparing, plain))
-        self.around(_job.Job, "_mapped", self._mapping)
+        self.around(_job.ItemWork, "mapped", self._mapping)
         self.around(_job, "durable", self._creating)
 
     def _comparing(self, name_of: Callable[..., str], execute: Any) -> Callable[..., Any]:
@@ -147,10 +147,10 @@ class ChangedArguments(_Watch):
         return comparing
 
     def _mapping(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        def mapping(job: Any, key: str, item: object, retries: int) -> Any:
-            self._mapped = partial(arguments_of, job.map_step.name, {"item": item})
+        def mapping(work: Any, reopening: int) -> Any:
+            self._mapped = partial(arguments_of, work.job.map_step.name, {"item": work.item})
             try:
-                return make(job, key, item, retries)
+                return make(work, reopening)
             finally:
                 self._mapped = None
 

@@ -34,7 +34,13 @@ if TYPE_CHECKING:
         TransitionExhausted,
         UndeclaredState,
     )
-    from effectflow.workflows.mapreduce._job import DeadLetter, ItemFailed, JobResult
+    from effectflow.workflows.mapreduce._job import (
+        DeadLetter,
+        ItemFailed,
+        ItemFailure,
+        JobResult,
+        TooManyFailures,
+    )
     from effectflow.workflows.mapreduce._mapreduce import MapReduce
     from effectflow.workflows.migrations import StepMigration
     from effectflow.workflows.progress import JobProgress, job_progress
@@ -51,6 +57,7 @@ __all__ = [
     "InvalidGraph",
     "InvalidMachine",
     "ItemFailed",
+    "ItemFailure",
     "Iterative",
     "IterativeResult",
     "JobProgress",
@@ -68,6 +75,7 @@ __all__ = [
     "StateGraph",
     "StateMachine",
     "StepMigration",
+    "TooManyFailures",
     "Transition",
     "TransitionExhausted",
     "TransitionInfo",
@@ -91,7 +99,7 @@ _HOMES = {
     "machine._transition": (
         "Abort Moved NoTransition Outcome Retry Transition TransitionExhausted UndeclaredState"
     ),
-    "mapreduce._job": "DeadLetter ItemFailed JobResult",
+    "mapreduce._job": "DeadLetter ItemFailed ItemFailure JobResult TooManyFailures",
     "mapreduce._mapreduce": "MapReduce",
     "migrations": "StepMigration",
     "progress": "JobProgress job_progress",

@@ -216,7 +216,14 @@ class Claim:
         # A check of the attribute, because a check of the protocol takes longer than the rest.
         if hasattr(checkpoints.store, "keep_history"):
             cast("KeepsHistory", checkpoints.store).keep_history(self._run_id, checkpoints.history)
-        summary = RunSummary(started.workflow, started.kind, version, RunStatus.RUNNING, started.at)
+        summary = RunSummary(
+            started.workflow,
+            started.kind,
+            version,
+            RunStatus.RUNNING,
+            started.at,
+            len(recording.open_dead_letters),
+        )
         writer = JournalWriter(
             self._run_id,
             checkpoints,

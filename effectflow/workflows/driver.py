@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import urandom
-from typing import Any, TypeAlias
+from typing import Any
 
 import anyio
 
@@ -25,7 +25,7 @@ from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.observers import RunResumed
 from effectflow.checkpoint.plan import ResumePlan, plan_resume
 from effectflow.checkpoint.planned_run import PlannedRun
-from effectflow.checkpoint.replay import Recording
+from effectflow.checkpoint.replay import Recording, compressed, read_recording
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.step import interruption_reason
 from effectflow.checkpoint.store import RunStatus
@@ -55,8 +55,46 @@ from effectflow.workflows.lookup import (
     recording_of,
 )
 
-Reopen: TypeAlias = Callable[[Any], tuple[str, ...]]
-"""Returns the paths of the operators of a complete run that run again, given the output of the run."""
+
+@dataclass(frozen=True, slots=True)
+class Reopening:
+    """A request to retry or to drop dead letters of a run.
+
+    Attributes:
+        keys: the keys of their items; None for all.
+        drops: whether they are dropped.
+    """
+
+    keys: frozenset[str] | None
+    drops: bool
+
+    def of(self, recording: Recording, resumed: Resumed) -> Resumed | None:
+        """Return the entry with the chosen dead letters; None if there are none to retry or to drop.
+
+        A reopening that did not come to an end continues: what failed again in it is not retried again.
+        """
+        letters, keys, reopened_at = (
+            recording.dead_letters.values(),
+            self.keys,
+            recording.reopened_at,
+        )
+        known = {letter.key for letter in letters}
+        unknown = sorted((keys or known) - known)
+        if unknown:
+            raise ValueError(
+                f"the run has no dead letters with the keys {', '.join(map(repr, unknown))}"
+            )
+        chosen = [
+            letter.sequence
+            for letter in recording.open_dead_letters
+            if (keys is None or letter.key in keys)
+            and (reopened_at is None or letter.sequence < reopened_at)
+        ]
+        if not chosen:
+            return None
+        ranges = compressed(chosen, sorted(letter.sequence for letter in letters))
+        return replace(resumed, dropped=ranges) if self.drops else replace(resumed, retried=ranges)
+
 
 _NO_TYPES = KnownTypes.of()
 
@@ -124,20 +162,20 @@ async def start_run(
 
 
 async def resume_run(
-    place: Place, *, run_id: str, force: bool, reopen: Reopen | None = None
+    place: Place, *, run_id: str, force: bool, reopening: Reopening | None = None
 ) -> Any:
     """Return the output or `Failed` of a resumed run."""
     claim = Claim(place, run_id)
     info = await look(place, run_id)
     if info is None:
         raise await run_not_found(place.checkpoints.store, run_id)
-    if reopen is None and (completion := await completion_of(place, info)) is not None:
+    if reopening is None and (completion := await completion_of(place, info)) is not None:
         return await claim.deliver(completion, force=force)
     await claim.begin()
     async with claim:
         found = await find(place, run_id)
         if found is not None:
-            return await _continue(place, found, claim, force=force, reopen=reopen)
+            return await _continue(place, found, claim, force=force, reopening=reopening)
         if (completion := claim.deleted_meanwhile()) is not None:
             return output_of(completion, place.blueprint, run_id)
         raise await run_not_found(place.checkpoints.store, run_id)
@@ -194,27 +232,26 @@ async def _continue(
     claim: Claim,
     *,
     force: bool,
-    reopen: Reopen | None = None,
+    reopening: Reopening | None = None,
 ) -> Any:
     """Continue a run at the end of its journal."""
     blueprint, known = place.blueprint, found.checkpoint
     await claim.check_is_whole(known)
     if known.status is RunStatus.CANCELLED:
         raise RunCancelled(known.run_id)
-    reopened: tuple[str, ...] = ()
+    resumed = Resumed(claim.lease.owner, place.scope.clock.now().timestamp())
+    if reopening is not None:
+        reopened = reopening.of(read_recording(found.journal.entries), resumed)
+        reopening, resumed = (None, resumed) if reopened is None else (reopening, reopened)
     completion = found.completion
-    if completion is not None:
-        output = output_of(completion, blueprint, known.run_id, force=force)
-        reopened = () if reopen is None else reopen(output)
-        if not reopened:
-            claim.finished = completion
-            return output
+    if completion is not None and reopening is None:
+        claim.finished = completion
+        return output_of(completion, blueprint, known.run_id, force=force)
     definition = blueprint.definition
     changed = definition.changed_since(known.definition, known.run_id)
     if changed is not None and not force:
         raise changed
     input = input_of(known, blueprint, force=force)
-    resumed = Resumed(claim.lease.owner, place.scope.clock.now().timestamp(), reopened=reopened)
     if found.was.fingerprint != definition.fingerprint:
         resumed = replace(
             resumed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from effectflow.checkpoint.checkpoint import Checkpoint
     from effectflow.checkpoint.entries import Entry
     from effectflow.checkpoint.plan import ResumePlan
-    from effectflow.workflows.driver import Reopen
+    from effectflow.workflows.driver import Reopening
     from effectflow.workflows.lookup import Place
 
 __all__ = ["Blueprint", "Workflow", "input_type", "workflow"]
@@ -244,7 +244,7 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         With the id of an existing run and the same input, that run continues. If it is complete, its
         recorded output is yielded, also while a complete run is continued (as by
-        `MapReduce.retry_dead_letters`) until that succeeds.
+        `retry_dead_letters`) until that succeeds.
 
         Parameters:
             input: the input of the body. It is durable before the body runs.
@@ -319,15 +319,64 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
         return self._take_up(run_id, force=force)
 
+    def retry_dead_letters(
+        self: Workflow[Env2, E2, Any, Out2],
+        run_id: str,
+        keys: Iterable[object] | None = None,
+        *,
+        force: bool = False,
+    ) -> Effect[Env2, E2 | CheckpointError, Out2]:
+        """Map the dead letters of the run's `MapReduce` jobs again, continue, and yield the new result.
+
+        The groups that an item joins are reduced again, so the result is as if the item had succeeded at
+        once. In a workflow with more than one job, everything that came after the job runs again as
+        well, such as the later rounds of an `Iterative`, because it may depend on the result. Nothing
+        else is repeated. Without such dead letters, this does what `resume` does.
+
+        `resume`, or the same call again, continues a retry that was interrupted or failed. The run is
+        not complete until the retry is, but meanwhile `start` yields the earlier result. A retry reads
+        the source again, so it may fail. A run that was not preserved cannot be retried.
+
+        Parameters:
+            run_id: the run.
+            keys: the keys of the items to retry; None for all dead letters.
+            force: continue although the definition has changed.
+
+        Fails as `resume` does. Raises ValueError for a key that never was one of a dead letter.
+        """
+        return self._reopen(run_id, keys, drops=False, force=force)
+
+    def drop_dead_letters(
+        self: Workflow[Env2, E2, Any, Out2],
+        run_id: str,
+        keys: Iterable[object] | None = None,
+        *,
+        force: bool = False,
+    ) -> Effect[Env2, E2 | CheckpointError, Out2]:
+        """Do without the dead letters of the run's `MapReduce` jobs, and yield the new result.
+
+        The items do not count any more: neither in the result nor for `max_failures`. No item is mapped
+        again; otherwise see `retry_dead_letters`.
+        """
+        return self._reopen(run_id, keys, drops=True, force=force)
+
+    def _reopen(
+        self, run_id: str, keys: Iterable[object] | None, *, drops: bool, force: bool
+    ) -> Effect[Any, Any, Any]:
+        from effectflow.workflows.driver import Reopening
+
+        chosen = None if keys is None else frozenset(map(str, keys))
+        return self._take_up(run_id, force=force, reopening=Reopening(chosen, drops))
+
     def _take_up(
-        self, run_id: str, *, force: bool, reopen: Reopen | None = None
+        self, run_id: str, *, force: bool, reopening: Reopening | None = None
     ) -> Effect[Any, Any, Any]:
         async def perform(place: Place) -> Any:
             from effectflow.workflows.driver import resume_run
             from effectflow.workflows.nested import run_nested
 
             async def drive(place: Place, run_id: str) -> Any:
-                return await resume_run(place, run_id=run_id, force=force, reopen=reopen)
+                return await resume_run(place, run_id=run_id, force=force, reopening=reopening)
 
             if place.is_nested:
                 return await run_nested(place, run_id, "", drive)
@@ -477,7 +526,10 @@ def _step_of(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], An
 
 
 def input_type(function: Callable[..., Any]) -> object:
-    """Return the annotation of a function's first parameter, or None without one."""
+    """Return the annotation of a function's first parameter, or None without one.
+
+    For an `@effect`, that is the one after the environment.
+    """
     try:
         names = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):

@@ -73,7 +73,8 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         st.just(()),
         st.just(()),
         ranges,
-        st.just(("race",)),
+        ranges,
+        ranges,
     ),
     st.builds(
         BeforeStep,

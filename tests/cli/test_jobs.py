@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Command, Ended
 
 JOBS = textwrap.dedent("""
@@ -81,3 +83,86 @@ def test_show_reports_the_round_of_an_iterative_run(effectflow: Command, folder:
     shown = rows(effectflow("show", "i"))
     assert shown["round"] == "5"
     assert effectflow("show", "i", "--json").json["progress"]["iteration"] == 5
+
+
+@pytest.fixture
+def broken(effectflow: Command, folder: Path) -> Path:
+    """A complete run `l` whose item 4 failed, and the file that breaks it."""
+    (folder / "jobs.py").write_text(JOBS)
+    (folder / "broken").touch()
+    assert effectflow("run", "jobs:lenient", "--input", "7", "--run-id", "l").code == 0
+    return folder / "broken"
+
+
+@pytest.mark.usefixtures("broken")
+def test_dead_letters_are_shown_with_the_item_and_every_failure(effectflow: Command) -> None:
+    ran = effectflow("dead-letters", "l")
+    assert ran.code == 0, ran.err
+    item, failure, count = ran.out.splitlines()
+    assert item == "map[4]  4"
+    assert failure.endswith("str: broken")
+    assert count == "1 dead letter"
+
+    [letter] = effectflow("dead-letters", "l", "4", "--json").json
+    assert effectflow("dead-letters", "--latest", "4", "--json").json == [letter]
+    [attempt] = letter.pop("failures")
+    assert letter == {"key": "4", "path": "map[4]", "item": 4}
+    assert (attempt["type"], attempt["message"]) == ("str", "broken")
+    assert attempt["began_at"] <= attempt["ended_at"]
+
+
+@pytest.mark.usefixtures("broken")
+def test_show_counts_dead_letters_and_names_the_command(effectflow: Command) -> None:
+    assert rows(effectflow("show", "l"))["dead letters"] == "1: `effectflow dead-letters l`"
+    assert effectflow("show", "l", "--json").json["dead_letters"] == 1
+    assert effectflow("show", "l", "--at", "3", "--json").json["dead_letters"] == 0
+
+
+def test_dead_letters_are_retried(effectflow: Command, broken: Path) -> None:
+    again = effectflow("dead-letters", "l", "--retry", "--app", "jobs")
+    assert "dead_letters=(DeadLetter(key='4', item=4, error='broken')" in again.out
+    broken.unlink()
+    ran = effectflow("dead-letters", "l", "--retry", "4", "--app", "jobs:lenient", "--json")
+
+    assert (ran.code, ran.json["status"]) == (0, "completed")
+    assert effectflow("dead-letters", "l").out == "0 dead letters\n"
+    assert "retries dead letters" in effectflow("history", "l").out
+    shown = rows(effectflow("show", "l"))
+    assert (shown["items"], shown.get("dead letters")) == ("7 of 7 done", None)
+
+
+@pytest.mark.usefixtures("broken")
+def test_dead_letters_are_dropped(effectflow: Command) -> None:
+    ran = effectflow("dead-letters", "l", "4", "--drop", "--app", "jobs")
+
+    assert (ran.code, "JobResult(value=17, items=6, dead_letters=())" in ran.out) == (0, True)
+    assert effectflow("dead-letters", "l", "--json").json == []
+
+
+@pytest.mark.usefixtures("broken")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["l", "5"], "no dead letters with the keys '5'"),
+        (["l", "4", "9", "--retry", "--app", "jobs"], "no dead letters with the keys '9'"),
+        (["l", "--retry", "--drop"], "either --retry or --drop"),
+        (["l", "--retry"], "try --app jobs"),
+        (["missing"], "missing"),
+    ],
+)
+def test_a_wrong_use_of_dead_letters_is_refused(
+    effectflow: Command, words: list[str], message: str
+) -> None:
+    ran = effectflow("dead-letters", *words)
+
+    assert ran.code == 2
+    assert message in ran.err
+
+
+def test_list_tells_runs_with_dead_letters(effectflow: Command, broken: Path) -> None:
+    assert "completed, 1 dead" in effectflow("list").out
+    broken.unlink()
+    effectflow("dead-letters", "l", "--retry", "--app", "jobs")
+
+    assert "dead" not in effectflow("list").out.replace("dead-letters", "")
+    assert [run["dead_letters"] for run in effectflow("list", "--json").json] == [0]

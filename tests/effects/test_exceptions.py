@@ -61,7 +61,7 @@ EXAMPLES: dict[str, Any] = {
     "bool": True,
     "object": {"amount": 5},
     "E": "declined",
-    "E | WorkerLost": "declined",
+    "E | WorkerLost | TimedOut": "declined",
     "Exception": ValueError("inside"),
     "Sequence[str]": ("first", "second"),
     "Iterable[str]": ("first", "second"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Never, assert_type
 
 from effectflow import (
@@ -12,17 +13,21 @@ from effectflow import (
     DeadLetter,
     Effect,
     ItemFailed,
+    ItemFailure,
     Iterative,
     IterativeResult,
     JobResult,
     MapReduce,
     RetryPolicy,
+    TimedOut,
+    TooManyFailures,
     Workflow,
     effect,
     par_reduce,
     pure,
 )
-from effectflow.effects import Executor
+from effectflow.effects import Executor, WorkerLost
+from effectflow.stores import MemoryStore
 
 
 @dataclass(frozen=True)
@@ -147,3 +152,97 @@ MapReduce("w", items=names, map=shout, reduce=total, key=str, max_parallel=2)  #
 MapReduce("w", items=names, map=fetch, reduce=total, key=str)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 Iterative("w", shout, converged=lambda before, after: True, max_rounds=2)  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
 strict.start(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+# A bound on failures is one more way to fail.
+bounded = MapReduce(
+    "bounded",
+    items=names,
+    map=fetch,
+    reduce=merge,
+    key=str,
+    max_parallel=2,
+    on_item_failure="dead_letter",
+    max_failures=0.1,
+    retry=RetryPolicy.constant(1).with_max_retries(2),
+    retry_when=lambda error: len(error.args) > 0,
+    timeout=timedelta(seconds=5),
+    max_per_second=10,
+)
+assert_type(bounded, MapReduce[App, TooManyFailures | MergeError, str, JobResult[int, FetchError]])
+bounded_listing = MapReduce(
+    "bounded",
+    items=listing,
+    map=fetch,
+    reduce=total,
+    key=str,
+    max_parallel=2,
+    on_item_failure="dead_letter",
+    max_failures=3,
+)
+assert_type(
+    bounded_listing, MapReduce[App, TooManyFailures | ListError, str, JobResult[int, FetchError]]
+)
+
+
+def letters(letter: DeadLetter[FetchError]) -> None:
+    assert_type(letter.error, FetchError | WorkerLost | TimedOut)
+    assert_type(letter.failures, tuple[ItemFailure[FetchError], ...])
+    assert_type(letter.failures[0].began_at, datetime)
+
+
+# Dead letters of any workflow are retried or dropped, with the type of a resume.
+assert_type(
+    halving.retry_dead_letters("r", keys=["a", 3]),
+    Effect[App, MergeError | CheckpointError, IterativeResult[int]],
+)
+assert_type(
+    bounded.drop_dead_letters("r"),
+    Effect[App, TooManyFailures | MergeError | CheckpointError, JobResult[int, FetchError]],
+)
+
+
+# An executor may come from the environment, which the job then needs.
+@dataclass(frozen=True)
+class Cluster(App):
+    executor: Executor
+
+
+def executor_of(env: Cluster) -> Executor:
+    return env.executor
+
+
+def anywhere(name: str) -> Effect[object, FetchError, int]:
+    return pure(len(name))
+
+
+injected = MapReduce(
+    "injected",
+    items=names,
+    map=anywhere,
+    reduce=total,
+    key=str,
+    max_parallel=2,
+    executor=executor_of,
+)
+assert_type(injected, MapReduce[Cluster, ItemFailed[FetchError], str, JobResult[int, Never]])
+also_injected = MapReduce(
+    "injected",
+    items=names,
+    map=fetch,
+    reduce=total,
+    key=str,
+    max_parallel=2,
+    executor=executor_of,
+)
+assert_type(also_injected, MapReduce[Cluster, ItemFailed[FetchError], str, JobResult[int, Never]])
+
+
+def number_of(env: Cluster) -> int:
+    return 1
+
+
+# What must be refused: an environment without the executor, and a function of something else.
+injected.start("folder").run_sync(App(Checkpoints(MemoryStore())))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+MapReduce("w", items=names, map=fetch, reduce=total, key=str, max_parallel=2, executor=number_of)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+MapReduce("w", items=names, map=fetch, reduce=total, key=str, max_parallel=2, max_failures=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]

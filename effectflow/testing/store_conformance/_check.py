@@ -80,7 +80,7 @@ def summary_of(
     status: RunStatus = RunStatus.RUNNING, *, workflow: str = "w", created_at: float = 0.0
 ) -> RunSummary:
     """Return a summary, by default of a running run."""
-    return RunSummary(workflow, "standard", "1", status, created_at)
+    return RunSummary(workflow, "standard", "1", status, created_at, dead_letters=3)
 
 
 async def at_once(work: Callable[[T], Coroutine[object, object, None]], given: Iterable[T]) -> None:

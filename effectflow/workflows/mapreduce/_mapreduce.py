@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable
+import math
+import typing
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, Never, TypeVar, cast, overload
 
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.step import Step, StepDefinition
 from effectflow.checkpoint.values import KnownTypes
-from effectflow.effects import Effect, Executor, RetryExhausted, RetryPolicy
+from effectflow.effects import (
+    Effect,
+    Executor,
+    RetryExhausted,
+    RetryPolicy,
+    TimedOut,
+    WorkerLost,
+)
+from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.reduce import FAN_IN
 from effectflow.effects.signatures import effect_types
@@ -22,7 +31,12 @@ from effectflow.workflows.checks import (
     retry_problems,
     workflow_name_problems,
 )
-from effectflow.workflows.mapreduce._job import ItemFailed, Job, JobResult, last_failure
+from effectflow.workflows.mapreduce._job import (
+    ItemFailed,
+    Job,
+    JobResult,
+    TooManyFailures,
+)
 from effectflow.workflows.workflow import Blueprint, Workflow, input_type
 
 Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
@@ -68,15 +82,27 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         on_item_failure: "fail" stops the job with ItemFailed; "dead_letter" sets the item aside. A
             defect stops the job in either case. A run continues with another choice only with
             `force=True`; with "fail", it then retries the items that were set aside.
-        retry: the policy of attempts within an item's step; a single attempt if None.
+        max_failures: with "dead_letter", how many items may fail: an int, or a float from 0.0 to 1.0 for
+            a share of them. With more dead letters the job fails with TooManyFailures: as soon as that
+            is known, which for a share of a source without a length is after the last item.
+        retry: the policy with which an item's step retries its failures, as in `@step(retry=)`: a resume
+            continues the count. By default that of a `@step`, otherwise a single attempt.
+        retry_when: whether `retry` applies to an error; to all by default. A plain function.
+        timeout: the seconds, or a timedelta, that each attempt may take before it fails with TimedOut;
+            by default that of a `@step`. Time in the queue of an executor counts.
+        max_per_second: the number of attempts that may begin per second, on the clock of the run; a
+            number > 0. No limit if None.
         fan_in: the number of values in a group; an int >= 2.
-        executor: where `map` runs; in this event loop if None. Steps, retries and dead letters are
-            handled in this process.
+        executor: where `map` runs, or a function that returns that for the environment, so that a test
+            may have another one; in this event loop if None. Steps, retries and dead letters are handled
+            in this process.
         version: change it when a code change matters to runs in progress.
 
-    It yields a JobResult. It fails with ItemFailed (unless items are set aside), and with the errors of
-    `items` and `reduce`. Two items with the same key end it in a ValueError that names the key. Raises
-    ValueError, with all problems, for a wrong definition.
+    It yields a JobResult. It fails with ItemFailed (unless items are set aside), with TooManyFailures (if
+    `max_failures` is given), and with the errors of `items` and `reduce`. With "dead_letter", items must
+    be values that can be saved: annotate the parameter of `map` with their class. Two items with the same
+    key end it in a ValueError that names the key. Raises ValueError, with all problems, for a wrong
+    definition.
 
     Example:
         >>> from dataclasses import dataclass
@@ -98,7 +124,8 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         <Success: JobResult(value=14, items=4, dead_letters=())>
     """
 
-    # Four cases: plain items or those of an effect; failed items stop the job or are set aside.
+    # Six cases: plain items or those of an effect; failed items stop the job, or are set aside, all of
+    # them or up to a bound.
     @overload
     def __init__(
         self: MapReduce[Env2, ItemFailed[X] | E2 | E3, In, JobResult[A, Never]],
@@ -111,8 +138,11 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         max_parallel: int,
         on_item_failure: Literal["fail"] = "fail",
         retry: RetryPolicy | None = None,
+        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
+        timeout: Duration | None = None,
+        max_per_second: float | None = None,
         fan_in: int = FAN_IN,
-        executor: Executor | None = None,
+        executor: Executor | Callable[[Env2], Executor] | None = None,
         version: str = "1",
     ) -> None: ...
     @overload
@@ -126,9 +156,33 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         key: Callable[[Item], object],
         max_parallel: int,
         on_item_failure: Literal["dead_letter"],
+        max_failures: None = None,
         retry: RetryPolicy | None = None,
+        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
+        timeout: Duration | None = None,
+        max_per_second: float | None = None,
         fan_in: int = FAN_IN,
-        executor: Executor | None = None,
+        executor: Executor | Callable[[Env2], Executor] | None = None,
+        version: str = "1",
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: MapReduce[Env2, TooManyFailures | E2 | E3, In, JobResult[A, X]],
+        name: str,
+        *,
+        items: Callable[[In], Effect[Env2, E3, Iterable[Item] | AsyncIterable[Item]]],
+        map: Callable[[Item], Effect[Env2, X, A]],
+        reduce: Callable[[list[A]], Effect[Env2, E2, A]],
+        key: Callable[[Item], object],
+        max_parallel: int,
+        on_item_failure: Literal["dead_letter"],
+        max_failures: float,
+        retry: RetryPolicy | None = None,
+        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
+        timeout: Duration | None = None,
+        max_per_second: float | None = None,
+        fan_in: int = FAN_IN,
+        executor: Executor | Callable[[Env2], Executor] | None = None,
         version: str = "1",
     ) -> None: ...
     @overload
@@ -143,8 +197,11 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         max_parallel: int,
         on_item_failure: Literal["fail"] = "fail",
         retry: RetryPolicy | None = None,
+        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
+        timeout: Duration | None = None,
+        max_per_second: float | None = None,
         fan_in: int = FAN_IN,
-        executor: Executor | None = None,
+        executor: Executor | Callable[[Env2], Executor] | None = None,
         version: str = "1",
     ) -> None: ...
     @overload
@@ -158,9 +215,33 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         key: Callable[[Item], object],
         max_parallel: int,
         on_item_failure: Literal["dead_letter"],
+        max_failures: None = None,
         retry: RetryPolicy | None = None,
+        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
+        timeout: Duration | None = None,
+        max_per_second: float | None = None,
         fan_in: int = FAN_IN,
-        executor: Executor | None = None,
+        executor: Executor | Callable[[Env2], Executor] | None = None,
+        version: str = "1",
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: MapReduce[Env2, TooManyFailures | E2, In, JobResult[A, X]],
+        name: str,
+        *,
+        items: Callable[[In], Iterable[Item] | AsyncIterable[Item]],
+        map: Callable[[Item], Effect[Env2, X, A]],
+        reduce: Callable[[list[A]], Effect[Env2, E2, A]],
+        key: Callable[[Item], object],
+        max_parallel: int,
+        on_item_failure: Literal["dead_letter"],
+        max_failures: float,
+        retry: RetryPolicy | None = None,
+        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
+        timeout: Duration | None = None,
+        max_per_second: float | None = None,
+        fan_in: int = FAN_IN,
+        executor: Executor | Callable[[Env2], Executor] | None = None,
         version: str = "1",
     ) -> None: ...
     def __init__(
@@ -173,9 +254,13 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         key: Callable[[Any], object],
         max_parallel: int,
         on_item_failure: Literal["fail", "dead_letter"] = "fail",
+        max_failures: float | None = None,
         retry: RetryPolicy | None = None,
+        retry_when: Callable[[Any], bool] | None = None,
+        timeout: Duration | None = None,
+        max_per_second: float | None = None,
         fan_in: int = FAN_IN,
-        executor: Executor | None = None,
+        executor: Executor | Callable[[Any], Executor] | None = None,
         version: str = "1",
     ) -> None:
         # The job makes its own steps of functions that are steps.
@@ -190,6 +275,12 @@ class MapReduce(Workflow[Env, E, Input, Out]):
             *count_problems(fan_in, "fan_in", least=2),
             *(() if retry is None else retry_problems(retry, "the job")),
         ]
+        step = _step_of(map, "map")
+        limit = step.timeout if timeout is None else in_seconds(timeout)
+        policy = step.retry if retry is None else retry
+        problems += _limit_problems(policy, retry_when, limit, max_failures, max_per_second)
+        if max_failures is not None and on_item_failure != "dead_letter":
+            problems.append('max_failures needs on_item_failure="dead_letter"')
         if on_item_failure not in ("fail", "dead_letter"):
             problems.append(
                 f'on_item_failure must be "fail" or "dead_letter", not {on_item_failure!r}'
@@ -197,18 +288,37 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         if problems:
             raise InvalidDefinition(f"job {name!r}", problems)
         mapped, reduced = effect_types(mapping), effect_types(reducing)
-        types = KnownTypes.of(JobResult, RetryExhausted, *mapped, *reduced)
+        types = KnownTypes.of(
+            JobResult,
+            ItemFailed,
+            TooManyFailures,
+            RetryExhausted,
+            input_type(mapping),
+            _listed_type(items),
+            *mapped,
+            *reduced,
+        )
         job = Job(
             name=name,
             items=items,
             key=key,
-            map_step=_of_last_attempt(_step_of(map, "map", types, mapped[0])),
+            # The time limit is part of an attempt, so that each timeout is known as its failure.
+            map_step=replace(
+                step,
+                types=types,
+                output=mapped[0],
+                retry=policy,
+                retry_when=retry_when,
+                timeout=None,
+            ),
             map=mapping,
             parameter=next(iter(map.parameters), "item") if isinstance(map, Step) else "",
             executor=executor,
-            retry=retry,
+            timeout=limit,
+            max_per_second=max_per_second,
             keeps_dead_letters=on_item_failure == "dead_letter",
-            reduce_step=_step_of(reduce, "reduce", types, reduced[0]),
+            max_failures=max_failures,
+            reduce_step=replace(_step_of(reduce, "reduce"), types=types, output=reduced[0]),
             reduce=reducing,
             max_parallel=max_parallel,
             fan_in=fan_in,
@@ -227,55 +337,50 @@ class MapReduce(Workflow[Env, E, Input, Out]):
             )
         )
 
-    def retry_dead_letters(
-        self, run_id: str, *, force: bool = False
-    ) -> Effect[Env, E | CheckpointError, Out]:
-        """Retry the dead letters of a complete run, and nothing else; yield the new result.
-
-        The groups that an item joins are reduced again, so the result is as if the item had succeeded at
-        once. Without dead letters, this yields the recorded result. A run that is not complete continues
-        where it stopped, as with `resume`; so either continues a retry that was interrupted or failed. A
-        run that was not preserved cannot be retried.
-
-        A retry reads the source again, so it may fail. Its completed steps stay complete. The run is not
-        complete until the retry is, but meanwhile `start` yields the earlier result.
-
-        Parameters:
-            run_id: the run.
-            force: continue although the definition has changed.
-
-        Fails as `resume` does.
-        """
-        return self._take_up(run_id, force=force, reopen=self._phases_to_repeat)
-
-    def _phases_to_repeat(self, result: JobResult[Any, Any]) -> tuple[str, ...]:
-        """Return the operators of a complete run that a retry repeats, and the step of no values."""
-        _, reduce_step = self.definition.steps
-        return ("map", "reduce", reduce_step) if result.dead_letters else ()
-
 
 def _result_type(value: Any) -> Any:
     return JobResult[Any if value is None else value, Any]
 
 
-def _step_of(function: Any, role: str, types: KnownTypes, output: object) -> StepDefinition:
+def _step_of(function: Any, role: str) -> StepDefinition:
     """Return the definition of a `@step`, or a new one with the name of the function."""
     if isinstance(function, Step):
-        return replace(function.definition, types=types)
+        return function.definition
     name = getattr(function, "__name__", "<lambda>")
-    return StepDefinition(role if name == "<lambda>" else name, types, output=output)
+    return StepDefinition(role if name == "<lambda>" else name)
 
 
-def _of_last_attempt(step: StepDefinition) -> StepDefinition:
-    """Return the step with its `retryable` applied to the error of the last attempt."""
-    is_retryable = step.retryable
-    if not callable(is_retryable):
-        return step
+def _listed_type(items: Callable[..., Any]) -> object:
+    """Return the annotation of what a source returns or yields, which has the class of its items."""
+    try:
+        annotation = typing.get_type_hints(items).get("return")
+    except (NameError, TypeError, AttributeError):
+        return None
+    is_effect = typing.get_origin(annotation) is Effect
+    return effect_types(items)[0] if is_effect else annotation
 
-    def of_last_attempt(raised: object) -> bool:
-        return is_retryable(last_failure(raised)[0])
 
-    return replace(step, retryable=of_last_attempt)
+def _limit_problems(
+    policy: RetryPolicy | None,
+    retry_when: object,
+    timeout: float | None,
+    max_failures: float | None,
+    max_per_second: float | None,
+) -> Iterator[str]:
+    if retry_when is not None:
+        yield from function_problems(
+            retry_when, "`retry_when`", "a function from an error to a bool"
+        )
+        if policy is None:
+            yield "`retry_when` needs `retry`"
+    if timeout is not None and not timeout >= 0:
+        yield f"timeout must be 0 seconds or more, not {timeout}"
+    is_count = type(max_failures) is int and max_failures >= 0
+    is_share = type(max_failures) is float and 0 <= max_failures <= 1
+    if max_failures is not None and not is_count and not is_share:
+        yield f"max_failures must be an int >= 0 or a float from 0.0 to 1.0, not {max_failures!r}"
+    if max_per_second is not None and not 0 < max_per_second < math.inf:
+        yield f"max_per_second must be a number > 0, not {max_per_second!r}"
 
 
 def _function_of(given: Any) -> Any:
