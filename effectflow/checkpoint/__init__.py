@@ -55,12 +55,14 @@ if TYPE_CHECKING:
         RunBusy,
         RunCancelled,
         RunConflict,
+        RunNotEnded,
         RunNotFound,
         SaveFailed,
         StepInputChanged,
         StoreUnavailable,
         UnsupportedVersion,
     )
+    from effectflow.checkpoint.failures import RecordedDefect
     from effectflow.checkpoint.integrity import Encryption, Seal
     from effectflow.checkpoint.journal_reader import (
         ExportedRun,
@@ -151,6 +153,7 @@ __all__ = [
     "OutcomeUnknown",
     "Owner",
     "Record",
+    "RecordedDefect",
     "Remains",
     "Repair",
     "ResumePlan",
@@ -159,6 +162,7 @@ __all__ = [
     "RunCancelled",
     "RunConflict",
     "RunInfo",
+    "RunNotEnded",
     "RunNotFound",
     "RunQuery",
     "RunResumed",
@@ -209,6 +213,7 @@ _HOMES = (
     "definition",
     "lease",
     "integrity",
+    "failures",
 )
 """The modules of the other names. They are imported when used, because most programs need few of them."""
 

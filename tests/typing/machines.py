@@ -11,6 +11,7 @@ from effectflow import (
     CheckpointError,
     Checkpoints,
     Effect,
+    HasCheckpoints,
     Machine,
     Moved,
     NoTransition,
@@ -87,6 +88,7 @@ assert_type(orders.start(), Effect[App, Errors | CheckpointError, Machine[Order]
 assert_type(orders.start(Order.PAID), Effect[App, Errors | CheckpointError, Machine[Order]])
 assert_type(orders.start(machine), Effect[App, Errors | CheckpointError, Machine[Order]])
 assert_type(orders.resume("r"), Effect[App, Errors | CheckpointError, Machine[Order]])
+assert_type(orders.result("r"), Effect[HasCheckpoints, Errors | CheckpointError, Machine[Order]])
 assert_type(orders.plan("r"), Effect[App, CheckpointError, ResumePlan])
 assert_type(orders.from_json("{}"), Machine[Order])
 assert_type(orders.from_binary(b""), Machine[Order])

@@ -243,6 +243,7 @@ class StateMachine(
         *,
         run_id: str | None = None,
         context: Mapping[str, object] | None = None,
+        retry_failed: bool = True,
     ) -> Effect[Env2, E2 | NoTransition | TransitionExhausted | CheckpointError, Machine[S2]]:
         """Run a machine durably until it reaches a final state; see `Workflow.start`.
 
@@ -253,7 +254,9 @@ class StateMachine(
         """
         # Type checkers cannot infer `super()` where `self` is annotated.
         workflow = cast(Any, super())
-        started: AnyEffect = workflow.start(self._saved(input), run_id=run_id, context=context)
+        started: AnyEffect = workflow.start(
+            self._saved(input), run_id=run_id, context=context, retry_failed=retry_failed
+        )
         return started.map(self._form.read)
 
     def resume(
@@ -266,6 +269,15 @@ class StateMachine(
         """
         resumed: AnyEffect = cast(Any, super()).resume(run_id, force=force)
         return resumed.map(self._form.read)
+
+    def result(
+        self: StateMachine[Any, E2, S2], run_id: str
+    ) -> Effect[
+        HasCheckpoints, E2 | NoTransition | TransitionExhausted | CheckpointError, Machine[S2]
+    ]:
+        """Yield the machine of a run that is complete, or fail as it failed; see `Workflow.result`."""
+        read: AnyEffect = cast(Any, super()).result(run_id)
+        return read.map(self._form.read)
 
     def structure_input(self, data: object) -> Any:
         """Return the state that plain data, such as parsed JSON, describes; None for the initial one.
