@@ -9,6 +9,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.values import Tree
+from effectflow.effects.paths import StepPath
 
 logger = logging.getLogger(__name__)
 
@@ -31,20 +32,40 @@ class StepSkipped:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointSaved:
-    """The journal of a run is durable up to its entry number `entries`."""
+class _AtEntry:
+    """A run at one of its entries.
 
-    run_id: str
-    entries: int
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointLoaded:
-    """A run was found in the store, with this many `entries`. `step` is the newest step in them."""
+    Attributes:
+        entries: the number of entries up to there.
+        step: the path of the newest step in them; None before the first one.
+    """
 
     run_id: str
     entries: int
     step: str | None
+
+    @property
+    def node(self) -> str | None:
+        """The name of that step, or of the outermost one around it: in a graph, the node."""
+        if self.step is None:
+            return None
+        return StepPath(StepPath(self.step).segments[0]).name
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved(_AtEntry):
+    """The journal of a run is durable up to its entry number `entries`.
+
+    Attributes:
+        reason: why, if it was asked for: by `save_now`, or at the end of a phase of a map-reduce job.
+    """
+
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLoaded(_AtEntry):
+    """A run was found in the store, with this many `entries`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,21 +68,21 @@ async def test_observers_see_each_node_and_edge() -> None:
     second = ("r", "counting", "add", 2, "add#2")
     end = ("r", "counting", "end", 1, "end")
     assert without_entries(observer) == [
-        CheckpointSaved("r", 1),
-        CheckpointSaved("r", 2),
+        CheckpointSaved("r", 1, None),
+        CheckpointSaved("r", 2, "add"),
         NodeStarted(*first),
         NodeEnded(*first, "completed"),
         EdgeEvaluated("r", "counting", "add", "end", is_taken=False),
         EdgeEvaluated("r", "counting", "add", "add", is_taken=True),
-        CheckpointSaved("r", 4),
+        CheckpointSaved("r", 4, "add#2"),
         CycleDetected(*second),
         NodeStarted(*second),
         NodeEnded(*second, "completed"),
         EdgeEvaluated("r", "counting", "add", "end", is_taken=True),
-        CheckpointSaved("r", 6),
+        CheckpointSaved("r", 6, "end"),
         NodeStarted(*end),
         NodeEnded(*end, "completed"),
-        CheckpointSaved("r", 8),
+        CheckpointSaved("r", 8, "end"),
     ]
 
 
@@ -100,15 +100,15 @@ async def test_a_resume_does_not_report_skipped_nodes_again() -> None:
         CheckpointLoaded("r", 6, "add#2"),
         RunResumed("r", None),
         StepSkipped("r", "add", 1),
-        CheckpointSaved("r", 8),
+        CheckpointSaved("r", 8, "add#2"),
         CycleDetected(*second),
         NodeStarted(*second),
         NodeEnded(*second, "completed"),
         EdgeEvaluated("r", "counting", "add", "end", is_taken=True),
-        CheckpointSaved("r", 10),
+        CheckpointSaved("r", 10, "end"),
         NodeStarted(*end),
         NodeEnded(*end, "completed"),
-        CheckpointSaved("r", 12),
+        CheckpointSaved("r", 12, "end"),
     ]
 
 
