@@ -89,6 +89,8 @@ if TYPE_CHECKING:
         Observer,
         RunResumed,
         StepSkipped,
+        TransitionEnded,
+        TransitionStarted,
     )
     from effectflow.checkpoint.plan import ResumePlan, Unverified, plan_resume
     from effectflow.checkpoint.repair import Repair, repair_run, write_removed
@@ -179,6 +181,8 @@ __all__ = [
     "StepInputChanged",
     "StepSkipped",
     "StoreUnavailable",
+    "TransitionEnded",
+    "TransitionStarted",
     "UnsupportedVersion",
     "Unverified",
     "Verification",

@@ -81,13 +81,14 @@ class _NodeVisit:
     """One visit of a node of a graph.
 
     Attributes:
+        run_id: the run; None if the graph runs without a store.
         graph: the graph's name.
         node: the node's name.
         visit: the number of the visit of this node, from 1.
         step: the path of this visit.
     """
 
-    run_id: str
+    run_id: str | None
     graph: str
     node: str
     visit: int
@@ -115,11 +116,49 @@ class CycleDetected(_NodeVisit):
 class EdgeEvaluated:
     """An edge from a completed node was tried: `is_taken`, or its condition returned False."""
 
-    run_id: str
+    run_id: str | None
     graph: str
     source: str
     target: str
     is_taken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _TransitionAttempt:
+    """One attempt of a state machine at a transition.
+
+    Attributes:
+        run_id: the run; None if the machine runs without a store.
+        machine: the machine's name.
+        transition: the transition's name.
+        source: the name of the state before.
+        attempt: the number of the attempt, from 1. It goes on counting after `Retry`.
+        step: the path of this attempt.
+    """
+
+    run_id: str | None
+    machine: str
+    transition: str
+    source: str
+    attempt: int
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionStarted(_TransitionAttempt):
+    """An attempt at a transition begins. Skipped attempts have no event."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionEnded(_TransitionAttempt):
+    """An attempt at a transition ended.
+
+    Attributes:
+        target: the name of the state that the machine moved or aborted to; None if it stays.
+    """
+
+    outcome: Literal["moved", "retry", "abort", "failed", "interrupted"]
+    target: str | None = None
 
 
 CheckpointEvent: TypeAlias = (
@@ -132,6 +171,8 @@ CheckpointEvent: TypeAlias = (
     | NodeEnded
     | EdgeEvaluated
     | CycleDetected
+    | TransitionStarted
+    | TransitionEnded
 )
 
 

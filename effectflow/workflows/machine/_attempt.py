@@ -15,12 +15,27 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, Never, TypeAlias
 
+from returns.result import Success
+
 from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.observers import TransitionEnded, TransitionStarted
 from effectflow.checkpoint.step import StepDefinition, StepInfo, durable, info_of
 from effectflow.checkpoint.values import ValueOptions, dict_type, digest_of, union_of
-from effectflow.effects import Effect, RetryPolicy
-from effectflow.effects.nodes import AndThen, AnyEffect, Die, Fail, Perform, Pure, Suspend
+from effectflow.effects import Effect, Exit, Interruption, RetryPolicy
+from effectflow.effects.nodes import (
+    AndThen,
+    AnyEffect,
+    Die,
+    Fail,
+    FromFn,
+    OnExit,
+    Perform,
+    Pure,
+    Suspend,
+)
+from effectflow.effects.paths import step_path
 from effectflow.effects.scope import Scope
+from effectflow.workflows.audience import Audience, with_audience
 from effectflow.workflows.checks import holds
 from effectflow.workflows.machine._chart import Chart
 from effectflow.workflows.machine._machine import (
@@ -164,7 +179,7 @@ class Attempt:
 
     def run(self) -> AnyEffect:
         """Wait until the attempt is due, run it as a durable step, and yield its record."""
-        act = Suspend(self._act)
+        act = with_audience(self._watched)
         step = durable(self.bound.step, act, self._describe, self._make_info)
         return step if self.pending is None else AndThen(Perform(self._wait), lambda _: step)
 
@@ -192,6 +207,26 @@ class Attempt:
         pending = self.pending
         retries, feedback = (0, None) if pending is None else (pending.attempts, pending.feedback)
         return TransitionInfo(run_id, step, attempt, self.bound.name, retries, feedback)
+
+    def _watched(self, audience: Audience | None) -> AnyEffect:
+        """Return the work of the attempt, with notifications of its beginning and its end."""
+        act = Suspend(self._act)
+        return act if audience is None else Suspend(lambda scope: self._over(act, audience, scope))
+
+    def _over(self, act: AnyEffect, audience: Audience, scope: Scope) -> AnyEffect:
+        machine, name = self.machine, self.bound.name
+        number = 1 if self.pending is None else self.pending.attempts + 1
+        count = machine.metadata.total_attempts.get(name, 0) + 1
+        # Steps have paths in durable runs only.
+        path = scope.path or step_path("", name, count)
+        source = name_of(machine.current)
+        place = (audience.run_id, machine.form.name, name, source, number, path)
+        audience.notify(TransitionStarted(*place))
+
+        def end(ended: Exit[Any, Any]) -> AnyEffect:
+            return FromFn(lambda _: audience.notify(_ended(place, ended)))
+
+        return OnExit(act, end)
 
     def _act(self, scope: Scope) -> AnyEffect:
         clock, began = scope.clock, scope.clock.now()
@@ -243,6 +278,21 @@ def _record_type(target: StateSet, abort_to: StateSet) -> Any:
     retry = {"outcome": Literal["retry"], "feedback": str, "delay": float, **times}
     named = {"moved": moved, "abort": abort, "retry": retry}
     return union_of(dict_type(name, fields) for name, fields in named.items())
+
+
+def _ended(
+    place: tuple[str | None, str, str, str, int, str], ended: Exit[Any, Any]
+) -> TransitionEnded:
+    """Return the event of the end of an attempt, whose value is its record."""
+    match ended:
+        case Success(record):
+            outcome: Any = record["outcome"]
+            target = name_of(record["state"]) if "state" in record else None
+            return TransitionEnded(*place, outcome, target)
+        case Interruption():
+            return TransitionEnded(*place, "interrupted")
+        case _:
+            return TransitionEnded(*place, "failed")
 
 
 def pending_of(machine: Machine[Any], transition: str) -> PendingRetry | None:

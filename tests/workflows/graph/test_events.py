@@ -173,3 +173,52 @@ async def test_an_effect_observer_sees_the_nodes_of_a_plain_run() -> None:
     told = Told()
     await counting().body(1).run(App(Checkpoints(MemoryStore())), observer=told)
     assert told.log == ["add began", "add ended: Success", "end began", "end ended: Success"]
+
+
+async def test_a_graph_without_a_store_tells_the_observers_of_its_environment() -> None:
+    observer = RecordingObserver()
+    app = App(Checkpoints(MemoryStore(), observers=[observer]))
+
+    assert await counting().body(1).run(app) == Success(2)
+
+    first, end = (None, "counting", "add", 1, "add"), (None, "counting", "end", 1, "end")
+    assert observer.events == [
+        NodeStarted(*first),
+        NodeEnded(*first, "completed"),
+        EdgeEvaluated(None, "counting", "add", "end", is_taken=True),
+        NodeStarted(*end),
+        NodeEnded(*end, "completed"),
+    ]
+    assert await app.checkpoints.store.find() == []
+
+
+async def test_a_graph_without_a_store_reports_cycles_and_failures() -> None:
+    observer = RecordingObserver()
+    app = app_on(MemoryStore(), failing=["add 1"], observers=[observer])
+
+    assert isinstance((await counting().body(0).run(app)).failure(), Broken)
+
+    second = (None, "counting", "add", 2, "add#2")
+    assert observer.events[-3:] == [
+        CycleDetected(*second),
+        NodeStarted(*second),
+        NodeEnded(*second, "failed"),
+    ]
+
+
+async def test_the_saves_of_a_nested_graph_name_the_outer_node() -> None:
+    observer = RecordingObserver()
+    graph = line(outer=counting(), last=pure)
+    await graph.start(0, run_id="r").run(App(Checkpoints(MemoryStore(), observers=[observer])))
+
+    saved = [event for event in observer.events if isinstance(event, CheckpointSaved)]
+    assert [event.step for event in saved] == [
+        None,
+        "outer",
+        "outer/add",
+        "outer/add#2",
+        "outer/end",
+        "last",
+        "last",
+    ]
+    assert [event.node for event in saved] == [None, *["outer"] * 4, "last", "last"]
