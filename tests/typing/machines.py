@@ -67,6 +67,10 @@ assert_type(charging, Transition[App, Declined, Order])
 assert_type(shipping, Transition[App, Never, Order])
 assert_type(losing, Transition[object, Never, Order])
 assert_type(anything, Transition[object, Never, Order])
+checked = Transition(
+    "check", Order.NEW, Order.PAID, guard={"it is new": lambda order: order is Order.NEW}
+)
+assert_type(checked, Transition[object, Never, Order])
 
 orders: StateMachine[App, Declined, Order] = StateMachine(
     "orders",
@@ -80,6 +84,8 @@ Errors: TypeAlias = Declined | NoTransition | TransitionExhausted
 
 assert_type(machine, Machine[Order])
 assert_type(machine.current, Order)
+assert_type(machine.possible(), tuple[str, ...])
+assert_type(machine.path(), tuple[Order, ...])
 assert_type(machine.history[0].source, Order)
 assert_type(orders.step(machine), Effect[App, Errors, Machine[Order]])
 assert_type(orders.run_until_final(), Effect[App, Errors, Machine[Order]])

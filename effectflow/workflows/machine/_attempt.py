@@ -36,7 +36,6 @@ from effectflow.effects.nodes import (
 from effectflow.effects.paths import step_path
 from effectflow.effects.scope import Scope
 from effectflow.workflows.audience import Audience, with_audience
-from effectflow.workflows.checks import holds
 from effectflow.workflows.machine._chart import Chart
 from effectflow.workflows.machine._machine import (
     HistoryEntry,
@@ -121,11 +120,19 @@ class TransitionTable:
         candidates = self._candidates(state)
         if candidates is None:
             return None
+        violations: dict[str, tuple[str, ...]] = {}
         for bound in candidates:
-            guard = bound.transition.guard
-            if guard is None or holds(guard, state, f"the guard of transition {bound.name!r}"):
+            violated = bound.transition.violations(state)
+            if not violated:
                 return bound
-        return NoTransition(state, [bound.name for bound in candidates])
+            if bound.transition.checks is not None:
+                violations[bound.name] = violated
+        return NoTransition(state, [bound.name for bound in candidates], violations)
+
+    def possible(self, state: object) -> tuple[str, ...]:
+        """Return the names of the transitions that leave this state and whose guards allow it."""
+        candidates = self._candidates(state) or ()
+        return tuple(bound.name for bound in candidates if not bound.transition.violations(state))
 
     def _candidates(self, state: object) -> _Candidates:
         kind = type(state)

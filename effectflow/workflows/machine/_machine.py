@@ -7,8 +7,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from itertools import islice
+from datetime import datetime, timedelta
+from itertools import islice, pairwise
 from types import NoneType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
 
@@ -161,7 +161,7 @@ class Machine(Generic[S]):
         current: the state in which it is.
         history: the transitions that it took, oldest first.
         metadata: its times and attempts.
-        form: writes it as JSON and as binary data.
+        form: writes it as JSON and as binary data, and knows its transitions.
     """
 
     initial: S
@@ -174,6 +174,27 @@ class Machine(Generic[S]):
         attempts = sum(self.metadata.total_attempts.values())
         taken = len(self.history)
         return f"at {name_of(self.current)}; transitions: {taken}, attempts: {attempts}"
+
+    def possible(self) -> tuple[str, ...]:
+        """Return the names of the transitions that may happen now: guards allow them in this state.
+
+        A step attempts the first of them. It is empty in a final state. Raises LookupError for a machine
+        that was pickled, which leaves the code of its transitions behind.
+        """
+        return self.form.possible(self.current)
+
+    def path(self) -> tuple[S, ...]:
+        """Return the states that the machine was in, from the initial to the current one."""
+        return (self.initial, *(entry.target for entry in self.history))
+
+    def durations(self) -> tuple[timedelta, ...]:
+        """Return how long the machine was in each state of `path`, except the current one.
+
+        The first state counts from the beginning of the first attempt.
+        """
+        times = [self.metadata.created_at, *(entry.at for entry in self.history)]
+        known = [at for at in times if at is not None]
+        return tuple(after - before for before, after in pairwise(known))
 
     def to_json(self) -> str:
         """Return the machine as readable JSON, for `StateMachine.from_json`.
@@ -207,13 +228,22 @@ Data: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SavedForm:
-    """Writes and reads the machines of one definition, and upgrades those of earlier versions."""
+    """Writes and reads the machines of one definition, and upgrades those of earlier versions.
+
+    `possible` returns the transitions that may happen in a state. Pickled, it is left behind with the
+    code of the transitions.
+    """
 
     name: str
     version: str
     states: StateSet
     types: KnownTypes
+    possible: Callable[[object], tuple[str, ...]]
     migrations: Mapping[int, StateMigration] = field(default_factory=dict[int, StateMigration])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kept = (self.name, self.version, self.states, self.types, _unknown, self.migrations)
+        return SavedForm, kept
 
     def write(self, machine: Machine[Any]) -> Data:
         """Return a machine as plain data, except its states."""
@@ -264,6 +294,13 @@ class SavedForm:
             return machine
         except (TypeError, ValueError) as error:
             raise _corrupt(error) from error
+
+
+def _unknown(state: object) -> tuple[str, ...]:
+    raise LookupError(
+        "a machine that was pickled does not know its transitions: pass it on as `to_json()`, and read "
+        "it with `from_json` of its StateMachine"
+    )
 
 
 def _unsealed(tree: Tree, name: str) -> Data:

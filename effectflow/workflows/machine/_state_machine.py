@@ -131,7 +131,9 @@ class StateMachine(
         self.initial = initial
         self._chart = chart
         self._table = TransitionTable(chart, retry)
-        self._form = SavedForm(name, version, chart.declared, chart.state_types, upgrades)
+        self._form = SavedForm(
+            name, version, chart.declared, chart.state_types, self._table.possible, upgrades
+        )
         steps = tuple(transition.name for transition in chart.transitions)
         definition = Definition(name, version, "machine", steps, chart.structure)
         saved = machine_type(chart.declared)
