@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from effectflow.workflows.mapreduce._job import DeadLetter, ItemFailed, JobResult
     from effectflow.workflows.mapreduce._mapreduce import MapReduce
     from effectflow.workflows.migrations import StepMigration
-    from effectflow.workflows.progress import JobProgress, job_progress
+    from effectflow.workflows.progress import JobPhase, JobProgress, job_history, job_progress
 
 __all__ = [
     "DEFAULT_RETRY",
@@ -53,6 +53,7 @@ __all__ = [
     "ItemFailed",
     "Iterative",
     "IterativeResult",
+    "JobPhase",
     "JobProgress",
     "JobResult",
     "Machine",
@@ -73,6 +74,7 @@ __all__ = [
     "TransitionInfo",
     "UndeclaredState",
     "Workflow",
+    "job_history",
     "job_progress",
     "transition_info",
     "workflow",
@@ -94,7 +96,7 @@ _HOMES = {
     "mapreduce._job": "DeadLetter ItemFailed JobResult",
     "mapreduce._mapreduce": "MapReduce",
     "migrations": "StepMigration",
-    "progress": "JobProgress job_progress",
+    "progress": "JobPhase JobProgress job_history job_progress",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
