@@ -11,7 +11,7 @@ attempts and delays as one that was never interrupted::
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, Never, TypeAlias
 
@@ -324,9 +324,9 @@ def machine_after(
         retry_at = ended + timedelta(seconds=record["delay"])
         again = PendingRetry(transition, number, record["feedback"], since, retry_at)
         metadata = MachineMetadata(created_at, ended, attempts, again)
-        return Machine(machine.initial, machine.current, machine.history, metadata, machine.form)
+        return replace(machine, metadata=metadata)
     state, reason = record["state"], record.get("reason")
     entry = HistoryEntry(transition, machine.current, state, ended, number, reason)
     metadata = MachineMetadata(created_at, ended, attempts, None)
     history = machine.history.appended(entry)
-    return Machine(machine.initial, state, history, metadata, machine.form)
+    return Machine(machine.initial, state, history, metadata, machine.form, machine.id)

@@ -133,8 +133,9 @@ class MachineMetadata(NamedTuple):
     """The times and attempts of a machine.
 
     Attributes:
-        created_at: when its first attempt began, aware, in UTC; None before that.
-        updated_at: when its last attempt ended, aware, in UTC; None before that.
+        created_at: the time that `begin` was given, or when its first attempt began, aware, in UTC; None
+            before that.
+        updated_at: when its last attempt ended, aware, in UTC; before that as `created_at`.
         total_attempts: the number of attempts at each transition, by name.
         pending: the transition to attempt again; None if the last attempt took its transition.
     """
@@ -161,6 +162,7 @@ class Machine(Generic[S]):
         current: the state in which it is.
         history: the transitions that it took, oldest first.
         metadata: its times and attempts.
+        id: the id that `begin` was given; empty without one.
         form: writes it as JSON and as binary data, and knows its transitions.
     """
 
@@ -169,6 +171,7 @@ class Machine(Generic[S]):
     history: History[S]
     metadata: MachineMetadata
     form: SavedForm = field(repr=False, compare=False)
+    id: str = ""
 
     def __str__(self) -> str:
         attempts = sum(self.metadata.total_attempts.values())
@@ -249,6 +252,7 @@ class SavedForm:
         """Return a machine as plain data, except its states."""
         return {
             "version": MACHINE_FORMAT,
+            **({"id": machine.id} if machine.id else {}),
             "workflow": self.name,
             "workflow_version": self.version,
             "initial_state": machine.initial,
@@ -259,10 +263,11 @@ class SavedForm:
 
     def read(self, data: object) -> Machine[Any]:
         """Read what `write` returned. Raise TypeError or ValueError for any other data."""
-        *_, initial, current, history, metadata = _read(data, _MACHINE)
+        machine_id, parts = _id_of(data)
+        *_, initial, current, history, metadata = _read(parts, _MACHINE)
         self.check_state(current)
         entries = History(HistoryEntry(*_read(entry, _ENTRY)) for entry in history)
-        return Machine(initial, current, entries, _read_metadata(metadata), self)
+        return Machine(initial, current, entries, _read_metadata(metadata), self, machine_id)
 
     def check_state(self, state: Any) -> Any:
         """Return a state of the definition. Raise ValueError for any other value."""
@@ -313,7 +318,7 @@ def _unsealed(tree: Tree, name: str) -> Data:
     content: Data = {**tree}
     if content.pop("digest", None) != _digest(content):
         raise ValueError("its digest does not match its content")
-    _read(content, _MACHINE)
+    _read(_id_of(content)[1], _MACHINE)
     if content["workflow"] != name:
         raise ValueError(f"it is a machine of {content['workflow']!r}, not of {name!r}")
     return content
@@ -379,6 +384,15 @@ def machine_type(states: StateSet) -> Any:
             "metadata": dict[str, Any],
         },
     )
+
+
+def _id_of(data: object) -> tuple[str, object]:
+    """Return the id in the data of a machine, empty without one, and the other parts."""
+    parts = cast("Data", data if isinstance(data, dict) else {})
+    if "id" not in parts:
+        return "", cast("object", data)
+    [machine_id] = _read({"id": parts["id"]}, {"id": (str,)})
+    return machine_id, {name: part for name, part in parts.items() if name != "id"}
 
 
 def _write_metadata(metadata: MachineMetadata) -> Data:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
@@ -150,13 +151,26 @@ class StateMachine(
             )
         )
 
-    def begin(self, state: S | None = None) -> Machine[S]:
+    def begin(
+        self, state: S | None = None, *, machine_id: str = "", at: datetime | None = None
+    ) -> Machine[S]:
         """Return a new machine in a state; None means the initial state, also as the input of a run.
 
-        Raises ValueError for a state that the definition does not name.
+        Parameters:
+            state: the state to begin in.
+            machine_id: its `id`, which is saved with it, such as the number of an order.
+            at: its `created_at`, with a time zone; by default its first attempt sets that.
+
+        Raises ValueError for a state that the definition does not name, and for a time without a zone.
         """
         chosen = self._form.check_state(self.initial if state is None else state)
-        return Machine(chosen, chosen, History(), MachineMetadata(None, None, {}, None), self._form)
+        if at is not None and at.tzinfo is None:
+            raise ValueError(
+                f"`at` must have a time zone, and {at} has none: datetime.now(UTC) has"
+            )
+        created_at = None if at is None else at.astimezone(UTC)
+        metadata = MachineMetadata(created_at, created_at, {}, None)
+        return Machine(chosen, chosen, History(), metadata, self._form, machine_id)
 
     def is_final(self, machine: Machine[S]) -> bool:
         """Return whether the machine is in a final state."""

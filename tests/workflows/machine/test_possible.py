@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from effectflow import InvalidMachine, NoTransition, StateMachine, Transition
-from effectflow.checkpoint import read_checkpoint
+from effectflow.checkpoint import CorruptCheckpoint, read_checkpoint
 from tests.apps import both_backends
 from tests.workflows.machine.orders import App, Order, World, orders
 from tests.workflows.machine.timeline import Timeline
@@ -188,3 +189,34 @@ async def test_the_path_and_the_durations_of_a_history() -> None:
 async def test_a_pending_retry_is_no_part_of_the_path() -> None:
     waiting = await orders.step(orders.begin()).run_or_raise(App(World(busy=1)), clock=Timeline())
     assert (waiting.path(), waiting.durations()) == ((Order.NEW,), ())
+
+
+@both_backends
+async def test_a_machine_keeps_its_id_and_the_time_at_which_it_was_created() -> None:
+    at = datetime(2025, 12, 31, 23, tzinfo=timezone(timedelta(hours=1)))
+    begun = orders.begin(machine_id="order-17", at=at)
+    data = json.loads(begun.to_json())
+    assert data["id"] == "order-17"
+    assert data["metadata"]["created_at"] == "2025-12-31T22:00:00+00:00"
+    assert data["metadata"]["updated_at"] == "2025-12-31T22:00:00+00:00"
+
+    ended = await orders.run_until_final(begun).run_or_raise(App(World(busy=1)), clock=Timeline())
+    for machine in (begun, ended):
+        assert orders.from_json(machine.to_json()) == machine
+        assert orders.from_binary(machine.to_binary()) == machine
+        assert (machine.id, machine.metadata.created_at) == ("order-17", at)
+
+    app = App()
+    run = await orders.start(begun, run_id="r").run_or_raise(app)
+    assert (run.id, run.metadata.created_at) == ("order-17", at)
+    assert await orders.start(begun, run_id="r").run_or_raise(app) == run
+
+
+def test_a_time_without_a_zone_is_refused() -> None:
+    with pytest.raises(ValueError, match="time zone"):
+        orders.begin(at=datetime(2026, 1, 1))
+
+
+def test_an_id_that_is_no_text_is_refused() -> None:
+    with pytest.raises(CorruptCheckpoint):
+        orders.from_json(json.dumps(json.loads(orders.begin(machine_id="a").to_json()) | {"id": 7}))
