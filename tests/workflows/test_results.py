@@ -138,7 +138,7 @@ async def test_the_defect_of_a_failed_run_is_raised(store: MemoryStore) -> None:
     with pytest.raises(RecordedDefect, match="Crash: a#1") as raised:
         await acting.result("r").run(app)
     assert raised.value.__notes__ == ["in run 'r'"]
-    assert "in note" in raised.value.traceback
+    assert "in note" in str(raised.value.record.traceback)
 
 
 async def test_a_run_that_has_not_ended_names_its_status(store: MemoryStore) -> None:
