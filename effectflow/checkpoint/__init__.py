@@ -10,6 +10,7 @@ from effectflow.checkpoint.step import (
     StepInfo,
     current_step,
     run_context,
+    save_now,
     started_version,
     step,
     step_info,
@@ -55,12 +56,14 @@ if TYPE_CHECKING:
         RunBusy,
         RunCancelled,
         RunConflict,
+        RunNotEnded,
         RunNotFound,
         SaveFailed,
         StepInputChanged,
         StoreUnavailable,
         UnsupportedVersion,
     )
+    from effectflow.checkpoint.failures import RecordedDefect
     from effectflow.checkpoint.integrity import Encryption, Seal
     from effectflow.checkpoint.journal_reader import (
         ExportedRun,
@@ -86,6 +89,8 @@ if TYPE_CHECKING:
         Observer,
         RunResumed,
         StepSkipped,
+        TransitionEnded,
+        TransitionStarted,
     )
     from effectflow.checkpoint.plan import ResumePlan, Unverified, plan_resume
     from effectflow.checkpoint.repair import Repair, repair_run, write_removed
@@ -151,6 +156,7 @@ __all__ = [
     "OutcomeUnknown",
     "Owner",
     "Record",
+    "RecordedDefect",
     "Remains",
     "Repair",
     "ResumePlan",
@@ -159,6 +165,7 @@ __all__ = [
     "RunCancelled",
     "RunConflict",
     "RunInfo",
+    "RunNotEnded",
     "RunNotFound",
     "RunQuery",
     "RunResumed",
@@ -174,6 +181,8 @@ __all__ = [
     "StepInputChanged",
     "StepSkipped",
     "StoreUnavailable",
+    "TransitionEnded",
+    "TransitionStarted",
     "UnsupportedVersion",
     "Unverified",
     "Verification",
@@ -188,6 +197,7 @@ __all__ = [
     "read_exported",
     "repair_run",
     "run_context",
+    "save_now",
     "started_version",
     "step",
     "step_info",
@@ -209,6 +219,7 @@ _HOMES = (
     "definition",
     "lease",
     "integrity",
+    "failures",
 )
 """The modules of the other names. They are imported when used, because most programs need few of them."""
 

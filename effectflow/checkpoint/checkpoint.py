@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -124,8 +126,9 @@ class Checkpoint:
         return {**tree, "digest": _digest(tree)}
 
     def to_json(self) -> str:
-        """Return the checkpoint as readable JSON; `from_json` reads it back."""
-        return orjson.dumps(self.to_tree(), option=orjson.OPT_INDENT_2).decode()
+        """Return the checkpoint as readable JSON, with times in ISO 8601; `from_json` reads it back."""
+        tree = _over_times(self.to_tree(), _iso_time)
+        return orjson.dumps(tree, option=orjson.OPT_INDENT_2).decode()
 
     def to_binary(self) -> bytes:
         """Return the checkpoint in compact binary form; `from_binary` reads it back."""
@@ -138,7 +141,11 @@ class Checkpoint:
         Raises CorruptCheckpoint for any other text, and UnsupportedVersion for text of a newer
         effectflow.
         """
-        return _read_with(decode_json, text.encode("utf-8", "surrogatepass"))
+
+        def decode(data: bytes) -> Any:
+            return _over_times(decode_json(data), _seconds)
+
+        return _read_with(decode, text.encode("utf-8", "surrogatepass"))
 
     @staticmethod
     def from_binary(data: bytes) -> Checkpoint:
@@ -166,6 +173,40 @@ def _write(checkpoint: Checkpoint) -> dict[str, Tree]:
         "status": str(checkpoint.status),
     }
     return {**first, **tree, "finished": tree.get("finished")}
+
+
+def _over_times(tree: Any, convert: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the tree of a checkpoint with its times converted. The data of workflows is left alone."""
+
+    def over(part: Any, *names: str) -> Any:
+        if part is None:
+            return None
+        return {**part, **{name: convert(part[name]) for name in names if name in part}}
+
+    return {
+        **over(tree, "created_at", "updated_at"),
+        "state": over(tree["state"], "at", "retry_at"),
+        "completed_steps": [over(step, "completed_at") for step in tree["completed_steps"]],
+        "finished": over(tree["finished"], "at"),
+    }
+
+
+def _iso_time(seconds: Any) -> Any:
+    """Return a time in ISO 8601, with exactly the digits of the number, so that it can be read back."""
+    if seconds is None:
+        return None
+    whole, point, fraction = f"{Decimal(repr(seconds)):f}".partition(".")
+    moment = datetime.fromtimestamp(int(whole), UTC).replace(tzinfo=None)
+    return f"{moment.isoformat()}{point}{fraction}+00:00"
+
+
+def _seconds(text: Any) -> Any:
+    """Return the seconds since the epoch of a time that `_iso_time` wrote. Raise ValueError otherwise."""
+    if not isinstance(text, str):
+        return text
+    whole, point, fraction = text.removesuffix("+00:00").partition(".")
+    seconds = int(datetime.fromisoformat(f"{whole}+00:00").timestamp())
+    return float(f"{seconds}.{fraction}") if point else seconds
 
 
 def _digest(tree: dict[str, Tree]) -> str:

@@ -9,6 +9,7 @@
     ├── LeaseLost            the lease of the run is gone; nothing was written
     ├── DefinitionChanged    the workflow differs from the one that the run was started with
     ├── StepInputChanged     a recorded step is reached with other arguments
+    ├── RunNotEnded          the run has not ended, so it has no result
     ├── RunCancelled         the run was cancelled and cannot continue
     ├── OutcomeUnknown       an at-most-once step was cut off, so its outcome is unknown
     ├── CorruptCheckpoint    stored data cannot be read
@@ -155,6 +156,18 @@ class DefinitionChanged(CheckpointError):
             f"{'; '.join(changes) or 'its fingerprint differs'}. "
             "Resume it with the code that it was started with, or with force=True (--force) if the "
             "change does not matter to it."
+        )
+
+
+class RunNotEnded(CheckpointError):
+    """The run has not ended, so it has no result. `status` is its status, such as "interrupted"."""
+
+    def __init__(self, run_id: str, status: str) -> None:
+        self.run_id = run_id
+        self.status = status
+        super().__init__(
+            f"run {run_id!r} has not ended: it is {status}, so it has no result. Wait for the process "
+            "that drives it, or resume it."
         )
 
 

@@ -116,6 +116,10 @@ class DurableFlow:
     def stop(self) -> None:
         self.run.stop()
 
+    async def save_now(self, reason: str) -> None:
+        if self.run.records:
+            await self.run.writer.save(reason=reason)
+
     def record_decisions(self) -> None:
         self.is_recording = True
 

@@ -12,7 +12,7 @@ import anyio
 
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.delayed_saves import watch_for_delays
-from effectflow.checkpoint.entries import Entry
+from effectflow.checkpoint.entries import Entry, HeadState
 from effectflow.checkpoint.errors import (
     CheckpointError,
     LeaseLost,
@@ -55,6 +55,7 @@ class JournalWriter:
         digest: bytes,
         summary: RunSummary,
         opening: Entry | None = None,
+        newest_step: str | None = None,
     ) -> None:
         self.run_id = run_id
         self.checkpoints = checkpoints
@@ -74,6 +75,7 @@ class JournalWriter:
         self.on_halt: Callable[[], object] | None = None
         self._linger = checkpoints.policy.longest_wait
         self._opening = opening
+        self._newest_step = newest_step
         self._observers = checkpoints.observers
         self._seal = checkpoints.seal
         self._digest = digest
@@ -100,6 +102,8 @@ class JournalWriter:
         if self.due is None:
             self._linger_from_now()
         if self._observers:
+            if isinstance(entry, HeadState):
+                self._newest_step = entry.step
             tell(self._observers, EntryAppended(self.run_id, entry))
         return self.length
 
@@ -114,18 +118,19 @@ class JournalWriter:
         if opening is not None:
             self.add(opening)
 
-    async def save(self, *, required: bool = False) -> None:
+    async def save(self, *, required: bool = False, reason: str | None = None) -> None:
         """Wait until all added entries are durable. Raise `Halt` if that is impossible.
 
         Parameters:
             required: whether the run must not continue without them, even with `on_save_error="warn"`.
+            reason: why this was asked for, which observers are told; None for a save by the policy.
         """
         target = self.length
         while self._durable < target:
             self.check()
             if self._is_saving:
                 await self._next_save()
-            elif not await self._save_batch(RunStatus.RUNNING, required=required):
+            elif not await self._save_batch(RunStatus.RUNNING, required=required, reason=reason):
                 return
         self.check()
 
@@ -256,7 +261,12 @@ class JournalWriter:
         await self._saved.wait()
 
     async def _save_batch(
-        self, status: RunStatus, *, release: bool = False, required: bool = False
+        self,
+        status: RunStatus,
+        *,
+        release: bool = False,
+        required: bool = False,
+        reason: str | None = None,
     ) -> bool:
         """Append what is buffered. Return False if the save failed and the run continues."""
         self._is_saving = True
@@ -267,6 +277,7 @@ class JournalWriter:
                 self.summary = replace(self.summary, status=status)
                 self._is_summary_due = True
             batch, self._buffer = self._buffer, []
+            step = self._newest_step
             self.due = None
             # It may change again while the append is in progress.
             summary = self.summary if self._is_summary_due else None
@@ -292,7 +303,8 @@ class JournalWriter:
             self.completed_since_save = 0
             self.is_released = self.is_released or release
             if self._observers:
-                tell(self._observers, CheckpointSaved(self.run_id, self._durable))
+                saved = CheckpointSaved(self.run_id, self._durable, step, reason)
+                tell(self._observers, saved)
         except Exception as raised:
             error = self._save_failed(raised)
             may_warn = self.checkpoints.on_save_error == "warn" and not required

@@ -9,6 +9,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.values import Tree
+from effectflow.effects.paths import StepPath
 
 logger = logging.getLogger(__name__)
 
@@ -31,20 +32,40 @@ class StepSkipped:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointSaved:
-    """The journal of a run is durable up to its entry number `entries`."""
+class _AtEntry:
+    """A run at one of its entries.
 
-    run_id: str
-    entries: int
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointLoaded:
-    """A run was found in the store, with this many `entries`. `step` is the newest step in them."""
+    Attributes:
+        entries: the number of entries up to there.
+        step: the path of the newest step in them; None before the first one.
+    """
 
     run_id: str
     entries: int
     step: str | None
+
+    @property
+    def node(self) -> str | None:
+        """The name of that step, or of the outermost one around it: in a graph, the node."""
+        if self.step is None:
+            return None
+        return StepPath(StepPath(self.step).segments[0]).name
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved(_AtEntry):
+    """The journal of a run is durable up to its entry number `entries`.
+
+    Attributes:
+        reason: why, if it was asked for: by `save_now`, or at the end of a phase of a map-reduce job.
+    """
+
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLoaded(_AtEntry):
+    """A run was found in the store, with this many `entries`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +81,14 @@ class _NodeVisit:
     """One visit of a node of a graph.
 
     Attributes:
+        run_id: the run; None if the graph runs without a store.
         graph: the graph's name.
         node: the node's name.
         visit: the number of the visit of this node, from 1.
         step: the path of this visit.
     """
 
-    run_id: str
+    run_id: str | None
     graph: str
     node: str
     visit: int
@@ -94,11 +116,49 @@ class CycleDetected(_NodeVisit):
 class EdgeEvaluated:
     """An edge from a completed node was tried: `is_taken`, or its condition returned False."""
 
-    run_id: str
+    run_id: str | None
     graph: str
     source: str
     target: str
     is_taken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _TransitionAttempt:
+    """One attempt of a state machine at a transition.
+
+    Attributes:
+        run_id: the run; None if the machine runs without a store.
+        machine: the machine's name.
+        transition: the transition's name.
+        source: the name of the state before.
+        attempt: the number of the attempt, from 1. It goes on counting after `Retry`.
+        step: the path of this attempt.
+    """
+
+    run_id: str | None
+    machine: str
+    transition: str
+    source: str
+    attempt: int
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionStarted(_TransitionAttempt):
+    """An attempt at a transition begins. Skipped attempts have no event."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionEnded(_TransitionAttempt):
+    """An attempt at a transition ended.
+
+    Attributes:
+        target: the name of the state that the machine moved or aborted to; None if it stays.
+    """
+
+    outcome: Literal["moved", "retry", "abort", "failed", "interrupted"]
+    target: str | None = None
 
 
 CheckpointEvent: TypeAlias = (
@@ -111,6 +171,8 @@ CheckpointEvent: TypeAlias = (
     | NodeEnded
     | EdgeEvaluated
     | CycleDetected
+    | TransitionStarted
+    | TransitionEnded
 )
 
 

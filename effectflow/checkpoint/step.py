@@ -465,6 +465,27 @@ def run_context() -> Effect[object, Never, Mapping[str, object]]:
     return nodes.Suspend(lambda scope: nodes.Pure(scope.context), ("run_context",))
 
 
+def save_now(reason: str = "save_now()") -> Effect[object, Never, None]:
+    """Make everything durable that the current run has recorded so far, under any `CheckpointPolicy`.
+
+    Without a run, or in an executor, it does nothing. It is no step: a resume that replays it saves
+    nothing. If the store rejects the entries, the run ends or continues as `on_save_error` says.
+
+    Parameters:
+        reason: why, for observers: `CheckpointSaved.reason`.
+
+    Example:
+        >>> from effectflow import save_now
+        >>> save_now("the paper is in the printer").run_sync(None)
+        <Success: None>
+    """
+
+    async def save(_env: object, scope: Scope) -> None:
+        await scope.flow.save_now(reason)
+
+    return nodes.Perform(save, ("save_now", reason))
+
+
 def started_version() -> Effect[object, Never, str | None]:
     """Yield the version of the workflow with which the run was started; None outside runs.
 

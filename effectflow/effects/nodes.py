@@ -291,13 +291,20 @@ class Bracket(Effect[Any, Any, Any]):
 
 
 class Context(Effect[Any, Any, Any]):
-    """Adds a message to the trail of every failure, and a note (PEP 678) to every defect."""
+    """Adds a message to the trail of every failure, and a note (PEP 678) to every defect.
 
-    __slots__ = ("message", "source")
+    A function is called for the message only if there is a failure or a defect.
+    """
 
-    def __init__(self, source: AnyEffect, message: str) -> None:
+    __slots__ = ("_message", "source")
+
+    def __init__(self, source: AnyEffect, message: str | Callable[[], str]) -> None:
         self.source: Final = source
-        self.message: Final = message
+        self._message: Final = message
+
+    @property
+    def message(self) -> str:
+        return self._message if isinstance(self._message, str) else self._message()
 
 
 class Named(Effect[Any, Any, Any]):

@@ -200,6 +200,10 @@ class Flow(Protocol):
         """Run everything that happens in this flow, which is a branch."""
         return await work()
 
+    async def save_now(self, reason: str) -> None:
+        """Make everything durable that the run has recorded. Elsewhere, do nothing."""
+        return
+
     def record_decisions(self) -> None:
         """Let operators record their decisions, also inside a step."""
         return

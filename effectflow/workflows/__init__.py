@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from effectflow.workflows.mapreduce._mapreduce import MapReduce
     from effectflow.workflows.migrations import StepMigration
-    from effectflow.workflows.progress import JobProgress, job_progress
+    from effectflow.workflows.progress import JobPhase, JobProgress, job_history, job_progress
 
 __all__ = [
     "DEFAULT_RETRY",
@@ -60,6 +60,7 @@ __all__ = [
     "ItemFailure",
     "Iterative",
     "IterativeResult",
+    "JobPhase",
     "JobProgress",
     "JobResult",
     "Machine",
@@ -81,6 +82,7 @@ __all__ = [
     "TransitionInfo",
     "UndeclaredState",
     "Workflow",
+    "job_history",
     "job_progress",
     "transition_info",
     "workflow",
@@ -102,7 +104,7 @@ _HOMES = {
     "mapreduce._job": "DeadLetter ItemFailed ItemFailure JobResult TooManyFailures",
     "mapreduce._mapreduce": "MapReduce",
     "migrations": "StepMigration",
-    "progress": "JobProgress job_progress",
+    "progress": "JobPhase JobProgress job_history job_progress",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -205,12 +205,14 @@ class Claim:
         force: bool = False,
     ) -> Run:
         """Return a run that begins with this entry, or continues after the entries that were found."""
+        newest = None
         if found is None:
             started, journal = cast(Started, opening), Journal.empty(self._run_id)
             version = started_version = started.version
         else:
             started, journal = found.started, found.journal
             version, started_version = found.checkpoint.definition.version, found.started_version
+            newest = found.checkpoint.state
         checkpoints, place = self._checkpoints, self.place
         self.input = GivenInput(started.input)
         # A check of the attribute, because a check of the protocol takes longer than the rest.
@@ -232,6 +234,7 @@ class Claim:
             digest=journal.digest,
             summary=summary,
             opening=opening,
+            newest_step=None if newest is None else newest.step,
         )
         self._run = Run(
             self._run_id,

@@ -16,6 +16,7 @@ from effectflow.checkpoint.errors import (
     LeaseLost,
     RunBusy,
     RunCancelled,
+    RunNotEnded,
 )
 from effectflow.checkpoint.failures import write_error
 from effectflow.checkpoint.journal_reader import (
@@ -47,6 +48,9 @@ from effectflow.workflows.lookup import (
     check_run_id,
     completion_of,
     context_of,
+    defect_in,
+    failure_in,
+    failure_of,
     find,
     input_of,
     last_completion,
@@ -111,6 +115,7 @@ async def start_run(
     run_id: str,
     is_new: bool,
     context: Mapping[str, object],
+    retry_failed: bool,
 ) -> Any:
     """Return the output or `Failed` of a new run, or of an existing run with this id and input."""
     blueprint = place.blueprint
@@ -135,6 +140,8 @@ async def start_run(
             if (completion := last_completion(found, given)) is not None:
                 claim.finished = found.completion
                 return output_of(completion, blueprint, run_id)
+            if not retry_failed and found.checkpoint.status is RunStatus.FAILED:
+                return failure_of(found, blueprint)
             return await _continue(place, found, claim, force=False)
         if (completion := claim.deleted_meanwhile(given)) is not None:
             return output_of(completion, blueprint, run_id)
@@ -179,6 +186,24 @@ async def resume_run(
         if (completion := claim.deleted_meanwhile()) is not None:
             return output_of(completion, place.blueprint, run_id)
         raise await run_not_found(place.checkpoints.store, run_id)
+
+
+async def read_result(place: Place, run_id: str) -> Any:
+    """Return the recorded output or `Failed` of a run that has ended. Change nothing."""
+    info = await look(place, run_id)
+    if info is not None and (completion := await completion_of(place, info)) is not None:
+        return output_of(completion, place.blueprint, run_id)
+    found = None if info is None else await find(place, run_id)
+    if found is None:
+        raise await run_not_found(place.checkpoints.store, run_id)
+    if (completion := last_completion(found)) is not None:
+        return output_of(completion, place.blueprint, run_id)
+    status = found.checkpoint.status
+    if status is RunStatus.CANCELLED:
+        raise RunCancelled(run_id)
+    if status is not RunStatus.FAILED:
+        raise RunNotEnded(run_id, status)
+    return failure_of(found, place.blueprint)
 
 
 async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
@@ -320,10 +345,10 @@ async def _drive(claim: Claim, run: Run, input: Any, *, is_new: bool) -> Any:
         await writer.flush()
         if isinstance(writer.halted, LeaseLost) and ended is not None:
             writer.halted.add_note(f"the body ended in {ended!r} as well")
-        return Failed(writer.halted)
-    if ended is not None:
-        raise ended
-    return outcome
+        outcome = Failed(writer.halted)
+    elif ended is not None:
+        raise defect_in(run.run_id, ended)
+    return failure_in(run.run_id, outcome) if outcome.__class__ is Failed else outcome
 
 
 def _scope_of_body(run: Run, scope: Scope) -> Scope:

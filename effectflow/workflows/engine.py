@@ -40,9 +40,10 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """The workflow cannot continue and fails with `error`."""
+    """The workflow cannot continue and fails with `error`, whose trail says where."""
 
     error: object
+    trail: tuple[str, ...] = ()
 
 
 Pick: TypeAlias = Callable[[S], Next[S] | Done | Stuck]
@@ -80,7 +81,7 @@ def advance_once(pick: Pick[S], state: S, shown: tuple[object, ...]) -> AnyEffec
 
 
 def _end(picked: Done | Stuck) -> AnyEffect:
-    return Pure(picked.value) if isinstance(picked, Done) else Fail(picked.error)
+    return Pure(picked.value) if isinstance(picked, Done) else Fail(picked.error, picked.trail)
 
 
 def durable_scope(effect: Effect[Env, E, A], shown: tuple[object, ...]) -> Effect[Env, E, A]:

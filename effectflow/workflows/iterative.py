@@ -69,7 +69,8 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
         round: returns the effect that yields the next value. The classes of values and errors are read
             from its annotations.
         converged: called with the values before and after a round; True ends the workflow. Pure.
-        max_rounds: the workflow ends after this many rounds at the latest; an int >= 1.
+        max_rounds: the workflow ends after this many rounds at the latest; an int >= 1. It is part of
+            the definition: a run continues with another bound only with `force=True`.
         version: change it when a code change matters to runs in progress.
 
     It yields an IterativeResult, and fails with the errors of `round`. Raises ValueError, with all
@@ -116,7 +117,8 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
         output, error = effect_types(round)
         types = KnownTypes.of(IterativeResult, output, error, input_type(round))
         step = StepDefinition("round", types, output=output)
-        definition = Definition(name, version, "iterative", (step.name,))
+        structure = (f"max_rounds={max_rounds}",)
+        definition = Definition(name, version, "iterative", (step.name,), structure)
 
         def pick(reached: _Reached) -> Next[_Reached] | Done:
             value, rounds = reached.value, reached.rounds

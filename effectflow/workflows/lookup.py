@@ -19,6 +19,7 @@ from effectflow.checkpoint.errors import (
     RunConflict,
     StoreUnavailable,
 )
+from effectflow.checkpoint.failures import read_error
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.journal_reader import (
     Journal,
@@ -40,6 +41,8 @@ from effectflow.checkpoint.values import (
     to_tree,
 )
 from effectflow.effects import Halt
+from effectflow.effects.errors import add_note
+from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
 from effectflow.workflows.workflow import Blueprint
 
@@ -243,12 +246,12 @@ def recording_of(found: Found, blueprint: Blueprint, *more: Entry) -> Recording:
     return recording
 
 
-def last_completion(found: Found, given: GivenInput) -> Finished | None:
+def last_completion(found: Found, given: GivenInput | None = None) -> Finished | None:
     """Return how the run of this input ended when it was last complete; None if it never was.
 
     That output is valid while a complete run is continued, until that succeeds.
     """
-    if not given.equals(found.checkpoint.initial_state):
+    if given is not None and not given.equals(found.checkpoint.initial_state):
         raise RunConflict(found.checkpoint.run_id, "it was started with another input")
     for entry in reversed(found.journal.entries):
         if isinstance(entry, Finished) and entry.status is RunStatus.COMPLETED:
@@ -268,6 +271,37 @@ def input_of(known: Checkpoint, blueprint: Blueprint, *, force: bool = False) ->
     """Return the input of a run; with `force`, also if it is not of the declared type."""
     types, declared = blueprint.input_types, None if force else blueprint.input_type
     return decode_as(known.initial_state, types, known.run_id, "input", declared)
+
+
+def failure_of(found: Found, blueprint: Blueprint) -> Failed:
+    """Return the recorded failure of a run that has failed, or raise its recorded defect."""
+    run_id, finished = found.checkpoint.run_id, found.checkpoint.finished
+    if finished is None or finished.error is None:
+        raise CorruptCheckpoint(run_id, "it has failed, and its error is missing")
+    record, name = finished.error, blueprint.definition.name
+    try:
+        error = read_error(record, f"run {run_id!r}", blueprint.output_types)
+    except NotSerializable as unreadable:
+        raise NotSerializable(
+            f"run {run_id!r}",
+            f"it failed with {record.type}: {record.message}. The error cannot be rebuilt: declare its "
+            f"class in the return annotation of workflow {name!r}, and let its instances be equal when "
+            "they are made again of their arguments and attributes",
+        ) from unreadable
+    if record.is_defect:
+        raise defect_in(run_id, error)
+    return failure_in(run_id, Failed(error))
+
+
+def failure_in(run_id: str, failed: Failed) -> Failed:
+    """Return the failure of a run, whose trail names the run: its id may have been made up."""
+    return Failed(failed.error, (*failed.trail, f"in run {run_id!r}"))
+
+
+def defect_in(run_id: str, defect: Exception) -> Exception:
+    """Return the defect of a run, with a note that names the run."""
+    add_note(defect, f"in run {run_id!r}")
+    return defect
 
 
 def context_of(started: Started) -> Mapping[str, object]:

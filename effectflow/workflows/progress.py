@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
-from effectflow.checkpoint.checkpoint import Checkpoint
+from effectflow.checkpoint.checkpoint import Checkpoint, CompletedStep
+from effectflow.checkpoint.entries import BeforeStep
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.paths import StepPath, step_path
+
+
+@dataclass(frozen=True, slots=True)
+class JobPhase:
+    """When a phase of a job happened. Times are in seconds since the epoch.
+
+    Attributes:
+        name: "map", or "reduce" for one round of the reduction.
+        round: the round of the reduction, from 1; 0 for "map".
+        began: when its first step that is known began. The first rounds of the reduction begin while
+            items are mapped.
+        ended: when it ended; None if it has not, or if that is not known yet.
+    """
+
+    name: Literal["map", "reduce"]
+    round: int
+    began: float
+    ended: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +53,43 @@ class JobProgress:
     groups_done: int
 
 
+class _Job(NamedTuple):
+    """A job of a run: the round that it belongs to, its parts that have begun, and its end of mapping."""
+
+    iteration: int | None
+    items: list[_Part]
+    groups: list[_Part]
+    mapped: CompletedStep | None
+
+
 def job_progress(checkpoint: Checkpoint) -> JobProgress | None:
     """Return the progress of a map-reduce run, or of the current round of an iterative one. Pure.
 
     For another workflow, return the progress of the job within it that began last, which is "complete"
     once the run is; None without a job.
     """
+    job = _job_of(checkpoint)
+    if job is None:
+        return None
+    iteration, items, groups, mapped = job
+    done = {item.key for item in items if item.outcome == "completed"}
+    failed = {item.key for item in items if item.outcome == "failed"} - done
+    total = None if mapped is None else cast(int, mapped.output)
+    is_mapping = total is None or any(item.outcome is None for item in items)
+    is_complete = checkpoint.status is RunStatus.COMPLETED
+    return JobProgress(
+        iteration=iteration,
+        phase="complete" if is_complete else "map" if is_mapping else "reduce",
+        items_done=len(done),
+        items_failed=len(failed),
+        items_total=total,
+        reduce_round=max(map(_round_of, groups), default=0),
+        groups_done=sum(group.outcome == "completed" for group in groups),
+    )
+
+
+def _job_of(checkpoint: Checkpoint) -> _Job | None:
+    """Return the job of a run, or the one within it that began last; None without a job."""
     iteration, prefix = None, ""
     if checkpoint.kind == "iterative":
         iteration = sum(
@@ -55,20 +105,47 @@ def job_progress(checkpoint: Checkpoint) -> JobProgress | None:
     job = (prefix, 1) if is_run else parts[-1].job
     items = [part for part in parts if part.job == job and part.phase == "map"]
     groups = [part for part in parts if part.job == job and part.phase == "reduce"]
-    done = {item.key for item in items if item.outcome == "completed"}
-    failed = {item.key for item in items if item.outcome == "failed"} - done
-    total = _number_of_items(checkpoint, job)
-    is_mapping = total is None or any(item.outcome is None for item in items)
-    is_complete = checkpoint.status is RunStatus.COMPLETED
-    return JobProgress(
-        iteration=iteration,
-        phase="complete" if is_complete else "map" if is_mapping else "reduce",
-        items_done=len(done),
-        items_failed=len(failed),
-        items_total=total,
-        reduce_round=max((int(group.key.partition(".")[0]) for group in groups), default=0),
-        groups_done=sum(group.outcome == "completed" for group in groups),
-    )
+    return _Job(iteration, items, groups, _end_of_map(checkpoint, job))
+
+
+def job_history(checkpoint: Checkpoint) -> tuple[JobPhase, ...]:
+    """Return when the phases of a job happened that have begun, in order. Pure.
+
+    The job is that of `job_progress`; without one the history is empty.
+    """
+    job = _job_of(checkpoint)
+    return () if job is None else tuple(_phases(checkpoint, job.items, job.groups, job.mapped))
+
+
+def _phases(
+    checkpoint: Checkpoint, items: list[_Part], groups: list[_Part], mapped: CompletedStep | None
+) -> Iterator[JobPhase]:
+    ends = {step.step: step.completed_at for step in checkpoint.completed_steps}
+    begins = {step.step: step.completed_at - step.duration for step in checkpoint.completed_steps}
+    if isinstance(checkpoint.state, BeforeStep):
+        # The newest step may be the only one of its phase.
+        begins.setdefault(checkpoint.state.step, checkpoint.state.at)
+
+    def times(parts: Iterable[_Part], of: dict[str, float]) -> list[float]:
+        return [of[part.path] for part in parts if part.path in of]
+
+    began = times(items, begins) + ([] if mapped is None else [begins[mapped.step]])
+    if began:
+        yield JobPhase("map", 0, min(began), None if mapped is None else mapped.completed_at)
+    for number in sorted({_round_of(group) for group in groups}):
+        of_round = [group for group in groups if _round_of(group) == number]
+        later = times((group for group in groups if _round_of(group) > number), ends)
+        # Once all items are mapped, the groups that are left are reduced round by round.
+        is_over = checkpoint.status is RunStatus.COMPLETED or (
+            mapped is not None and any(end > mapped.completed_at for end in later)
+        )
+        if began := times(of_round, begins):
+            ended = max(times(of_round, ends), default=None) if is_over else None
+            yield JobPhase("reduce", number, min(began), ended)
+
+
+def _round_of(group: _Part) -> int:
+    return int(group.key.partition(".")[0])
 
 
 class _Part(NamedTuple):
@@ -78,6 +155,7 @@ class _Part(NamedTuple):
     phase: str
     key: str
     outcome: str | None
+    path: str
 
 
 def _parts_of(checkpoint: Checkpoint) -> Iterator[_Part]:
@@ -87,13 +165,14 @@ def _parts_of(checkpoint: Checkpoint) -> Iterator[_Part]:
         phase = child.operator
         if child.key is not None and phase.name in ("map", "reduce"):
             job = (str(phase.flow), phase.occurrence)
-            yield _Part(job, phase.name, child.key, outcomes.get(path))
+            yield _Part(job, phase.name, child.key, outcomes.get(path), path)
 
 
-def _number_of_items(checkpoint: Checkpoint, job: tuple[str, int]) -> int | None:
+def _end_of_map(checkpoint: Checkpoint, job: tuple[str, int]) -> CompletedStep | None:
+    """Return the step that ended the map phase of a job, and yielded the number of items; or None."""
     flow, occurrence = job
     path = step_path(flow, "mapped", occurrence)
     for step in reversed(checkpoint.completed_steps):
         if step.step == path and isinstance(step.output, int):
-            return step.output
+            return step
     return None

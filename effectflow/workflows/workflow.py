@@ -239,11 +239,12 @@ class Workflow(Generic[Env, E, Input, Out]):
         *,
         run_id: str | None = None,
         context: Mapping[str, object] | None = None,
+        retry_failed: bool = True,
     ) -> Effect[Env2, E2 | CheckpointError, Out2]:
         """Run the workflow durably and yield its output.
 
-        With the id of an existing run and the same input, that run continues. If it is complete, its
-        recorded output is yielded, also while a complete run is continued (as by
+        With the id of an existing run and the same input, that run continues, also if it has failed. If
+        it is complete, its recorded output is yielded, also while a complete run is continued (as by
         `retry_dead_letters`) until that succeeds.
 
         Parameters:
@@ -252,9 +253,12 @@ class Workflow(Generic[Env, E, Input, Out]):
             context: plain data to keep with the run (tenant, user, trace id), for `run_context`. A
                 nested run inherits the context of the outer run. A run that continues keeps its
                 context.
+            retry_failed: whether a run that has failed continues. If not, it ends as it is recorded;
+                see `result`.
 
         Fails with the workflow's own errors, with RunConflict if the id belongs to another workflow or
-        input, with RunBusy if another process drives the run, and with the other CheckpointErrors.
+        input, with RunBusy if another process drives the run, and with the other CheckpointErrors. The
+        trail of a failure, and the notes of an exception, name the run.
         """
 
         async def perform(place: Place) -> Any:
@@ -265,7 +269,14 @@ class Workflow(Generic[Env, E, Input, Out]):
 
             async def drive(place: Place, run_id: str) -> Any:
                 given = place.scope.context if context is None else context
-                return await start_run(place, input, run_id=run_id, is_new=is_new, context=given)
+                return await start_run(
+                    place,
+                    input,
+                    run_id=run_id,
+                    is_new=is_new,
+                    context=given,
+                    retry_failed=retry_failed,
+                )
 
             if place.is_nested:
                 # Refused before the outer run records anything.
@@ -383,6 +394,51 @@ class Workflow(Generic[Env, E, Input, Out]):
             return await drive(place, run_id)
 
         return self._durably(perform, ("resume", run_id, Options(force=force)))
+
+    def result(
+        self: Workflow[Any, E2, Any, Out2], run_id: str
+    ) -> Effect[HasCheckpoints, E2 | CheckpointError, Out2]:
+        """Yield the recorded output of a run that is complete, or fail with the error of one that failed.
+
+        It runs nothing and changes nothing, so it needs only an environment with `checkpoints`. In a
+        durable run, read the result of another one in a step, which records it.
+
+        Parameters:
+            run_id: the run, also one that another process has driven.
+
+        Fails with the recorded error of the workflow, rebuilt as its class, and with NotSerializable if
+        that is impossible; with RunNotEnded if the run has not ended, RunCancelled if it was cancelled,
+        RunNotFound, RunConflict for a run of another workflow, and CorruptCheckpoint. A recorded defect
+        is raised again, and one that cannot be rebuilt as a RecordedDefect.
+
+        Example:
+            >>> from dataclasses import dataclass
+            >>> from typing import Never
+            >>> from effectflow import Checkpoints, Effect, Workflow, pure
+            >>> from effectflow.stores import MemoryStore
+            >>> @dataclass
+            ... class App:
+            ...     checkpoints: Checkpoints
+            >>> def double(number: int) -> Effect[App, Never, int]:
+            ...     return pure(number * 2)
+            >>> doubling = Workflow.of_steps("doubling", [double])
+            >>> app = App(Checkpoints(MemoryStore()))
+            >>> doubling.start(4, run_id="four").run_sync(app)
+            <Success: 8>
+            >>> doubling.result("four").run_sync(app)
+            <Success: 8>
+        """
+
+        async def perform(place: Place) -> Any:
+            from effectflow.workflows.driver import read_result
+
+            try:
+                return await read_result(place, run_id)
+            except CheckpointError as error:
+                # Raised, it would halt a run around this, which only asks about another run.
+                return Failed(error)
+
+        return self._durably(perform, ("result", run_id))
 
     def plan(
         self: Workflow[Env2, Any, Any, Any], run_id: str, *, effects: bool = False

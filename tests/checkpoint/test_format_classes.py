@@ -157,7 +157,8 @@ def test_a_checkpoint_is_read_from_json_and_binary() -> None:
 
     assert Checkpoint.from_json(SAVED["checkpoint"]["json"]) == checkpoint
     assert Checkpoint.from_binary(base64.b64decode(SAVED["checkpoint"]["binary"])) == checkpoint
-    assert checkpoint.to_json() == SAVED["checkpoint"]["json"]
+    assert checkpoint.to_json() == SAVED["checkpoint"]["readable"]
+    assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
 
 
 def test_an_export_is_read() -> None:

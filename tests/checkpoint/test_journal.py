@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -246,6 +248,30 @@ def test_binary_is_less_than_half_of_json() -> None:
 
     assert len(checkpoint.to_binary()) < len(compact) / 2
     assert len(checkpoint.to_binary()) < len(indented) / 3
+
+
+def test_times_are_readable_in_json_and_come_back_exactly() -> None:
+    exact = 1_767_225_600.1234567
+    journal: list[Entry] = [
+        replace(STARTED, at=1_767_225_600.0),
+        BeforeStep("a", 1, at=exact),
+        Completed("a", {"at": 5.0, "created_at": 6.0}, 0.25, exact),
+        BeforeStep("b", 1, at=exact),
+        Failed("b", ErrorRecord("OSError", "no"), retryable=True, at=exact, retry_at=exact + 1),
+        Finished(RunStatus.FAILED, exact + 2, None, ErrorRecord("OSError", "no")),
+    ]
+    checkpoint = fold(journal, "r")
+    data = json.loads(checkpoint.to_json())
+
+    assert data["created_at"] == "2026-01-01T00:00:00.0+00:00"
+    assert data["completed_steps"][0]["completed_at"] == "2026-01-01T00:00:00.1234567+00:00"
+    assert data["state"]["at"] == "2026-01-01T00:00:00.1234567+00:00"
+    assert data["state"]["retry_at"].startswith("2026-01-01T00:00:01.123456")
+    assert data["finished"]["at"].startswith("2026-01-01T00:00:02.123456")
+    assert data["completed_steps"][0]["duration"] == 0.25
+    # Data of the workflow stays as it is, whatever its names.
+    assert data["completed_steps"][0]["output"] == {"at": 5.0, "created_at": 6.0}
+    assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
 
 
 def test_a_damaged_checkpoint_is_refused() -> None:

@@ -13,6 +13,7 @@ from effectflow import (
     Checkpoints,
     Do,
     Effect,
+    HasCheckpoints,
     RetryPolicy,
     StepInfo,
     TimedOut,
@@ -117,7 +118,9 @@ def double(amount: int) -> Effect[App, PaymentError, int]:
 assert_type(pay, Workflow[App, PaymentError, int, str])
 assert_type(pay_by_effect, Workflow[App, PaymentError, int, str])
 assert_type(pay.start(1), Effect[App, PaymentError | CheckpointError, str])
+assert_type(pay.start(5, retry_failed=False), Effect[App, PaymentError | CheckpointError, str])
 assert_type(pay.resume("r"), Effect[App, PaymentError | CheckpointError, str])
+assert_type(pay.result("r"), Effect[HasCheckpoints, PaymentError | CheckpointError, str])
 assert_type(pay.plan("r"), Effect[App, CheckpointError, ResumePlan])
 assert_type(Workflow.of_steps("w", [double, double]), Workflow[App, PaymentError, int, int])
 

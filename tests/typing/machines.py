@@ -11,6 +11,7 @@ from effectflow import (
     CheckpointError,
     Checkpoints,
     Effect,
+    HasCheckpoints,
     Machine,
     Moved,
     NoTransition,
@@ -66,6 +67,10 @@ assert_type(charging, Transition[App, Declined, Order])
 assert_type(shipping, Transition[App, Never, Order])
 assert_type(losing, Transition[object, Never, Order])
 assert_type(anything, Transition[object, Never, Order])
+checked = Transition(
+    "check", Order.NEW, Order.PAID, guard={"it is new": lambda order: order is Order.NEW}
+)
+assert_type(checked, Transition[object, Never, Order])
 
 orders: StateMachine[App, Declined, Order] = StateMachine(
     "orders",
@@ -79,6 +84,8 @@ Errors: TypeAlias = Declined | NoTransition | TransitionExhausted
 
 assert_type(machine, Machine[Order])
 assert_type(machine.current, Order)
+assert_type(machine.possible(), tuple[str, ...])
+assert_type(machine.path(), tuple[Order, ...])
 assert_type(machine.history[0].source, Order)
 assert_type(orders.step(machine), Effect[App, Errors, Machine[Order]])
 assert_type(orders.run_until_final(), Effect[App, Errors, Machine[Order]])
@@ -87,6 +94,7 @@ assert_type(orders.start(), Effect[App, Errors | CheckpointError, Machine[Order]
 assert_type(orders.start(Order.PAID), Effect[App, Errors | CheckpointError, Machine[Order]])
 assert_type(orders.start(machine), Effect[App, Errors | CheckpointError, Machine[Order]])
 assert_type(orders.resume("r"), Effect[App, Errors | CheckpointError, Machine[Order]])
+assert_type(orders.result("r"), Effect[HasCheckpoints, Errors | CheckpointError, Machine[Order]])
 assert_type(orders.plan("r"), Effect[App, CheckpointError, ResumePlan])
 assert_type(orders.from_json("{}"), Machine[Order])
 assert_type(orders.from_binary(b""), Machine[Order])

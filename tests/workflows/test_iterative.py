@@ -25,10 +25,10 @@ from effectflow import (
     random,
     step,
 )
-from effectflow.checkpoint import CheckpointStore, RunStatus, read_checkpoint
+from effectflow.checkpoint import CheckpointStore, DefinitionChanged, RunStatus, read_checkpoint
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
-from tests.apps import App, Broken, World
+from tests.apps import App, Broken, World, app_on, note
 
 pytestmark = pytest.mark.anyio
 
@@ -255,3 +255,23 @@ async def test_a_convergence_test_that_returns_an_effect_is_a_defect(store: Memo
 
     with pytest.raises(TypeError, match=r"^`converged` of 'halving' returned an effect"):
         await job.start(1.0).run(App(Checkpoints(store)))
+
+
+async def test_the_bound_of_rounds_is_part_of_the_definition(store: MemoryStore) -> None:
+    def bounded(max_rounds: int) -> Iterative[App, Broken, int]:
+        def work(number: int) -> Effect[App, Broken, int]:
+            return note(f"round {number}").map(lambda _: number + 1)
+
+        return Iterative("c", work, converged=lambda a, b: False, max_rounds=max_rounds)
+
+    app = app_on(store, failing=["round 1"])
+    await bounded(2).start(0, run_id="r").run(app)
+    app.world.recover()
+    checkpoint = await read_checkpoint(store, "r")
+    assert checkpoint.definition.structure == ("max_rounds=2",)
+
+    refused = (await bounded(3).resume("r").run(app)).failure()
+    assert isinstance(refused, DefinitionChanged)
+    assert "'max_rounds=3' was added; 'max_rounds=2' was removed" in str(refused)
+    result = await bounded(3).resume("r", force=True).run_or_raise(app)
+    assert (result.value, result.rounds) == (3, 3)

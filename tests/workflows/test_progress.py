@@ -11,7 +11,7 @@ from effectflow import Checkpoints, Do, Iterative, StateGraph, do, pure, workflo
 from effectflow.checkpoint import CheckpointError, Entry, read_checkpoint, read_entries
 from effectflow.checkpoint.checkpoint import fold
 from effectflow.stores import MemoryStore
-from effectflow.workflows import JobProgress, job_progress
+from effectflow.workflows import JobProgress, job_history, job_progress
 from tests.workflows.journals import made_of
 from tests.workflows.mapreduce.world import App, app_around, spelling
 
@@ -148,3 +148,37 @@ async def test_other_runs_have_no_progress(store: MemoryStore) -> None:
     await plain.start(None, run_id="r").run(App(Checkpoints(store)))
 
     assert job_progress(await read_checkpoint(store, "r")) is None
+
+
+async def test_the_history_of_a_job_has_the_times_of_its_phases(store: MemoryStore) -> None:
+    job = spelling(max_parallel=1, fan_in=2)
+    await job.start(3, run_id="r").run(app_around(store))
+    entries = await read_entries(store, "r")
+
+    histories = [job_history(fold(entries[:count], "r")) for count in range(1, len(entries) + 1)]
+    shown = [
+        [(phase.name, phase.round, phase.ended is not None) for phase in history]
+        for history in histories
+    ]
+
+    mapping, first = ("map", 0, False), ("reduce", 1, False)
+    mapped, reduced = ("map", 0, True), ("reduce", 1, True)
+    assert [history for history, _ in groupby(shown)] == [
+        [],
+        [mapping],
+        [mapping, first],
+        [mapped, first],
+        [mapped, first, ("reduce", 2, False)],
+        [mapped, reduced, ("reduce", 2, False)],
+        [mapped, reduced, ("reduce", 2, True)],
+    ]
+    phases = histories[-1]
+    begun, ended = entries[1].at, [phase.ended for phase in phases]
+    assert abs(phases[0].began - begun) < 0.1
+    assert ended == sorted(end for end in ended if end is not None)
+    assert all(phase.began <= (phase.ended or 0) for phase in phases)
+
+
+async def test_a_run_without_a_job_has_no_history(store: MemoryStore) -> None:
+    await made_of(lambda: pure(1)).start(None, run_id="r").run(app_around(store))
+    assert job_history(await read_checkpoint(store, "r")) == ()

@@ -9,16 +9,23 @@ from typing import Any, Literal, NamedTuple
 
 from returns.result import Result, Success
 
-from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.observers import CycleDetected, EdgeEvaluated, NodeEnded, NodeStarted
-from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.step import arguments_of, durable
+from effectflow.checkpoint.values import safe_repr
 from effectflow.effects import Exit, Interruption, par_traverse
 from effectflow.effects.errors import Copyable
-from effectflow.effects.nodes import AnyEffect, FromFn, OnExit, Suspend
+from effectflow.effects.nodes import AnyEffect, Context, FromFn, OnExit, Suspend
+from effectflow.effects.paths import step_path
 from effectflow.effects.scope import Scope
+from effectflow.workflows.audience import Audience, with_audience
 from effectflow.workflows.engine import Done, Next, Stuck, advance, durable_scope
 from effectflow.workflows.graph._structure import Call, Edge, Nested, Node, Parallel, Structure
+
+_SHOWN_VISITS = 20
+"""The visits that the description of a failure shows: the last ones."""
+
+_SHOWN_STATE = 300
+"""The length of the text of a state in the description of a failure."""
 
 
 class GraphError(Copyable, Exception):
@@ -74,22 +81,34 @@ class MaxIterationsExceeded(GraphError):
 
 
 class Reached(NamedTuple):
-    """A state, the node that returned it (None at the beginning), and the visits so far."""
+    """A state, the node that returned it (None at the beginning), and the visits so far.
+
+    `path` has the nodes of the last visits, in order.
+    """
 
     state: Any
     node: Node | None = None
     visits: Mapping[str, int] = MappingProxyType({})
+    path: tuple[str, ...] = ()
+
+    def place(self, where: str) -> str:
+        """Describe where a graph failed: the path to there, and the state."""
+        total = sum(self.visits.values())
+        path = " > ".join((*(["..."] if total > len(self.path) else []), *self.path))
+        state = " ".join(safe_repr(self.state).split())
+        shown = state if len(state) <= _SHOWN_STATE else f"{state[:_SHOWN_STATE]}..."
+        return f"{where}, after {path or 'no other node'}, with state {shown}"
 
 
 def walk(structure: Structure, state: Any) -> AnyEffect:
     """Return the effect that takes a state from the entry of a graph to an exit, and yields it there."""
     shown = ("walk", structure.name)
 
-    def begin(scope: Scope) -> AnyEffect:
-        watch = Watch.of(structure.name, scope)
+    def begin(audience: Audience | None) -> AnyEffect:
+        watch = None if audience is None else Watch(structure.name, audience)
         return advance(partial(pick, structure, watch), Reached(state), shown)
 
-    return Suspend(begin, shown)
+    return with_audience(begin, shown)
 
 
 def pick(
@@ -105,15 +124,22 @@ def pick(
             return Done(reached.state)
         edge = node.next_edge(reached.state, watch.report() if watch else None)
         if edge is None:
-            return Stuck(NoEdge(structure.name, node.name, [str(edge) for edge in node.edges]))
+            stuck = NoEdge(structure.name, node.name, [str(edge) for edge in node.edges])
+            return Stuck(stuck, (reached.place(f"in graph {structure.name!r}"),))
         name = edge.target
     limit = structure.max_iterations
     if sum(visits.values()) == limit:
-        return Stuck(MaxIterationsExceeded(structure.name, name, limit, visits))
+        exceeded = MaxIterationsExceeded(structure.name, name, limit, visits)
+        return Stuck(exceeded, (reached.place(f"in graph {structure.name!r}"),))
     chosen, counted = structure.nodes[name], {**visits, name: visits.get(name, 0) + 1}
+    path = (*reached.path[1 - _SHOWN_VISITS :], name)
+
+    def place() -> str:
+        return reached.place(f"in node {name!r} of graph {structure.name!r}, visit {counted[name]}")
+
     return Next(
-        _visit(chosen, reached.state, counted[name], watch),
-        lambda state: Reached(state, chosen, counted),
+        Context(_visit(chosen, reached.state, counted[name], watch), place),
+        lambda state: Reached(state, chosen, counted, path),
     )
 
 
@@ -139,40 +165,37 @@ def _work(node: Node, state: Any, visit: int, watch: Watch | None) -> AnyEffect:
 
             together = par_traverse(
                 branches,
-                lambda branch: _visit(branch, state, visit, watch),
+                lambda branch: Context(
+                    _visit(branch, state, visit, watch), f"in branch {branch.name!r}"
+                ),
                 key=lambda branch: branch.name,
             )
             return durable_scope(together.map(join), ("parallel", node.name))
 
 
 class Watch:
-    """Tells the observers of a run about one walk through a graph, without the steps that are skipped."""
+    """Tells observers about one walk through a graph, without the steps that are skipped."""
 
-    def __init__(self, graph: str, run: Run) -> None:
+    def __init__(self, graph: str, audience: Audience) -> None:
         self._graph = graph
-        self._run = run
+        self._audience = audience
         self._has_run_a_node = False
-
-    @staticmethod
-    def of(graph: str, scope: Scope) -> Watch | None:
-        """Return the watch over a graph that runs in this scope; None without observers."""
-        flow = scope.flow
-        if isinstance(flow, DurableFlow) and flow.run.records and flow.run.checkpoints.observers:
-            return Watch(graph, flow.run)
-        return None
 
     def over(self, node: Node, visit: int, work: AnyEffect) -> AnyEffect:
         """Return the work of one visit, with notifications of its beginning and its end."""
 
         def begin(scope: Scope) -> AnyEffect:
             self._has_run_a_node = True
-            place = (self._run.run_id, self._graph, node.name, visit, scope.path)
+            audience = self._audience
+            # Steps have paths in durable runs only.
+            path = scope.path or step_path("", node.name, visit)
+            place = (audience.run_id, self._graph, node.name, visit, path)
             if visit > 1:
-                self._run.notify(CycleDetected(*place))
-            self._run.notify(NodeStarted(*place))
+                audience.notify(CycleDetected(*place))
+            audience.notify(NodeStarted(*place))
 
             def end(ended: Exit[Any, Any]) -> AnyEffect:
-                return FromFn(lambda _: self._run.notify(NodeEnded(*place, _outcome(ended))))
+                return FromFn(lambda _: audience.notify(NodeEnded(*place, _outcome(ended))))
 
             return OnExit(work, end)
 
@@ -186,8 +209,9 @@ class Watch:
         return self._evaluated
 
     def _evaluated(self, edge: Edge, is_taken: bool) -> None:
-        self._run.notify(
-            EdgeEvaluated(self._run.run_id, self._graph, edge.source, edge.target, is_taken)
+        run_id = self._audience.run_id
+        self._audience.notify(
+            EdgeEvaluated(run_id, self._graph, edge.source, edge.target, is_taken)
         )
 
 

@@ -11,17 +11,31 @@ attempts and delays as one that was never interrupted::
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, Never, TypeAlias
 
+from returns.result import Success
+
 from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.observers import TransitionEnded, TransitionStarted
 from effectflow.checkpoint.step import StepDefinition, StepInfo, durable, info_of
 from effectflow.checkpoint.values import ValueOptions, dict_type, digest_of, union_of
-from effectflow.effects import Effect, RetryPolicy
-from effectflow.effects.nodes import AndThen, AnyEffect, Die, Fail, Perform, Pure, Suspend
+from effectflow.effects import Effect, Exit, Interruption, RetryPolicy
+from effectflow.effects.nodes import (
+    AndThen,
+    AnyEffect,
+    Die,
+    Fail,
+    FromFn,
+    OnExit,
+    Perform,
+    Pure,
+    Suspend,
+)
+from effectflow.effects.paths import step_path
 from effectflow.effects.scope import Scope
-from effectflow.workflows.checks import holds
+from effectflow.workflows.audience import Audience, with_audience
 from effectflow.workflows.machine._chart import Chart
 from effectflow.workflows.machine._machine import (
     HistoryEntry,
@@ -106,11 +120,19 @@ class TransitionTable:
         candidates = self._candidates(state)
         if candidates is None:
             return None
+        violations: dict[str, tuple[str, ...]] = {}
         for bound in candidates:
-            guard = bound.transition.guard
-            if guard is None or holds(guard, state, f"the guard of transition {bound.name!r}"):
+            violated = bound.transition.violations(state)
+            if not violated:
                 return bound
-        return NoTransition(state, [bound.name for bound in candidates])
+            if bound.transition.checks is not None:
+                violations[bound.name] = violated
+        return NoTransition(state, [bound.name for bound in candidates], violations)
+
+    def possible(self, state: object) -> tuple[str, ...]:
+        """Return the names of the transitions that leave this state and whose guards allow it."""
+        candidates = self._candidates(state) or ()
+        return tuple(bound.name for bound in candidates if not bound.transition.violations(state))
 
     def _candidates(self, state: object) -> _Candidates:
         kind = type(state)
@@ -164,7 +186,7 @@ class Attempt:
 
     def run(self) -> AnyEffect:
         """Wait until the attempt is due, run it as a durable step, and yield its record."""
-        act = Suspend(self._act)
+        act = with_audience(self._watched)
         step = durable(self.bound.step, act, self._describe, self._make_info)
         return step if self.pending is None else AndThen(Perform(self._wait), lambda _: step)
 
@@ -192,6 +214,26 @@ class Attempt:
         pending = self.pending
         retries, feedback = (0, None) if pending is None else (pending.attempts, pending.feedback)
         return TransitionInfo(run_id, step, attempt, self.bound.name, retries, feedback)
+
+    def _watched(self, audience: Audience | None) -> AnyEffect:
+        """Return the work of the attempt, with notifications of its beginning and its end."""
+        act = Suspend(self._act)
+        return act if audience is None else Suspend(lambda scope: self._over(act, audience, scope))
+
+    def _over(self, act: AnyEffect, audience: Audience, scope: Scope) -> AnyEffect:
+        machine, name = self.machine, self.bound.name
+        number = 1 if self.pending is None else self.pending.attempts + 1
+        count = machine.metadata.total_attempts.get(name, 0) + 1
+        # Steps have paths in durable runs only.
+        path = scope.path or step_path("", name, count)
+        source = name_of(machine.current)
+        place = (audience.run_id, machine.form.name, name, source, number, path)
+        audience.notify(TransitionStarted(*place))
+
+        def end(ended: Exit[Any, Any]) -> AnyEffect:
+            return FromFn(lambda _: audience.notify(_ended(place, ended)))
+
+        return OnExit(act, end)
 
     def _act(self, scope: Scope) -> AnyEffect:
         clock, began = scope.clock, scope.clock.now()
@@ -245,6 +287,21 @@ def _record_type(target: StateSet, abort_to: StateSet) -> Any:
     return union_of(dict_type(name, fields) for name, fields in named.items())
 
 
+def _ended(
+    place: tuple[str | None, str, str, str, int, str], ended: Exit[Any, Any]
+) -> TransitionEnded:
+    """Return the event of the end of an attempt, whose value is its record."""
+    match ended:
+        case Success(record):
+            outcome: Any = record["outcome"]
+            target = name_of(record["state"]) if "state" in record else None
+            return TransitionEnded(*place, outcome, target)
+        case Interruption():
+            return TransitionEnded(*place, "interrupted")
+        case _:
+            return TransitionEnded(*place, "failed")
+
+
 def pending_of(machine: Machine[Any], transition: str) -> PendingRetry | None:
     """Return what earlier attempts at this transition left to do; None if the next is the first."""
     pending = machine.metadata.pending
@@ -267,9 +324,9 @@ def machine_after(
         retry_at = ended + timedelta(seconds=record["delay"])
         again = PendingRetry(transition, number, record["feedback"], since, retry_at)
         metadata = MachineMetadata(created_at, ended, attempts, again)
-        return Machine(machine.initial, machine.current, machine.history, metadata, machine.form)
+        return replace(machine, metadata=metadata)
     state, reason = record["state"], record.get("reason")
     entry = HistoryEntry(transition, machine.current, state, ended, number, reason)
     metadata = MachineMetadata(created_at, ended, attempts, None)
     history = machine.history.appended(entry)
-    return Machine(machine.initial, state, history, metadata, machine.form)
+    return Machine(machine.initial, state, history, metadata, machine.form, machine.id)

@@ -300,6 +300,12 @@ def _faults(transition: AnyTransition) -> Iterator[str]:
     if transition.action is not None:
         expected = "a function from a state to an effect as its action"
         yield from function_problems(transition.action, name, expected)
+    if transition.checks is not None:
+        if not transition.checks:
+            yield f"{name} has a guard without checks"
+        for check, function in transition.checks.items():
+            expected = "a function from a state to a bool"
+            yield from function_problems(function, f"the check {check!r} of {name}", expected)
     if transition.guard is not None:
         expected = "a function from a state to a bool as its guard"
         yield from function_problems(transition.guard, name, expected)
@@ -321,7 +327,7 @@ def _shadowed(transitions: Sequence[AnyTransition]) -> Iterator[str]:
     """Yield the transitions that are never attempted, as an earlier one always is."""
     for number, transition in enumerate(transitions):
         for earlier in transitions[:number]:
-            if earlier.guard is None and transition.source and _within(transition, earlier):
+            if not earlier.is_guarded and transition.source and _within(transition, earlier):
                 yield (
                     f"transition {transition.name!r} is never attempted: {earlier.name!r} comes "
                     "before it and has no guard"
@@ -403,7 +409,9 @@ def _arrows(chart: Chart, keys: dict[Atom, str]) -> Iterator[Arrow]:
 
 def _label(arc: Arc) -> str:
     """Return the name of the transition, with its guard and whether the arc is an abort."""
-    guard = arc.transition.guard
+    guard, checks = arc.transition.guard, arc.transition.checks
     name = getattr(guard, "__name__", "<lambda>")
     condition = f" if {'guard' if name == '<lambda>' else name}" if guard is not None else ""
+    if checks is not None:
+        condition = f" if {' and '.join(checks)}"
     return f"{arc.transition.name}{condition}{' (abort)' if arc.is_abort else ''}"

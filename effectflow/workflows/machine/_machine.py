@@ -7,8 +7,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from itertools import islice
+from datetime import datetime, timedelta
+from itertools import islice, pairwise
 from types import NoneType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
 
@@ -133,8 +133,9 @@ class MachineMetadata(NamedTuple):
     """The times and attempts of a machine.
 
     Attributes:
-        created_at: when its first attempt began, aware, in UTC; None before that.
-        updated_at: when its last attempt ended, aware, in UTC; None before that.
+        created_at: the time that `begin` was given, or when its first attempt began, aware, in UTC; None
+            before that.
+        updated_at: when its last attempt ended, aware, in UTC; before that as `created_at`.
         total_attempts: the number of attempts at each transition, by name.
         pending: the transition to attempt again; None if the last attempt took its transition.
     """
@@ -161,7 +162,8 @@ class Machine(Generic[S]):
         current: the state in which it is.
         history: the transitions that it took, oldest first.
         metadata: its times and attempts.
-        form: writes it as JSON and as binary data.
+        id: the id that `begin` was given; empty without one.
+        form: writes it as JSON and as binary data, and knows its transitions.
     """
 
     initial: S
@@ -169,11 +171,33 @@ class Machine(Generic[S]):
     history: History[S]
     metadata: MachineMetadata
     form: SavedForm = field(repr=False, compare=False)
+    id: str = ""
 
     def __str__(self) -> str:
         attempts = sum(self.metadata.total_attempts.values())
         taken = len(self.history)
         return f"at {name_of(self.current)}; transitions: {taken}, attempts: {attempts}"
+
+    def possible(self) -> tuple[str, ...]:
+        """Return the names of the transitions that may happen now: guards allow them in this state.
+
+        A step attempts the first of them. It is empty in a final state. Raises LookupError for a machine
+        that was pickled, which leaves the code of its transitions behind.
+        """
+        return self.form.possible(self.current)
+
+    def path(self) -> tuple[S, ...]:
+        """Return the states that the machine was in, from the initial to the current one."""
+        return (self.initial, *(entry.target for entry in self.history))
+
+    def durations(self) -> tuple[timedelta, ...]:
+        """Return how long the machine was in each state of `path`, except the current one.
+
+        The first state counts from the beginning of the first attempt.
+        """
+        times = [self.metadata.created_at, *(entry.at for entry in self.history)]
+        known = [at for at in times if at is not None]
+        return tuple(after - before for before, after in pairwise(known))
 
     def to_json(self) -> str:
         """Return the machine as readable JSON, for `StateMachine.from_json`.
@@ -207,18 +231,28 @@ Data: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SavedForm:
-    """Writes and reads the machines of one definition, and upgrades those of earlier versions."""
+    """Writes and reads the machines of one definition, and upgrades those of earlier versions.
+
+    `possible` returns the transitions that may happen in a state. Pickled, it is left behind with the
+    code of the transitions.
+    """
 
     name: str
     version: str
     states: StateSet
     types: KnownTypes
+    possible: Callable[[object], tuple[str, ...]]
     migrations: Mapping[int, StateMigration] = field(default_factory=dict[int, StateMigration])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kept = (self.name, self.version, self.states, self.types, _unknown, self.migrations)
+        return SavedForm, kept
 
     def write(self, machine: Machine[Any]) -> Data:
         """Return a machine as plain data, except its states."""
         return {
             "version": MACHINE_FORMAT,
+            **({"id": machine.id} if machine.id else {}),
             "workflow": self.name,
             "workflow_version": self.version,
             "initial_state": machine.initial,
@@ -229,10 +263,11 @@ class SavedForm:
 
     def read(self, data: object) -> Machine[Any]:
         """Read what `write` returned. Raise TypeError or ValueError for any other data."""
-        *_, initial, current, history, metadata = _read(data, _MACHINE)
+        machine_id, parts = _id_of(data)
+        *_, initial, current, history, metadata = _read(parts, _MACHINE)
         self.check_state(current)
         entries = History(HistoryEntry(*_read(entry, _ENTRY)) for entry in history)
-        return Machine(initial, current, entries, _read_metadata(metadata), self)
+        return Machine(initial, current, entries, _read_metadata(metadata), self, machine_id)
 
     def check_state(self, state: Any) -> Any:
         """Return a state of the definition. Raise ValueError for any other value."""
@@ -266,6 +301,13 @@ class SavedForm:
             raise _corrupt(error) from error
 
 
+def _unknown(state: object) -> tuple[str, ...]:
+    raise LookupError(
+        "a machine that was pickled does not know its transitions: pass it on as `to_json()`, and read "
+        "it with `from_json` of its StateMachine"
+    )
+
+
 def _unsealed(tree: Tree, name: str) -> Data:
     """Return the content of sealed data. Raise ValueError unless it is an intact machine of this name."""
     version = tree.get("version") if isinstance(tree, dict) else None
@@ -276,7 +318,7 @@ def _unsealed(tree: Tree, name: str) -> Data:
     content: Data = {**tree}
     if content.pop("digest", None) != _digest(content):
         raise ValueError("its digest does not match its content")
-    _read(content, _MACHINE)
+    _read(_id_of(content)[1], _MACHINE)
     if content["workflow"] != name:
         raise ValueError(f"it is a machine of {content['workflow']!r}, not of {name!r}")
     return content
@@ -342,6 +384,15 @@ def machine_type(states: StateSet) -> Any:
             "metadata": dict[str, Any],
         },
     )
+
+
+def _id_of(data: object) -> tuple[str, object]:
+    """Return the id in the data of a machine, empty without one, and the other parts."""
+    parts = cast("Data", data if isinstance(data, dict) else {})
+    if "id" not in parts:
+        return "", cast("object", data)
+    [machine_id] = _read({"id": parts["id"]}, {"id": (str,)})
+    return machine_id, {name: part for name, part in parts.items() if name != "id"}
 
 
 def _write_metadata(metadata: MachineMetadata) -> Data:

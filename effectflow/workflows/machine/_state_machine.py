@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
@@ -131,7 +132,9 @@ class StateMachine(
         self.initial = initial
         self._chart = chart
         self._table = TransitionTable(chart, retry)
-        self._form = SavedForm(name, version, chart.declared, chart.state_types, upgrades)
+        self._form = SavedForm(
+            name, version, chart.declared, chart.state_types, self._table.possible, upgrades
+        )
         steps = tuple(transition.name for transition in chart.transitions)
         definition = Definition(name, version, "machine", steps, chart.structure)
         saved = machine_type(chart.declared)
@@ -148,13 +151,26 @@ class StateMachine(
             )
         )
 
-    def begin(self, state: S | None = None) -> Machine[S]:
+    def begin(
+        self, state: S | None = None, *, machine_id: str = "", at: datetime | None = None
+    ) -> Machine[S]:
         """Return a new machine in a state; None means the initial state, also as the input of a run.
 
-        Raises ValueError for a state that the definition does not name.
+        Parameters:
+            state: the state to begin in.
+            machine_id: its `id`, which is saved with it, such as the number of an order.
+            at: its `created_at`, with a time zone; by default its first attempt sets that.
+
+        Raises ValueError for a state that the definition does not name, and for a time without a zone.
         """
         chosen = self._form.check_state(self.initial if state is None else state)
-        return Machine(chosen, chosen, History(), MachineMetadata(None, None, {}, None), self._form)
+        if at is not None and at.tzinfo is None:
+            raise ValueError(
+                f"`at` must have a time zone, and {at} has none: datetime.now(UTC) has"
+            )
+        created_at = None if at is None else at.astimezone(UTC)
+        metadata = MachineMetadata(created_at, created_at, {}, None)
+        return Machine(chosen, chosen, History(), metadata, self._form, machine_id)
 
     def is_final(self, machine: Machine[S]) -> bool:
         """Return whether the machine is in a final state."""
@@ -243,6 +259,7 @@ class StateMachine(
         *,
         run_id: str | None = None,
         context: Mapping[str, object] | None = None,
+        retry_failed: bool = True,
     ) -> Effect[Env2, E2 | NoTransition | TransitionExhausted | CheckpointError, Machine[S2]]:
         """Run a machine durably until it reaches a final state; see `Workflow.start`.
 
@@ -253,7 +270,9 @@ class StateMachine(
         """
         # Type checkers cannot infer `super()` where `self` is annotated.
         workflow = cast(Any, super())
-        started: AnyEffect = workflow.start(self._saved(input), run_id=run_id, context=context)
+        started: AnyEffect = workflow.start(
+            self._saved(input), run_id=run_id, context=context, retry_failed=retry_failed
+        )
         return started.map(self._form.read)
 
     def resume(
@@ -266,6 +285,15 @@ class StateMachine(
         """
         resumed: AnyEffect = cast(Any, super()).resume(run_id, force=force)
         return resumed.map(self._form.read)
+
+    def result(
+        self: StateMachine[Any, E2, S2], run_id: str
+    ) -> Effect[
+        HasCheckpoints, E2 | NoTransition | TransitionExhausted | CheckpointError, Machine[S2]
+    ]:
+        """Yield the machine of a run that is complete, or fail as it failed; see `Workflow.result`."""
+        read: AnyEffect = cast(Any, super()).result(run_id)
+        return read.map(self._form.read)
 
     def structure_input(self, data: object) -> Any:
         """Return the state that plain data, such as parsed JSON, describes; None for the initial one.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Never, TypeAlias, TypeVar, overload
+from types import MappingProxyType
+from typing import Any, Final, Generic, Never, TypeAlias, TypeVar, cast, overload
 
 from effectflow.effects import Effect, RetryExhausted, RetryPolicy
 from effectflow.effects.errors import Copyable
+from effectflow.workflows.checks import holds
 from effectflow.workflows.machine._states import States, StateSet, name_of
 
 Env = TypeVar("Env", contravariant=True)
@@ -50,6 +52,13 @@ Outcome: TypeAlias = Moved[T] | Retry | Abort[T]
 """The outcome of an action: `Outcome[Order]` is `Moved[Order] | Retry | Abort[Order]`."""
 
 
+Guard: TypeAlias = Callable[[T], bool] | Mapping[str, Callable[[T], bool]]
+"""What allows a transition: a pure function of the state, or several, each by what it checks."""
+
+
+_Checks: TypeAlias = Mapping[str, Callable[[Any], bool]]
+
+
 class Transition(Generic[Env, E, S]):
     """A transition that a state machine takes from some states to others.
 
@@ -64,7 +73,9 @@ class Transition(Generic[Env, E, S]):
         action: called with the state; its effect yields `Moved(state)`, `Retry(feedback)` or
             `Abort(reason, state)`. Without an action the machine just moves, and `target` must be a
             single state.
-        guard: called with the state; False forbids the transition. Pure.
+        guard: called with the state; False forbids the transition. Pure. Several checks are a mapping
+            from what each checks to its function: `{"it has an address": has_address, ...}`. All of them
+            are called, and `NoTransition` lists all that returned False.
         abort_to: the states that `Abort` may lead to; any final state by default.
         retry: the number and the delays of attempts after `Retry`; the machine's policy by default.
         at_most_once: after a crash during an attempt, a resume fails with OutcomeUnknown instead of
@@ -76,7 +87,17 @@ class Transition(Generic[Env, E, S]):
         Transition('publish', draft -> public)
     """
 
-    __slots__ = ("abort_to", "action", "at_most_once", "guard", "name", "retry", "source", "target")
+    __slots__ = (
+        "abort_to",
+        "action",
+        "at_most_once",
+        "checks",
+        "guard",
+        "name",
+        "retry",
+        "source",
+        "target",
+    )
 
     # The last three differ in the form of the source only: in a union, mypy cannot distinguish them.
     @overload
@@ -86,7 +107,7 @@ class Transition(Generic[Env, E, S]):
         source: States[Source],
         target: States[Target],
         action: Callable[[Source], Effect[Env2, E2, Outcome[Target]]],
-        guard: Callable[[Source], bool] | None = None,
+        guard: Guard[Source] | None = None,
         *,
         abort_to: States[Target] | None = None,
         retry: RetryPolicy | None = None,
@@ -99,7 +120,7 @@ class Transition(Generic[Env, E, S]):
         source: type[Source] | set[type[Source]],
         target: Target,
         action: None = None,
-        guard: Callable[[Source], bool] | None = None,
+        guard: Guard[Source] | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -108,7 +129,7 @@ class Transition(Generic[Env, E, S]):
         source: set[Source],
         target: Target,
         action: None = None,
-        guard: Callable[[Source], bool] | None = None,
+        guard: Guard[Source] | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -117,7 +138,7 @@ class Transition(Generic[Env, E, S]):
         source: Source,
         target: Target,
         action: None = None,
-        guard: Callable[[Source], bool] | None = None,
+        guard: Guard[Source] | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -125,7 +146,7 @@ class Transition(Generic[Env, E, S]):
         source: object,
         target: object,
         action: Callable[[Any], Effect[Any, Any, Outcome[Any]]] | None = None,
-        guard: Callable[[Any], bool] | None = None,
+        guard: Guard[Any] | None = None,
         *,
         abort_to: object = None,
         retry: RetryPolicy | None = None,
@@ -135,16 +156,38 @@ class Transition(Generic[Env, E, S]):
         self.source: Final = StateSet.named(source)
         self.target: Final = StateSet.named(target)
         self.action: Final = action
-        self.guard: Final = guard
+        is_single = not isinstance(guard, Mapping)
+        self.guard: Final = guard if is_single else None
+        self.checks: Final = None if is_single else cast("_Checks", guard)
         self.abort_to: Final = None if abort_to is None else StateSet.named(abort_to)
         self.retry: Final = retry
         self.at_most_once: Final = at_most_once
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether its guard, or one of several checks, may forbid it."""
+        return self.guard is not None or self.checks is not None
 
     @property
     def states(self) -> tuple[StateSet, ...]:
         """All states that it names: sources, targets, and those that it aborts to."""
         named = (self.source, self.target)
         return named if self.abort_to is None else (*named, self.abort_to)
+
+    def violations(self, state: object) -> tuple[str, ...]:
+        """Return the checks of the guard that forbid the transition in this state; empty if none does.
+
+        A guard that is a single function has the name "guard".
+        """
+        if self.checks is not None:
+            return tuple(
+                name
+                for name, check in self.checks.items()
+                if not holds(check, state, f"the check {name!r} of transition {self.name!r}")
+            )
+        if self.guard is None or holds(self.guard, state, f"the guard of transition {self.name!r}"):
+            return ()
+        return ("guard",)
 
     def __str__(self) -> str:
         abort = "" if self.abort_to is None else f", abort to {self.abort_to}"
@@ -160,13 +203,25 @@ class NoTransition(Copyable, Exception):
     Attributes:
         state: the current state.
         refused: the transitions that leave this state, whose guards all returned False.
+        violations: for each of them whose guard has several checks, all that returned False.
     """
 
-    def __init__(self, state: object, refused: Sequence[str]) -> None:
+    def __init__(
+        self,
+        state: object,
+        refused: Sequence[str],
+        violations: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
         self.state = state
         self.refused = tuple(refused)
-        guards = ", ".join(repr(name) for name in self.refused)
-        reason = f"the guards of {guards} returned False" if guards else "none is declared"
+        self.violations = {name: tuple(checks) for name, checks in violations.items()}
+        single = ", ".join(repr(name) for name in self.refused if name not in violations)
+        reasons = [f"the guards of {single} returned False"] if single else []
+        reasons += [
+            f"{name!r} is refused, because these checks returned False: {', '.join(checks)}"
+            for name, checks in self.violations.items()
+        ]
+        reason = "; ".join(reasons) or "none is declared"
         super().__init__(f"no transition can be taken from state {name_of(state)}: {reason}")
 
 

@@ -16,7 +16,7 @@ from effectflow.checkpoint.errors import NotSerializable, StepInputChanged
 from effectflow.checkpoint.failures import read_error, write_error
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.replay import DEAD_LETTER, RecordedStep
-from effectflow.checkpoint.step import StepDefinition, arguments_of, durable
+from effectflow.checkpoint.step import StepDefinition, arguments_of, durable, save_now
 from effectflow.checkpoint.values import KnownTypes, Tree, ValueOptions, digest_of
 from effectflow.effects import (
     Effect,
@@ -229,16 +229,20 @@ class Job:
                 ended = _end_map_phase(count)
                 return ended.and_then(lambda _: failures.check(count) or pure(None))
 
-            return reduction_of(
-                f"job {self.name!r}",
-                items,
-                map_item,
-                self._reduced,
-                limit=self.max_parallel,
-                fan_in=self.fan_in,
-                key=self._key_of,
-                on_mapped=end_map_phase,
-            ).and_then(self._result)
+            return (
+                reduction_of(
+                    f"job {self.name!r}",
+                    items,
+                    map_item,
+                    self._reduced,
+                    limit=self.max_parallel,
+                    fan_in=self.fan_in,
+                    key=self._key_of,
+                    on_mapped=end_map_phase,
+                )
+                .and_then(self._result)
+                .tap(lambda _: _end_phase("reduce"))
+            )
 
         return Suspend(begin)
 
@@ -570,4 +574,20 @@ def _refuse_new_items(scope: Scope) -> Callable[[str], None]:
 def _end_map_phase(count: int) -> AnyEffect:
     # A step, so that a resume must find the same number of items.
     arguments = (digest_of(count), f"({count} items)")
-    return durable(_MAPPED, pure(count), lambda _: arguments)
+    mapped = durable(_MAPPED, pure(count), lambda _: arguments)
+    return AndThen(mapped, lambda _: _end_phase("map"))
+
+
+def _end_phase(phase: str) -> AnyEffect:
+    """Make a phase durable as soon as it has ended.
+
+    If every step is durable before the next one begins, that needs no save of its own.
+    """
+
+    def end(scope: Scope) -> AnyEffect:
+        flow = scope.flow
+        if not isinstance(flow, DurableFlow) or flow.run.checkpoints.policy.every_steps == 1:
+            return pure(None)
+        return save_now(f"the {phase} phase has ended")
+
+    return Suspend(end)

@@ -68,21 +68,21 @@ async def test_observers_see_each_node_and_edge() -> None:
     second = ("r", "counting", "add", 2, "add#2")
     end = ("r", "counting", "end", 1, "end")
     assert without_entries(observer) == [
-        CheckpointSaved("r", 1),
-        CheckpointSaved("r", 2),
+        CheckpointSaved("r", 1, None),
+        CheckpointSaved("r", 2, "add"),
         NodeStarted(*first),
         NodeEnded(*first, "completed"),
         EdgeEvaluated("r", "counting", "add", "end", is_taken=False),
         EdgeEvaluated("r", "counting", "add", "add", is_taken=True),
-        CheckpointSaved("r", 4),
+        CheckpointSaved("r", 4, "add#2"),
         CycleDetected(*second),
         NodeStarted(*second),
         NodeEnded(*second, "completed"),
         EdgeEvaluated("r", "counting", "add", "end", is_taken=True),
-        CheckpointSaved("r", 6),
+        CheckpointSaved("r", 6, "end"),
         NodeStarted(*end),
         NodeEnded(*end, "completed"),
-        CheckpointSaved("r", 8),
+        CheckpointSaved("r", 8, "end"),
     ]
 
 
@@ -100,15 +100,15 @@ async def test_a_resume_does_not_report_skipped_nodes_again() -> None:
         CheckpointLoaded("r", 6, "add#2"),
         RunResumed("r", None),
         StepSkipped("r", "add", 1),
-        CheckpointSaved("r", 8),
+        CheckpointSaved("r", 8, "add#2"),
         CycleDetected(*second),
         NodeStarted(*second),
         NodeEnded(*second, "completed"),
         EdgeEvaluated("r", "counting", "add", "end", is_taken=True),
-        CheckpointSaved("r", 10),
+        CheckpointSaved("r", 10, "end"),
         NodeStarted(*end),
         NodeEnded(*end, "completed"),
-        CheckpointSaved("r", 12),
+        CheckpointSaved("r", 12, "end"),
     ]
 
 
@@ -173,3 +173,52 @@ async def test_an_effect_observer_sees_the_nodes_of_a_plain_run() -> None:
     told = Told()
     await counting().body(1).run(App(Checkpoints(MemoryStore())), observer=told)
     assert told.log == ["add began", "add ended: Success", "end began", "end ended: Success"]
+
+
+async def test_a_graph_without_a_store_tells_the_observers_of_its_environment() -> None:
+    observer = RecordingObserver()
+    app = App(Checkpoints(MemoryStore(), observers=[observer]))
+
+    assert await counting().body(1).run(app) == Success(2)
+
+    first, end = (None, "counting", "add", 1, "add"), (None, "counting", "end", 1, "end")
+    assert observer.events == [
+        NodeStarted(*first),
+        NodeEnded(*first, "completed"),
+        EdgeEvaluated(None, "counting", "add", "end", is_taken=True),
+        NodeStarted(*end),
+        NodeEnded(*end, "completed"),
+    ]
+    assert await app.checkpoints.store.find() == []
+
+
+async def test_a_graph_without_a_store_reports_cycles_and_failures() -> None:
+    observer = RecordingObserver()
+    app = app_on(MemoryStore(), failing=["add 1"], observers=[observer])
+
+    assert isinstance((await counting().body(0).run(app)).failure(), Broken)
+
+    second = (None, "counting", "add", 2, "add#2")
+    assert observer.events[-3:] == [
+        CycleDetected(*second),
+        NodeStarted(*second),
+        NodeEnded(*second, "failed"),
+    ]
+
+
+async def test_the_saves_of_a_nested_graph_name_the_outer_node() -> None:
+    observer = RecordingObserver()
+    graph = line(outer=counting(), last=pure)
+    await graph.start(0, run_id="r").run(App(Checkpoints(MemoryStore(), observers=[observer])))
+
+    saved = [event for event in observer.events if isinstance(event, CheckpointSaved)]
+    assert [event.step for event in saved] == [
+        None,
+        "outer",
+        "outer/add",
+        "outer/add#2",
+        "outer/end",
+        "last",
+        "last",
+    ]
+    assert [event.node for event in saved] == [None, *["outer"] * 4, "last", "last"]

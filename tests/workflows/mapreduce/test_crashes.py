@@ -72,10 +72,15 @@ class Retried(MapReduce[App, Any, Any, Any]):
     """A job that retries its dead letters after each start."""
 
     def start(
-        self, input: Any, *, run_id: str | None = None, context: Mapping[str, object] | None = None
+        self,
+        input: Any,
+        *,
+        run_id: str | None = None,
+        context: Mapping[str, object] | None = None,
+        retry_failed: bool = True,
     ) -> Effect[App, Any, Any]:
         assert run_id is not None
-        started = super().start(input, run_id=run_id, context=context)
+        started = super().start(input, run_id=run_id, context=context, retry_failed=retry_failed)
         return started.and_then(lambda _: self.retry_dead_letters(run_id))
 
 

@@ -340,10 +340,15 @@ class Reopened(Workflow[App, Any, Any, Any]):
         self.changes = changes
 
     def start(
-        self, input: Any, *, run_id: str | None = None, context: Mapping[str, object] | None = None
+        self,
+        input: Any,
+        *,
+        run_id: str | None = None,
+        context: Mapping[str, object] | None = None,
+        retry_failed: bool = True,
     ) -> Effect[App, Any, Any]:
         assert run_id is not None
-        life = super().start(input, run_id=run_id, context=context)
+        life = super().start(input, run_id=run_id, context=context, retry_failed=retry_failed)
         for method, chosen in self.changes:
             change: Callable[..., Any] = getattr(self, method)
             life = life.and_then(lambda _, change=change, chosen=chosen: change(run_id, chosen))

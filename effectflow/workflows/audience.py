@@ -1,0 +1,51 @@
+"""The observers of a graph or a machine, in a durable run as well as without a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from effectflow.checkpoint.checkpoints import Checkpoints
+from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.observers import CheckpointEvent, Observer, tell
+from effectflow.effects.nodes import AndThen, AnyEffect, Ask, Suspend
+from effectflow.effects.scope import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Audience:
+    """Observers, and the id of the run that they are told about; None without a durable run."""
+
+    run_id: str | None
+    observers: Sequence[Observer]
+
+    def notify(self, event: CheckpointEvent) -> None:
+        """Tell the observers."""
+        tell(self.observers, event)
+
+
+def with_audience(
+    make: Callable[[Audience | None], AnyEffect], shown: tuple[object, ...] = ()
+) -> AnyEffect:
+    """Return the effect that `make` returns for the observers where it runs; None if there are none.
+
+    They are those of the run, or outside runs those of the `checkpoints` of the environment. A plan has
+    none. `shown` is as in `Suspend`.
+    """
+
+    def reach(scope: Scope) -> AnyEffect:
+        return AndThen(Ask(), lambda env: make(_audience_of(env, scope)))
+
+    return Suspend(reach, shown)
+
+
+def _audience_of(env: Any, scope: Scope) -> Audience | None:
+    flow = scope.flow
+    if isinstance(flow, DurableFlow):
+        run_id: str | None = flow.run.run_id
+        observers = flow.run.checkpoints.observers if flow.run.records else ()
+    else:
+        run_id, checkpoints = None, getattr(env, "checkpoints", None)
+        observers = checkpoints.observers if isinstance(checkpoints, Checkpoints) else ()
+    return Audience(run_id, observers) if observers else None
