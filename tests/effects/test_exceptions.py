@@ -67,6 +67,7 @@ EXAMPLES: dict[str, Any] = {
     "Iterable[str]": ("first", "second"),
     "Sequence[tuple[str, str]]": (("old", "new"),),
     "Mapping[str, int]": {"first": 2},
+    "Mapping[str, Sequence[str]]": {"first": ("one", "two")},
     "tuple[str, ...]": ("first", "second"),
     "ErrorRecord": ErrorRecord("app.Declined", "no money", {"args": [5], "state": {}}),
     "StateSet": StateSet.named("paid", "sent"),

@@ -85,9 +85,16 @@ def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClus
 @pytest.fixture
 def cluster(dask_cluster: Any) -> str:
     """The address of the cluster, with both workers, even if the previous test killed one."""
-    # Dask does not restart a worker that was killed while it started.
-    dask_cluster.scale(2)
-    dask_cluster.wait_for_workers(2, timeout=60)
+    # Dask does not restart a worker that was killed while it started, and forgets one that dies while it
+    # scales.
+    for attempt in range(6):
+        dask_cluster.scale(2)
+        try:
+            dask_cluster.wait_for_workers(2, timeout=10)
+            break
+        except TimeoutError:
+            if attempt == 5:
+                raise
     return dask_cluster.scheduler_address
 
 
