@@ -221,7 +221,28 @@ def on_sqlite(folder: Path) -> None:
             print(f"{statistics.median(found) * 1e6:8.0f} us  {name}: {ratio:.2f} x a step")
 
 
+async def long_states() -> None:
+    words = " ".join(str(number * number) for number in range(20_000))[:166_000]
+    graph = (
+        StateGraph[App, Never, dict[str, Any]]("reading")
+        .node("read", lambda state: pure({**state, "visits": state["visits"] + 1}))
+        .node("end", pure)
+        .edge("read", "end", when=lambda state: state["visits"] >= 40)
+        .edge("read", "read")
+        .entry("read")
+        .exit("end")
+        .build()
+    )
+    store = MemoryStore()
+    await graph.start({"visits": 0, "text": words}, run_id="r").run(App(Checkpoints(store)))
+    saved = sum(len(record.body) for record in await store.read("r"))
+    states = 43 * len(words)
+    print(f"{saved:,} bytes for 43 states of {len(words):,}: {saved / states:.3f} of their size")
+
+
 def main() -> None:
+    print("Saved by 40 visits with a long text:")
+    asyncio.run(long_states())
     print("In memory, for each node:")
     in_memory()
     print("Durable, on SQLite, for each node:")

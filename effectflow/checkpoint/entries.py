@@ -215,13 +215,24 @@ class BeforeStep:
 
 @_frozen
 class Completed:
-    """A step succeeded. `duration` is in seconds; `settles` are failures inside the step."""
+    """A step succeeded.
+
+    Attributes:
+        step: the path of the step.
+        output: what it yielded.
+        duration: in seconds.
+        at: when it ended.
+        settles: failures inside the step.
+        shared: in the store, the parts of the output that an earlier entry holds, each with its place,
+            the number of that entry, and the place there; see `shared_parts`. None once it is read.
+    """
 
     step: str
     output: Tree
     duration: float
     at: float = 0.0
     settles: Ranges = ()
+    shared: Tree = None
 
 
 @_frozen

@@ -8,6 +8,7 @@ time-stamping. With a key it is an HMAC (RFC 2104), which cannot be forged witho
 
     JSON        {...}\\nsha256:<64 hex digits>
     CBOR        <map><32 bytes><S or H>
+    compressed  <02><zlib of one of the above><32 bytes><S or H>
     encrypted   <01><length of key id><key id><12 bytes><ciphertext><32 bytes><S or H>
 """
 
@@ -17,9 +18,10 @@ import hashlib
 import hmac
 import os
 import re
+import zlib
 from base64 import b64decode, b64encode
 from binascii import hexlify
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
@@ -32,6 +34,12 @@ MAX_ENTRY_BYTES = 64 * 1024 * 1024
 
 _MARK = b"\x01"
 """The first byte of an encrypted entry. Entries in JSON and CBOR begin with other bytes."""
+
+_COMPRESSED = b"\x02"
+"""The first byte of a compressed entry, which may be encrypted as a whole."""
+
+_LARGE = 8192
+"""The size in bytes from which an entry is made shorter."""
 
 _NONCE = 12
 
@@ -183,14 +191,24 @@ class Seal:
         if self.key is not None and not _is_long_enough(self.key):
             raise ValueError("a key needs at least 16 bytes; secrets.token_bytes(32) creates one")
 
-    def close(self, entry: Entry, previous: bytes) -> tuple[bytes, bytes]:
-        """Return an entry as bytes, and its digest, which follows `previous`."""
+    def close(
+        self, entry: Entry, previous: bytes, *, shorten: Callable[[Entry], Entry] | None = None
+    ) -> tuple[bytes, bytes]:
+        """Return an entry as bytes, and its digest, which follows `previous`.
+
+        A large entry is replaced by what `shorten` returns, and compressed.
+        """
         payload = encode_entry(entry, self.format)
+        is_large = len(payload) >= _LARGE
+        if is_large and shorten is not None:
+            payload = encode_entry(shorten(entry), self.format)
         if len(payload) > MAX_ENTRY_BYTES:
             raise NotSerializable(
                 f"an entry of {len(payload):,} bytes",
                 f"is larger than {MAX_ENTRY_BYTES:,}: store large data elsewhere and save a reference",
             )
+        if is_large:
+            payload = _COMPRESSED + zlib.compress(payload, 1)
         if self.encryption is not None:
             payload = self.encryption.encrypt(payload, after=previous)
         digest = self._digest(payload, previous)
@@ -210,7 +228,7 @@ class Seal:
             if not hmac.compare_digest(trailer, self._trailer(payload, digest)):
                 raise self._what_is_wrong(payload, trailer)
             is_as_written = True
-            payload = self._decrypted(payload, previous)
+            payload = _decompressed(self._decrypted(payload, previous))
         except ValueError as error:
             # If these keys fit the entries before it and its digest is wrong, it is rather damaged.
             needs_other_key = isinstance(error, _OtherKey)
@@ -226,7 +244,7 @@ class Seal:
         Raises CorruptCheckpoint if it cannot be read.
         """
         try:
-            payload = self._decrypted(_split(record.body)[0], previous)
+            payload = _decompressed(self._decrypted(_split(record.body)[0], previous))
         except ValueError as error:
             raise CorruptCheckpoint(run_id, str(error), sequence=record.sequence) from error
         return decode_entry(payload, run_id, record.sequence)
@@ -274,6 +292,19 @@ def _split(body: bytes) -> tuple[bytes, bytes]:
     """Return the payload of an entry, and its trailer."""
     start = body.rfind(b"\n") if body[:1] == b"{" else len(body) - _DIGEST - 1
     return body[: max(start, 0)], body[max(start, 0) :]
+
+
+def _decompressed(payload: bytes) -> bytes:
+    if payload[:1] != _COMPRESSED:
+        return payload
+    inflation = zlib.decompressobj()
+    try:
+        data = inflation.decompress(payload[1:], MAX_ENTRY_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"it cannot be decompressed: {error}") from None
+    if not inflation.eof or inflation.unused_data:
+        raise ValueError("it cannot be decompressed: its size is wrong")
+    return data
 
 
 def _is_long_enough(key: object) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
 import orjson
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
-from effectflow.checkpoint.entries import Entry
+from effectflow.checkpoint.entries import Completed, Entry
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CorruptCheckpoint,
@@ -22,6 +22,7 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.integrity import Seal, digest_in, first_digest
 from effectflow.checkpoint.lease import Owner
 from effectflow.checkpoint.schema import schema_of
+from effectflow.checkpoint.shared_parts import restored
 from effectflow.checkpoint.store import (
     CheckpointStore,
     FallsBack,
@@ -32,6 +33,7 @@ from effectflow.checkpoint.store import (
     RunStatus,
     RunSummary,
 )
+from effectflow.checkpoint.values import Tree
 
 _UNSIGNED = Seal()
 
@@ -68,6 +70,7 @@ def open_records(
     It empties `records`, so that a long journal is not in memory twice.
     """
     entries, digest = list[Entry](), first_digest(run_id)
+    outputs: dict[int, Tree] = {}
     problem: CheckpointError | None = None
     records.reverse()
     while records:
@@ -77,11 +80,25 @@ def open_records(
                 reason = f"its entry {len(entries) + 1} is missing before entry {record.sequence}"
                 raise CorruptCheckpoint(run_id, reason, intact=len(entries))
             entry, digest = seal.open(record, run_id, digest)
+            if isinstance(entry, Completed):
+                if entry.shared is not None:
+                    entry = _restored(entry, outputs, run_id, record.sequence)
+                outputs[record.sequence] = entry.output
         except CheckpointError as error:
             problem = error
             break
         entries.append(entry)
     return Journal(tuple(entries), digest), problem
+
+
+def _restored(
+    entry: Completed, outputs: Mapping[int, Tree], run_id: str, sequence: int
+) -> Completed:
+    try:
+        return restored(entry, sequence, outputs)
+    except (LookupError, TypeError, ValueError) as error:
+        reason = f"a part of its output refers to an entry that does not have it ({error!r})"
+        raise CorruptCheckpoint(run_id, reason, sequence=sequence) from error
 
 
 async def read_end(

@@ -12,7 +12,7 @@ import anyio
 
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.delayed_saves import watch_for_delays
-from effectflow.checkpoint.entries import Entry, HeadState
+from effectflow.checkpoint.entries import Completed, Entry, HeadState
 from effectflow.checkpoint.errors import (
     CheckpointError,
     LeaseLost,
@@ -23,6 +23,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, tell
+from effectflow.checkpoint.shared_parts import SharedParts
 from effectflow.checkpoint.store import RunStatus, RunSummary
 from effectflow.effects.clock import in_seconds
 from effectflow.effects.errors import Halt
@@ -85,6 +86,7 @@ class JournalWriter:
         self._saved: anyio.Event | None = None
         self._unsure: list[bytes] = []
         self._is_summary_due = True
+        self._shared = SharedParts()
 
     def add(self, entry: Entry) -> int:
         """Add an entry. Return its sequence number. It is durable after the next `save`.
@@ -94,7 +96,7 @@ class JournalWriter:
         if self._opening is not None:
             self.open()
         try:
-            body, self._digest = self._seal.close(entry, self._digest)
+            body, self._digest = self._seal.close(entry, self._digest, shorten=self._shorten)
         except NotSerializable as error:
             raise self.halt(error) from error
         self._buffer.append(body)
@@ -106,6 +108,11 @@ class JournalWriter:
                 self._newest_step = entry.step
             tell(self._observers, EntryAppended(self.run_id, entry))
         return self.length
+
+    def _shorten(self, entry: Entry) -> Entry:
+        return (
+            self._shared.shorten(entry, self.length + 1) if isinstance(entry, Completed) else entry
+        )
 
     def count_dead_letter(self) -> None:
         """Count one more dead letter in the summary of the run."""
