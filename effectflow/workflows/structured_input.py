@@ -19,15 +19,10 @@ from uuid import UUID
 
 import orjson
 from cattrs import ClassValidationError, Converter, transform_error
-from cattrs.cols import (
-    list_structure_factory,
-    mapping_structure_factory,  # pyright: ignore[reportUnknownVariableType] some parameters have no types
-)
+from cattrs.cols import list_structure_factory, mapping_structure_factory  # pyright: ignore[reportUnknownVariableType]  # cattrs leaves types out
 from cattrs.errors import AttributeValidationNote, ForbiddenExtraKeysError
 from cattrs.gen import make_hetero_tuple_structure_fn
-from cattrs.gen.typeddicts import (
-    make_dict_structure_fn,  # pyright: ignore[reportUnknownVariableType] its dicts have no types
-)
+from cattrs.gen.typeddicts import make_dict_structure_fn  # pyright: ignore[reportUnknownVariableType]  # cattrs leaves types out
 from cattrs.v import format_exception
 
 from effectflow.checkpoint.values import KnownTypes, MalformedValue, dict_type, from_tree, of_type
@@ -77,12 +72,13 @@ def structure_as(annotation: object, data: object) -> Any:
 
 
 def _reason(error: BaseException, kind: Any) -> str:
-    is_structural = isinstance(error, KeyError | ForbiddenExtraKeysError)
-    return format_exception(error, kind) if is_structural else str(error) or repr(error)
+    # cattrs raises an AttributeError for what is not a mapping.
+    is_of_cattrs = isinstance(error, KeyError | AttributeError | ForbiddenExtraKeysError)
+    return format_exception(error, kind) if is_of_cattrs else str(error) or repr(error)
 
 
 class _Converter(Converter):
-    """Makes every part by `structure`."""
+    """Calls `structure` for each part at any depth, since any part may be in its saved form."""
 
     def structure(self, obj: Any, cl: Any) -> Any:
         kind = _origin(cl)
@@ -92,7 +88,7 @@ class _Converter(Converter):
         if hasattr(kind, "__get_pydantic_core_schema__") or hasattr(kind, "__pydantic_validator__"):
             return _validated(obj, cl)
         if isinstance(kind, type) and issubclass(kind, Enum):
-            return _member(obj, kind)
+            return _choice(obj, kind)
         return super().structure(obj, object if isinstance(cl, UnresolvedName) else cl)
 
     def get_structure_hook(self, type: Any, cache_result: bool = True) -> _Hook:  # noqa: A002
@@ -104,18 +100,16 @@ def _converter() -> _Converter:
     converter = _Converter(forbid_extra_keys=True, structure_fallback_factory=_other_hook)
     for kind in _BASIC:
         converter.register_structure_hook(kind, _exactly)
-    for kind, (make, expected) in _ATOMS.items():
-        converter.register_structure_hook(kind, _atom_hook(make, expected))
-
-    def register(fits: Callable[[Any], bool], make_hook: Callable[[Any, Converter], _Hook]) -> None:
-        converter.register_structure_hook_factory(lambda kind: fits(_origin(kind)), make_hook)
-
-    # What is registered last is asked first.
-    register(lambda kind: kind is Iterable or issubclass(kind, Collection), _items_hook)
-    register(lambda kind: issubclass(kind, Mapping), _mapping_hook)
-    register(lambda kind: typing.is_typeddict(kind) or is_record(kind), _record_hook)
-    register(lambda kind: kind in (Union, UnionType), _union_hook)
+    for kind in _ATOMS:
+        converter.register_structure_hook(kind, _atom)
     converter.register_structure_hook_func(lambda kind: _origin(kind) is Literal, _choice)
+    # What is registered last is asked first.
+    register = converter.register_structure_hook_factory
+    register(lambda kind: issubclass(_origin(kind), Collection), _items_hook)
+    register(lambda kind: _origin(kind) is Iterable, _items_hook)
+    register(lambda kind: issubclass(_origin(kind), Mapping), _mapping_hook)
+    register(_has_fields, _record_hook)
+    register(lambda kind: _origin(kind) in (Union, UnionType), _union_hook)
     return converter
 
 
@@ -123,11 +117,13 @@ def _origin(kind: Any) -> Any:
     return typing.get_origin(kind) or kind
 
 
+def _has_fields(kind: Any) -> bool:
+    return typing.is_typeddict(_origin(kind)) or is_record(_origin(kind))
+
+
 def _shown(data: object) -> str:
     """Return data for messages, without its parts, since these may be secrets."""
-    if isinstance(data, list | dict):
-        return "a list" if isinstance(data, list) else "an object"
-    return repr(data)
+    return {list: "a list", dict: "an object"}.get(cast(Any, data.__class__)) or repr(data)
 
 
 def _exactly(data: Any, kind: Any) -> Any:
@@ -138,36 +134,26 @@ def _exactly(data: Any, kind: Any) -> Any:
     return data if data.__class__ is kind else kind(data)
 
 
-def _atom_hook(make: _Hook, expected: str) -> _Hook:
-    def hook(data: Any, kind: Any) -> Any:
-        with suppress(Exception):
-            if data.__class__ is not bool:
-                return make(data, kind)
-        raise ValueError(f"{_shown(data)} is not {expected}")
-
-    return hook
+def _atom(data: Any, kind: Any) -> Any:
+    make, expected = next(_ATOMS[each] for each in _ATOMS if issubclass(kind, each))
+    with suppress(Exception):
+        if data.__class__ is not bool:
+            return make(data, kind)
+    raise ValueError(f"{_shown(data)} is not {expected}")
 
 
-def _member(data: Any, kind: Any) -> Any:
-    if data.__class__ is int and issubclass(kind, Flag):
+def _choice(data: Any, kind: Any) -> Any:
+    """Return the choice of a Literal, or the member of an enum that has this value or name."""
+    if data.__class__ is int and Flag in getattr(kind, "__mro__", ()):
         # Several together have no name.
         return kind(data)
-    values = [(member.value, member) for member in kind]
-    return _one_of([*values, *kind.__members__.items()], data)
-
-
-def _choice(data: Any, literal: Any) -> Any:
-    choices = typing.get_args(literal)
-    plain = [choice.value if isinstance(choice, Enum) else choice for choice in choices]
-    return _one_of(list(zip(plain, choices, strict=True)), data)
-
-
-def _one_of(choices: list[tuple[Any, Any]], data: Any) -> Any:
+    each_choice: Any = typing.get_args(kind) or kind
+    choices = [(getattr(each, "value", each), each) for each in each_choice]
+    choices += getattr(kind, "__members__", {}).items()
     for plain, choice in choices:
         if plain.__class__ is data.__class__ and plain == data:
             return choice
-    expected = ", ".join(repr(plain) for plain, _ in choices)
-    raise ValueError(f"{_shown(data)} is not one of {expected}")
+    raise ValueError(f"{_shown(data)} is not one of {', '.join(repr(each) for each, _ in choices)}")
 
 
 def _from_saved(data: Any, annotation: Any) -> Any:
@@ -225,11 +211,12 @@ def _arguments(kind: Any) -> list[Any]:
 
 
 def _items_hook(kind: Any, converter: Converter) -> _Hook:
-    make: Any = _origin(kind)
-    arguments = _arguments(kind)
-    if inspect.isabstract(make):
-        make = list if issubclass(list, make) else set
-    is_fixed = kind is not tuple and _origin(kind) is tuple and ... not in arguments
+    origin, arguments = _origin(kind), _arguments(kind)
+    make = origin
+    if inspect.isabstract(origin):
+        make = list if issubclass(list, origin) else set
+    # The class `tuple` itself has any number of items.
+    is_fixed = origin is tuple and kind is not tuple and ... not in arguments
     of_items: Any = kind if is_fixed else GenericAlias(list, (*arguments, object)[0])
     factory: Any = make_hetero_tuple_structure_fn if is_fixed else list_structure_factory
     read: _Hook = factory(of_items, converter)
@@ -239,7 +226,7 @@ def _items_hook(kind: Any, converter: Converter) -> _Hook:
             raise ValueError(f"{_shown(data)} is not a list")
         if is_fixed and len(data) != len(arguments):
             raise ValueError(f"it has {len(data)} items, and {len(arguments)} are declared")
-        return make(read(data, of_items))
+        return cast(Any, make)(read(data, of_items))
 
     return hook
 
@@ -255,12 +242,7 @@ def _mapping_hook(kind: Any, converter: Converter) -> _Hook:
             return orjson.loads(text) if of_keys in (int, float) else text
         return text
 
-    def hook(data: Any, _: Any) -> Any:
-        if data.__class__ is not dict:
-            raise ValueError(f"{_shown(data)} is not an object")
-        return read({key_of(key): part for key, part in data.items()}, of_dict)
-
-    return hook
+    return lambda data, _: read({key_of(key): part for key, part in data.items()}, of_dict)
 
 
 def _record_hook(kind: Any, converter: Converter) -> _Hook:
@@ -275,6 +257,7 @@ def _record_hook(kind: Any, converter: Converter) -> _Hook:
         parameters = inspect.signature(origin).parameters.values()
         required = [each.name for each in parameters if each.default is each.empty]
     parts = {key: hints.get(name, Any) for key, name in names.items()}
+    # A TypedDict refuses Final.
     parts = {key: Any if _origin(part) is Final else part for key, part in parts.items()}
     optional = {key: NotRequired[part] for key, part in parts.items() if key not in required}
     of_dict = dict_type("parts", parts | optional)
