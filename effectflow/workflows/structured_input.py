@@ -6,311 +6,281 @@ import inspect
 import typing
 from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import date, datetime, time, timedelta
+from contextlib import suppress
+from datetime import date, time, timedelta
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, Flag
 from fractions import Fraction
+from functools import cache
 from pathlib import PurePath
-from types import UnionType
-from typing import Any, Final, cast
+from types import GenericAlias, NoneType, UnionType
+from typing import Any, Final, Literal, NotRequired, TypeAlias, Union, cast
 from uuid import UUID
 
 import orjson
+from cattrs import ClassValidationError, Converter, transform_error
+from cattrs.cols import list_structure_factory, mapping_structure_factory  # pyright: ignore[reportUnknownVariableType]  # cattrs leaves types out
+from cattrs.errors import AttributeValidationNote, ForbiddenExtraKeysError
+from cattrs.gen import make_hetero_tuple_structure_fn
+from cattrs.gen.typeddicts import make_dict_structure_fn  # pyright: ignore[reportUnknownVariableType]  # cattrs leaves types out
+from cattrs.v import format_exception
 
-from effectflow.checkpoint.values import KnownTypes, MalformedValue, from_tree, of_type
+from effectflow.checkpoint.values import KnownTypes, MalformedValue, dict_type, from_tree, of_type
 from effectflow.checkpoint.values.classes import is_record, record_of
-from effectflow.checkpoint.values.declared import name_of_type, with_arguments
-from effectflow.effects.signatures import UnresolvedName, type_hints
+from effectflow.checkpoint.values.declared import field_types, name_of_type, required_keys
+from effectflow.effects.signatures import UnresolvedName
 
 __all__ = ["structure_as"]
 
-_WRONG: Final = object()
-"""Takes the place of a part that does not fit, so that the other parts are checked as well."""
+_Hook: TypeAlias = Callable[[Any, Any], Any]
+"""How cattrs makes a value: of plain data, and the annotated type."""
+
+_BASIC: tuple[type[Any], ...] = (bool, int, float, str, NoneType)
+
+_ATOMS: Final[Mapping[Any, tuple[_Hook, str]]] = {
+    bytes: (lambda text, kind: kind(b64decode(text, validate=True)), "base64 text"),
+    date: (lambda text, kind: kind.fromisoformat(text), "ISO 8601 text"),
+    time: (lambda text, kind: kind.fromisoformat(text), "ISO 8601 text"),
+    timedelta: (lambda number, kind: kind(seconds=number), "a number of seconds"),
+    Decimal: (lambda number, kind: kind(str(number)), "a number"),
+    Fraction: (lambda number, kind: kind(number), "a number, or text such as '1/3'"),
+    UUID: (lambda text, kind: kind(text), "a UUID"),
+    PurePath: (lambda text, kind: kind(text), "the text of a path"),
+}
+"""How other values without parts are made, and of what."""
 
 
 def structure_as(annotation: object, data: object) -> Any:
     """Return `data` as the annotated type, or unchanged without an annotation.
 
-    Records are objects with the names of their fields, enums the values or names of members, dates and
-    times ISO 8601 text. Numbers, ids, paths and other types of the standard library are what their
+    Records are objects with the parameters of their classes, enums the values or names of members, dates
+    and times ISO 8601 text. Numbers, ids, paths and other types of the standard library are what their
     constructors take, a timedelta is a number of seconds, and bytes are base64. Of a union, the first
     type that fits is taken. Models and types of pydantic are validated by pydantic. Any value may also
     be in its saved form, such as `{"$object": ["Order", {...}]}`, which names its class.
 
     Raises ValueError, with the path of each part that does not fit.
     """
-    if annotation in (None, type(None)):
+    if annotation in (None, NoneType):
         return data
-    reading = _Reading()
-    built = reading.build(annotation, data, "$")
-    if reading.problems:
-        reasons = "; ".join(reading.problems)
-        raise ValueError(f"the input does not fit {annotation}: {reasons}")
-    return built
+    try:
+        return _converter().structure(data, annotation)
+    except Exception as error:
+        reasons = "; ".join(transform_error(error, format_exception=_reason))
+    # Not from the error, which may show a secret.
+    raise ValueError(f"the input does not fit {annotation}: {reasons}")
 
 
-def _base64(text: str) -> bytes:
-    return b64decode(text, validate=True)
+def _reason(error: BaseException, kind: Any) -> str:
+    # cattrs raises an AttributeError for what is not a mapping.
+    is_of_cattrs = isinstance(error, KeyError | AttributeError | ForbiddenExtraKeysError)
+    return format_exception(error, kind) if is_of_cattrs else str(error) or repr(error)
 
 
-def _seconds(number: float) -> timedelta:
-    return timedelta(seconds=number)
+class _Converter(Converter):
+    """Calls `structure` for each part at any depth, since any part may be in its saved form."""
+
+    def structure(self, obj: Any, cl: Any) -> Any:
+        kind = _origin(cl)
+        if obj.__class__ is dict and [str(key)[:1] for key in obj] == ["$"]:
+            return _from_saved(obj, cl)
+        # Here, since classes of both kinds may derive from `str`, which cattrs looks at first.
+        if hasattr(kind, "__get_pydantic_core_schema__") or hasattr(kind, "__pydantic_validator__"):
+            return _validated(obj, cl)
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return _choice(obj, kind)
+        return super().structure(obj, object if isinstance(cl, UnresolvedName) else cl)
+
+    def get_structure_hook(self, type: Any, cache_result: bool = True) -> _Hook:  # noqa: A002
+        return self.structure
 
 
-def _decimal(number: str | float) -> Decimal:
-    return Decimal(str(number))
+@cache
+def _converter() -> _Converter:
+    converter = _Converter(forbid_extra_keys=True, structure_fallback_factory=_other_hook)
+    for kind in _BASIC:
+        converter.register_structure_hook(kind, _exactly)
+    for kind in _ATOMS:
+        converter.register_structure_hook(kind, _atom)
+    converter.register_structure_hook_func(lambda kind: _origin(kind) is Literal, _choice)
+    # What is registered last is asked first.
+    register = converter.register_structure_hook_factory
+    register(lambda kind: issubclass(_origin(kind), Collection), _items_hook)
+    register(lambda kind: _origin(kind) is Iterable, _items_hook)
+    register(lambda kind: issubclass(_origin(kind), Mapping), _mapping_hook)
+    register(_has_fields, _record_hook)
+    register(lambda kind: _origin(kind) in (Union, UnionType), _union_hook)
+    return converter
 
 
-_TEXT, _NUMBER = (str,), (int, float)
-
-_ATOMS: Mapping[type, tuple[Callable[[Any], Any], tuple[type, ...], str]] = {
-    bytes: (_base64, _TEXT, "base64 text"),
-    datetime: (datetime.fromisoformat, _TEXT, "ISO 8601 text"),
-    date: (date.fromisoformat, _TEXT, "ISO 8601 text"),
-    time: (time.fromisoformat, _TEXT, "ISO 8601 text"),
-    timedelta: (_seconds, _NUMBER, "a number of seconds"),
-    Decimal: (_decimal, (*_TEXT, *_NUMBER), "a number"),
-    Fraction: (Fraction, (*_TEXT, int), "a number, or text such as '1/3'"),
-    UUID: (UUID, _TEXT, "a UUID"),
-}
-"""How values are made of plain data, of which classes that must be, and its name in messages."""
-
-_BASIC: tuple[type[Any], ...] = (bool, int, float, str)
+def _origin(kind: Any) -> Any:
+    return typing.get_origin(kind) or kind
 
 
-class _Reading:
-    """Makes a value of plain data, and notes every part that does not fit."""
+def _has_fields(kind: Any) -> bool:
+    return typing.is_typeddict(_origin(kind)) or is_record(_origin(kind))
 
-    def __init__(self) -> None:
-        self.problems: list[str] = []
 
-    def wrong(self, path: str, reason: str) -> Any:
-        """Note what is wrong with a part."""
-        self.problems.append(f"{reason} @ {path}")
-        return _WRONG
+def _shown(data: object) -> str:
+    """Return data for messages, without its parts, since these may be secrets."""
+    return {list: "a list", dict: "an object"}.get(cast(Any, data.__class__)) or repr(data)
 
-    def build(self, annotation: Any, data: Any, path: str) -> Any:
-        """Return the value of the annotated type; `_WRONG` if the data does not fit."""
-        if _is_tagged(data):
-            return self._tagged(annotation, data, path)
-        origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-        if origin is typing.Annotated:
-            return self.build(arguments[0], data, path)
-        if origin in (typing.Union, UnionType):
-            return self._any_of(annotation, arguments, data, path)
-        if origin is typing.Literal:
-            return self._literal(annotation, arguments, data, path)
-        kind: Any = origin or annotation
-        if isinstance(annotation, UnresolvedName) or kind in (Any, object):
+
+def _exactly(data: Any, kind: Any) -> Any:
+    """Accept numbers, text and booleans of the exact type only: neither 1.9 nor "5" is an int."""
+    basic = next(each for each in _BASIC if issubclass(kind, each))
+    if data.__class__ is not basic and (basic is not float or data.__class__ is not int):
+        raise ValueError(f"found {_shown(data)}, expected {kind.__name__}")
+    return data if data.__class__ is kind else kind(data)
+
+
+def _atom(data: Any, kind: Any) -> Any:
+    make, expected = next(_ATOMS[each] for each in _ATOMS if issubclass(kind, each))
+    with suppress(Exception):
+        if data.__class__ is not bool:
+            return make(data, kind)
+    raise ValueError(f"{_shown(data)} is not {expected}")
+
+
+def _choice(data: Any, kind: Any) -> Any:
+    """Return the choice of a Literal, or the member of an enum that has this value or name."""
+    if data.__class__ is int and Flag in getattr(kind, "__mro__", ()):
+        # Several together have no name.
+        return kind(data)
+    each_choice: Any = typing.get_args(kind) or kind
+    choices = [(getattr(each, "value", each), each) for each in each_choice]
+    choices += getattr(kind, "__members__", {}).items()
+    for plain, choice in choices:
+        if plain.__class__ is data.__class__ and plain == data:
+            return choice
+    raise ValueError(f"{_shown(data)} is not one of {', '.join(repr(each) for each, _ in choices)}")
+
+
+def _from_saved(data: Any, annotation: Any) -> Any:
+    try:
+        return of_type(from_tree(data, types=KnownTypes.of(annotation)), annotation)
+    except MalformedValue as error:
+        raise _misfits([(error.path.lstrip("$."), error.reason)]) from None
+
+
+def _validated(data: Any, kind: Any) -> Any:
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_json(orjson.dumps(data))
+    except ValidationError as error:
+        # Without the input, which may be a secret.
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+    raise _misfits([(".".join(map(str, each["loc"])), each["msg"]) for each in found])
+
+
+def _misfits(problems: list[tuple[str, str]]) -> Exception:
+    """Return what cattrs raises for wrong parts, of the place and the reason of each."""
+    errors = [ValueError(reason) for _, reason in problems]
+    for error, (place, _) in zip(errors, problems, strict=True):
+        if place:
+            error.add_note(cast(Any, AttributeValidationNote)("", place, None))
+    make_error: Callable[..., Exception] = cast(Any, ClassValidationError)
+    return make_error("", errors, object)
+
+
+def _union_hook(union: Any, converter: Converter) -> _Hook:
+    choices = typing.get_args(union)
+    left = [choice for choice in choices if choice is not NoneType]
+
+    def hook(data: Any, _: Any) -> Any:
+        if data.__class__ in choices and data.__class__ in _BASIC:
             return data
-        if isinstance(kind, type):
-            return self._of_class(annotation, kind, arguments, data, path)
-        for mark in ("__supertype__", "__value__"):
-            # A NewType, or an alias by `type X = ...`.
-            if hasattr(kind, mark):
-                return self.build(getattr(kind, mark), data, path)
-        return data
-
-    def _tagged(self, annotation: Any, data: Any, path: str) -> Any:
-        try:
-            value = from_tree(data, path=path, types=KnownTypes.of(annotation))
-            return of_type(value, annotation, path=path)
-        except MalformedValue as error:
-            return self.wrong(error.path, error.reason)
-
-    def _any_of(self, annotation: Any, choices: tuple[Any, ...], data: Any, path: str) -> Any:
-        if data.__class__ in choices and (data is None or data.__class__ in _BASIC):
-            return data
-        left = [choice for choice in choices if choice is not type(None)]
         if len(left) == 1:
-            return self.build(left[0], data, path)
+            return converter.structure(data, left[0])
         reasons: list[str] = []
         for choice in left:
-            attempt = _Reading()
-            built = attempt.build(choice, data, path)
-            if not attempt.problems:
-                return built
-            reasons += [f"{name_of_type(choice)}: {problem}" for problem in attempt.problems]
-        whole = f"it is none of {name_of_type(annotation)} ({', '.join(reasons)})"
-        return self.wrong(path, whole)
-
-    def _literal(self, annotation: Any, choices: tuple[Any, ...], data: Any, path: str) -> Any:
-        for choice in choices:
-            plain = choice.value if isinstance(choice, Enum) else choice
-            if plain.__class__ is data.__class__ and plain == data:
-                return choice
-        return self.wrong(path, f"{data!r} is not one of {annotation}")
-
-    def _of_class(
-        self, annotation: Any, kind: Any, arguments: tuple[Any, ...], data: Any, path: str
-    ) -> Any:
-        if hasattr(kind, "__get_pydantic_core_schema__") or hasattr(kind, "__pydantic_validator__"):
-            return self._validated(annotation, data, path)
-        if issubclass(kind, Enum):
-            return self._member(kind, data, path)
-        if kind is type(None):
-            return None if data is None else self.wrong(path, f"{data!r} is not null")
-        if kind in _ATOMS:
-            make, classes, expected = _ATOMS[kind]
-            return self._made(make, classes, expected, data, path)
-        if issubclass(kind, PurePath):
-            return self._made(kind, _TEXT, "the text of a path", data, path)
-        if issubclass(kind, _BASIC):
-            return self._basic(kind, data, path)
-        if typing.is_typeddict(kind) or is_record(kind):
-            return self._record(kind, arguments, data, path)
-        if issubclass(kind, Mapping):
-            return self._mapping(arguments, data, path)
-        if issubclass(kind, Collection | Iterable):
-            return self._items(kind, arguments, data, path)
-        if inspect.isabstract(kind) or getattr(kind, "_is_protocol", False):
-            return data
-        return self.wrong(path, f"a {kind.__name__} cannot be made of JSON")
-
-    def _validated(self, annotation: Any, data: Any, path: str) -> Any:
-        from pydantic import TypeAdapter, ValidationError
-
-        try:
-            return TypeAdapter(annotation).validate_json(orjson.dumps(data))
-        except ValidationError as error:
-            # Without the input, which may be a secret.
-            for found in error.errors(
-                include_url=False, include_context=False, include_input=False
-            ):
-                place = "".join(_segment(part) for part in found["loc"])
-                self.wrong(f"{path}{place}", found["msg"])
-        return _WRONG
-
-    def _member(self, kind: Any, data: Any, path: str) -> Any:
-        for member in kind:
-            if member.value.__class__ is data.__class__ and member.value == data:
-                return member
-        if data.__class__ is str and data in kind.__members__:
-            return kind[data]
-        if data.__class__ is int:
             try:
-                # Flags together have no name.
-                return kind(data)
-            except ValueError:
-                pass
-        members = ", ".join(repr(member.value) for member in kind)
-        return self.wrong(path, f"{data!r} is not a {kind.__name__}: {members}")
+                return converter.structure(data, choice)
+            except Exception as error:
+                problems = transform_error(error, format_exception=_reason)
+                reasons += [f"{name_of_type(choice)}: {problem}" for problem in problems]
+        raise ValueError(f"it is none of {name_of_type(union)} ({', '.join(reasons)})")
 
-    def _made(
-        self,
-        make: Callable[[Any], Any],
-        classes: tuple[type, ...],
-        expected: str,
-        data: Any,
-        path: str,
-    ) -> Any:
-        if data.__class__ in classes:
-            try:
-                return make(data)
-            except (ValueError, ArithmeticError):
-                pass
-        return self.wrong(path, f"{data!r} is not {expected}")
+    return hook
 
-    def _basic(self, kind: type[Any], data: Any, path: str) -> Any:
-        """Accept numbers, text and booleans of the exact type only: neither 1.9 nor "5" is an int."""
-        basic = next(each for each in _BASIC if issubclass(kind, each))
-        is_exact = data.__class__ is basic
-        if not is_exact and (basic is not float or data.__class__ is not int):
-            return self.wrong(path, f"found {data!r}, expected {kind.__name__}")
-        value = data if is_exact else float(data)
-        return value if kind is basic else self._called(kind, [value], {}, path)
 
-    def _called(
-        self, kind: Any, arguments: Iterable[Any], named: Mapping[str, Any], path: str
-    ) -> Any:
-        try:
-            return kind(*arguments, **named)
-        except Exception as error:
-            return self.wrong(path, str(error) or repr(error))
+def _arguments(kind: Any) -> list[Any]:
+    """Return the types of the parts; not Any, since cattrs does not look into parts of that."""
+    return [object if each is Any else each for each in typing.get_args(kind)]
 
-    def _record(self, kind: Any, arguments: tuple[Any, ...], data: Any, path: str) -> Any:
-        is_dict = typing.is_typeddict(kind)
-        hints = type_hints(kind)
-        given = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
-        if is_dict:
-            keys = {name: name for name in hints}
-        else:
-            parameters = record_of(kind).parameters.items()
-            keys = {
-                key: name
-                for name, parameter in parameters
-                if parameter
-                for key in (name, parameter)
-            }
-        if tuple in kind.__mro__ and data.__class__ is list:
-            data = dict(zip(keys, data, strict=False)) if len(data) <= len(keys) else data
-        if data.__class__ is not dict:
-            return self.wrong(path, f"{data!r} is not an object with the fields of {kind.__name__}")
-        before = len(self.problems)
-        named: dict[str, Any] = {}
-        for key, part in data.items():
-            place = path + _segment(key)
-            if key not in keys:
-                self.wrong(place, f"{kind.__name__} has no such field")
-                continue
-            name = keys[key]
-            hint = with_arguments(hints.get(name, Any), given)
-            parameter = name if is_dict else record_of(kind).parameters[name]
-            named[str(parameter)] = self.build(hint, part, place)
-        if len(self.problems) > before:
-            return _WRONG
-        if not is_dict:
-            return self._called(kind, (), named, path)
-        try:
-            return of_type(named, kind, path=path)
-        except MalformedValue as error:
-            return self.wrong(error.path, error.reason)
 
-    def _mapping(self, arguments: tuple[Any, ...], data: Any, path: str) -> Any:
-        if data.__class__ is not dict:
-            return self.wrong(path, f"{data!r} is not an object")
-        of_keys, of_values = arguments if len(arguments) == 2 else (Any, Any)
-        return {
-            self._key(of_keys, key, path): self.build(of_values, part, path + _segment(key))
-            for key, part in cast("dict[str, Any]", data).items()
-        }
+def _items_hook(kind: Any, converter: Converter) -> _Hook:
+    origin, arguments = _origin(kind), _arguments(kind)
+    make = origin
+    if inspect.isabstract(origin):
+        make = list if issubclass(list, origin) else set
+    # The class `tuple` itself has any number of items.
+    is_fixed = origin is tuple and kind is not tuple and ... not in arguments
+    of_items: Any = kind if is_fixed else GenericAlias(list, (*arguments, object)[0])
+    factory: Any = make_hetero_tuple_structure_fn if is_fixed else list_structure_factory
+    read: _Hook = factory(of_items, converter)
 
-    def _key(self, annotation: Any, key: str, path: str) -> Any:
-        # JSON has only text as keys.
-        is_number = isinstance(annotation, type) and issubclass(annotation, int | float)
-        try:
-            data = orjson.loads(key) if is_number else key
-        except orjson.JSONDecodeError:
-            data = key
-        return self.build(annotation, data, path + _segment(key))
-
-    def _items(self, kind: Any, arguments: tuple[Any, ...], data: Any, path: str) -> Any:
+    def hook(data: Any, _: Any) -> Any:
         if data.__class__ is not list:
-            return self.wrong(path, f"{data!r} is not a list")
-        parts = cast("list[Any]", data)
-        declared: list[Any] = [arguments[0] if arguments else Any] * len(parts)
-        if tuple in kind.__mro__ and arguments and arguments[-1] is not ...:
-            declared = [] if arguments == ((),) else list(arguments)
-            if len(parts) != len(declared):
-                return self.wrong(
-                    path, f"it has {len(parts)} items, and {len(declared)} are declared"
-                )
-        before = len(self.problems)
-        built = [
-            self.build(each, part, f"{path}[{index}]")
-            for index, (each, part) in enumerate(zip(declared, parts, strict=True))
-        ]
-        if inspect.isabstract(kind):
-            kind = next(each for each in (list, set) if issubclass(each, kind))
-        return _WRONG if len(self.problems) > before else self._called(kind, [built], {}, path)
+            raise ValueError(f"{_shown(data)} is not a list")
+        if is_fixed and len(data) != len(arguments):
+            raise ValueError(f"it has {len(data)} items, and {len(arguments)} are declared")
+        return cast(Any, make)(read(data, of_items))
+
+    return hook
 
 
-def _segment(part: object) -> str:
-    is_name = isinstance(part, str) and part.isidentifier()
-    return f".{part}" if is_name else f"[{part!r}]"
+def _mapping_hook(kind: Any, converter: Converter) -> _Hook:
+    of_keys, of_values = _arguments(kind) or (object, object)
+    of_dict: Any = GenericAlias(dict, (of_keys, of_values))
+    read: _Hook = mapping_structure_factory(of_dict, converter)
+
+    def key_of(text: str) -> Any:
+        # JSON has only text as keys.
+        with suppress(orjson.JSONDecodeError):
+            return orjson.loads(text) if of_keys in (int, float) else text
+        return text
+
+    return lambda data, _: read({key_of(key): part for key, part in data.items()}, of_dict)
 
 
-def _is_tagged(data: object) -> bool:
-    """Return whether data has the saved form of a value that is not plain."""
-    keys = list(cast("dict[str, object]", data)) if isinstance(data, dict) else []
-    return len(keys) == 1 and keys[0].startswith("$")
+def _record_hook(kind: Any, converter: Converter) -> _Hook:
+    """Read the arguments of a class as cattrs reads a TypedDict, and call the class with them."""
+    origin = _origin(kind)
+    hints = field_types(origin, typing.get_args(kind))
+    if typing.is_typeddict(origin):
+        names = {name: name for name in hints}
+        required: Collection[str] = required_keys(origin)
+    else:
+        names = {key: name for name, key in record_of(origin).parameters.items() if key}
+        parameters = inspect.signature(origin).parameters.values()
+        required = [each.name for each in parameters if each.default is each.empty]
+    parts = {key: hints.get(name, Any) for key, name in names.items()}
+    # A TypedDict refuses Final.
+    parts = {key: Any if _origin(part) is Final else part for key, part in parts.items()}
+    optional = {key: NotRequired[part] for key, part in parts.items() if key not in required}
+    of_dict = dict_type("parts", parts | optional)
+    read = cast(Any, make_dict_structure_fn(of_dict, converter))
+
+    def hook(data: Any, _: Any) -> Any:
+        if tuple in origin.__mro__ and data.__class__ is list and len(data) <= len(names):
+            data = dict(zip(names, data, strict=False))
+        arguments = read(data, of_dict)
+        try:
+            return origin(**arguments)
+        except Exception as error:
+            raise ValueError(str(error) or repr(error)) from None
+
+    return hook
+
+
+def _other_hook(kind: Any) -> _Hook:
+    is_open = kind is object or inspect.isabstract(kind) or getattr(kind, "_is_protocol", False)
+
+    def hook(data: Any, _: Any) -> Any:
+        if isinstance(kind, type) and not is_open:
+            raise ValueError(f"a {kind.__name__} cannot be made of JSON")
+        return data
+
+    return hook

@@ -240,27 +240,15 @@ def _fields_find(kind: Any, whole: Any, arguments: tuple[Any, ...]) -> _Find:
     @cache
     def checks() -> list[tuple[str, _Check]]:
         # Not before, since a class may have fields of its own type.
-        hints = type_hints(kind)
+        hints = field_types(kind, arguments)
         fields = hints.keys() if is_dict else record_of(kind).parameters.keys()
-        given = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
-        return [
-            (name, _check_of(with_arguments(hint, given)))
-            for name, hint in hints.items()
-            if name in fields
-        ]
-
-    @cache
-    def required() -> frozenset[str]:
-        hints = type_hints(kind, include_extras=True)
-        # The class itself does not see a NotRequired in annotations that are text.
-        optional = {name for name in hints if typing.get_origin(hints[name]) is typing.NotRequired}
-        return kind.__required_keys__ - optional
+        return [(name, _check_of(hint)) for name, hint in hints.items() if name in fields]
 
     def find(value: Any) -> Mismatch | None:
         found = find_whole(value)
         if found:
             return found
-        if is_dict and (missing := required() - value.keys()):
+        if is_dict and (missing := required_keys(kind) - value.keys()):
             return "", f"it has no {', '.join(sorted(missing))}"
         for name, check in checks():
             part = value.get(name, _MISSING) if is_dict else getattr(value, name, _MISSING)
@@ -278,7 +266,22 @@ def _fields_find(kind: Any, whole: Any, arguments: tuple[Any, ...]) -> _Find:
 _MISSING = object()
 
 
-def with_arguments(annotation: Any, given: Mapping[Any, Any]) -> Any:
+@cache
+def required_keys(kind: Any) -> frozenset[str]:
+    """Return the keys that a TypedDict requires."""
+    hints = type_hints(kind, include_extras=True)
+    # The class itself does not see a NotRequired in annotations that are text.
+    optional = {name for name in hints if typing.get_origin(hints[name]) is typing.NotRequired}
+    return kind.__required_keys__ - optional
+
+
+def field_types(kind: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the annotations in a class that has these arguments for its type parameters."""
+    given = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
+    return {name: _with_arguments(hint, given) for name, hint in type_hints(kind).items()}
+
+
+def _with_arguments(annotation: Any, given: Mapping[Any, Any]) -> Any:
     """Return an annotation with these arguments in place of type parameters."""
     if isinstance(annotation, typing.TypeVar):
         return given.get(annotation, annotation)
