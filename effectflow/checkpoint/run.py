@@ -151,7 +151,6 @@ class Run:
         self.failures = UnsettledFailures(writer)
         self._cut_off: dict[str, None] = {}
         self._ends_interrupted = False
-        self._tells_around = False
         self._gates: set[anyio.CancelScope] = set()
         self._watched = 0
         self._is_watching = False
@@ -321,6 +320,8 @@ class Run:
         if definition.at_most_once:
             # A save that is cut off would leave a begin whose outcome is unknown.
             await anyio.lowlevel.checkpoint_if_cancelled()
+        if self.outer_operators:
+            await self.cancel_if_decided()
         began = self.clock.monotonic()
         before = BeforeStep(
             path,
@@ -334,8 +335,6 @@ class Run:
             definition.at_most_once,
         )
         self._ends_interrupted = False
-        if self._tells_around:
-            await self._tell_around()
         writer.add(before)
         if definition.at_most_once or self._policy.is_due(writer.completed_since_save):
             try:
@@ -480,38 +479,30 @@ class Run:
         branches = cause.branches
         if not isinstance(branches, DurableBranches):
             return None
-        if branches.outer.run is self:
-            return branches.sequence
-        return self.cancel_with(branches)
-
-    def cancel_with(self, branches: DurableBranches) -> int:
-        """Record that a decision of the outer run cancels this run."""
-        if self.cancelled_at is None:
-            self._tells_around = True
-            self.cancelled_at = self.writer.add(
-                CancelRequested(self.now(), f"{branches.path!r} of {branches.outer.run.run_id!r}")
-            )
-        return self.cancelled_at
+        return branches.sequence if branches.outer.run is self else self.cancelled_at
 
     async def cancel_if_decided(self) -> None:
-        """Record that a decision of an outer run has cancelled this run, if one has."""
-        if self.is_stopping:
+        """Record that a decision of an outer run has cancelled this run, if one has.
+
+        The outer run settles the decision durably before: a resume of it cannot use a cancelled run.
+        """
+        if self.is_stopping or self.cancelled_at is not None:
             return
         for operator in self.outer_operators:
             is_cause = operator.is_decided or operator.has_expired()
             if is_cause and isinstance(operator.branches, DurableBranches):
                 # A run that was cut off between its steps is the first to notice the deadline.
                 operator.expire()
-                self.cancel_with(operator.branches)
-                break
-        if self._tells_around:
-            await self._tell_around()
+                await self._cancel(operator.branches)
+                return
 
-    async def _tell_around(self) -> None:
-        """Settle the decision that cancels this run, before anything follows from it here."""
-        self._tells_around = False
+    async def _cancel(self, branches: DurableBranches) -> None:
         assert self.around is not None
         await self.around.begin()
+        # Another finalizer may have recorded it meanwhile.
+        if self.cancelled_at is None:
+            reason = f"{branches.path!r} of {branches.outer.run.run_id!r}"
+            self.cancelled_at = self.writer.add(CancelRequested(self.now(), reason))
 
     # Stopping of the run.
 

@@ -385,7 +385,9 @@ async def _record_interruption(run: Run) -> None:
     if run.writer.halted is not None:
         return
     with run.writer.last_saves(), suppress(Halt):
-        await run.cancel_if_decided()
+        with suppress(Halt):
+            # If the outer run cannot settle its decision, this run is only interrupted.
+            await run.cancel_if_decided()
         status: RunStatus = RunStatus.INTERRUPTED
         entry: Entry | None = run.interruption(interruption_reason())
         if run.cancelled_at is not None:

@@ -37,7 +37,7 @@ from effectflow.checkpoint import (
     read_entries,
 )
 from effectflow.stores import MemoryStore
-from effectflow.testing import FaultyStore, SaveFails, crash_everywhere
+from effectflow.testing import FaultyStore, SaveFails, TakenOver, crash_everywhere
 from tests.apps import App, Broken, Crash, app_on, note
 from tests.workflows.journals import (
     AnyEffect,
@@ -395,6 +395,28 @@ async def test_a_decision_cancels_the_children_of_children(store: MemoryStore) -
 )
 async def test_a_crash_at_any_append_of_both_runs_leads_to_the_same_end(made: Any) -> None:
     assert await crash_everywhere(made, None, app_on)
+
+
+failing = made_of(lambda: late("bad", 1), "failing")
+raced_at_two_levels = made_of(
+    lambda: race([between.call(None), failing.call(None)]).recover(Broken, lambda _: act("handle")),
+    "raced_at_two_levels",
+)
+
+
+@pytest.mark.parametrize("made", [timed_at_two_levels, raced_at_two_levels])
+async def test_a_run_that_loses_its_lease_at_any_append_cancels_no_child_that_it_still_needs(
+    made: AnyWorkflow,
+) -> None:
+    for number in range(2, 30):
+        store = FaultyStore(MemoryStore(), [TakenOver(number)])
+        app = app_on(store, failing=["bad"])
+        await start(made, app)
+        if store.unmet:
+            break
+        assert await resume(made, app, at=100) == Success("handle"), number
+    else:
+        raise AssertionError("it never got to its end")
 
 
 async def test_an_outside_stop_interrupts_the_child(store: MemoryStore) -> None:
