@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.classes import NO_CIPHER, KnownTypes, is_record, record_of
+from effectflow.checkpoint.values.declared import field_types
 from effectflow.effects.signatures import UnresolvedName, type_hints
 
 
@@ -91,10 +92,10 @@ def _parts_of(part: _Part, types: KnownTypes) -> Iterator[_Part]:
     if origin is typing.Annotated:
         yield _Part(typing.get_args(annotation)[0], field)
         return
-    for argument in typing.get_args(annotation):
+    kind: Any = origin or annotation
+    for argument in _arguments_of(annotation, kind, types):
         parts: list[Any] = [*argument] if isinstance(argument, list) else [argument]
         yield from (_Part(each, field) for each in parts)
-    kind: Any = origin or annotation
     if isinstance(kind, type):
         yield from _fields_of(kind, types)
         return
@@ -103,6 +104,23 @@ def _parts_of(part: _Part, types: KnownTypes) -> Iterator[_Part]:
             yield _Part(getattr(kind, mark), field)
         except (AttributeError, NameError):
             continue
+
+
+def _arguments_of(annotation: Any, kind: Any, types: KnownTypes) -> tuple[Any, ...]:
+    """Return the arguments of an annotation that tell the types of parts of its values."""
+    arguments = typing.get_args(annotation)
+    if kind in types.options.by_class:
+        # Its codec knows what it has.
+        return ()
+    if not isinstance(kind, type) or not (is_record(kind) or typing.is_typeddict(kind)):
+        return arguments
+    parameters = getattr(kind, "__parameters__", ())
+    if len(parameters) != len(arguments):
+        return arguments
+    hints = field_types(kind).values()
+    used = {part for hint in hints for part in (hint, *getattr(hint, "__parameters__", ()))}
+    # No field has the type of the others, such as Customer in `Id[Customer]`.
+    return tuple(each for name, each in zip(parameters, arguments, strict=True) if name in used)
 
 
 def _fields_of(kind: Any, types: KnownTypes) -> Iterator[_Part]:
