@@ -212,8 +212,8 @@ class OutcomeUnknown(CheckpointError):
         if is_repeated:
             super().__init__(
                 f"step {step!r} of run {run_id!r} is marked at_most_once, has begun before, and would "
-                "run again, because it came after the job of the dead letters. Nothing was changed. To run "
-                "it again, pass force=True (--force)."
+                "run again, because it came after the job of the dead letters. Nothing was changed. "
+                "To run it again, pass force=True (--force)."
             )
             return
         super().__init__(

@@ -133,6 +133,15 @@ def test_the_parameters_of_a_class_with_a_codec_are_no_parts_of_it() -> None:
     check_savable(dict[str, Array[Connection]], types, path="it")
 
 
+def test_what_one_codec_makes_savable_is_not_savable_with_other_options() -> None:
+    codec = Codec(Array, tag="array", encode=lambda _: None, decode=lambda _: Array[object]())
+    for _ in range(20):
+        # The memory of the options is used again by the next ones.
+        check_savable(Array, KnownTypes(options=options_of([codec], None)), path="it")
+        with pytest.raises(NotSerializable):
+            check_savable(Array, KnownTypes(options=options_of([], None)), path="it")
+
+
 def acting(declared: Any, world: list[str]) -> Any:
     def act() -> Effect[App, str, Any]:
         return from_fn(lambda _: world.append("acted"))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Literal, Never, TypeAlias, TypedDict, Union
+from typing import Annotated, Any, Literal, Never, TypeAlias, TypedDict, Union, cast
 
 from effectflow.checkpoint.values.classes import is_record, record_of, safe_repr
 from effectflow.checkpoint.values.plain import MalformedValue
@@ -291,7 +291,9 @@ def field_types(kind: Any, arguments: tuple[Any, ...] = ()) -> dict[str, Any]:
     given = dict(zip(parameters, arguments, strict=False)) if is_plain else {}
     written = type_hints(kind)
     hints = {name: _with_arguments(hint, given) for name, hint in written.items()}
-    bases: tuple[Any, ...] = vars(kind).get("__orig_bases__", kind.__bases__)
+    # Only those of the class itself: as an attribute, they would be inherited.
+    own = cast("dict[str, Any]", kind.__dict__)
+    bases: tuple[Any, ...] = own.get("__orig_bases__", kind.__bases__)
     for base in reversed(bases):
         origin = typing.get_origin(base) or base
         if not isinstance(origin, type) or origin in (object, dict, tuple, typing.Generic):

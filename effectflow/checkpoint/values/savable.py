@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from enum import Enum
 from types import UnionType
 from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.classes import NO_CIPHER, KnownTypes, is_record, record_of
+from effectflow.checkpoint.values.custom import ValueOptions
 from effectflow.checkpoint.values.declared import field_types
 from effectflow.effects.signatures import UnresolvedName, type_hints
 
@@ -22,8 +24,8 @@ class _Part(NamedTuple):
     field: str = ""
 
 
-_accepted: set[tuple[object, int]] = set()
-"""The annotations, with the identity of the options of `Checkpoints`, that have no problem."""
+_accepted: WeakKeyDictionary[ValueOptions, set[object]] = WeakKeyDictionary()
+"""The annotations that have no problem, by the options of `Checkpoints`."""
 
 
 def check_savable(annotation: object, types: KnownTypes, *, path: str) -> None:
@@ -33,13 +35,14 @@ def check_savable(annotation: object, types: KnownTypes, *, path: str) -> None:
     class, has no problem. Neither have the fields of pydantic models, which may have other types than
     their annotations.
     """
-    key = annotation, id(types.options)
+    accepted = _accepted.setdefault(types.options, set())
     try:
-        if annotation is None or key in _accepted:
+        if annotation is None or annotation in accepted:
             return
+        is_hashable = True
     except TypeError:
-        # It cannot be hashed, such as Annotated with a list.
-        key = None
+        # Such as Annotated with a list.
+        is_hashable = False
     todo, seen = [_Part(annotation)], list[Any]()
     while todo:
         part = todo.pop()
@@ -51,8 +54,8 @@ def check_savable(annotation: object, types: KnownTypes, *, path: str) -> None:
             where = f"{path}: {part.field}" if part.field else path
             raise NotSerializable(where, problem)
         todo += _parts_of(part, types)
-    if key is not None:
-        _accepted.add(key)
+    if is_hashable:
+        accepted.add(annotation)
 
 
 def _problem_of(annotation: Any, types: KnownTypes) -> str:
