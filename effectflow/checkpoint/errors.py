@@ -202,7 +202,7 @@ class OutcomeUnknown(CheckpointError):
     """An at-most-once step began, and its end is not known: it was cut off, or its executor lost it.
 
     In the second case `__cause__` is the ExecutorError. With `is_repeated`, dead letters were to be
-    retried or dropped, the step came after their job, and it may have happened.
+    retried or dropped, which would run the step again, and it may have happened.
     """
 
     def __init__(self, run_id: str, step: str, *, is_repeated: bool = False) -> None:
@@ -212,8 +212,8 @@ class OutcomeUnknown(CheckpointError):
         if is_repeated:
             super().__init__(
                 f"step {step!r} of run {run_id!r} is marked at_most_once, has begun before, and would "
-                "run again, because it came after the job of the dead letters. Nothing was changed. "
-                "To run it again, pass force=True (--force)."
+                "run again: it maps a dead letter, or came after its job. Nothing was changed. To run it "
+                "again, pass force=True (--force)."
             )
             return
         super().__init__(

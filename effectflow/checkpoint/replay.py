@@ -31,6 +31,8 @@ from effectflow.checkpoint.entries import (
 )
 from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import Tree
+from effectflow.checkpoint.values.classes import name_of_error
+from effectflow.effects.errors import TimedOut
 from effectflow.effects.paths import StepPath, flow_of, step_path
 
 __all__ = [
@@ -47,6 +49,8 @@ __all__ = [
     "compressed",
     "read_recording",
 ]
+
+_TIMED_OUT = name_of_error(TimedOut)
 
 _Kind: TypeAlias = Literal["step", "child", "wait", "operator", "finalizer"]
 
@@ -102,8 +106,8 @@ class RecordedStep:
 
     @property
     def may_have_happened(self) -> bool:
-        """Whether it succeeded, or may have acted although it did not."""
-        return self.error is None or not self.retryable
+        """Whether it succeeded, was cut off, or was stopped by a timeout, so that it may have acted."""
+        return self.error is None or self.error.type == _TIMED_OUT
 
 
 @dataclass(slots=True)
@@ -430,6 +434,10 @@ class _Reader:
         for letter in recording.dead_letters.values():
             if _is_within(letter.sequence, entry.retried):
                 letter.retry = recording.reopenings
+                items = recording.flows[letter.flow].items
+                # Earlier ones were repeated already.
+                last = [item.path for item in items if item.path in recording.steps][-1]
+                self._note_repeated(last, recording.steps[last])
             elif _is_within(letter.sequence, entry.dropped):
                 letter.is_dropped = True
             else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, timedelta
 from typing import Any
 
+import anyio
 import pytest
 from returns.result import Success
 
@@ -339,6 +340,39 @@ async def test_an_at_most_once_step_after_the_job_runs_again_only_by_force(
     forced = await change("r", force=True).run(app)
     assert forced == Success("0 1 2" if method == "retry_dead_letters" else "0 2")
     assert app.world.reduced.count(["pay 5"]) == 2
+
+
+async def test_an_at_most_once_item_that_timed_out_is_retried_only_by_force(
+    store: MemoryStore,
+) -> None:
+    begun: list[int] = []
+
+    @step(at_most_once=True)
+    @effect(errors=Broken)
+    async def send(app: App, number: int) -> str:
+        begun.append(number)
+        if number == 1 and begun.count(1) == 1:
+            await anyio.sleep(60)
+        if (number == 2 and begun.count(2) == 1) or (number == 1 and begun.count(1) == 2):
+            raise Broken(number, times=1)
+        return str(number)
+
+    job = setting_aside(map=send, reduce=join, timeout=0.05)
+    app = app_around(store)
+    first = await job.start(3, run_id="r").run(app)
+    assert keys(first.unwrap()) == ["1", "2"]
+    entries = await read_entries(store, "r")
+
+    refused = (await job.retry_dead_letters("r").run(app)).failure()
+    assert isinstance(refused, OutcomeUnknown)
+    assert (refused.step, refused.is_repeated) == ("map[1]/send", True)
+    assert await read_entries(store, "r") == entries
+    # Item 2 is known to have failed.
+    assert keys((await job.retry_dead_letters("r", keys=[2]).run(app)).unwrap()) == ["1"]
+    assert keys((await job.retry_dead_letters("r", force=True).run(app)).unwrap()) == ["1"]
+    # So is the attempt that was forced.
+    assert (await job.retry_dead_letters("r").run(app)).unwrap().value == "0 1 2"
+    assert sorted(begun) == [0, 1, 1, 1, 2, 2]
 
 
 async def test_a_job_within_an_at_most_once_step_is_reopened_only_by_force(
