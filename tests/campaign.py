@@ -32,6 +32,7 @@ from effectflow import CheckpointPolicy, Checkpoints
 from effectflow.checkpoint import (
     BeforeStep,
     CheckpointStore,
+    ChildStarted,
     Completed,
     Entry,
     Failed,
@@ -206,7 +207,11 @@ async def check_life(
     before: dict[str, list[Entry]] = {}
     for run in await store.find():
         await wait_until_free(store, run.run_id)
-        before[run.run_id] = await read_entries(store, run.run_id, seal)
+        before[run.run_id] = entries = await read_entries(store, run.run_id, seal)
+        for entry in entries:
+            if isinstance(entry, ChildStarted) and entry.run_id not in before:
+                # It may have a lease, and no entry yet.
+                await wait_until_free(store, entry.run_id)
     faulty, world = FaultyStore(store, life.faults), TreeWorld()
     worlds.append(world)
     app = TreeApp(scenario.checkpoints(faulty), world)

@@ -11,7 +11,7 @@
     ├── StepInputChanged     a recorded step is reached with other arguments
     ├── RunNotEnded          the run has not ended, so it has no result
     ├── RunCancelled         the run was cancelled and cannot continue
-    ├── OutcomeUnknown       an at-most-once step was cut off, so its outcome is unknown
+    ├── OutcomeUnknown       an at-most-once step would run again, although it may have happened
     ├── CorruptCheckpoint    stored data cannot be read
     ├── UnsupportedVersion   a newer effectflow wrote the data
     ├── NotSerializable      a value cannot be saved exactly as it is
@@ -201,12 +201,21 @@ class StepInputChanged(CheckpointError):
 class OutcomeUnknown(CheckpointError):
     """An at-most-once step began, and its end is not known: it was cut off, or its executor lost it.
 
-    In the second case `__cause__` is the ExecutorError.
+    In the second case `__cause__` is the ExecutorError. With `is_repeated`, dead letters were to be
+    retried or dropped, which would run the step again, and it may have happened.
     """
 
-    def __init__(self, run_id: str, step: str) -> None:
+    def __init__(self, run_id: str, step: str, *, is_repeated: bool = False) -> None:
         self.run_id = run_id
         self.step = step
+        self.is_repeated = is_repeated
+        if is_repeated:
+            super().__init__(
+                f"step {step!r} of run {run_id!r} is marked at_most_once, has begun before, and would "
+                "run again: it maps a dead letter, or came after its job. Nothing was changed. To run it "
+                "again, pass force=True (--force)."
+            )
+            return
         super().__init__(
             f"step {step!r} of run {run_id!r} is marked at_most_once, and it was cut off: it may or "
             "may not have happened. Find out, then resume with force=True (--force) to run it again."

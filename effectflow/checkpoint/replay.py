@@ -31,6 +31,8 @@ from effectflow.checkpoint.entries import (
 )
 from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import Tree
+from effectflow.checkpoint.values.classes import name_of_error
+from effectflow.effects.errors import TimedOut
 from effectflow.effects.paths import StepPath, flow_of, step_path
 
 __all__ = [
@@ -47,6 +49,8 @@ __all__ = [
     "compressed",
     "read_recording",
 ]
+
+_TIMED_OUT = name_of_error(TimedOut)
 
 _Kind: TypeAlias = Literal["step", "child", "wait", "operator", "finalizer"]
 
@@ -80,6 +84,7 @@ class RecordedStep:
         since: when the first attempt began that counts, in seconds since the epoch; None if none does.
         began: when the last attempt began, in seconds since the epoch.
         failures: all failed attempts, oldest first. Defects are not among them.
+        at_most_once: whether it is not executed again silently.
     """
 
     begun: int
@@ -97,6 +102,12 @@ class RecordedStep:
     since: float | None = None
     began: float = 0.0
     failures: tuple[RecordedFailure, ...] = ()
+    at_most_once: bool = False
+
+    @property
+    def may_have_happened(self) -> bool:
+        """Whether it succeeded, was cut off, or was stopped by a timeout, so that it may have acted."""
+        return self.error is None or self.error.type == _TIMED_OUT
 
 
 @dataclass(slots=True)
@@ -218,6 +229,8 @@ class Recording:
         dead_letters: the items that were set aside, by the path of the entry that says so.
         reopenings: how often dead letters were retried or dropped.
         reopened_at: the entry of the last reopening, if the run has not ended since; otherwise None.
+        repeated: the at-most-once steps that may have happened, and that the last reopening repeats.
+        former_children: the nested runs that reopenings repeat, oldest first, by path.
     """
 
     steps: dict[str, RecordedStep] = field(default_factory=dict[str, RecordedStep])
@@ -234,6 +247,10 @@ class Recording:
     )
     reopenings: int = 0
     reopened_at: int | None = None
+    repeated: list[str] = field(default_factory=list[str])
+    former_children: dict[str, list[RecordedChild]] = field(
+        default_factory=dict[str, list[RecordedChild]]
+    )
 
     @property
     def open_dead_letters(self) -> list[RecordedDeadLetter]:
@@ -316,6 +333,7 @@ class _Reader:
                     since=before.since if before and before.since is not None else entry.at,
                     began=entry.at,
                     failures=before.failures if before else (),
+                    at_most_once=entry.at_most_once,
                 )
             case Completed(step=path):
                 self._settle(entry.settles)
@@ -411,10 +429,15 @@ class _Reader:
         """Retry or drop dead letters. What came after their jobs, and built on the result, runs again."""
         recording = self.recording
         recording.reopenings += 1
+        recording.repeated = []
         jobs: dict[str, None] = {}
         for letter in recording.dead_letters.values():
             if _is_within(letter.sequence, entry.retried):
                 letter.retry = recording.reopenings
+                items = recording.flows[letter.flow].items
+                # Earlier ones were repeated already.
+                last = [item.path for item in items if item.path in recording.steps][-1]
+                self._note_repeated(last, recording.steps[last])
             elif _is_within(letter.sequence, entry.dropped):
                 letter.is_dropped = True
             else:
@@ -446,6 +469,7 @@ class _Reader:
             place = StepPath(around).operator
             step = recording.steps.get(place)
             if step is not None:
+                self._note_repeated(place, step)
                 step.ended, step.is_completed, step.output, step.error = None, False, None, None
 
     def _forget_after(self, place: str, flow: str, kept: set[str]) -> None:
@@ -466,7 +490,17 @@ class _Reader:
             for sequence, (path, _) in list(self.unsettled.items()):
                 if _is_below(path, gone):
                     self._forget(sequence)
+            for path, step in recording.steps.items():
+                if _is_below(path, gone):
+                    self._note_repeated(path, step)
+            for path, child in recording.children.items():
+                if _is_below(path, gone):
+                    recording.former_children.setdefault(path, []).append(child)
             recording.forget(gone)
+
+    def _note_repeated(self, path: str, step: RecordedStep) -> None:
+        if step.at_most_once and step.may_have_happened:
+            self.recording.repeated.append(path)
 
     def _begin(self, sequence: int, settles: Ranges, source_ends: tuple[SourceEnd, ...]) -> None:
         self._settle(settles)

@@ -186,7 +186,12 @@ def dead_letters(
         bool, typer.Option("--drop", help="Do without these items, and continue the run.")
     ] = False,
     app: AppOption = None,
-    force: Annotated[bool, typer.Option(help="Continue even if the workflow changed.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            help="Continue even if the workflow changed, or an at-most-once step would run again."
+        ),
+    ] = False,
     store: StoreOption = STORE,
     key_file: KeyFileOption = None,
     encryption_keys: EncryptionKeysOption = None,

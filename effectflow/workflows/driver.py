@@ -14,6 +14,7 @@ from effectflow.checkpoint.delayed_saves import save_request
 from effectflow.checkpoint.entries import FORMAT, Entry, Finished, Resumed, Started
 from effectflow.checkpoint.errors import (
     LeaseLost,
+    OutcomeUnknown,
     RunBusy,
     RunCancelled,
     RunNotEnded,
@@ -286,6 +287,8 @@ async def _continue(
         )
     # The recording includes the entry that precedes everything that this life adds.
     recording = recording_of(found, blueprint, resumed)
+    if reopening is not None and recording.repeated and not force:
+        raise OutcomeUnknown(known.run_id, recording.repeated[0], is_repeated=True)
     run = claim.run(resumed, recording, found, force=force)
     if place.checkpoints.observers:
         start = plan_resume(known).start

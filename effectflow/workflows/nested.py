@@ -44,7 +44,7 @@ async def run_nested(
     run.writer.check()
     blueprint = place.blueprint
     path = flow.next_path(blueprint.definition.name.translate(_NAME))
-    chosen = f"{run.run_id}/{path}" if run_id is None else run_id
+    chosen = _made_id(run, path, input_digest) if run_id is None else run_id
     recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
     if recorded is not None:
         _check_same(run, path, recorded, chosen, input_digest)
@@ -71,6 +71,21 @@ async def run_nested(
     else:
         child.fail(outcome.error, is_defect=False)
     return outcome
+
+
+def _made_id(run: Run, path: str, input_digest: str) -> str:
+    """Return the id of a nested run whose caller chose none.
+
+    Once dead letters were retried or dropped, a nested run that came after them may have another input,
+    and is another run then.
+    """
+    former = run.recording.former_children.get(path, [])
+    for child in former:
+        # What was cut off may have been cancelled, and cannot continue.
+        if child.input == input_digest and child.ended is not None:
+            return child.run_id
+    made = f"{run.run_id}/{path}"
+    return f"{made} after retry {len(former)}" if former else made
 
 
 @dataclass(frozen=True)

@@ -351,9 +351,12 @@ class Workflow(Generic[Env, E, Input, Out]):
         Parameters:
             run_id: the run.
             keys: the keys of the items to retry; None for all dead letters.
-            force: continue although the definition has changed.
+            force: continue although the definition has changed, or although an at-most-once step would
+                run again.
 
-        Fails as `resume` does. Raises ValueError for a key that never was one of a dead letter.
+        Fails as `resume` does, also with OutcomeUnknown, changing nothing, if an at-most-once step that
+        may have happened would run again. Raises ValueError for a key that never was one of a dead
+        letter.
         """
         return self._reopen(run_id, keys, drops=False, force=force)
 

@@ -19,6 +19,7 @@ from typing import (
     Protocol,
     TypedDict,
     TypeVar,
+    TypeVarTuple,
 )
 
 import attrs
@@ -159,6 +160,59 @@ class Address(TypedDict):
     number: NotRequired[int]
 
 
+U = TypeVar("U")
+Parts = TypeVarTuple("Parts")
+
+
+@dataclass(frozen=True)
+class Box(Generic[T]):
+    content: T
+
+
+@dataclass(frozen=True)
+class ListBox(Box[list[T]], Generic[T]):
+    """Its `T` is not that of `Box`."""
+
+    newest: T
+
+
+@dataclass(frozen=True)
+class IntsBox(ListBox[int]):
+    pass
+
+
+@dataclass(frozen=True)
+class Both(Generic[T, U]):
+    first: T
+    second: U
+
+
+@dataclass(frozen=True)
+class Exchanged(Both[U, T], Generic[T, U]):
+    pass
+
+
+@dataclass(frozen=True)
+class Many(Generic[*Parts]):
+    parts: tuple[*Parts]
+
+
+class Boxed(TypedDict, Generic[T]):
+    content: T
+
+
+class ListBoxed(Boxed[list[T]], Generic[T]):
+    newest: T
+
+
+class Columns(dict[str, T]):
+    """Its only parameter is that of its values."""
+
+
+class Table(list[list[T]]):
+    """Its items are not of the type of its parameter."""
+
+
 class Sized(Protocol):
     def size(self) -> int: ...
 
@@ -213,6 +267,14 @@ OF_THE_TYPE: list[tuple[object, object]] = [
     (Page[Tax](items=[Tax(1)]), Page[Tax]),
     (Batch([Tax(1)]), Batch[Tax]),
     (Customer.model_construct(name=5), Customer),
+    (ListBox([1], 2), ListBox[int]),
+    (IntsBox([1], 2), IntsBox),
+    (Box([1]), Box[list[int]]),
+    (Exchanged("a", 1), Exchanged[int, str]),
+    (Many((1, "a")), Many[int, str]),
+    ({"content": [1], "newest": 1}, ListBoxed[int]),
+    (Columns(a=1), Columns[int]),
+    (Table([[1]]), Table[int]),
 ]
 
 
@@ -246,6 +308,12 @@ NOT_OF_THE_TYPE: list[tuple[object, object, str]] = [
     (Point("1", 2), Point, ".x"),  # type: ignore[arg-type]
     (Parcel(1, Point(None, 2)), Parcel, ".size.x"),  # type: ignore[arg-type]
     (Tax("ten"), Dutiable, ".percent"),  # type: ignore[arg-type]
+    (Box("a"), Box[int], ".content"),
+    (ListBox(["a"], 2), ListBox[int], ".content[0]"),  # type: ignore[arg-type, list-item]
+    (ListBox([1], "a"), ListBox[int], ".newest"),  # type: ignore[arg-type, list-item]
+    (IntsBox(["a"], 2), IntsBox, ".content[0]"),  # type: ignore[list-item]
+    (Exchanged(1, "a"), Exchanged[int, str], ".first"),
+    ({"content": 1, "newest": 1}, ListBoxed[int], ".content"),
 ]
 
 

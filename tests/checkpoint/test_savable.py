@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
 import pydantic
 import pytest
@@ -50,6 +50,22 @@ class Row(TypedDict):
     connection: Connection
 
 
+@dataclass
+class Id(Generic[T]):
+    """The id of a T, which it does not have."""
+
+    text: str
+
+
+@dataclass
+class Box(Generic[T]):
+    content: T
+
+
+class Array(Generic[T]):
+    """A class of another package, whose parameter is no part of its values."""
+
+
 class Sized(Protocol):
     def size(self) -> int: ...
 
@@ -70,6 +86,7 @@ class Form(pydantic.BaseModel):
         (Hidden, "it: Hidden.part", "'Unknown'.*cannot be resolved"),
         (Pair | None, "it: Pair.left", "a socket cannot be saved"),
         (Row, "it: Row.connection", "a Connection cannot be saved"),
+        (Box[Connection], "it", "a Connection cannot be saved"),
         (pydantic.SecretStr, "it", "saved only encrypted"),
     ],
 )
@@ -94,6 +111,8 @@ def test_a_class_that_cannot_be_saved_is_named_with_its_field(
         pydantic.HttpUrl,
         type(None),
         int | None,
+        Id[Connection],
+        list[Id[Connection]],
     ],
 )
 def test_a_type_of_which_values_can_be_saved_is_accepted(annotation: object) -> None:
@@ -106,6 +125,21 @@ def test_a_codec_makes_a_class_savable() -> None:
     )
     types = KnownTypes(KnownTypes.of(Login).classes, options=options_of([codec], None))
     check_savable(Login, types, path="it")
+
+
+def test_the_parameters_of_a_class_with_a_codec_are_no_parts_of_it() -> None:
+    codec = Codec(Array, tag="array", encode=lambda _: None, decode=lambda _: Array[object]())
+    types = KnownTypes(options=options_of([codec], None))
+    check_savable(dict[str, Array[Connection]], types, path="it")
+
+
+def test_what_one_codec_makes_savable_is_not_savable_with_other_options() -> None:
+    codec = Codec(Array, tag="array", encode=lambda _: None, decode=lambda _: Array[object]())
+    for _ in range(20):
+        # The memory of the options is used again by the next ones.
+        check_savable(Array, KnownTypes(options=options_of([codec], None)), path="it")
+        with pytest.raises(NotSerializable):
+            check_savable(Array, KnownTypes(options=options_of([], None)), path="it")
 
 
 def acting(declared: Any, world: list[str]) -> Any:

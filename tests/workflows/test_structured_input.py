@@ -104,6 +104,11 @@ class Tree:
     others: list[Tree] = field(default_factory=list["Tree"])
 
 
+@dataclass(frozen=True)
+class ListBox(Box[list[T]], Generic[T]):
+    """Its `T` is not that of `Box`."""
+
+
 class Customer(pydantic.BaseModel):
     name: str
     site: pydantic.HttpUrl
@@ -169,6 +174,7 @@ def taking(annotation: object) -> Workflow[Any, Any, Any, Any]:
         (Row, {"name": "a"}, {"name": "a"}),
         (Box[Color], {"part": "red"}, Box(Color.RED)),
         (Tree, {"left": {"left": {}}, "others": [{}]}, Tree(Tree(Tree()), [Tree()])),
+        (ListBox[Color], {"part": ["red"]}, ListBox([Color.RED])),
         (
             Job,
             {"at": "2026-01-02T03:04:05", "where": "a"},

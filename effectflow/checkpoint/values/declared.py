@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Literal, Never, TypeAlias, TypedDict, Union
+from typing import Annotated, Any, Literal, Never, TypeAlias, TypedDict, Union, cast
 
 from effectflow.checkpoint.values.classes import is_record, record_of, safe_repr
 from effectflow.checkpoint.values.plain import MalformedValue
@@ -82,6 +82,9 @@ _EXACT: Mapping[type, frozenset[type]] = {
     complex: frozenset({complex, float, int, bool}),
     type(None): frozenset({type(None)}),
 }
+
+
+_STANDARD = frozenset({"builtins", "collections", "collections.abc", "typing"})
 
 
 def _check_of(annotation: Any) -> _Check:
@@ -164,11 +167,13 @@ def _of_class(annotation: Any, kind: Any, arguments: tuple[Any, ...]) -> _Check:
     find = _instance_find(annotation, kind)
     if kind is tuple and arguments:
         return _Check(_tuple_find(find, arguments), _NO_CLASS)
-    if arguments and issubclass(kind, Mapping):
+    # What another class contains may not be what its parameters say: a Table[Row] may yield columns.
+    is_standard = kind.__module__ in _STANDARD
+    if arguments and is_standard and issubclass(kind, Mapping):
         return _Check(_pairs_find(find, *arguments[:2]), _NO_CLASS)
     if is_record(kind) and not is_validated:
         return _Check(_fields_find(kind, kind, arguments), _NO_CLASS)
-    if len(arguments) == 1 and issubclass(kind, Collection):
+    if len(arguments) == 1 and is_standard and issubclass(kind, Collection):
         return _Check(_items_find(find, arguments[0]), _NO_CLASS)
     return _Check(find, _NO_CLASS)
 
@@ -275,10 +280,29 @@ def required_keys(kind: Any) -> frozenset[str]:
     return kind.__required_keys__ - optional
 
 
-def field_types(kind: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the annotations in a class that has these arguments for its type parameters."""
-    given = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
-    return {name: _with_arguments(hint, given) for name, hint in type_hints(kind).items()}
+def field_types(kind: Any, arguments: tuple[Any, ...] = ()) -> dict[str, Any]:
+    """Return the annotations of the fields of a class, with these arguments for its type parameters.
+
+    A base class has other arguments: in `class Page(Box[list[T]])`, the `T` of `Box` is a `list[T]`.
+    """
+    parameters = getattr(kind, "__parameters__", ())
+    # A TypeVarTuple takes any number of arguments, so it is not known which one belongs to which.
+    is_plain = all(isinstance(parameter, typing.TypeVar) for parameter in parameters)
+    given = dict(zip(parameters, arguments, strict=False)) if is_plain else {}
+    written = type_hints(kind)
+    hints = {name: _with_arguments(hint, given) for name, hint in written.items()}
+    # Only those of the class itself: as an attribute, they would be inherited.
+    own = cast("dict[str, Any]", kind.__dict__)
+    bases: tuple[Any, ...] = own.get("__orig_bases__", kind.__bases__)
+    for base in reversed(bases):
+        origin = typing.get_origin(base) or base
+        if not isinstance(origin, type) or origin in (object, dict, tuple, typing.Generic):
+            continue
+        inherited = type_hints(origin)
+        bound = field_types(origin, typing.get_args(_with_arguments(base, given)))
+        # A field that the class annotates anew has its own annotation.
+        hints |= {name: bound[name] for name in bound if written.get(name) == inherited[name]}
+    return hints
 
 
 def _with_arguments(annotation: Any, given: Mapping[Any, Any]) -> Any:

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from enum import Enum
 from types import UnionType
 from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.classes import NO_CIPHER, KnownTypes, is_record, record_of
+from effectflow.checkpoint.values.custom import ValueOptions
+from effectflow.checkpoint.values.declared import field_types
 from effectflow.effects.signatures import UnresolvedName, type_hints
 
 
@@ -21,8 +24,8 @@ class _Part(NamedTuple):
     field: str = ""
 
 
-_accepted: set[tuple[object, int]] = set()
-"""The annotations, with the identity of the options of `Checkpoints`, that have no problem."""
+_accepted: WeakKeyDictionary[ValueOptions, set[object]] = WeakKeyDictionary()
+"""The annotations that have no problem, by the options of `Checkpoints`."""
 
 
 def check_savable(annotation: object, types: KnownTypes, *, path: str) -> None:
@@ -32,13 +35,14 @@ def check_savable(annotation: object, types: KnownTypes, *, path: str) -> None:
     class, has no problem. Neither have the fields of pydantic models, which may have other types than
     their annotations.
     """
-    key = annotation, id(types.options)
+    accepted = _accepted.setdefault(types.options, set())
     try:
-        if annotation is None or key in _accepted:
+        if annotation is None or annotation in accepted:
             return
+        is_hashable = True
     except TypeError:
-        # It cannot be hashed, such as Annotated with a list.
-        key = None
+        # Such as Annotated with a list.
+        is_hashable = False
     todo, seen = [_Part(annotation)], list[Any]()
     while todo:
         part = todo.pop()
@@ -50,8 +54,8 @@ def check_savable(annotation: object, types: KnownTypes, *, path: str) -> None:
             where = f"{path}: {part.field}" if part.field else path
             raise NotSerializable(where, problem)
         todo += _parts_of(part, types)
-    if key is not None:
-        _accepted.add(key)
+    if is_hashable:
+        accepted.add(annotation)
 
 
 def _problem_of(annotation: Any, types: KnownTypes) -> str:
@@ -91,10 +95,10 @@ def _parts_of(part: _Part, types: KnownTypes) -> Iterator[_Part]:
     if origin is typing.Annotated:
         yield _Part(typing.get_args(annotation)[0], field)
         return
-    for argument in typing.get_args(annotation):
+    kind: Any = origin or annotation
+    for argument in _arguments_of(annotation, kind, types):
         parts: list[Any] = [*argument] if isinstance(argument, list) else [argument]
         yield from (_Part(each, field) for each in parts)
-    kind: Any = origin or annotation
     if isinstance(kind, type):
         yield from _fields_of(kind, types)
         return
@@ -103,6 +107,23 @@ def _parts_of(part: _Part, types: KnownTypes) -> Iterator[_Part]:
             yield _Part(getattr(kind, mark), field)
         except (AttributeError, NameError):
             continue
+
+
+def _arguments_of(annotation: Any, kind: Any, types: KnownTypes) -> tuple[Any, ...]:
+    """Return the arguments of an annotation that tell the types of parts of its values."""
+    arguments = typing.get_args(annotation)
+    if kind in types.options.by_class:
+        # Its codec knows what it has.
+        return ()
+    if not isinstance(kind, type) or not (is_record(kind) or typing.is_typeddict(kind)):
+        return arguments
+    parameters = getattr(kind, "__parameters__", ())
+    if len(parameters) != len(arguments):
+        return arguments
+    hints = field_types(kind).values()
+    used = {part for hint in hints for part in (hint, *getattr(hint, "__parameters__", ()))}
+    # No field has the type of the others, such as Customer in `Id[Customer]`.
+    return tuple(each for name, each in zip(parameters, arguments, strict=True) if name in used)
 
 
 def _fields_of(kind: Any, types: KnownTypes) -> Iterator[_Part]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, timedelta
 from typing import Any
 
+import anyio
 import pytest
 from returns.result import Success
 
@@ -31,6 +32,7 @@ from effectflow import (
 )
 from effectflow.checkpoint import (
     NotSerializable,
+    OutcomeUnknown,
     Resumed,
     read_checkpoint,
     read_entries,
@@ -302,6 +304,164 @@ async def test_a_job_in_a_later_step_leaves_earlier_jobs_alone(store: MemoryStor
     assert (await outer.resume("r").run(app)).unwrap() == ["0 1", "0 1 2 3 4"]
 
 
+@both_backends
+@pytest.mark.parametrize("method", ["retry_dead_letters", "drop_dead_letters"])
+async def test_an_at_most_once_step_after_the_job_runs_again_only_by_force(
+    method: str, store: MemoryStore
+) -> None:
+    job = setting_aside(fan_in=8)
+
+    @step(at_most_once=True)
+    @effect
+    def pay(app: App, amount: int) -> None:
+        app.world.reduced.append([f"pay {amount}"])
+
+    @workflow
+    def paying(count: int) -> Do[App, Any, str]:
+        result = yield from job.body(count)
+        yield from pay(5)
+        return result.value
+
+    app = app_around(store)
+    app.world.break_items(1)
+    first = await paying.start(3, run_id="r").run(app)
+    app.world.repair()
+    entries = await read_entries(store, "r")
+    change: Callable[..., Effect[App, Any, str]] = getattr(paying, method)
+
+    refused = (await change("r").run(app)).failure()
+    assert isinstance(refused, OutcomeUnknown)
+    assert (refused.step, refused.is_repeated) == ("pay", True)
+    assert "step 'pay' of run 'r' is marked at_most_once, has begun before" in str(refused)
+    assert await read_entries(store, "r") == entries
+    assert await paying.resume("r").run(app) == first
+    assert app.world.reduced.count(["pay 5"]) == 1
+
+    forced = await change("r", force=True).run(app)
+    assert forced == Success("0 1 2" if method == "retry_dead_letters" else "0 2")
+    assert app.world.reduced.count(["pay 5"]) == 2
+
+
+async def test_an_at_most_once_item_that_timed_out_is_retried_only_by_force(
+    store: MemoryStore,
+) -> None:
+    begun: list[int] = []
+
+    @step(at_most_once=True)
+    @effect(errors=Broken)
+    async def send(app: App, number: int) -> str:
+        begun.append(number)
+        if number == 1 and begun.count(1) == 1:
+            await anyio.sleep(60)
+        if (number == 2 and begun.count(2) == 1) or (number == 1 and begun.count(1) == 2):
+            raise Broken(number, times=1)
+        return str(number)
+
+    job = setting_aside(map=send, reduce=join, timeout=0.05)
+    app = app_around(store)
+    first = await job.start(3, run_id="r").run(app)
+    assert keys(first.unwrap()) == ["1", "2"]
+    entries = await read_entries(store, "r")
+
+    refused = (await job.retry_dead_letters("r").run(app)).failure()
+    assert isinstance(refused, OutcomeUnknown)
+    assert (refused.step, refused.is_repeated) == ("map[1]/send", True)
+    assert await read_entries(store, "r") == entries
+    # Item 2 is known to have failed.
+    assert keys((await job.retry_dead_letters("r", keys=[2]).run(app)).unwrap()) == ["1"]
+    assert keys((await job.retry_dead_letters("r", force=True).run(app)).unwrap()) == ["1"]
+    # So is the attempt that was forced.
+    assert (await job.retry_dead_letters("r").run(app)).unwrap().value == "0 1 2"
+    assert sorted(begun) == [0, 1, 1, 1, 2, 2]
+
+
+async def test_a_job_within_an_at_most_once_step_is_reopened_only_by_force(
+    store: MemoryStore,
+) -> None:
+    job = setting_aside(fan_in=8)
+
+    @step(at_most_once=True)
+    def spelled_once(count: int) -> Effect[App, Any, str]:
+        return job.body(count).map(lambda result: result.value)
+
+    @workflow
+    def outer(count: int) -> Do[App, Any, str]:
+        return (yield from spelled_once(count))
+
+    app = app_around(store)
+    app.world.break_items(1)
+    first = await outer.start(3, run_id="r").run(app)
+    app.world.repair()
+
+    refused = (await outer.retry_dead_letters("r").run(app)).failure()
+    assert isinstance(refused, OutcomeUnknown)
+    assert await outer.resume("r").run(app) == first
+    assert await outer.retry_dead_letters("r", force=True).run(app) == Success("0 1 2")
+
+
+@both_backends
+async def test_a_nested_run_after_the_job_is_another_run_if_its_input_is_another(
+    store: MemoryStore,
+) -> None:
+    job = setting_aside(fan_in=8)
+
+    @step
+    @effect
+    def log(app: App, line: str) -> str:
+        app.world.reduced.append([f"log {line}"])
+        return line
+
+    @workflow
+    def inner(line: str) -> Do[App, Any, str]:
+        return (yield from log(line))
+
+    @workflow
+    def outer(count: int) -> Do[App, Any, list[str]]:
+        result = yield from job.body(count)
+        constant = yield from inner.call("constant")
+        return [constant, (yield from inner.call(result.value))]
+
+    app = app_around(store)
+    app.world.break_items(1, 2)
+    assert (await outer.start(4, run_id="r").run(app)).unwrap() == ["constant", "0 3"]
+    for repaired, value in ((1, "0 1 3"), (2, "0 1 2 3")):
+        app.world.repair(repaired)
+        app.world.forget()
+        retried = await outer.retry_dead_letters("r", keys=[repaired]).run(app)
+        assert retried == Success(["constant", value])
+        # A nested run with the same input has its result already.
+        assert app.world.reduced[1:] == [[f"log {value}"]]
+        assert await outer.resume("r").run(app) == retried
+    runs = sorted(run.run_id for run in await store.find())
+    assert runs == [
+        "r",
+        "r/inner",
+        "r/inner#2",
+        "r/inner#2 after retry 1",
+        "r/inner#2 after retry 2",
+    ]
+
+
+def calling_after(job: MapReduce[App, Any, Any, Any]) -> Workflow[App, Any, int, str]:
+    """A workflow of a job and a nested run of its result."""
+
+    @step
+    @effect
+    def echo(app: App, line: str) -> str:
+        return line
+
+    @workflow
+    def inner(line: str) -> Do[App, Any, str]:
+        return (yield from echo(line))
+
+    @workflow
+    def calling(count: int) -> Do[App, Any, str]:
+        result = yield from job.body(count)
+        return (yield from inner.call(result.value))
+
+    return calling
+
+
 def shrinking(job: MapReduce[App, Any, Any, Any]) -> Iterative[App, Any, int]:
     """Each round continues with the number of items that succeeded, less two."""
 
@@ -377,7 +537,7 @@ def spell_at_second_go(number: int) -> Effect[App, str, str]:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("where", ["job", "workflow", "iterative"])
+@pytest.mark.parametrize("where", ["job", "workflow", "iterative", "nested"])
 async def test_a_crash_changes_nothing_about_reopened_dead_letters(
     where: str, changes: list[tuple[str, Any]]
 ) -> None:
@@ -386,6 +546,7 @@ async def test_a_crash_changes_nothing_about_reopened_dead_letters(
         "job": job,
         "workflow": spelling_twice(job),
         "iterative": shrinking(job),
+        "nested": calling_after(job),
     }
 
     assert len(await crash_everywhere(Reopened(inner[where], *changes), 4, app_around)) > 15
