@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 from returns.result import Result, Success
 
 from effectflow.checkpoint.observers import CycleDetected, EdgeEvaluated, NodeEnded, NodeStarted
-from effectflow.checkpoint.step import arguments_of, durable
-from effectflow.checkpoint.values import safe_repr
+from effectflow.checkpoint.step import durable
+from effectflow.checkpoint.values import encode_arguments, safe_repr
 from effectflow.effects import Exit, Interruption, par_traverse
 from effectflow.effects.errors import Copyable
 from effectflow.effects.nodes import AnyEffect, Context, FromFn, OnExit, Suspend
@@ -148,7 +148,8 @@ def _visit(node: Node, state: Any, visit: int, watch: Watch | None) -> AnyEffect
     # Suspended, so that a resume that skips the step does not even call the node's function.
     work = Suspend(lambda _: _work(node, state, visit, watch))
     effect = work if watch is None else watch.over(node, visit, work)
-    return durable(node.definition, effect, partial(arguments_of, node.name, {"state": state}))
+    arguments = partial(encode_arguments, {"state": state}, path=node.name)
+    return durable(node.definition, effect, arguments)
 
 
 def _work(node: Node, state: Any, visit: int, watch: Watch | None) -> AnyEffect:
