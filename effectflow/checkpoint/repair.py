@@ -10,7 +10,7 @@ from itertools import pairwise
 import anyio
 import orjson
 
-from effectflow.checkpoint.checkpoint import Checkpoint, fold
+from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.entries import BeforeStep, Completed, Entry
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, RunBusy
 from effectflow.checkpoint.integrity import Seal, digest_in
@@ -175,7 +175,8 @@ async def _examined(
     removed = tuple(record for record in remains.records if record.sequence > kept)
     lost = max([found.length, *(record.sequence for record in removed)]) - kept
     read = _read_lost(remains.records, kept, run_id, seal)
-    again = _run_again(checkpoint, journal.entries, read.entries)
+    recording = read_recording(journal.entries)
+    again = () if checkpoint.status.has_ended else _run_again(recording, read.entries)
     once_kept, once_lost = _at_most_once(journal.entries), _at_most_once(read.entries)
     is_incomplete = bool(remains.unreadable) or read.intact < lost
     repair = Repair(
@@ -190,7 +191,15 @@ async def _examined(
         executed_twice=tuple(step for step in again if step in once_lost - once_kept),
         has_unknown_steps=is_incomplete and not checkpoint.status.has_ended,
     )
-    return repair, _summary_of(checkpoint)
+    summary = RunSummary(
+        checkpoint.workflow,
+        checkpoint.kind,
+        checkpoint.definition.version,
+        checkpoint.status,
+        checkpoint.created_at,
+        len(recording.open_dead_letters),
+    )
+    return repair, summary
 
 
 def _damage(problem: CheckpointError) -> CorruptCheckpoint:
@@ -198,16 +207,6 @@ def _damage(problem: CheckpointError) -> CorruptCheckpoint:
     if not isinstance(problem, CorruptCheckpoint) or not problem.is_damaged:
         raise problem
     return problem
-
-
-def _summary_of(checkpoint: Checkpoint) -> RunSummary:
-    return RunSummary(
-        checkpoint.workflow,
-        checkpoint.kind,
-        checkpoint.definition.version,
-        checkpoint.status,
-        checkpoint.created_at,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +234,8 @@ def _read_lost(records: Sequence[Record], kept: int, run_id: str, seal: Seal) ->
     return _Lost(entries, intact)
 
 
-def _run_again(
-    checkpoint: Checkpoint, kept: Sequence[Entry], lost: Sequence[Entry]
-) -> tuple[str, ...]:
-    """Return the steps that a resume executes, as far as the entries tell."""
-    if checkpoint.status.has_ended:
-        return ()
-    recording = read_recording(kept)
+def _run_again(recording: Recording, lost: Sequence[Entry]) -> tuple[str, ...]:
+    """Return the steps that a resume executes, as far as the kept and the lost entries tell."""
     steps = recording.steps
     open_steps = [
         path
