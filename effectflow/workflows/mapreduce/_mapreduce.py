@@ -333,13 +333,9 @@ class MapReduce(Workflow[Env, E, Input, Out]):
                 input_types=KnownTypes.of(input_type(items)),
                 output_types=types,
                 # Failed items may have errors that `map` does not declare.
-                output_type=_result_type(reduced[0]),
+                output_type=cast(Any, JobResult)[Any if reduced[0] is None else reduced[0], Any],
             )
         )
-
-
-def _result_type(value: Any) -> Any:
-    return JobResult[Any if value is None else value, Any]
 
 
 def _step_of(function: Any, role: str) -> StepDefinition:
