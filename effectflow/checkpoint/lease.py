@@ -14,10 +14,15 @@ import os
 import platform
 import time
 import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import anyio
+
+from effectflow.checkpoint.errors import RunBusy
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads
 
 _SECONDS_UNTIL_ABANDONED = 3600.0
@@ -143,6 +148,28 @@ def begin_claim() -> Owner:
     owner = Owner.new()
     _claims[owner.claim] = call_soon_from_threads()
     return owner
+
+
+async def claim_or_release(
+    claim: Callable[[Owner], Awaitable[Lease]], release: Callable[[Lease], Awaitable[object]]
+) -> tuple[Owner, Lease]:
+    """Claim a run for a new owner, who needs an `end_claim`. Without a lease, the claim has ended.
+
+    A claim that a cancellation cut off may hold, so it is made again, and released.
+    """
+    owner = begin_claim()
+    try:
+        return owner, await claim(owner)
+    except Exception as error:
+        end_claim(owner, is_released=isinstance(error, RunBusy))
+        raise
+    except BaseException:
+        is_released = False
+        with anyio.move_on_after(5, shield=True), suppress(Exception):
+            await release(await claim(owner))
+            is_released = True
+        end_claim(owner, is_released=is_released)
+        raise
 
 
 def end_claim(owner: Owner, *, is_released: bool) -> None:

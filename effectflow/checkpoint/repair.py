@@ -7,15 +7,14 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import anyio
 import orjson
 
 from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.entries import BeforeStep, Completed, Entry
-from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, RunBusy
+from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.integrity import Seal, digest_in
 from effectflow.checkpoint.journal_reader import open_records, verify_run, write_bytes
-from effectflow.checkpoint.lease import Lease, begin_claim, end_claim
+from effectflow.checkpoint.lease import Lease, claim_or_release, end_claim
 from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.store import CheckpointStore, Record, Remains, RunSummary, Salvages
 from effectflow.effects.event_loop import shielded
@@ -132,28 +131,18 @@ def write_removed(repair: Repair) -> Iterator[bytes]:
 @asynccontextmanager
 async def _claimed(store: CheckpointStore, run_id: str) -> AsyncGenerator[Lease]:
     """Hold the lease of a run. If it cannot be released, its owner is dead."""
-    owner = begin_claim()
-    is_free = False
+    owner, lease = await claim_or_release(
+        lambda owner: store.claim(run_id, owner=str(owner), seconds=_LEASE_SECONDS), store.release
+    )
+    is_released = False
     try:
-        try:
-            lease = await store.claim(run_id, owner=str(owner), seconds=_LEASE_SECONDS)
-        except RunBusy:
-            is_free = True
-            raise
-        except BaseException:
-            # The claim was cut off and may hold: claim the run again to release it.
-            with anyio.move_on_after(5, shield=True), suppress(Exception):
-                again = await store.claim(run_id, owner=str(owner), seconds=_LEASE_SECONDS)
-                await store.release(again)
-                is_free = True
-            raise
-        try:
-            yield lease
-        finally:
-            await shielded(store.release(lease))
-            is_free = True
+        yield lease
     finally:
-        end_claim(owner, is_released=is_free)
+        try:
+            await shielded(store.release(lease))
+            is_released = True
+        finally:
+            end_claim(owner, is_released=is_released)
 
 
 async def _examined(
