@@ -14,10 +14,9 @@ from effectflow.checkpoint.step import durable
 from effectflow.checkpoint.values import encode_arguments, safe_repr
 from effectflow.effects import Exit, Interruption, par_traverse
 from effectflow.effects.errors import Copyable
-from effectflow.effects.nodes import AnyEffect, Context, FromFn, OnExit, Suspend
-from effectflow.effects.paths import step_path
+from effectflow.effects.nodes import AnyEffect, Context, Suspend
 from effectflow.effects.scope import Scope
-from effectflow.workflows.audience import Audience, with_audience
+from effectflow.workflows.audience import Audience, path_of, with_audience
 from effectflow.workflows.engine import Done, Next, Stuck, advance, durable_scope
 from effectflow.workflows.graph._structure import Call, Edge, Nested, Node, Parallel, Structure
 
@@ -188,17 +187,13 @@ class Watch:
         def begin(scope: Scope) -> AnyEffect:
             self._has_run_a_node = True
             audience = self._audience
-            # Steps have paths in durable runs only.
-            path = scope.path or step_path("", node.name, visit)
+            path = path_of(scope, node.name, visit)
             place = (audience.run_id, self._graph, node.name, visit, path)
             if visit > 1:
                 audience.notify(CycleDetected(*place))
-            audience.notify(NodeStarted(*place))
-
-            def end(ended: Exit[Any, Any]) -> AnyEffect:
-                return FromFn(lambda _: audience.notify(NodeEnded(*place, _outcome(ended))))
-
-            return OnExit(work, end)
+            return audience.watch(
+                work, NodeStarted(*place), lambda ended: NodeEnded(*place, _outcome(ended))
+            )
 
         return Suspend(begin)
 
