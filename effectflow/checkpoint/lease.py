@@ -143,21 +143,16 @@ _claims: dict[str, CallSoon | None] = {}
 claim that has ended and may hold the run all the same, because the store did not release it."""
 
 
-def begin_claim() -> Owner:
-    """Return a unique owner that is dead once the running event loop is closed."""
-    owner = Owner.new()
-    _claims[owner.claim] = call_soon_from_threads()
-    return owner
-
-
 async def claim_or_release(
     claim: Callable[[Owner], Awaitable[Lease]], release: Callable[[Lease], Awaitable[object]]
 ) -> tuple[Owner, Lease]:
-    """Claim a run for a new owner, who needs an `end_claim`. Without a lease, the claim has ended.
+    """Claim a run for a new owner, and return both. Call `end_claim` after the lease is released.
 
-    A claim that a cancellation cut off may hold, so it is made again, and released.
+    The owner is dead once the running event loop is closed. A claim that a cancellation cut off may
+    hold, so it is made again, and released.
     """
-    owner = begin_claim()
+    owner = Owner.new()
+    _claims[owner.claim] = call_soon_from_threads()
     try:
         return owner, await claim(owner)
     except Exception as error:
