@@ -354,9 +354,8 @@ class DurableFlow:
             if flow.replays_only is not None:
                 raise self.run.writer.halt(flow.replays_only)
             flow = flow.around
-        for operator in scope.operators:
-            if operator.is_decided or operator.has_expired():
-                await anyio.sleep_forever()
+        if scope.cancelling_operator() is not None:
+            await anyio.sleep_forever()
         if scope.acquisition is not None and not scope.acquisition.may_continue():
             raise NotAcquired
         if self.run.is_stopping:

@@ -14,10 +14,15 @@ import os
 import platform
 import time
 import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import anyio
+
+from effectflow.checkpoint.errors import RunBusy
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads
 
 _SECONDS_UNTIL_ABANDONED = 3600.0
@@ -138,11 +143,28 @@ _claims: dict[str, CallSoon | None] = {}
 claim that has ended and may hold the run all the same, because the store did not release it."""
 
 
-def begin_claim() -> Owner:
-    """Return a unique owner that is dead once the running event loop is closed."""
+async def claim_or_release(
+    claim: Callable[[Owner], Awaitable[Lease]], release: Callable[[Lease], Awaitable[object]]
+) -> tuple[Owner, Lease]:
+    """Claim a run for a new owner, and return both. Call `end_claim` after the lease is released.
+
+    The owner is dead once the running event loop is closed. A claim that a cancellation cut off may
+    hold, so it is made again, and released.
+    """
     owner = Owner.new()
     _claims[owner.claim] = call_soon_from_threads()
-    return owner
+    try:
+        return owner, await claim(owner)
+    except Exception as error:
+        end_claim(owner, is_released=isinstance(error, RunBusy))
+        raise
+    except BaseException:
+        is_released = False
+        with anyio.move_on_after(5, shield=True), suppress(Exception):
+            await release(await claim(owner))
+            is_released = True
+        end_claim(owner, is_released=is_released)
+        raise
 
 
 def end_claim(owner: Owner, *, is_released: bool) -> None:

@@ -7,15 +7,14 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import anyio
 import orjson
 
-from effectflow.checkpoint.checkpoint import Checkpoint, fold
+from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.entries import BeforeStep, Completed, Entry
-from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, RunBusy
+from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.integrity import Seal, digest_in
 from effectflow.checkpoint.journal_reader import open_records, verify_run, write_bytes
-from effectflow.checkpoint.lease import Lease, begin_claim, end_claim
+from effectflow.checkpoint.lease import Lease, claim_or_release, end_claim
 from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.store import CheckpointStore, Record, Remains, RunSummary, Salvages
 from effectflow.effects.event_loop import shielded
@@ -132,28 +131,18 @@ def write_removed(repair: Repair) -> Iterator[bytes]:
 @asynccontextmanager
 async def _claimed(store: CheckpointStore, run_id: str) -> AsyncGenerator[Lease]:
     """Hold the lease of a run. If it cannot be released, its owner is dead."""
-    owner = begin_claim()
-    is_free = False
+    owner, lease = await claim_or_release(
+        lambda owner: store.claim(run_id, owner=str(owner), seconds=_LEASE_SECONDS), store.release
+    )
+    is_released = False
     try:
-        try:
-            lease = await store.claim(run_id, owner=str(owner), seconds=_LEASE_SECONDS)
-        except RunBusy:
-            is_free = True
-            raise
-        except BaseException:
-            # The claim was cut off and may hold: claim the run again to release it.
-            with anyio.move_on_after(5, shield=True), suppress(Exception):
-                again = await store.claim(run_id, owner=str(owner), seconds=_LEASE_SECONDS)
-                await store.release(again)
-                is_free = True
-            raise
-        try:
-            yield lease
-        finally:
-            await shielded(store.release(lease))
-            is_free = True
+        yield lease
     finally:
-        end_claim(owner, is_released=is_free)
+        try:
+            await shielded(store.release(lease))
+            is_released = True
+        finally:
+            end_claim(owner, is_released=is_released)
 
 
 async def _examined(
@@ -175,7 +164,8 @@ async def _examined(
     removed = tuple(record for record in remains.records if record.sequence > kept)
     lost = max([found.length, *(record.sequence for record in removed)]) - kept
     read = _read_lost(remains.records, kept, run_id, seal)
-    again = _run_again(checkpoint, journal.entries, read.entries)
+    recording = read_recording(journal.entries)
+    again = () if checkpoint.status.has_ended else _run_again(recording, read.entries)
     once_kept, once_lost = _at_most_once(journal.entries), _at_most_once(read.entries)
     is_incomplete = bool(remains.unreadable) or read.intact < lost
     repair = Repair(
@@ -190,7 +180,15 @@ async def _examined(
         executed_twice=tuple(step for step in again if step in once_lost - once_kept),
         has_unknown_steps=is_incomplete and not checkpoint.status.has_ended,
     )
-    return repair, _summary_of(checkpoint)
+    summary = RunSummary(
+        checkpoint.workflow,
+        checkpoint.kind,
+        checkpoint.definition.version,
+        checkpoint.status,
+        checkpoint.created_at,
+        len(recording.open_dead_letters),
+    )
+    return repair, summary
 
 
 def _damage(problem: CheckpointError) -> CorruptCheckpoint:
@@ -198,16 +196,6 @@ def _damage(problem: CheckpointError) -> CorruptCheckpoint:
     if not isinstance(problem, CorruptCheckpoint) or not problem.is_damaged:
         raise problem
     return problem
-
-
-def _summary_of(checkpoint: Checkpoint) -> RunSummary:
-    return RunSummary(
-        checkpoint.workflow,
-        checkpoint.kind,
-        checkpoint.definition.version,
-        checkpoint.status,
-        checkpoint.created_at,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +223,8 @@ def _read_lost(records: Sequence[Record], kept: int, run_id: str, seal: Seal) ->
     return _Lost(entries, intact)
 
 
-def _run_again(
-    checkpoint: Checkpoint, kept: Sequence[Entry], lost: Sequence[Entry]
-) -> tuple[str, ...]:
-    """Return the steps that a resume executes, as far as the entries tell."""
-    if checkpoint.status.has_ended:
-        return ()
-    recording = read_recording(kept)
+def _run_again(recording: Recording, lost: Sequence[Entry]) -> tuple[str, ...]:
+    """Return the steps that a resume executes, as far as the kept and the lost entries tell."""
     steps = recording.steps
     open_steps = [
         path

@@ -489,8 +489,7 @@ class Run:
         if self.is_stopping or self.cancelled_at is not None:
             return
         for operator in self.outer_operators:
-            is_cause = operator.is_decided or operator.has_expired()
-            if is_cause and isinstance(operator.branches, DurableBranches):
+            if operator.cancels() and isinstance(operator.branches, DurableBranches):
                 # A run that was cut off between its steps is the first to notice the deadline.
                 operator.expire()
                 await self._cancel(operator.branches)
@@ -558,8 +557,7 @@ class Run:
                 with anyio.CancelScope() as self._watch_scope:
                     await anyio.sleep_forever()
         except BaseException:
-            outer = self.outer_operators
-            if not any(each.is_decided or each.has_expired() for each in outer):
+            if not any(operator.cancels() for operator in self.outer_operators):
                 self.stop()
             raise
         finally:

@@ -14,7 +14,7 @@ from functools import partial, update_wrapper
 from os import urandom
 from typing import Any, Generic, Never, ParamSpec, Protocol, TypeGuard, TypeVar, overload
 
-from effectflow.checkpoint.values import NO_OPTIONS, KnownTypes, ValueOptions, encode_arguments
+from effectflow.checkpoint.values import KnownTypes, ValueOptions, encode_arguments
 from effectflow.effects import (
     Effect,
     ExecutorError,
@@ -290,17 +290,7 @@ class Step(Generic[P, Env, E, A]):
             bound = signature.bind_partial(*args, **kwargs).arguments
         else:
             bound = dict(zip(self.parameters, args, strict=False))
-        return arguments_of(self.name, bound, options)
-
-
-def arguments_of(
-    step: str, bound: Mapping[str, Any], options: ValueOptions = NO_OPTIONS
-) -> tuple[str, str]:
-    """Return the arguments of a step in the form of its entry: a digest and a preview.
-
-    Raises NotSerializable for values that cannot be saved.
-    """
-    return encode_arguments(bound, path=step, options=options)
+        return encode_arguments(bound, options, path=self.name)
 
 
 @overload

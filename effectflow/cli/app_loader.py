@@ -6,17 +6,16 @@ import importlib
 import inspect
 import shlex
 import sys
-import typing
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, cast, get_args, get_origin
+from typing import Any, Generic, NoReturn, Protocol, cast
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.cli import census
 from effectflow.cli.options import BadUse
-from effectflow.effects import Effect
+from effectflow.effects.signatures import environment_type
 from effectflow.workflows import Workflow
 
 AnyWorkflow = Workflow[Any, Any, Any, Any]
@@ -79,7 +78,7 @@ class LoadedWorkflow:
 
     def _check_needs_no_environment(self) -> None:
         """Raise BadEnvironment if the annotation of the workflow asks for more than checkpoints."""
-        needed = _environment_type(self.workflow)
+        needed = environment_type(inspect.unwrap(self.workflow.blueprint.body))
         names = sorted(_members(needed) - {"checkpoints"}) if isinstance(needed, type) else []
         if names:
             raise BadEnvironment(
@@ -89,25 +88,12 @@ class LoadedWorkflow:
             )
 
 
-def _environment_type(workflow: AnyWorkflow) -> Any:
-    """Return the environment in the return annotation of a workflow written as code, or None."""
-    try:
-        body = inspect.unwrap(workflow.blueprint.body)
-        annotation = typing.get_type_hints(body).get("return")
-    except (NameError, TypeError, AttributeError):
-        return None
-    if get_origin(annotation) is Generator:
-        annotation = get_args(annotation)[0]
-    is_effect = get_origin(annotation) is Effect
-    return get_args(annotation)[0] if is_effect else None
-
-
 def _members(kind: type) -> set[str]:
     """Return the public attributes and methods that a class or protocol declares."""
     return {
         name
         for base in kind.__mro__
-        if base not in (object, Protocol, typing.Generic)
+        if base not in (object, Protocol, Generic)
         for name in (*inspect.get_annotations(base), *vars(base))
         if not name.startswith("_")
     }

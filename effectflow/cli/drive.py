@@ -277,6 +277,10 @@ class _End:
     message: str | None = None
     output: object = None
 
+    @property
+    def can_be_resumed(self) -> bool:
+        return self.status in ("interrupted", "failed")
+
 
 _EXIT_CODES = {
     "completed": ExitCode.DONE,
@@ -403,12 +407,11 @@ def _report(job: _Job, progress: RunProgress, end: _End) -> None:
         many = isinstance(end.output, list)
         for line in cast("list[object]", end.output) if many else [end.output]:
             say(str(line), console)
-    if end.status in ("interrupted", "failed"):
+    if end.can_be_resumed:
         say(f"Resume it with: {job.resume_command}", console)
 
 
 def _answer(job: _Job, progress: RunProgress, end: _End) -> dict[str, object]:
-    can_resume = end.status in ("interrupted", "failed")
     return {
         "run_id": job.run_id,
         "status": end.status,
@@ -417,7 +420,7 @@ def _answer(job: _Job, progress: RunProgress, end: _End) -> dict[str, object]:
         "steps_skipped": progress.skipped,
         "output": _output_tree(end.output, job.loaded.workflow),
         "message": end.message,
-        "resume_with": job.resume_command if can_resume else None,
+        "resume_with": job.resume_command if end.can_be_resumed else None,
     }
 
 

@@ -587,7 +587,7 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
         return await anyio.sleep_forever()
     failed = _failed_finalizer(outcome)
     if failed is not None and (cancelled is not None or scope.is_cancelled()):
-        show_suppressed(failed, scope.decided_operator())
+        show_suppressed(failed, scope.cancelling_operator())
     if cancelled is not None:
         raise cancelled
     if failed is None:

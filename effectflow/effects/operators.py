@@ -121,6 +121,10 @@ class Operator:
         """Return whether the deadline has passed and cancels the branches."""
         return self.limit is not None and self.limit.cancel_called
 
+    def cancels(self) -> bool:
+        """Return whether it cancels its branches: it has decided, or its deadline has passed."""
+        return self.is_decided or self.has_expired()
+
     def expire(self) -> None:
         """Decide that the deadline has passed, unless a decision exists."""
         if not self.is_decided:

@@ -241,9 +241,7 @@ class Acquisition:
     def may_continue(self) -> bool:
         """Return whether its next operation may begin."""
         if not self._has_begun:
-            self._has_begun = not any(
-                one.is_decided or one.has_expired() for one in self._operators
-            )
+            self._has_begun = not any(one.cancels() for one in self._operators)
         return self._has_begun
 
 
@@ -340,13 +338,13 @@ class Scope:
         self.flow.stop()
         return None
 
-    def decided_operator(self) -> Operator | None:
-        """Return the outermost operator that has decided, if one has."""
-        return next((one for one in self.operators if one.is_decided or one.has_expired()), None)
+    def cancelling_operator(self) -> Operator | None:
+        """Return the outermost operator that cancels this position, if one does."""
+        return next((one for one in self.operators if one.cancels()), None)
 
     def is_cancelled(self) -> bool:
         """Return whether the running task is cancelled by a scope, so that its next wait raises that."""
-        return self.decided_operator() is not None or is_cancelled_by_scope()
+        return self.cancelling_operator() is not None or is_cancelled_by_scope()
 
     def under(self, operator: Operator) -> Scope:
         """Return the scope within an operator that may cancel it."""

@@ -7,6 +7,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from types import CodeType, UnionType
 from typing import Any, Union, get_args, get_origin
@@ -68,6 +69,15 @@ def type_hints(annotated: Any, *, include_extras: bool = False) -> dict[str, Any
         return {}
 
 
+def meaning_of(alias: object) -> Any:
+    """Return what a NewType or an alias (`type X = ...`) stands for; None if that is unknown."""
+    for mark in ("__supertype__", "__value__"):
+        # A name in it may exist only for type checkers.
+        with suppress(AttributeError, NameError):
+            return getattr(alias, mark)
+    return None
+
+
 _bodies: dict[CodeType, Callable[..., Any]] = {}
 
 
@@ -97,7 +107,7 @@ def _declared_by(body: CodeType) -> tuple[type[Exception], ...]:
             "unknown whether an exception that it raised is a declared failure. Import the names that "
             "the annotations use outside of `if TYPE_CHECKING`"
         ) from problem
-    _, error = _types_in(annotation)
+    _, error, _ = _types_in(annotation)
     return tuple(dict.fromkeys(_exceptions_in(error)))
 
 
@@ -123,14 +133,22 @@ def effect_types(function: Callable[..., Any]) -> tuple[object, object]:
     if errors is not None:
         # Made by `@effect`, so it is annotated with its plain value.
         return annotation, Union[errors] if errors else None  # noqa: UP007, any number of them
-    return _types_in(annotation)
+    _, error, output = _types_in(annotation)
+    return output, error
 
 
-def _types_in(annotation: Any) -> tuple[object, object]:
+def environment_type(function: Callable[..., Any]) -> Any:
+    """Return the environment in a function's return annotation; None for a missing one."""
+    return _types_in(type_hints(function).get("return"))[0]
+
+
+def _types_in(annotation: Any) -> tuple[object, object, object]:
+    """Return the environment, the error and the output of an annotated effect or `@do` body."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Effect and len(args) == 3:
-        return args[2], args[1]
+        return args
     if isinstance(origin, type) and issubclass(origin, Generator) and args:
         yielded = get_args(args[0])
-        return args[2], yielded[1] if len(yielded) == 3 else None
-    return None, None
+        environment, error = yielded[:2] if len(yielded) == 3 else (None, None)
+        return environment, error, args[2]
+    return None, None, None

@@ -281,9 +281,8 @@ class PostgresStore(ServerStore):
                 )
                 check_kept(lease, length, after=after)
                 await rows(connection, _CUT, (number, after))
-                fields = (escaped(summary.workflow), summary.kind, escaped(summary.version))
-                status = str(summary.status)
-                await rows(connection, _RESUMMARIZE, (*fields, status, summary.created_at, number))
+                fields = _escaped_fields(summary).values()
+                await rows(connection, _RESUMMARIZE, (*fields, number))
 
         await self._do(truncate)
 
@@ -353,10 +352,8 @@ class _Append:
         """Return the parameters of the server's function `append`."""
         summary = None
         if self.summary is not None:
-            fields = {"run_id": self.lease.run_id, **summary_fields(self.summary)}
-            for name in ("run_id", "workflow", "version"):
-                fields[name] = escaped(fields[name])
-            summary = json.dumps(fields)
+            run_id = escaped(self.lease.run_id)
+            summary = json.dumps({"run_id": run_id, **_escaped_fields(self.summary)})
         lease = self.lease
         return self.key, lease.owner, lease.fence, self.after, self.release, summary, self.bodies
 
@@ -665,6 +662,13 @@ def _set_timeout(what: Literal["statement", "lock"], seconds: float) -> sql.Comp
     return sql.SQL("SET {} = {}").format(name, round(seconds * 1000))
 
 
+def _escaped_fields(summary: RunSummary) -> dict[str, Any]:
+    """Return the fields of a summary, in the order of their columns."""
+    fields = summary_fields(summary)
+    escapes = {name: escaped(fields[name]) for name in ("workflow", "version")}
+    return {**fields, **escapes, "status": str(summary.status)}
+
+
 def _info(row: Sequence[Any]) -> RunInfo:
     run_id, workflow, kind, version, *rest = row[:_NOW]
     return run_info(unescaped(run_id), unescaped(workflow), kind, unescaped(version), *rest)
@@ -703,7 +707,8 @@ _DELETE = (
 _CUT = "DELETE FROM {schema}.entries WHERE run = %s AND sequence > %s RETURNING 1"
 
 _RESUMMARIZE = """
-    UPDATE {schema}.runs SET workflow = %s, kind = %s, version = %s, status = %s, created_at = %s
+    UPDATE {schema}.runs SET workflow = %s, kind = %s, version = %s, status = %s, created_at = %s,
+        dead_letters = %s
     WHERE number = %s RETURNING 1
 """
 

@@ -294,16 +294,9 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             check_kept(lease, length or 0, after=after)
             database.execute("DELETE FROM entries WHERE run = ? AND sequence > ?", (number, after))
             database.execute(
-                "UPDATE runs SET workflow = ?, kind = ?, version = ?, status = ?, created_at = ?"
-                " WHERE number = ?",
-                (
-                    summary.workflow,
-                    summary.kind,
-                    summary.version,
-                    summary.status,
-                    summary.created_at,
-                    number,
-                ),
+                "UPDATE runs SET workflow = ?, kind = ?, version = ?, status = ?, created_at = ?,"
+                " dead_letters = ? WHERE number = ?",
+                (*summary_fields(summary).values(), number),
             )
 
         await self._submit(lease.run_id, truncate)

@@ -21,8 +21,13 @@ import pytest
 
 import effectflow
 from effectflow.checkpoint.errors import NotSerializable
-from effectflow.checkpoint.step import StepDefinition, arguments_of
-from effectflow.checkpoint.values import NO_OPTIONS, ValueOptions, render_arguments
+from effectflow.checkpoint.step import StepDefinition
+from effectflow.checkpoint.values import (
+    NO_OPTIONS,
+    ValueOptions,
+    encode_arguments,
+    render_arguments,
+)
 from effectflow.effects import Effect, nodes
 from effectflow.effects.scope import PLAIN
 from effectflow.workflows.workflow import Workflow
@@ -148,7 +153,8 @@ class ChangedArguments(_Watch):
 
     def _mapping(self, make: Callable[..., Any]) -> Callable[..., Any]:
         def mapping(work: Any, reopening: int) -> Any:
-            self._mapped = partial(arguments_of, work.job.map_step.name, {"item": work.item})
+            name = work.job.map_step.name
+            self._mapped = partial(encode_arguments, {"item": work.item}, path=name)
             try:
                 return make(work, reopening)
             finally:
@@ -171,7 +177,8 @@ class ChangedArguments(_Watch):
         def starting(workflow: Any, input: object, **options: Any) -> Any:
             self.begin()
             effect = start(workflow, input, **options)
-            perform, encode = effect.f, partial(arguments_of, workflow.name, {"input": input})
+            perform = effect.f
+            encode = partial(encode_arguments, {"input": input}, path=workflow.name)
 
             async def comparing(env: Any, scope: Any) -> Any:
                 # The input of an outer run is recorded: every life begins with the same.

@@ -9,7 +9,9 @@ from typing import Any
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.observers import CheckpointEvent, Observer, tell
-from effectflow.effects.nodes import AndThen, AnyEffect, Ask, Suspend
+from effectflow.effects import Exit
+from effectflow.effects.nodes import AndThen, AnyEffect, Ask, FromFn, OnExit, Suspend
+from effectflow.effects.paths import step_path
 from effectflow.effects.scope import Scope
 
 
@@ -23,6 +25,21 @@ class Audience:
     def notify(self, event: CheckpointEvent) -> None:
         """Tell the observers."""
         tell(self.observers, event)
+
+    def watch(
+        self,
+        work: AnyEffect,
+        began: CheckpointEvent,
+        ended: Callable[[Exit[Any, Any]], CheckpointEvent],
+    ) -> AnyEffect:
+        """Tell the observers that work begins, and return the effect that does it and tells its end."""
+        self.notify(began)
+        return OnExit(work, lambda end: FromFn(lambda _: self.notify(ended(end))))
+
+
+def path_of(scope: Scope, name: str, number: int) -> str:
+    """Return the path of a step. Without a durable run it is the one that the step would have."""
+    return scope.path or step_path("", name, number)
 
 
 def with_audience(

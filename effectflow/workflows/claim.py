@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Self, cast
 from weakref import WeakValueDictionary
 
@@ -14,7 +14,6 @@ from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.entries import Finished, Resumed, Started
 from effectflow.checkpoint.errors import (
     CheckpointError,
-    RunBusy,
     RunConflict,
 )
 from effectflow.checkpoint.journal_reader import (
@@ -22,7 +21,7 @@ from effectflow.checkpoint.journal_reader import (
     check_against,
 )
 from effectflow.checkpoint.journal_writer import JournalWriter
-from effectflow.checkpoint.lease import Lease, Owner, begin_claim, end_claim
+from effectflow.checkpoint.lease import Lease, Owner, claim_or_release, end_claim
 from effectflow.checkpoint.replay import Recording
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary
@@ -83,20 +82,9 @@ class Claim:
 
     async def begin(self) -> None:
         """Claim the run. Raise RunBusy if another owner holds it."""
-        self._owner = owner = begin_claim()
-        try:
-            self._lease = await self._claim(owner)
-        except Exception as error:
-            end_claim(owner, is_released=isinstance(error, RunBusy))
-            raise
-        except BaseException:
-            # The claim was cut off by a cancellation and may hold: claim the run again to release it.
-            is_released = False
-            with anyio.move_on_after(5, shield=True), suppress(Exception):
-                await self._checkpoints.store.release(await self._claim(owner))
-                is_released = True
-            end_claim(owner, is_released=is_released)
-            raise
+        self._owner, self._lease = await claim_or_release(
+            self._claim, self._checkpoints.store.release
+        )
 
     async def _claim(self, owner: Owner) -> Lease:
         seconds = in_seconds(self._checkpoints.lease_seconds)

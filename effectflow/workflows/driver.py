@@ -78,12 +78,8 @@ class Reopening:
 
         A reopening that did not come to an end continues: what failed again in it is not retried again.
         """
-        letters, keys, reopened_at = (
-            recording.dead_letters.values(),
-            self.keys,
-            recording.reopened_at,
-        )
-        known = {letter.key for letter in letters}
+        keys, reopened_at = self.keys, recording.reopened_at
+        known = {letter.key for letter in recording.dead_letters.values()}
         unknown = sorted((keys or known) - known)
         if unknown:
             raise ValueError(
@@ -97,7 +93,8 @@ class Reopening:
         ]
         if not chosen:
             return None
-        ranges = compressed(chosen, sorted(letter.sequence for letter in letters))
+        everything = sorted(letter.sequence for letter in recording.dead_letters.values())
+        ranges = compressed(chosen, everything)
         return replace(resumed, dropped=ranges) if self.drops else replace(resumed, retried=ranges)
 
 

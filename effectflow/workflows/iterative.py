@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
@@ -51,10 +51,6 @@ class _Reached:
     value: Any
     rounds: int = 0
     before: Any = None
-
-
-def _result_type(value: Any) -> Any:
-    return IterativeResult[Any if value is None else value]
 
 
 class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
@@ -137,6 +133,6 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
                 input_type=input_type(round),
                 input_types=types,
                 output_types=types,
-                output_type=_result_type(output),
+                output_type=cast(Any, IterativeResult)[Any if output is None else output],
             )
         )

@@ -114,12 +114,11 @@ def job_history(checkpoint: Checkpoint) -> tuple[JobPhase, ...]:
     The job is that of `job_progress`; without one the history is empty.
     """
     job = _job_of(checkpoint)
-    return () if job is None else tuple(_phases(checkpoint, job.items, job.groups, job.mapped))
+    return () if job is None else tuple(_phases(checkpoint, job))
 
 
-def _phases(
-    checkpoint: Checkpoint, items: list[_Part], groups: list[_Part], mapped: CompletedStep | None
-) -> Iterator[JobPhase]:
+def _phases(checkpoint: Checkpoint, job: _Job) -> Iterator[JobPhase]:
+    _, items, groups, mapped = job
     ends = {step.step: step.completed_at for step in checkpoint.completed_steps}
     begins = {step.step: step.completed_at - step.duration for step in checkpoint.completed_steps}
     if isinstance(checkpoint.state, BeforeStep):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import anyio
 import orjson
@@ -16,6 +16,7 @@ from effectflow import (
     Checkpoints,
     Do,
     Effect,
+    MapReduce,
     effect,
     never,
     pure,
@@ -142,6 +143,55 @@ async def test_a_good_run_stays_as_it_is(make_store: MakeStore) -> None:
         assert await store.read("r") == written
         with pytest.raises(RunNotFound):
             await repair_run(store, "R")
+
+
+@effect(errors=ValueError)
+def measure(_: App, word: str) -> int:
+    if word == "upon":
+        raise ValueError(word)
+    return len(word)
+
+
+def words_of(words: list[str]) -> list[str]:
+    return words
+
+
+def total(lengths: list[int]) -> Effect[App, Never, int]:
+    return pure(sum(lengths))
+
+
+lengths = MapReduce(
+    "lengths",
+    items=words_of,
+    map=measure,
+    reduce=total,
+    key=str,
+    max_parallel=1,
+    on_item_failure="dead_letter",
+)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+async def test_a_repaired_run_counts_the_dead_letters_that_are_left(
+    make_store: MakeStore, left: int
+) -> None:
+    async with make_store() as store:
+        await lengths.start(WORDS, run_id="r").run_or_raise(app_on(store))
+        info = await store.info("r")
+        assert info is not None
+        assert info.summary.dead_letters == 1
+        # The last entry, or one before the item failed.
+        await change_entry(store, info.length if left else 3)
+
+        await repair_run(store, "r")
+
+        repaired = await store.info("r")
+        assert repaired is not None
+        assert repaired.summary.dead_letters == left
+        await lengths.resume("r").run_or_raise(app_on(store))
+        resumed = await store.info("r")
+        assert resumed is not None
+        assert resumed.summary.dead_letters == 1
 
 
 async def test_a_run_that_is_driven_is_not_repaired(make_store: MakeStore) -> None:

@@ -19,7 +19,7 @@ from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 from effectflow.checkpoint.values.custom import NO_OPTIONS, ValueOptions
-from effectflow.effects.signatures import UnresolvedName, type_hints
+from effectflow.effects.signatures import UnresolvedName, meaning_of, type_hints
 
 NO_CIPHER = (
     "a secret is saved only encrypted: give Checkpoints(encryption=...), or take it from the environment "
@@ -75,7 +75,7 @@ class KnownTypes:
                 continue
             kind: Any = typing.get_origin(part) or part
             if not isinstance(kind, type):
-                todo.extend(_targets_of_alias(kind))
+                todo.append(meaning_of(kind))
                 continue
             if Exception in kind.__mro__:
                 errors[name_of_error(kind)] = kind
@@ -148,16 +148,6 @@ def _arguments(part: object) -> Iterator[object]:
         else:
             # A Literal has enum members as arguments.
             yield type(argument) if isinstance(argument, Enum) else argument
-
-
-def _targets_of_alias(name: object) -> list[object]:
-    """Return what a NewType or an alias (`type X = ...`) stands for."""
-    try:
-        return [
-            getattr(name, mark) for mark in ("__supertype__", "__value__") if hasattr(name, mark)
-        ]
-    except NameError:
-        return []
 
 
 def _field_annotations(kind: Any) -> list[object]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Never, TypeAlias, TypedDict, Union, 
 
 from effectflow.checkpoint.values.classes import is_record, record_of, safe_repr
 from effectflow.checkpoint.values.plain import MalformedValue
-from effectflow.effects.signatures import UnresolvedName, type_hints
+from effectflow.effects.signatures import UnresolvedName, meaning_of, type_hints
 
 Mismatch: TypeAlias = tuple[str, str]
 """The path of a part that has another type than declared, such as `.items[3]`, and what is wrong."""
@@ -113,13 +113,8 @@ def _make_check(annotation: Any) -> _Check:
     kind: Any = origin or annotation
     if isinstance(kind, type):
         return _of_class(annotation, kind, arguments)
-    for mark in ("__supertype__", "__value__"):
-        # A NewType, or an alias by `type X = ...`. The name may exist only for type checkers.
-        try:
-            return _check_of(getattr(kind, mark))
-        except (AttributeError, NameError):
-            continue
-    return _ACCEPT
+    meaning = meaning_of(kind)
+    return _ACCEPT if meaning is None else _check_of(meaning)
 
 
 def _any_of(annotation: Any, checks: list[_Check]) -> _Check:
@@ -155,7 +150,7 @@ def _of_class(annotation: Any, kind: Any, arguments: tuple[Any, ...]) -> _Check:
     if kind in (object, Any, type) or getattr(kind, "_is_protocol", False):
         return _ACCEPT
     if typing.is_typeddict(kind):
-        return _Check(_fields_find(kind, dict, arguments), _NO_CLASS)
+        return _Check(_fields_find(kind, arguments), _NO_CLASS)
     if kind in _EXACT:
         return _Check(_instance_find(annotation, tuple(_EXACT[kind])), _EXACT[kind])
     # What pydantic validates may have other types than its annotations.
@@ -172,7 +167,7 @@ def _of_class(annotation: Any, kind: Any, arguments: tuple[Any, ...]) -> _Check:
     if arguments and is_standard and issubclass(kind, Mapping):
         return _Check(_pairs_find(find, *arguments[:2]), _NO_CLASS)
     if is_record(kind) and not is_validated:
-        return _Check(_fields_find(kind, kind, arguments), _NO_CLASS)
+        return _Check(_fields_find(kind, arguments), _NO_CLASS)
     if len(arguments) == 1 and is_standard and issubclass(kind, Collection):
         return _Check(_items_find(find, arguments[0]), _NO_CLASS)
     return _Check(find, _NO_CLASS)
@@ -233,21 +228,19 @@ def _tuple_find(find_whole: _Find, arguments: tuple[Any, ...]) -> _Find:
     return find
 
 
-def _fields_find(kind: Any, whole: Any, arguments: tuple[Any, ...]) -> _Find:
-    """Return how the fields of a record are checked, or, if `whole` is dict, the items of a TypedDict.
+def _fields_find(kind: Any, arguments: tuple[Any, ...]) -> _Find:
+    """Return how the fields of a record, or the items of a TypedDict, are checked.
 
     The arguments are those of its type parameters.
     """
-    find_whole = _instance_find(kind, whole)
-    is_dict = whole is dict
+    is_dict = typing.is_typeddict(kind)
+    find_whole = _instance_find(kind, dict if is_dict else kind)
     defaults: Mapping[str, object] = {} if is_dict else record_of(kind).defaults
 
     @cache
     def checks() -> list[tuple[str, _Check]]:
         # Not before, since a class may have fields of its own type.
-        hints = field_types(kind, arguments)
-        fields = hints.keys() if is_dict else record_of(kind).parameters.keys()
-        return [(name, _check_of(hint)) for name, hint in hints.items() if name in fields]
+        return [(name, _check_of(hint)) for name, hint in field_types(kind, arguments).items()]
 
     def find(value: Any) -> Mismatch | None:
         found = find_whole(value)
@@ -281,7 +274,17 @@ def required_keys(kind: Any) -> frozenset[str]:
 
 
 def field_types(kind: Any, arguments: tuple[Any, ...] = ()) -> dict[str, Any]:
-    """Return the annotations of the fields of a class, with these arguments for its type parameters.
+    """Return the annotations of the items of a TypedDict, or of the fields of a record.
+
+    The arguments are those of its type parameters.
+    """
+    hints = _hints_of(kind, arguments)
+    fields = hints.keys() if typing.is_typeddict(kind) else record_of(kind).parameters.keys()
+    return {name: hint for name, hint in hints.items() if name in fields}
+
+
+def _hints_of(kind: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the annotations in a class and its bases, with these arguments for its type parameters.
 
     A base class has other arguments: in `class Page(Box[list[T]])`, the `T` of `Box` is a `list[T]`.
     """
@@ -299,7 +302,7 @@ def field_types(kind: Any, arguments: tuple[Any, ...] = ()) -> dict[str, Any]:
         if not isinstance(origin, type) or origin in (object, dict, tuple, typing.Generic):
             continue
         inherited = type_hints(origin)
-        bound = field_types(origin, typing.get_args(_with_arguments(base, given)))
+        bound = _hints_of(origin, typing.get_args(_with_arguments(base, given)))
         # A field that the class annotates anew has its own annotation.
         hints |= {name: bound[name] for name in bound if written.get(name) == inherited[name]}
     return hints

@@ -226,7 +226,7 @@ def digest_of(value: Any, *, path: str = "$", options: ValueOptions = NO_OPTIONS
 
 
 def encode_arguments(
-    bound: Mapping[str, object], *, path: str, options: ValueOptions = NO_OPTIONS
+    bound: Mapping[str, object], options: ValueOptions = NO_OPTIONS, *, path: str
 ) -> tuple[str, str]:
     """Return the digest of named arguments, as `digest_of`, and a preview for `render_arguments`.
 

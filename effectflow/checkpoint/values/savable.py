@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from effectflow.checkpoint.errors import NotSerializable
-from effectflow.checkpoint.values.classes import NO_CIPHER, KnownTypes, is_record, record_of
+from effectflow.checkpoint.values.classes import NO_CIPHER, KnownTypes, is_record
 from effectflow.checkpoint.values.custom import ValueOptions
 from effectflow.checkpoint.values.declared import field_types
-from effectflow.effects.signatures import UnresolvedName, type_hints
+from effectflow.effects.signatures import UnresolvedName, meaning_of
 
 
 class _Part(NamedTuple):
@@ -102,11 +102,7 @@ def _parts_of(part: _Part, types: KnownTypes) -> Iterator[_Part]:
     if isinstance(kind, type):
         yield from _fields_of(kind, types)
         return
-    for mark in ("__supertype__", "__value__"):
-        try:
-            yield _Part(getattr(kind, mark), field)
-        except (AttributeError, NameError):
-            continue
+    yield _Part(meaning_of(kind), field)
 
 
 def _arguments_of(annotation: Any, kind: Any, types: KnownTypes) -> tuple[Any, ...]:
@@ -127,12 +123,8 @@ def _arguments_of(annotation: Any, kind: Any, types: KnownTypes) -> tuple[Any, .
 
 
 def _fields_of(kind: Any, types: KnownTypes) -> Iterator[_Part]:
-    is_dict = typing.is_typeddict(kind)
     if kind in types.options.by_class or hasattr(kind, "__pydantic_core_schema__"):
         return
-    if not is_dict and not is_record(kind):
-        return
-    hints = type_hints(kind)
-    names = hints.keys() if is_dict else record_of(kind).parameters.keys()
-    for name in names & hints.keys():
-        yield _Part(hints[name], f"{kind.__name__}.{name}")
+    if typing.is_typeddict(kind) or is_record(kind):
+        for name, annotation in field_types(kind).items():
+            yield _Part(annotation, f"{kind.__name__}.{name}")

@@ -10,14 +10,13 @@ from typing import Any, Literal, NamedTuple
 from returns.result import Result, Success
 
 from effectflow.checkpoint.observers import CycleDetected, EdgeEvaluated, NodeEnded, NodeStarted
-from effectflow.checkpoint.step import arguments_of, durable
-from effectflow.checkpoint.values import safe_repr
+from effectflow.checkpoint.step import durable
+from effectflow.checkpoint.values import encode_arguments, safe_repr
 from effectflow.effects import Exit, Interruption, par_traverse
 from effectflow.effects.errors import Copyable
-from effectflow.effects.nodes import AnyEffect, Context, FromFn, OnExit, Suspend
-from effectflow.effects.paths import step_path
+from effectflow.effects.nodes import AnyEffect, Context, Suspend
 from effectflow.effects.scope import Scope
-from effectflow.workflows.audience import Audience, with_audience
+from effectflow.workflows.audience import Audience, path_of, with_audience
 from effectflow.workflows.engine import Done, Next, Stuck, advance, durable_scope
 from effectflow.workflows.graph._structure import Call, Edge, Nested, Node, Parallel, Structure
 
@@ -148,7 +147,8 @@ def _visit(node: Node, state: Any, visit: int, watch: Watch | None) -> AnyEffect
     # Suspended, so that a resume that skips the step does not even call the node's function.
     work = Suspend(lambda _: _work(node, state, visit, watch))
     effect = work if watch is None else watch.over(node, visit, work)
-    return durable(node.definition, effect, partial(arguments_of, node.name, {"state": state}))
+    arguments = partial(encode_arguments, {"state": state}, path=node.name)
+    return durable(node.definition, effect, arguments)
 
 
 def _work(node: Node, state: Any, visit: int, watch: Watch | None) -> AnyEffect:
@@ -187,17 +187,13 @@ class Watch:
         def begin(scope: Scope) -> AnyEffect:
             self._has_run_a_node = True
             audience = self._audience
-            # Steps have paths in durable runs only.
-            path = scope.path or step_path("", node.name, visit)
+            path = path_of(scope, node.name, visit)
             place = (audience.run_id, self._graph, node.name, visit, path)
             if visit > 1:
                 audience.notify(CycleDetected(*place))
-            audience.notify(NodeStarted(*place))
-
-            def end(ended: Exit[Any, Any]) -> AnyEffect:
-                return FromFn(lambda _: audience.notify(NodeEnded(*place, _outcome(ended))))
-
-            return OnExit(work, end)
+            return audience.watch(
+                work, NodeStarted(*place), lambda ended: NodeEnded(*place, _outcome(ended))
+            )
 
         return Suspend(begin)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal, Never, TypeAlias
 
 from returns.result import Success
@@ -27,15 +28,12 @@ from effectflow.effects.nodes import (
     AnyEffect,
     Die,
     Fail,
-    FromFn,
-    OnExit,
     Perform,
     Pure,
     Suspend,
 )
-from effectflow.effects.paths import step_path
 from effectflow.effects.scope import Scope
-from effectflow.workflows.audience import Audience, with_audience
+from effectflow.workflows.audience import Audience, path_of, with_audience
 from effectflow.workflows.machine._chart import Chart
 from effectflow.workflows.machine._machine import (
     HistoryEntry,
@@ -224,16 +222,9 @@ class Attempt:
         machine, name = self.machine, self.bound.name
         number = 1 if self.pending is None else self.pending.attempts + 1
         count = machine.metadata.total_attempts.get(name, 0) + 1
-        # Steps have paths in durable runs only.
-        path = scope.path or step_path("", name, count)
-        source = name_of(machine.current)
+        path, source = path_of(scope, name, count), name_of(machine.current)
         place = (audience.run_id, machine.form.name, name, source, number, path)
-        audience.notify(TransitionStarted(*place))
-
-        def end(ended: Exit[Any, Any]) -> AnyEffect:
-            return FromFn(lambda _: audience.notify(_ended(place, ended)))
-
-        return OnExit(act, end)
+        return audience.watch(act, TransitionStarted(*place), partial(_ended, place))
 
     def _act(self, scope: Scope) -> AnyEffect:
         clock, began = scope.clock, scope.clock.now()

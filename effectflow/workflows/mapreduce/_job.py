@@ -16,8 +16,8 @@ from effectflow.checkpoint.errors import NotSerializable, StepInputChanged
 from effectflow.checkpoint.failures import read_error, write_error
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.replay import DEAD_LETTER, RecordedStep
-from effectflow.checkpoint.step import StepDefinition, arguments_of, durable, save_now
-from effectflow.checkpoint.values import KnownTypes, Tree, ValueOptions, digest_of
+from effectflow.checkpoint.step import StepDefinition, durable, save_now
+from effectflow.checkpoint.values import KnownTypes, Tree, digest_of, encode_arguments
 from effectflow.effects import (
     Effect,
     Executor,
@@ -335,13 +335,10 @@ class ItemWork:
 
     def mapped(self, reopening: int) -> AnyEffect:
         """Return the step that maps the item, after a reopening of the run or as the first (0)."""
-        job, definition, item = self.job, self.job.map_step, self.item
-
-        def describe(options: ValueOptions) -> tuple[str, str]:
-            return arguments_of(definition.name, {job.parameter: item}, options)
-
+        job, definition = self.job, self.job.map_step
         # A resume notices if the item of a `@step` has changed.
-        step = durable(definition, Perform(self._attempt), describe if job.parameter else None)
+        arguments = partial(encode_arguments, {job.parameter: self.item}, path=definition.name)
+        step = durable(definition, Perform(self._attempt), arguments if job.parameter else None)
         in_turn = (
             step if self.pace is None else AndThen(Perform(self._wait_for_turn), lambda _: step)
         )

@@ -23,7 +23,7 @@ from effectflow.effects import (
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.reduce import FAN_IN
-from effectflow.effects.signatures import effect_types
+from effectflow.effects.signatures import effect_types, type_hints
 from effectflow.workflows.checks import (
     InvalidDefinition,
     count_problems,
@@ -333,13 +333,9 @@ class MapReduce(Workflow[Env, E, Input, Out]):
                 input_types=KnownTypes.of(input_type(items)),
                 output_types=types,
                 # Failed items may have errors that `map` does not declare.
-                output_type=_result_type(reduced[0]),
+                output_type=cast(Any, JobResult)[Any if reduced[0] is None else reduced[0], Any],
             )
         )
-
-
-def _result_type(value: Any) -> Any:
-    return JobResult[Any if value is None else value, Any]
 
 
 def _step_of(function: Any, role: str) -> StepDefinition:
@@ -352,10 +348,7 @@ def _step_of(function: Any, role: str) -> StepDefinition:
 
 def _listed_type(items: Callable[..., Any]) -> object:
     """Return the annotation of what a source returns or yields, which has the class of its items."""
-    try:
-        annotation = typing.get_type_hints(items).get("return")
-    except (NameError, TypeError, AttributeError):
-        return None
+    annotation = type_hints(items).get("return")
     is_effect = typing.get_origin(annotation) is Effect
     return effect_types(items)[0] if is_effect else annotation
 
