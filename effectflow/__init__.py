@@ -181,7 +181,9 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name in __all__:
-        return getattr(workflows, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would take every name for one of this package
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            return getattr(workflows, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

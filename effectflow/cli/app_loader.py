@@ -47,20 +47,28 @@ class LoadedWorkflow:
     environment: Callable[[Checkpoints], Any] | None
 
     @asynccontextmanager
-    async def opened_environment(self, checkpoints: Checkpoints) -> AsyncGenerator[Any]:
+    async def opened_environment(
+        self, checkpoints: Checkpoints, *, is_plan: bool = False
+    ) -> AsyncGenerator[Any]:
         """Make the environment; enter and leave it if it is an async context manager.
 
-        Raise BadEnvironment if it cannot be made.
+        A plan runs no steps, so it opens nothing: it has the plain environment in place of a context
+        manager. Raise BadEnvironment if the environment cannot be made.
         """
         async with AsyncExitStack() as stack:
-            yield await self._entered(stack, checkpoints)
+            yield await self._entered(stack, checkpoints, is_plan=is_plan)
 
-    async def _entered(self, stack: AsyncExitStack, checkpoints: Checkpoints) -> Any:
+    async def _entered(
+        self, stack: AsyncExitStack, checkpoints: Checkpoints, *, is_plan: bool
+    ) -> Any:
         if self.environment is None:
-            self._check_needs_no_environment()
+            if not is_plan:
+                self._check_needs_no_environment()
             return PlainEnvironment(checkpoints)
         try:
             made = self.environment(checkpoints)
+            if is_plan and isinstance(made, AbstractAsyncContextManager):
+                return PlainEnvironment(checkpoints)
             if isinstance(made, AbstractAsyncContextManager):
                 manager = cast("AbstractAsyncContextManager[Any]", made)
                 made = await stack.enter_async_context(manager)

@@ -39,10 +39,10 @@ from effectflow.checkpoint import (
     write_removed,
 )
 from effectflow.checkpoint.entries import write_entry
-from effectflow.checkpoint.journal_reader import all_run_ids, run_not_found
+from effectflow.checkpoint.journal_reader import all_run_ids, open_records, run_not_found
 from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.values import Tree
-from effectflow.cli.app_loader import PlainEnvironment, app_hint, is_demo, workflow_of_run
+from effectflow.cli.app_loader import app_hint, is_demo, workflow_of_run
 from effectflow.cli.options import (
     STORE,
     AppOption,
@@ -195,8 +195,9 @@ def show(
             checkpoint = await read_checkpoint(opened, chosen, seal, at=at)
         except ValueError as error:
             raise BadUse(str(error)) from error
-        entries = (await read_entries(opened, chosen, seal))[:at]
-        return checkpoint, opened.durability, len(read_recording(entries).open_dead_letters)
+        journal, _ = open_records((await opened.read(chosen))[:at], chosen, seal)
+        dead_letters = read_recording([*journal.entries]).open_dead_letters
+        return checkpoint, opened.durability, len(dead_letters)
 
     checkpoint, durability, dead_letters = with_store(store, read)
     if as_json:
@@ -358,11 +359,10 @@ def plan(
         name, module = checkpoint.workflow, checkpoint.module
         if app is None and not is_demo(name, module):
             return checkpoint, plan_resume(checkpoint)
-        # A plan runs no steps, so it needs nothing from the workflow's own environment.
-        env = PlainEnvironment(Checkpoints(opened, key=seal.key, encryption=seal.encryption))
         loaded = workflow_of_run(chosen, name, app, module)
-        effect = loaded.workflow.plan(chosen, effects=effects)
-        return checkpoint, await effect.run_or_raise(env)
+        checkpoints = Checkpoints(opened, key=seal.key, encryption=seal.encryption)
+        async with loaded.opened_environment(checkpoints, is_plan=not effects) as env:
+            return checkpoint, await loaded.workflow.plan(chosen, effects=effects).run_or_raise(env)
 
     checkpoint, made = with_store(store, make)
     if as_json:

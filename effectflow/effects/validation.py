@@ -299,13 +299,14 @@ class Invalid(Validation[E, Never]):
             fields.setdefault(field, []).append(error)
         return fields
 
-    def map(self, f: Callable[[Never], object]) -> Invalid[E]:
+    # `Any` and not `Never`: on a `Valid[A] | Invalid[E]`, type checkers infer a lambda for each class.
+    def map(self, f: Callable[[Any], object]) -> Invalid[E]:
         return self
 
     def map_err(self, f: Callable[[E], E2]) -> Invalid[E2]:
         return Invalid([f(error) for error in self.errors])
 
-    def and_then(self, f: Callable[[Never], object]) -> Invalid[E]:
+    def and_then(self, f: Callable[[Any], object]) -> Invalid[E]:
         return self
 
     def fold(self, on_valid: object, on_invalid: Callable[[tuple[E, ...]], C]) -> C:

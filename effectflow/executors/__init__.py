@@ -50,8 +50,10 @@ class LocalExecutor:
 _EXTRAS = {"DaskExecutor": "dask", "ProcessExecutor": "processes"}
 
 
-def __getattr__(name: str) -> object:
-    if name not in _EXTRAS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with needs(_EXTRAS[name]):
-        return getattr(import_module(f"{__name__}.{_EXTRAS[name]}"), name)
+if not TYPE_CHECKING:  # a type checker would take every name for one of this package
+
+    def __getattr__(name: str) -> object:
+        if name not in _EXTRAS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        with needs(_EXTRAS[name]):
+            return getattr(import_module(f"{__name__}.{_EXTRAS[name]}"), name)

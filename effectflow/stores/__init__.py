@@ -33,10 +33,12 @@ _EXTRAS = {"FileStore": "file", "PostgresStore": "postgres", "RedisStore": "redi
 """The extra that each of these stores needs; its module has the same name."""
 
 
-def __getattr__(name: str) -> object:
-    if name not in _EXTRAS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _with_driver(name)
+if not TYPE_CHECKING:  # a type checker would take every name for one of this package
+
+    def __getattr__(name: str) -> object:
+        if name not in _EXTRAS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return _with_driver(name)
 
 
 def _with_driver(name: str) -> Callable[[str], CheckpointStore]:

@@ -50,10 +50,12 @@ _MODULES = {"RecordingObserver": "doubles", "TestClock": "doubles", "crash_every
 """Where a name is from; from `faulty_store` if it is not here."""
 
 
-def __getattr__(name: str) -> object:
-    # Every pytest session loads the plugin in this package, and most need none of these.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "store_conformance":
-        return import_module(f"{__name__}.{name}")
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'faulty_store')}"), name)
+if not TYPE_CHECKING:  # a type checker would take every name for one of this package
+
+    def __getattr__(name: str) -> object:
+        # Every pytest session loads the plugin in this package, and most need none of these.
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "store_conformance":
+            return import_module(f"{__name__}.{name}")
+        return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'faulty_store')}"), name)

@@ -68,7 +68,7 @@ def structure_as(annotation: object, data: object) -> Any:
     except Exception as error:
         reasons = "; ".join(transform_error(error, format_exception=_reason))
     # Not from the error, which may show a secret.
-    raise ValueError(f"the input does not fit {annotation}: {reasons}")
+    raise ValueError(f"the input does not fit {name_of_type(annotation)}: {reasons}")
 
 
 def _reason(error: BaseException, kind: Any) -> str:
@@ -280,7 +280,10 @@ def _other_hook(kind: Any) -> _Hook:
 
     def hook(data: Any, _: Any) -> Any:
         if isinstance(kind, type) and not is_open:
-            raise ValueError(f"a {kind.__name__} cannot be made of JSON")
+            raise ValueError(
+                f"a {kind.__name__} cannot be made of JSON: take plain data as the input, and make it "
+                "in the workflow"
+            )
         return data
 
     return hook

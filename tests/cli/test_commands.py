@@ -192,6 +192,7 @@ def test_repair_makes_a_damaged_run_resumable(effectflow: Command, folder: Path)
     ran = effectflow("resume", "r/1", "--app", "shop")
     assert (ran.code, "`effectflow repair 'r/1'`" in ran.out) == (4, True)
 
+    assert "BeforeStep: take" in effectflow("show", "r/1", "--at", "2").out
     asked = effectflow("repair", "r/1")
     assert (asked.code, "nothing was changed" in asked.err) == (2, True)
     assert asked.out.splitlines()[1:4] == [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,14 @@ SHOP = textwrap.dedent("""
     def price(pay: Card | Invoice) -> Effect[App, str, Money]:
         return pure(Money(5))
 
+    @step
+    def spend(money: Money) -> Effect[App, str, int]:
+        return pure(money.cents)
+
+    @workflow
+    def spending(cents: int) -> Effect[App, str, int]:
+        return spend(Money(cents))
+
     @workflow
     def paying(pay: Card | Invoice) -> Effect[App, str, int]:
         return price(pay).map(lambda money: money.cents)
@@ -94,6 +104,16 @@ def test_a_wrong_part_is_named_by_its_path(effectflow: Command) -> None:
     assert "@ $.site" in wrong.err
     assert "Input should be a valid string @ $.password" in wrong.err
     assert "hunter2" not in wrong.err
+
+
+def test_a_plan_has_the_codecs_of_the_environment(effectflow: Command) -> None:
+    assert effectflow("run", "shop:spending", "--input", "5", "--run-id", "r").code == 0
+    with closing(sqlite3.connect("effectflow.db")) as database, database:
+        database.execute("DELETE FROM entries WHERE sequence > 3")
+        database.execute("UPDATE runs SET status = 'running'")
+
+    plan = effectflow("plan", "r", "--app", "shop", "--json").json
+    assert (plan["skip"], plan["problem"]) == (["spend"], None)
 
 
 def test_unions_are_built_and_the_environment_adds_codecs(effectflow: Command) -> None:

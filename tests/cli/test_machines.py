@@ -140,7 +140,7 @@ def test_plain_data_is_read_as_the_first_state_class_that_it_fits(
     ("machine", "data", "message"),
     [
         ("words", '"zzz"', "state of 'words'"),
-        ("words", '{"a": 1}', "does not fit <class 'str'>"),
+        ("words", '{"a": 1}', "does not fit str"),
         ("words", '{"$enum": ["Door", "OPEN"]}', "does not fit a state of 'words'"),
         ("words", '{"$tuple": [1]}', "state of 'words'"),
         ("articles", '"sun"', "does not fit"),

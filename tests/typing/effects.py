@@ -10,9 +10,13 @@ from uuid import UUID
 
 from returns.result import Result
 
+import effectflow
 from effectflow import (
     Do,
     Effect,
+    Invalid,
+    Valid,
+    Validation,
     ask,
     asks,
     attempt,
@@ -280,3 +284,20 @@ def wrong_value(cart_id: str) -> Do[App, CartError, str]:
 def wrong_environment(bank: HasBank) -> None:
     cart.run_sync(bank)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     cart.run_sync(None, backend="curio")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+# A lambda that takes the value of a check apart, whichever class the check is.
+@dataclass(frozen=True)
+class Size:
+    width: int
+    height: int
+
+
+def size(
+    width: Valid[int] | Invalid[str], height: Valid[int] | Invalid[str]
+) -> Valid[Size] | Invalid[str]:
+    return Validation.all(width, height).map(lambda sides: Size(*sides))
+
+
+def unknown_name() -> None:
+    assert effectflow.no_such_name  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

@@ -580,5 +580,5 @@ def test_unnamed_functions_are_named_by_their_role() -> None:
 
 def test_the_input_has_the_type_of_the_source() -> None:
     assert spelling(items=up_to).structure_input(3) == 3
-    with pytest.raises(ValueError, match="does not fit <class 'int'>"):
+    with pytest.raises(ValueError, match="does not fit int"):
         spelling(items=up_to).structure_input("3")
