@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 from returns.result import Success
@@ -195,6 +197,34 @@ COUNTS: dict[str, Callable[[Any], object]] = {
     "par_reduce limit": lambda n: par_reduce([1], pure, pure, limit=n),
     "par_reduce fan_in": lambda n: par_reduce([1], pure, pure, limit=1, fan_in=n),
 }
+
+
+def doubled(number: int) -> int:
+    return number * 2
+
+
+@pytest.mark.parametrize("kind", [Mock, MagicMock])
+async def test_mocks_of_plain_functions_are_taken_as_functions(kind: Any) -> None:
+    assert await pure(2).map(kind(spec=doubled, return_value=4)).run(None) == Success(4)
+    assert await from_fn(kind(spec=doubled, return_value=4)).run(2) == Success(4)
+    assert await pure(2).ensure(kind(return_value=True), "no").run(None) == Success(2)
+
+
+@pytest.mark.parametrize(
+    "mock", [AsyncMock(), Mock(spec=asynchronous), MagicMock(spec=asynchronous)]
+)
+def test_mocks_of_async_functions_are_refused(mock: Any) -> None:
+    with pytest.raises(TypeError, match="is async"):
+        from_fn(mock)
+
+
+class Size(IntEnum):
+    SMALL = 2
+
+
+@pytest.mark.parametrize("operator", COUNTS.values(), ids=COUNTS)
+def test_members_of_an_int_enum_are_counts(operator: Callable[[Any], object]) -> None:
+    operator(Size.SMALL)
 
 
 @pytest.mark.parametrize("operator", COUNTS.values(), ids=COUNTS)
