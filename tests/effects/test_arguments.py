@@ -13,6 +13,7 @@ from returns.result import Success
 
 from effectflow import (
     Effect,
+    RetryExhausted,
     RetryPolicy,
     acquiring,
     asks,
@@ -232,6 +233,11 @@ def test_members_of_an_int_enum_are_counts(operator: Callable[[Any], object]) ->
 def test_wrong_counts_are_refused(operator: Callable[[Any], object], count: Any) -> None:
     with pytest.raises(ValueError, match=f"must be a whole number, [012] or more, not {count!r}"):
         operator(count)
+
+
+def test_recover_refuses_a_class_with_type_arguments() -> None:
+    with pytest.raises(TypeError, match="use RetryExhausted without type arguments"):
+        fail(RetryExhausted("no", 1, 0.0)).recover(RetryExhausted[str], lambda _: one)
 
 
 async def test_await_effect_says_how_to_run_it() -> None:
