@@ -121,6 +121,10 @@ class Operator:
         """Return whether the deadline has passed and cancels the branches."""
         return self.limit is not None and self.limit.cancel_called
 
+    def is_cancelled_within(self) -> bool:
+        """Return whether a scope inside that of a context manager has cancelled the running task."""
+        return False
+
     def expire(self) -> None:
         """Decide that the deadline has passed, unless a decision exists."""
         if not self.is_decided:

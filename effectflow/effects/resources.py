@@ -25,7 +25,7 @@ from effectflow.effects.event_loop import (
 )
 from effectflow.effects.interpreter import interpret, show_suppressed
 from effectflow.effects.operators import Operator
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import PLAIN_BRANCHES, Scope
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -238,7 +238,8 @@ def _managed(f: Callable[[Any], Any], use: Callable[[Any], AnyEffect]) -> AnyEff
             with anyio.CancelScope() as guard:
                 resource = await _enter(manager, f)
                 try:
-                    outcome = await interpret(use(resource), env, scope)
+                    inside = scope.under(_Managing(scope, guard))
+                    outcome = await interpret(use(resource), env, inside)
                 except BaseException as ended:
                     raised = ended
                 guard.shield = True
@@ -265,6 +266,23 @@ def _managed(f: Callable[[Any], Any], use: Callable[[Any], AnyEffect]) -> AnyEff
             del raised, hidden, passing
 
     return nodes.Perform(perform, ("using", f))
+
+
+class _Managing(Operator):
+    """The use of a context manager, which may cancel it by a scope of its own, as a task group does."""
+
+    __slots__ = ("guard",)
+
+    def __init__(self, outer: Scope, guard: anyio.CancelScope) -> None:
+        super().__init__(outer, PLAIN_BRANCHES)
+        self.guard = guard
+
+    def is_cancelled_within(self) -> bool:
+        self.guard.shield = True
+        try:
+            return is_cancelled_by_scope()
+        finally:
+            self.guard.shield = False
 
 
 async def _enter(manager: Any, f: Callable[[Any], Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -14,8 +14,10 @@ from returns.result import Failure, Success
 
 from effectflow import (
     Checkpoints,
+    Do,
     Effect,
     EffectError,
+    HasCheckpoints,
     TimedOut,
     acquiring,
     ask,
@@ -277,3 +279,26 @@ async def test_a_resume_enters_a_manager_again_and_a_plan_does_not() -> None:
     assert env.log[2:] == ["entered", None]
     assert await charging.resume("r").run(env) == Success(5)
     assert len(env.log) == 4
+
+
+@anyio_test
+async def test_a_manager_that_cancels_its_use_does_not_stop_a_durable_run() -> None:
+    @step
+    def hanging() -> AnyEffect:
+        return sleep(60)
+
+    @step
+    def charged() -> AnyEffect:
+        return pure("charged")
+
+    @workflow
+    def patient(_: int) -> Do[HasCheckpoints, Any, Any]:
+        with suppress(TimeoutError):
+            yield from using(lambda _: anyio.fail_after(0.01)).use(lambda _: hanging())
+        return (yield from charged())
+
+    class Environment:
+        checkpoints = Checkpoints(MemoryStore())
+
+    with anyio.fail_after(10):
+        assert await patient.start(1, run_id="r").run(Environment()) == Success("charged")
