@@ -294,8 +294,7 @@ def _drive(job: _Job) -> NoReturn:
     """Drive a run to its end, or until a signal; report it, and exit."""
     progress, end = _driven(job)
     if job.as_json:
-        sys.stdout.buffer.write(orjson.dumps(_answer(job, progress, end)) + b"\n")
-        sys.stdout.flush()
+        print_json(_answer(job, progress, end), on_one_line=True)
     else:
         _report(job, progress, end)
     raise typer.Exit(_EXIT_CODES[end.status])
@@ -310,13 +309,13 @@ def _drive_all(
     for run in runs:
         try:
             job = job_of(run)
+            progress, end = _driven(job)
         except (BadUse, CheckpointError) as error:
             is_bad_use = isinstance(error, BadUse)
             codes.add(ExitCode.BAD_USE if is_bad_use else ExitCode.CHECKPOINT_ERROR)
             answers.append({"run_id": run.run_id, "status": "not resumed", "message": str(error)})
             say(f"effectflow: {error}", Console(stderr=True))
             continue
-        progress, end = _driven(job)
         codes.add(_EXIT_CODES[end.status])
         answers.append(_answer(job, progress, end))
         if not as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -47,9 +48,14 @@ def say(text: str, console: Console | None = None) -> None:
     (console or Console()).print(shown, soft_wrap=True)
 
 
-def print_json(tree: object) -> None:
+def print_json(tree: object, *, on_one_line: bool = False) -> None:
     """Print one JSON document on standard output."""
-    sys.stdout.buffer.write(orjson.dumps(tree, option=orjson.OPT_INDENT_2) + b"\n")
+    try:
+        data = orjson.dumps(tree, option=0 if on_one_line else orjson.OPT_INDENT_2)
+    except TypeError:
+        # A lone surrogate, such as in a message about a file name. This module escapes it.
+        data = json.dumps(tree, indent=None if on_one_line else 2).encode()
+    sys.stdout.buffer.write(data + b"\n")
     sys.stdout.flush()
 
 

@@ -27,7 +27,8 @@ TEST_THE_VALUE = (
 def is_async(function: Any) -> bool:
     """Return whether a call of this returns a coroutine: async functions, methods, partials, objects."""
     while True:
-        kind = function.__class__
+        # Not `__class__`, which is that of the replaced function in a mock with a spec.
+        kind: type = type(function)  # pyright: ignore[reportUnknownVariableType]  # of any
         if kind is FunctionType:
             return bool(function.__code__.co_flags & CO_COROUTINE)
         if kind is MethodType:
@@ -36,7 +37,7 @@ def is_async(function: Any) -> bool:
             function = function.func
         elif kind is BuiltinFunctionType or isinstance(function, type):
             return False
-        elif inspect.iscoroutinefunction(function):
+        elif _has_flags(function) and inspect.iscoroutinefunction(function):
             return True
         else:
             function = getattr(kind, "__call__", None)  # noqa: B004, as it is called
@@ -44,9 +45,15 @@ def is_async(function: Any) -> bool:
                 return False
 
 
+def _has_flags(function: Any) -> bool:
+    """Return whether the flags in the code of a callable are known, unlike those of a mock."""
+    code = getattr(function, "__code__", None)
+    return code is None or isinstance(code.co_flags, int)
+
+
 def check_function(function: Any, operator: str, way_out: str = RETURN_AN_EFFECT) -> None:
     """Raise TypeError unless this is a function, or another callable, that is not async."""
-    kind: type = function.__class__
+    kind: type = type(function)  # pyright: ignore[reportUnknownVariableType]  # of any
     if kind is FunctionType and not function.__code__.co_flags & CO_COROUTINE:
         return
     if kind is type or kind is BuiltinFunctionType:
@@ -131,5 +138,5 @@ def holds(predicate: Callable[[A], object], value: A, operator: str) -> bool:
 
 def check_count(name: str, given: object, *, least: int) -> None:
     """Raise ValueError unless a count is an int, other than True and False, and at least `least`."""
-    if type(given) is not int or given < least:
+    if not isinstance(given, int) or isinstance(given, bool) or given < least:
         raise ValueError(f"{name} must be a whole number, {least} or more, not {given!r}")

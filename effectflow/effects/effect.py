@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from types import FunctionType
+from types import FunctionType, UnionType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -14,6 +14,7 @@ from typing import (
     Protocol,
     TypeVar,
     cast,
+    get_origin,
     overload,
 )
 
@@ -379,6 +380,12 @@ class Effect(Generic[Env, E, A]):
         """
         check_function(handler, "recover")
         is_class = isinstance(error_type, type | tuple)
+        generic = get_origin(error_type)
+        if isinstance(generic, type) and generic is not UnionType:
+            raise TypeError(
+                f"recover cannot tell {error_type} at run time: use {generic.__name__} without type "
+                "arguments, or a predicate"
+            )
         if not is_class:
             check_function(error_type, "recover", TEST_THE_VALUE)
 

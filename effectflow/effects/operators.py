@@ -125,6 +125,10 @@ class Operator:
         """Return whether it cancels its branches: it has decided, or its deadline has passed."""
         return self.is_decided or self.has_expired()
 
+    def is_cancelled_within(self) -> bool:
+        """Return whether a scope inside that of a context manager has cancelled the running task."""
+        return False
+
     def expire(self) -> None:
         """Decide that the deadline has passed, unless a decision exists."""
         if not self.is_decided:

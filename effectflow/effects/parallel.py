@@ -465,6 +465,7 @@ class Traversal:
     async def _work_through(self, numbered: Iterator[tuple[int, Any]]) -> None:
         f, env, scope, values, take = self.f, self.env, self.operator.inside, self.values, self.take
         is_plain = scope.flow is PLAIN and self.key is None
+        is_nested = len(scope.operators) > 1
         child: Any
         outcome: Any
         while not (self.is_over and is_plain):
@@ -483,6 +484,8 @@ class Traversal:
                     if child.__class__ is nodes.Pure:
                         outcome = child.value
                     else:
+                        if is_nested:
+                            await self._stop_if_outer_decided()
                         outcome = await in_context(copy_context(), interpret(child, env, scope))
                     if outcome.__class__ is nodes.Failed:
                         self.fail(range(position, position + 1), outcome, position)
@@ -520,8 +523,10 @@ class Traversal:
         try:
             key = self._key_of(position, item)
             # A child that the operator's decision precedes may still have something to finalize.
-            if self.is_over and not self.operator.branches.has_records(key):
-                return
+            if not self.operator.branches.has_records(key):
+                if self.is_over:
+                    return
+                await self._stop_if_outer_decided()
             outcome = await self._outcome(position, item, key)
             if outcome.__class__ is nodes.Failed:
                 self.fail(range(position, position + 1), outcome, key)
@@ -531,6 +536,11 @@ class Traversal:
                 await self.take(position, outcome)
         except BaseException as raised:
             self._stop_for(raised, position, item)
+
+    async def _stop_if_outer_decided(self) -> None:
+        """Raise the cancellation of an operator around this one, whose decision no child may follow."""
+        if self.operator.outer.cancelling_operator() is not None:
+            await checkpoint()
 
     async def _outcome(self, position: int, item: Any, key: int | str) -> Any:
         """Return the outcome of a child with its own path in a durable run."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
+import anyio
+
 from effectflow.effects import nodes
 from effectflow.effects.arguments import check_effects, check_items
 from effectflow.effects.effect import Effect
@@ -126,8 +128,11 @@ async def _run(
     async def run_one() -> None:
         nonlocal winner
         position = next(positions)
-        if operator.is_decided and not operator.branches.has_records(position):
-            return
+        if not operator.branches.has_records(position):
+            if operator.is_decided:
+                return
+            # An operator around the race may have decided.
+            await anyio.lowlevel.checkpoint_if_cancelled()
         scope = operator.branch(position)
         try:
             outcome = await operator.run_branch(runners[position], env, scope)

@@ -17,10 +17,15 @@ from effectflow.effects import nodes
 from effectflow.effects.arguments import check_effects, check_function
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import EffectError, Parked, Suppressed, add_note, log_hidden
-from effectflow.effects.event_loop import is_cancellation
+from effectflow.effects.event_loop import (
+    is_cancellation,
+    is_cancelled_by_scope,
+    running_backend,
+    stray_cancellation,
+)
 from effectflow.effects.interpreter import interpret, show_suppressed
 from effectflow.effects.operators import Operator
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import PLAIN_BRANCHES, Scope
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -225,7 +230,7 @@ def _managed(f: Callable[[Any], Any], use: Callable[[Any], AnyEffect]) -> AnyEff
         manager = f(env)
         outcome: Any = None
         raised: BaseException | None = None
-        cause: Operator | None = None
+        passing: BaseException | None = None
         deadline = scope.finalizer_deadline
         hidden: Exception | None = TimeoutError(f"it took more than {deadline} s and was cancelled")
         try:
@@ -233,20 +238,51 @@ def _managed(f: Callable[[Any], Any], use: Callable[[Any], AnyEffect]) -> AnyEff
             with anyio.CancelScope() as guard:
                 resource = await _enter(manager, f)
                 try:
-                    outcome = await interpret(use(resource), env, scope)
+                    inside = scope.under(_Managing(scope, guard))
+                    outcome = await interpret(use(resource), env, inside)
                 except BaseException as ended:
                     raised = ended
-                    cause = scope.cause() if is_cancellation(ended) else None
                 guard.shield = True
                 if deadline is not None:
                     guard.deadline = anyio.current_time() + deadline
-                hidden = await _leave(manager, _raised_by(outcome) if raised is None else raised)
+                passing = _raised_by(outcome) if raised is None else raised
+                try:
+                    hidden = await _leave(manager, passing)
+                except BaseException as ended:
+                    # On asyncio, a scope that is shielded late would pass it on.
+                    if not (guard.cancel_called and is_cancellation(ended)):
+                        raise
+            cause: Operator | None = None
+            if raised is not None and is_cancellation(raised):
+                if _is_over(raised):
+                    raise hidden or RuntimeError(
+                        f"the context manager of {f!r} cancelled the use and suppressed that, so the use "
+                        "has no value: limit it with .timeout(seconds)"
+                    )
+                cause = scope.cause()
             return _end(outcome, raised, hidden, cause)
         finally:
             # Its traceback has this frame.
-            del raised, hidden
+            del raised, hidden, passing
 
     return nodes.Perform(perform, ("using", f))
+
+
+class _Managing(Operator):
+    """The use of a context manager, which may cancel it by a scope of its own, as a task group does."""
+
+    __slots__ = ("guard",)
+
+    def __init__(self, outer: Scope, guard: anyio.CancelScope) -> None:
+        super().__init__(outer, PLAIN_BRANCHES)
+        self.guard = guard
+
+    def is_cancelled_within(self) -> bool:
+        self.guard.shield = True
+        try:
+            return is_cancelled_by_scope()
+        finally:
+            self.guard.shield = False
 
 
 async def _enter(manager: Any, f: Callable[[Any], Any]) -> Any:
@@ -272,6 +308,13 @@ async def _leave(manager: Any, raised: BaseException | None) -> Exception | None
             return defect
         raise
     return None
+
+
+def _is_over(cancelled: BaseException) -> bool:
+    """Return whether a cancellation of the use came from its context manager, and ended with it."""
+    if running_backend() == "trio":
+        return not is_cancelled_by_scope()
+    return stray_cancellation(cancelled) is not None
 
 
 def _raised_by(outcome: Any) -> Exception | None:

@@ -335,6 +335,9 @@ class Scope:
             if operator.is_decided or (operator.has_expired() and not self.flow.is_stopping):
                 operator.expire()
                 return operator
+        for operator in self.operators:
+            if operator.is_cancelled_within():
+                return operator
         self.flow.stop()
         return None
 

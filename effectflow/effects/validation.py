@@ -231,7 +231,7 @@ class Valid(Validation[Never, A]):
     def and_then(self, f: Callable[[A], V]) -> V:
         return f(self.value)
 
-    def fold(self, on_valid: Callable[[A], B], on_invalid: object) -> B:
+    def fold(self, on_valid: Callable[[A], B], on_invalid: Callable[[Never], object]) -> B:
         return on_valid(self.value)
 
     def unwrap_or(self, default: object) -> A:
@@ -309,7 +309,9 @@ class Invalid(Validation[E, Never]):
     def and_then(self, f: Callable[[Any], object]) -> Invalid[E]:
         return self
 
-    def fold(self, on_valid: object, on_invalid: Callable[[tuple[E, ...]], C]) -> C:
+    def fold(
+        self, on_valid: Callable[[Never], object], on_invalid: Callable[[tuple[E, ...]], C]
+    ) -> C:
         return on_invalid(self.errors)
 
     def unwrap_or(self, default: B) -> B:

@@ -20,7 +20,7 @@ RECEIPTS = textwrap.dedent("""
     from pathlib import Path
     from typing import Any, Never
     from uuid import UUID
-    from effectflow import Do, Effect, MapReduce, pure, workflow
+    from effectflow import Do, Effect, MapReduce, fail, pure, workflow
 
     class Size(Enum):
         SMALL = 1
@@ -58,6 +58,10 @@ RECEIPTS = textwrap.dedent("""
     def reads(order: Order) -> Do[object, Never, None]:
         return (yield from pure(None))
 
+    @workflow
+    def opens(_: Any) -> Do[object, str, None]:
+        yield from fail("cannot open a\\udcff.py")
+
     def numbers(_: None) -> list[int]:
         return [1, 2]
 
@@ -92,6 +96,11 @@ def test_an_output_is_plain_in_json(effectflow: Command) -> None:
     assert again.json["output"] == [PLAIN]
     output = effectflow("run", "receipts:lines", "--json").json["output"]
     assert output["value"] == {"item": "1-2", "size": "SMALL", "price": "9.90"}
+
+
+def test_a_message_about_a_file_name_of_any_bytes_is_json(effectflow: Command) -> None:
+    message = "The workflow failed: str: cannot open a\udcff.py"
+    assert effectflow("run", "receipts:opens", "--json").json["message"] == message
 
 
 def test_values_are_shown_as_python_writes_them(effectflow: Command) -> None:

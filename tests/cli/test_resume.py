@@ -196,6 +196,34 @@ def test_resume_all_names_what_it_cannot_resume_and_goes_on(
     assert "has no workflow 'other'" in ran.json[0]["message"]
 
 
+def test_resume_all_goes_on_after_an_environment_that_cannot_be_made(
+    effectflow: Command, folder: Path
+) -> None:
+    with (folder / "work" / "tasks.py").open("a") as module:
+        module.write(ENVIRONMENT_THAT_FAILS_ONCE)
+    fail_all(effectflow, "code", "steps")
+    (folder / "key").touch()
+    (folder / "broken").touch()
+
+    ran = effectflow("resume", "--all", "--app", "work.tasks", "--json")
+    assert [(one["run_id"], one["status"]) for one in ran.json] == [
+        ("code", "not resumed"),
+        ("steps", "completed"),
+    ]
+    assert "RuntimeError: not yet" in ran.json[0]["message"]
+    assert ran.code == 2
+
+
+ENVIRONMENT_THAT_FAILS_ONCE = """
+
+def environment(checkpoints):
+    if Path("broken").exists():
+        Path("broken").unlink()
+        raise RuntimeError("not yet")
+    return PlainEnvironment(checkpoints)
+"""
+
+
 def test_the_exit_code_of_resume_all_is_that_of_the_worst_run(effectflow: Command) -> None:
     fail_all(effectflow, "code", "steps")
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 from returns.result import Success
 
 from effectflow import (
     Effect,
+    RetryExhausted,
     RetryPolicy,
     acquiring,
     asks,
@@ -197,11 +200,44 @@ COUNTS: dict[str, Callable[[Any], object]] = {
 }
 
 
+def doubled(number: int) -> int:
+    return number * 2
+
+
+@pytest.mark.parametrize("kind", [Mock, MagicMock])
+async def test_mocks_of_plain_functions_are_taken_as_functions(kind: Any) -> None:
+    assert await pure(2).map(kind(spec=doubled, return_value=4)).run(None) == Success(4)
+    assert await from_fn(kind(spec=doubled, return_value=4)).run(2) == Success(4)
+    assert await pure(2).ensure(kind(return_value=True), "no").run(None) == Success(2)
+
+
+@pytest.mark.parametrize(
+    "mock", [AsyncMock(), Mock(spec=asynchronous), MagicMock(spec=asynchronous)]
+)
+def test_mocks_of_async_functions_are_refused(mock: Any) -> None:
+    with pytest.raises(TypeError, match="is async"):
+        from_fn(mock)
+
+
+class Size(IntEnum):
+    SMALL = 2
+
+
+@pytest.mark.parametrize("operator", COUNTS.values(), ids=COUNTS)
+def test_members_of_an_int_enum_are_counts(operator: Callable[[Any], object]) -> None:
+    operator(Size.SMALL)
+
+
 @pytest.mark.parametrize("operator", COUNTS.values(), ids=COUNTS)
 @pytest.mark.parametrize("count", [2.5, True, "2", -1])
 def test_wrong_counts_are_refused(operator: Callable[[Any], object], count: Any) -> None:
     with pytest.raises(ValueError, match=f"must be a whole number, [012] or more, not {count!r}"):
         operator(count)
+
+
+def test_recover_refuses_a_class_with_type_arguments() -> None:
+    with pytest.raises(TypeError, match="use RetryExhausted without type arguments"):
+        fail(RetryExhausted("no", 1, 0.0)).recover(RetryExhausted[str], lambda _: one)
 
 
 async def test_await_effect_says_how_to_run_it() -> None:

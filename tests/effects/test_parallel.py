@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Never
 
@@ -261,6 +261,10 @@ async def test_a_child_that_comes_after_the_decision_does_not_begin(
         assert begun == ([0, 1, 2] if runs_all else [0])
 
 
+async def later_numbers() -> AsyncGenerator[int]:
+    yield 1
+
+
 @pytest.mark.parametrize("end", BAD_ENDS)
 async def test_par_and_races_start_nothing_once_they_are_decided(end: str) -> None:
     log: list[str] = []
@@ -271,8 +275,14 @@ async def test_par_and_races_start_nothing_once_they_are_decided(end: str) -> No
         race([BAD_ENDS[end], charge]),
         race([pure(1), charge, par(charge, charge)]),
         first_success([pure(1), charge]),
+        race(race(charge, charge), BAD_ENDS[end]),
+        race(par(charge, charge), pure(1)),
+        race(par_traverse([1], lambda _: charge, key=str), pure(1)),
+        race(par_traverse(later_numbers(), lambda _: charge, limit=1), pure(1)),
+        par(par_all([charge]), BAD_ENDS[end]),
+        par(par_reduce([1], lambda _: charge, pure, limit=1), BAD_ENDS[end]),
     ]
-    for effect in decided * 20:
+    for effect in decided[:5] * 20 + decided[5:]:
         with suppress(ValueError):
             await effect.run(None)
     assert log == []

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any
 
 import anyio
+import anyio.abc
 import pytest
 from returns.result import Failure, Success
 
 from effectflow import (
     Checkpoints,
+    Do,
     Effect,
     EffectError,
+    HasCheckpoints,
     TimedOut,
     acquiring,
     ask,
@@ -189,6 +192,38 @@ async def test_an_exit_that_hangs_ends_with_the_deadline_of_finalizers() -> None
     with pytest.raises(ValueError, match="bug") as caught:
         await dying.run(None, finalizer_deadline=0.01)
     assert "took more than 0.01 s" in caught.value.__notes__[0]
+    late = using(lambda _: Manager([], wait=60)).use(lambda _: sleep(60)).timeout(0.01).traced()
+    [note] = (await late.run(None, finalizer_deadline=0.01)).failure().trail
+    assert "took more than 0.01 s" in note
+
+
+@anyio_test
+async def test_what_a_task_group_raises_when_it_cancels_its_use_is_the_defect() -> None:
+    async def broken() -> None:
+        raise ValueError("child")
+
+    def starting(group: anyio.abc.TaskGroup) -> AnyEffect:
+        return from_fn(lambda _: group.start_soon(broken)).and_then(lambda _: sleep(60))
+
+    grouped = using(lambda _: anyio.create_task_group())
+    for effect in (
+        grouped.use(starting),
+        grouped.and_(using(lambda _: Manager([]))).use(lambda group, _: starting(group)),
+    ):
+        with pytest.raises(ExceptionGroup) as caught:
+            await effect.timeout(60).run(None)
+        assert [repr(one) for one in caught.value.exceptions] == ["ValueError('child')"]
+
+
+@anyio_test
+async def test_a_cancel_scope_that_ends_the_use_is_a_clear_defect() -> None:
+    with pytest.raises(RuntimeError, match=r"has no value: limit it with \.timeout"):
+        await using(lambda _: anyio.move_on_after(0.01)).use(lambda _: sleep(60)).run(None)
+    with pytest.raises(TimeoutError):
+        await using(lambda _: anyio.fail_after(0.01)).use(lambda _: sleep(60)).run(None)
+    # The cancellation of a timeout stands, even if the scope hides it.
+    late = using(lambda _: anyio.move_on_after(60)).use(lambda _: sleep(60)).timeout(0.01)
+    assert isinstance((await late.run(None)).failure(), TimedOut)
 
 
 @anyio_test
@@ -244,3 +279,26 @@ async def test_a_resume_enters_a_manager_again_and_a_plan_does_not() -> None:
     assert env.log[2:] == ["entered", None]
     assert await charging.resume("r").run(env) == Success(5)
     assert len(env.log) == 4
+
+
+@anyio_test
+async def test_a_manager_that_cancels_its_use_does_not_stop_a_durable_run() -> None:
+    @step
+    def hanging() -> AnyEffect:
+        return sleep(60)
+
+    @step
+    def charged() -> AnyEffect:
+        return pure("charged")
+
+    @workflow
+    def patient(_: int) -> Do[HasCheckpoints, Any, Any]:
+        with suppress(TimeoutError):
+            yield from using(lambda _: anyio.fail_after(0.01)).use(lambda _: hanging())
+        return (yield from charged())
+
+    class Environment:
+        checkpoints = Checkpoints(MemoryStore())
+
+    with anyio.fail_after(10):
+        assert await patient.start(1, run_id="r").run(Environment()) == Success("charged")
