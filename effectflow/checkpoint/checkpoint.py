@@ -127,7 +127,7 @@ class Checkpoint:
 
     def to_json(self) -> str:
         """Return the checkpoint as readable JSON, with times in ISO 8601; `from_json` reads it back."""
-        tree = _over_times(self.to_tree(), _iso_time)
+        tree = _over_times(self.to_tree(), iso_time)
         return orjson.dumps(tree, option=orjson.OPT_INDENT_2).decode()
 
     def to_binary(self) -> bytes:
@@ -191,7 +191,7 @@ def _over_times(tree: Any, convert: Callable[[Any], Any]) -> dict[str, Any]:
     }
 
 
-def _iso_time(seconds: Any) -> Any:
+def iso_time(seconds: Any) -> Any:
     """Return a time in ISO 8601, with exactly the digits of the number, so that it can be read back."""
     if seconds is None:
         return None
@@ -201,7 +201,7 @@ def _iso_time(seconds: Any) -> Any:
 
 
 def _seconds(text: Any) -> Any:
-    """Return the seconds since the epoch of a time that `_iso_time` wrote. Raise ValueError otherwise."""
+    """Return the seconds since the epoch of a time that `iso_time` wrote. Raise ValueError otherwise."""
     if not isinstance(text, str):
         return text
     whole, point, fraction = text.removesuffix("+00:00").partition(".")

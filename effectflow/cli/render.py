@@ -35,6 +35,7 @@ from effectflow.checkpoint import (
     Verification,
     Waiting,
 )
+from effectflow.checkpoint.checkpoint import iso_time
 from effectflow.checkpoint.errors import printable
 from effectflow.checkpoint.replay import RecordedDeadLetter, Recording
 from effectflow.checkpoint.values import Tree, render_tree
@@ -144,7 +145,7 @@ def _dead_letter_row(count: int, run_id: str) -> dict[str, str]:
 
 def checkpoint_tree(checkpoint: Checkpoint, dead_letters: int) -> Tree:
     """Return the state of one run as plain data, with the progress of a job."""
-    tree = {**checkpoint.to_tree(), "dead_letters": dead_letters}
+    tree = {**orjson.loads(checkpoint.to_json()), "dead_letters": dead_letters}
     progress = job_progress(checkpoint)
     return tree if progress is None else {**tree, "progress": dataclasses.asdict(progress)}
 
@@ -216,8 +217,8 @@ def dead_letter_tree(letter: RecordedDeadLetter, recording: Recording) -> dict[s
             {
                 "type": failure.error.type,
                 "message": failure.error.message,
-                "began_at": failure.began,
-                "ended_at": failure.ended,
+                "began_at": iso_time(failure.began),
+                "ended_at": iso_time(failure.ended),
             }
             for failure in recording.failures_of(letter)
         ],

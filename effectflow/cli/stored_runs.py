@@ -38,6 +38,7 @@ from effectflow.checkpoint import (
     write_exported,
     write_removed,
 )
+from effectflow.checkpoint.checkpoint import iso_time
 from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.journal_reader import all_run_ids, open_records, run_not_found
 from effectflow.checkpoint.replay import read_recording
@@ -168,8 +169,8 @@ def _run_tree(info: RunInfo, now: float) -> Tree:
         "status": str(summary.status),
         "dead_letters": summary.dead_letters,
         "resumable": info.is_resumable(now),
-        "created_at": summary.created_at,
-        "updated_at": info.updated_at,
+        "created_at": iso_time(summary.created_at),
+        "updated_at": iso_time(info.updated_at),
         "entries": info.length,
     }
 

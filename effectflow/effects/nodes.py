@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import Exit
+from effectflow.effects.errors import Exit, show_trail
 from effectflow.effects.scope import Scope
 
 AnyEffect = Effect[Any, Any, Any]
@@ -42,9 +42,10 @@ def written(function: Any, name: str, *arguments: Any) -> Any:
 
 
 def joined(failures: Sequence[Failed]) -> Failed:
-    """Return one failure with the errors and the trails of many."""
+    """Return one failure with the errors and the trails of many. Each error shows its own trail."""
     trail = dict.fromkeys(part for failed in failures for part in failed.trail)
-    return Failed([failed.error for failed in failures], tuple(trail))
+    errors = [show_trail(failed.error, failed.trail) for failed in failures]
+    return Failed(errors, tuple(trail))
 
 
 class Pure(Effect[Any, Any, Any]):

@@ -63,7 +63,9 @@ def race(*effects: Any) -> Effect[Any, Any, Any]:
         <Success: quick>
     """
     given: Any = effects
-    runners = list(given[0] if len(given) == 1 and not isinstance(given[0], Effect) else given)
+    if len(given) == 1 and not isinstance(given[0], Effect) and isinstance(given[0], Iterable):
+        given = given[0]
+    runners = list(given)
     if not runners:
         return nodes.Suspend(lambda _: nodes.Fail(EmptyRace()), ("race", runners))
     return _race("race", runners, lambda _: True)

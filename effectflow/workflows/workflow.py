@@ -379,6 +379,10 @@ class Workflow(Generic[Env, E, Input, Out]):
     ) -> Effect[Any, Any, Any]:
         from effectflow.workflows.driver import Reopening
 
+        if isinstance(keys, str):
+            raise TypeError(
+                f"keys takes a list of keys, not the text {keys!r}: write keys=[{keys!r}]"
+            )
         chosen = None if keys is None else frozenset(map(str, keys))
         return self._take_up(run_id, force=force, reopening=Reopening(chosen, drops))
 

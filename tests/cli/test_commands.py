@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -99,8 +100,12 @@ def test_commands_print_json(effectflow: Command) -> None:
     assert effectflow("history", "r1", "--json").json[0]["entry"] == "started"
     plan = effectflow("plan", "r1", "--json").json
     assert (plan["skip"], plan["start"], plan["is_complete"]) == (["take"], [], True)
-    assert [run["run_id"] for run in effectflow("list", "--json").json] == ["r1"]
+    [listed] = effectflow("list", "--json").json
+    assert listed["run_id"] == "r1"
     assert effectflow("list", "--resumable", "--json").json == []
+    shown = effectflow("show", "r1", "--json").json
+    for time in (listed["created_at"], shown["created_at"], shown["state"]["at"]):
+        assert datetime.fromisoformat(time).utcoffset() == timedelta(0)
 
 
 @pytest.mark.parametrize(

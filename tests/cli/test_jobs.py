@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,8 @@ def test_dead_letters_are_shown_with_the_item_and_every_failure(effectflow: Comm
     [attempt] = letter.pop("failures")
     assert letter == {"key": "4", "path": "map[4]", "item": 4}
     assert (attempt["type"], attempt["message"]) == ("str", "broken")
-    assert attempt["began_at"] <= attempt["ended_at"]
+    began, ended = map(datetime.fromisoformat, (attempt["began_at"], attempt["ended_at"]))
+    assert (began.utcoffset(), began <= ended) == (timedelta(0), True)
 
 
 @pytest.mark.usefixtures("broken")

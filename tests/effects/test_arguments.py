@@ -306,3 +306,8 @@ async def test_effect_awaits_every_kind_of_async_function() -> None:
             return env * times
 
     assert await effect(Loading())(2).run("ab") == Success("abab")
+
+
+def test_race_of_something_else_than_effects_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"race: expected an effect and got 1: wrap .* in pure"):
+        race(1)  # pyright: ignore[reportArgumentType, reportCallIssue]

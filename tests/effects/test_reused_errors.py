@@ -357,3 +357,14 @@ async def test_gathered_errors_have_each_its_own_context(gather: Any, name: str)
         assert [chain_of(error) for error in errors] == [expected] * 3
         contexts = {id(error.__context__) for error in errors}
         assert len(expected) == 1 or len(contexts) == 3
+
+
+@pytest.mark.parametrize("gather", [par_all, first_success])
+async def test_gathered_errors_show_each_its_own_trail(gather: Any) -> None:
+    first, second = KeyError("a"), KeyError("b")
+    both = gather([fail(first).context("reading"), fail(second).context("writing")])
+
+    for _ in range(2):
+        [a, b] = (await both.run(None)).failure()
+        assert (a.__notes__, b.__notes__) == (["reading"], ["writing"])
+    assert (await both.traced().run(None)).failure().trail == ("reading", "writing")

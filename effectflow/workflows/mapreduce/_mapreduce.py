@@ -20,6 +20,7 @@ from effectflow.effects import (
     TimedOut,
     WorkerLost,
 )
+from effectflow.effects.arguments import is_async
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.reduce import FAN_IN
@@ -53,6 +54,7 @@ E2 = TypeVar("E2")
 E3 = TypeVar("E3")
 
 _SOURCE = "a function from the job's input to its items"
+_EXECUTOR = "an executor, or a function from the environment to one"
 
 
 class MapReduce(Workflow[Env, E, Input, Out]):
@@ -267,7 +269,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         mapping, reducing = _function_of(map), _function_of(reduce)
         problems = [
             *workflow_name_problems(name),
-            *(() if callable(items) else [f"`items` takes {_SOURCE}, not {items!r}"]),
+            *_source_problems(items),
             *function_problems(mapping, "`map`", "a function from an item to an effect"),
             *function_problems(reducing, "`reduce`", "a function from a list to an effect"),
             *function_problems(key, "`key`", "a function from an item to its key"),
@@ -275,6 +277,8 @@ class MapReduce(Workflow[Env, E, Input, Out]):
             *count_problems(fan_in, "fan_in", least=2),
             *(() if retry is None else retry_problems(retry, "the job")),
         ]
+        if executor is not None and not hasattr(executor, "apply"):
+            problems += function_problems(executor, "`executor`", _EXECUTOR)
         step = _step_of(map, "map")
         limit = step.timeout if timeout is None else in_seconds(timeout)
         policy = step.retry if retry is None else retry
@@ -351,6 +355,16 @@ def _listed_type(items: Callable[..., Any]) -> object:
     annotation = type_hints(items).get("return")
     is_effect = typing.get_origin(annotation) is Effect
     return effect_types(items)[0] if is_effect else annotation
+
+
+def _source_problems(items: object) -> Iterator[str]:
+    if not callable(items):
+        yield f"`items` takes {_SOURCE}, not {items!r}"
+    elif is_async(items):
+        yield (
+            f"`items` takes {_SOURCE}, not an async function: write an async generator, or return an "
+            "effect that yields the items"
+        )
 
 
 def _limit_problems(

@@ -377,6 +377,12 @@ async def test_attempts_of_a_step_with_retries_are_counted(store: MemoryStore) -
         ({"retry_when": bool}, "`retry_when` needs `retry`"),
         ({"retry_when": 5, "retry": THRICE}, "`retry_when` takes a function"),
         ({"retry_when": raise_late, "retry": THRICE}, "not an async function"),
+        ({"executor": raise_late}, "`executor` takes an executor, or a function.* not an async"),
+        ({"executor": 5}, "`executor` takes an executor, or a function from the environment"),
+        (
+            {"items": raise_late},
+            "`items` takes .*, not an async function: write an async generator",
+        ),
     ],
 )
 def test_an_invalid_limit_is_refused(nonsense: dict[str, Any], problem: str) -> None:

@@ -163,6 +163,8 @@ async def test_a_key_that_never_was_a_dead_letter_is_refused(store: MemoryStore)
     for change in (job.retry_dead_letters, job.drop_dead_letters):
         with pytest.raises(ValueError, match="no dead letters with the keys '2', '9'"):
             await change("r", keys=[1, 2, 9]).run(app)
+        with pytest.raises(TypeError, match=r"write keys=\['12'\]"):
+            change("r", keys="12")
     assert (await read_checkpoint(store, "r")).metadata.resumes == 0
 
 
