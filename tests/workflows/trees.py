@@ -240,7 +240,8 @@ class _Building:
                 return graph_of(first, second).call("")
             case "job":
                 actions = [self.action(part, uses, releases) for part in parts]
-                return job_of(actions).call(None).map_err(lambda _: Broken("job"))
+                called = job_of(actions).call(None).map_err(lambda _: Broken("job"))
+                return called.map(lambda result: result.value)
             case _:
                 raise AssertionError(tree)
 
