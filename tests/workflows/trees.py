@@ -15,6 +15,7 @@ from effectflow import (
     Effect,
     MapReduce,
     StateGraph,
+    TimedOut,
     bracket,
     die,
     fail,
@@ -293,7 +294,7 @@ def nested(body: AnyEffect, name: str = "nested") -> Any:
     """Return a workflow with this body."""
 
     @workflow(name=name)
-    def made(_: object) -> Effect[Any, Broken, Any]:
+    def made(_: object) -> Effect[Any, Broken | TimedOut, Any]:
         return body
 
     return made
