@@ -458,7 +458,7 @@ def run_context() -> Effect[object, Never, Mapping[str, object]]:
 def save_now(reason: str = "save_now()") -> Effect[object, Never, None]:
     """Make everything durable that the current run has recorded so far, under any `CheckpointPolicy`.
 
-    Without a run, or in an executor, it does nothing. It is no step: a resume that replays it saves
+    Without a run, or in an executor, it does nothing. It is not a step: a resume that replays it saves
     nothing. If the store rejects the entries, the run ends or continues as `on_save_error` says.
 
     Parameters:

@@ -50,7 +50,7 @@ class RunSearch:
 
     @property
     def is_for_all(self) -> bool:
-        """Whether there is no filter."""
+        """Whether every run is wanted."""
         return self.query == RunQuery() and self.since is None and not self.context
 
     async def run(self, store: CheckpointStore) -> FoundRuns:

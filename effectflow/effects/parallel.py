@@ -310,7 +310,7 @@ def nothing_fails(operator: str, branch: str | int | range) -> str:
 
 
 def check_limit(limit: int | None) -> None:
-    """Raise ValueError for a limit that is no count, or with which nothing would ever run."""
+    """Raise ValueError for a limit that is not a count, or that lets nothing run."""
     if limit is not None:
         check_count("limit", limit, least=1)
 
