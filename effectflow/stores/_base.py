@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import islice
 from typing import Any, Self, TypeVar
 
 import anyio
@@ -15,10 +16,18 @@ from effectflow.checkpoint.errors import (
     CorruptCheckpoint,
     LeaseLost,
     RunBusy,
+    RunEnded,
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import RunInfo, RunQuery, RunStatus, RunSummary
+from effectflow.checkpoint.store import (
+    DueRuns,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+    wakes,
+)
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads, shielded
 
 logger = logging.getLogger(__name__)
@@ -197,6 +206,69 @@ def first_summary(summary: RunSummary | None) -> RunSummary:
     return summary
 
 
+def check_messages(lease: Lease, taken: Iterable[int], present: Container[int]) -> None:
+    """Raise LeaseLost unless all messages that an append takes are in the mailbox."""
+    if any(number not in present for number in taken):
+        raise LeaseLost(lease.run_id, "a message that it takes was taken before")
+
+
+def check_receives(run_id: str, summary: RunSummary) -> None:
+    """Raise RunEnded if a run receives no messages any more."""
+    if summary.status.has_ended:
+        raise RunEnded(run_id, summary.status)
+
+
+def due_by(at: float, summary: RunSummary) -> RunSummary:
+    """Return the summary of a run that is due at this time at the latest."""
+    if summary.due_at is not None and summary.due_at <= at:
+        return summary
+    return replace(summary, due_at=at)
+
+
+def woken(topic: str, summary: RunSummary, *, now: float) -> RunSummary:
+    """Return the summary of a run that has received a message."""
+    return due_by(now, summary) if wakes(topic, summary.status) else summary
+
+
+def choose_due(
+    candidates: Iterable[RunInfo],
+    due: DueRuns,
+    *,
+    now: float,
+    held: Mapping[str, int],
+    starts: Mapping[str, Sequence[float]],
+) -> list[RunInfo]:
+    """Return the runs to claim, in the order of the candidates. Pure.
+
+    Parameters:
+        candidates: runs that are due, those with a higher priority first, then those due for longer.
+        now: the time by the clock of the store, in seconds since the epoch.
+        held: how many runs of each workflow with a limit are held by live owners.
+        starts: when runs of each workflow with a limit were started last, in seconds since the epoch.
+    """
+    taken: list[RunInfo] = []
+    counts, recent = dict(held), {name: [*times] for name, times in starts.items()}
+    for info in candidates:
+        if len(taken) == len(due.owners):
+            break
+        summary = info.summary
+        if info.is_held(now) or summary.workflow not in due.workflows:
+            continue
+        limit = due.limits.get(summary.workflow)
+        if limit is not None:
+            name, (most, window) = summary.workflow, limit.window
+            if limit.at_once is not None and counts.get(name, 0) >= limit.at_once:
+                continue
+            if limit.per_second is not None and summary.status is RunStatus.PENDING:
+                times = [time for time in recent.get(name, ()) if time > now - window]
+                if len(times) >= most:
+                    continue
+                recent[name] = [*times, now]
+            counts[name] = counts.get(name, 0) + 1
+        taken.append(info)
+    return taken
+
+
 SUMMARY_FIELDS = tuple(field.name for field in fields(RunSummary))
 
 
@@ -244,7 +316,13 @@ def select(infos: Iterable[RunInfo], query: RunQuery, *, now: float) -> list[Run
     """Return the runs that the query asks for at `now`, in its order."""
     found = [info for info in infos if query.matches(info, now)]
     found.sort(key=lambda info: (-info.summary.created_at, info.run_id))
-    return found[query.offset : query.offset + query.limit]
+    return page(found, query)
+
+
+def page(found: Iterable[RunInfo], query: RunQuery) -> list[RunInfo]:
+    """Return the part of sorted runs that the query asks for."""
+    end = None if query.limit is None else query.offset + query.limit
+    return list(islice(found, query.offset, end))
 
 
 def sql_conditions(query: RunQuery, mark: str) -> tuple[str, list[object]]:
