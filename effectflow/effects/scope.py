@@ -188,6 +188,16 @@ class Flow(Protocol):
         """Wait. A resume waits only for the remaining time."""
         await scope.clock.sleep(seconds)
 
+    async def wait_for_retry(self, scope: Scope, until: float, longest: float) -> None:
+        """Wait before a retry that a decision has recorded.
+
+        Parameters:
+            until: the time of the retry, in seconds since the epoch.
+            longest: the seconds to wait at most.
+        """
+        left = until - scope.clock.now().timestamp()
+        await scope.clock.sleep(min(max(0.0, left), longest))
+
     def branches(self, scope: Scope, name: str) -> Branches:
         """Return the flows of the next operator in this flow."""
         return PLAIN_BRANCHES

@@ -17,9 +17,14 @@ from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.nodes import Failed
 from effectflow.workflows.lookup import Place
 
-__all__ = ["run_nested"]
+__all__ = ["name_in_paths", "replayed_end", "run_nested"]
 
 _NAME = str.maketrans(dict.fromkeys("/[]#", "_"))
+
+
+def name_in_paths(workflow: str) -> str:
+    """Return the name of a workflow as it is part of paths."""
+    return workflow.translate(_NAME)
 
 
 async def run_nested(
@@ -43,7 +48,7 @@ async def run_nested(
     run = flow.run
     run.writer.check()
     blueprint = place.blueprint
-    path = flow.next_path(blueprint.definition.name.translate(_NAME))
+    path = flow.next_path(name_in_paths(blueprint.definition.name))
     chosen = _made_id(run, path, input_digest) if run_id is None else run_id
     recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
     if recorded is not None:
@@ -51,7 +56,7 @@ async def run_nested(
         stands = recorded.is_settled or scope.limit < float("inf")
         is_ended = recorded.ended is not None and recorded.ended < scope.limit
         if is_ended and (recorded.status is RunStatus.COMPLETED or stands):
-            return _replayed(run, place, path, recorded)
+            return replayed_end(run, place, path, recorded)
     await flow.check(scope, path)
     if isinstance(run, PlannedRun):
         run.begin_child(path, is_begun=recorded is not None)
@@ -151,7 +156,8 @@ def _check_same(
         )
 
 
-def _replayed(run: Run, place: Place, path: str, recorded: RecordedChild) -> Any:
+def replayed_end(run: Run, place: Place, path: str, recorded: RecordedChild) -> Any:
+    """Return or raise how a run within this run has ended."""
     types = place.blueprint.output_types
     if recorded.status is RunStatus.COMPLETED:
         return run.decode(recorded.output, path, types, place.blueprint.output_type)
