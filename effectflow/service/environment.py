@@ -75,9 +75,7 @@ async def _entered(
         if inspect.isawaitable(made):
             made = await made
         if isinstance(made, AbstractAsyncContextManager):
-            made = await stack.enter_async_context(
-                cast("AbstractAsyncContextManager[Any]", made)
-            )
+            made = await stack.enter_async_context(cast("AbstractAsyncContextManager[Any]", made))
         elif isinstance(made, AbstractContextManager):
             made = stack.enter_context(cast("AbstractContextManager[Any]", made))
     except (Exception, SystemExit) as error:
@@ -92,7 +90,9 @@ async def _entered(
     return made
 
 
-def environment_without_opening(make: Callable[[Checkpoints], Any], checkpoints: Checkpoints) -> Any:
+def environment_without_opening(
+    make: Callable[[Checkpoints], Any], checkpoints: Checkpoints
+) -> Any:
     """Return the environment if a plain function makes it, and only the checkpoints otherwise.
 
     A plan runs no steps, so it opens nothing.
