@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import shlex
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NoReturn, Protocol, cast
+from typing import Any
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.cli import census
 from effectflow.cli.options import BadUse
-from effectflow.effects.signatures import environment_type
+from effectflow.service.environment import (
+    AnyWorkflow,
+    BadEnvironment,
+    PlainEnvironment,
+    environment_without_opening,
+    missing_in,
+    opened_environment,
+)
 from effectflow.workflows import Workflow
-
-AnyWorkflow = Workflow[Any, Any, Any, Any]
-
-
-class BadEnvironment(BadUse):
-    """The environment of a workflow is missing, or could not be made. `__cause__` is the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlainEnvironment:
-    """The environment of a workflow whose module defines no `environment` function."""
-
-    checkpoints: Checkpoints
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"the environment has only checkpoints, not {name!r}: define a function "
-            "`environment(checkpoints)`, which returns it, in the module of the workflow"
-        )
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkflow:
-    """A workflow, its module, and the function there that makes its environment, if any."""
+    """A workflow, and what makes its environment.
+
+    Attributes:
+        workflow: the workflow.
+        module: its module.
+        environment: makes its environment; None if the module defines none.
+    """
 
     workflow: AnyWorkflow
     module: str
@@ -50,61 +43,30 @@ class LoadedWorkflow:
     async def opened_environment(
         self, checkpoints: Checkpoints, *, is_plan: bool = False
     ) -> AsyncGenerator[Any]:
-        """Make the environment; enter and leave it if it is an async context manager.
+        """Make the environment; enter and leave it if it is a context manager.
 
-        A plan runs no steps, so it opens nothing: it has the plain environment in place of a context
-        manager. Raise BadEnvironment if the environment cannot be made.
+        A plan runs no steps, so it opens nothing. Raise BadEnvironment if it cannot be made.
         """
-        async with AsyncExitStack() as stack:
-            yield await self._entered(stack, checkpoints, is_plan=is_plan)
-
-    async def _entered(
-        self, stack: AsyncExitStack, checkpoints: Checkpoints, *, is_plan: bool
-    ) -> Any:
         if self.environment is None:
+            environment = PlainEnvironment(checkpoints)
             if not is_plan:
-                self._check_needs_no_environment()
-            return PlainEnvironment(checkpoints)
-        try:
-            made = self.environment(checkpoints)
-            if is_plan and isinstance(made, AbstractAsyncContextManager):
-                return PlainEnvironment(checkpoints)
-            if isinstance(made, AbstractAsyncContextManager):
-                manager = cast("AbstractAsyncContextManager[Any]", made)
-                made = await stack.enter_async_context(manager)
-        except (Exception, SystemExit) as error:
-            raise BadEnvironment(
-                f"the environment could not be made: `environment(checkpoints)` of module "
-                f"{self.module!r} raised {type(error).__name__}: {error}"
-            ) from error
-        if not isinstance(getattr(made, "checkpoints", None), Checkpoints):
-            raise BadEnvironment(
-                f"`environment(checkpoints)` of module {self.module!r} should return an object, or an "
-                f"async context manager of one, that has these `checkpoints`; it returned {made!r}"
-            )
-        return made
+                self._check_needs_no_environment(environment)
+            yield environment
+        elif is_plan:
+            yield environment_without_opening(self.environment, checkpoints)
+        else:
+            source = f"`environment(checkpoints)` of module {self.module!r}"
+            async with opened_environment(self.environment, checkpoints, source) as opened:
+                yield opened
 
-    def _check_needs_no_environment(self) -> None:
+    def _check_needs_no_environment(self, environment: PlainEnvironment) -> None:
         """Raise BadEnvironment if the annotation of the workflow asks for more than checkpoints."""
-        needed = environment_type(inspect.unwrap(self.workflow.blueprint.body))
-        names = sorted(_members(needed) - {"checkpoints"}) if isinstance(needed, type) else []
-        if names:
+        missing = missing_in(environment, self.workflow)
+        if missing:
             raise BadEnvironment(
-                f"workflow {self.workflow.name!r} needs an environment with {', '.join(names)} "
-                f"({needed.__name__}): define a function `environment(checkpoints)`, which returns one, "
-                f"in module {self.module!r}"
+                f"workflow {self.workflow.name!r} needs an environment with {missing}: define a "
+                f"function `environment(checkpoints)`, which returns one, in module {self.module!r}"
             )
-
-
-def _members(kind: type) -> set[str]:
-    """Return the public attributes and methods that a class or protocol declares."""
-    return {
-        name
-        for base in kind.__mro__
-        if base not in (object, Protocol, Generic)
-        for name in (*inspect.get_annotations(base), *vars(base))
-        if not name.startswith("_")
-    }
 
 
 def demo_workflow() -> LoadedWorkflow:
