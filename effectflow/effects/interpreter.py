@@ -630,8 +630,10 @@ async def _finalize_after(
 def _failed_finalizer(outcome: Any) -> Suppressed | None:
     """Return the line of a trail that tells of a failed finalizer; None if it succeeded."""
     if outcome.__class__ is Failed:
-        return Suppressed(outcome.error)
-    return Suppressed(outcome.exception) if outcome.__class__ is _Raised else None
+        return Suppressed(outcome.error, is_defect=False)
+    if outcome.__class__ is _Raised:
+        return Suppressed(outcome.exception, is_defect=True)
+    return None
 
 
 def show_suppressed(failed: Suppressed, cause: Operator | None) -> None:

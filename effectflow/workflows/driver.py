@@ -19,7 +19,7 @@ from effectflow.checkpoint.errors import (
     RunCancelled,
     RunNotEnded,
 )
-from effectflow.checkpoint.failures import write_error
+from effectflow.checkpoint.failures import write_end
 from effectflow.checkpoint.journal_reader import (
     run_not_found,
 )
@@ -361,14 +361,11 @@ def _scope_of_body(run: Run, scope: Scope) -> Scope:
     return inside
 
 
-async def _record_end(claim: Claim, run: Run, outcome: Any, defect: BaseException | None) -> None:
+async def _record_end(claim: Claim, run: Run, outcome: Any, defect: Exception | None) -> None:
     place = claim.place
     types, version = place.blueprint.output_types, place.blueprint.definition.version
-    failed = outcome.__class__ is Failed
-    if defect is not None or failed:
-        error = write_error(
-            defect if defect is not None else outcome.error, types, is_defect=defect is not None
-        )
+    if defect is not None or isinstance(outcome, Failed):
+        error = write_end(outcome if defect is None else defect, types)
         finished = Finished(RunStatus.FAILED, run.now(), None, error)
         await run.writer.finish(finished, finished.status)
         return
