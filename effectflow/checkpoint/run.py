@@ -379,7 +379,8 @@ class Run:
             self._check_outcome(path, outcome.error)
         if definition.retry is None:
             await self._record_failure(flow, definition, path, outcome)
-        return outcome
+        # Without its parts, which are not recorded: every life continues with the same failure.
+        return Failure(outcome.error, outcome.trail)
 
     def _check_outcome(self, path: str, error: object) -> None:
         """Halt if an executor cannot tell how an at-most-once step ended."""

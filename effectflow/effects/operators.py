@@ -139,7 +139,7 @@ class Operator:
         """Return the outcome of the operator, with the failed finalizers in the trail of a failure."""
         if not self.suppressed or outcome.__class__ is not nodes.Failed:
             return outcome
-        return nodes.Failed(outcome.error, (*outcome.trail, *self.suppressed))
+        return outcome.after(*self.suppressed)
 
     def _decide(self, value: object, *, failed: bool) -> None:
         self.is_decided = True

@@ -342,4 +342,4 @@ def _end(
     if outcome.__class__ is not nodes.Failed:
         raise cast(Exception, hidden)
     log_hidden(hidden, "a context manager failed after the failure %r", outcome.error)
-    return nodes.Failed(outcome.error, (*outcome.trail, suppressed))
+    return outcome.after(suppressed)

@@ -17,6 +17,7 @@ from effectflow import (
     fail,
     never,
     par,
+    par_all,
     par_traverse,
     pure,
     race,
@@ -192,6 +193,15 @@ def breaking(_: str) -> Do[App, Broken, None]:
     yield from broken().context("loading")
 
 
+def second(gathered: AnyEffect) -> AnyEffect:
+    return gathered.or_else(lambda errors: fail(errors[1]))
+
+
+@step
+def gathered_in_a_step() -> Effect[App, list[str], list[Any]]:
+    return par_all([fail("a").context("reading"), fail("b").context("writing")])
+
+
 FAILURES: dict[str, tuple[Callable[[], AnyEffect], list[str]]] = {
     "step": (broken, ["connecting", "suppressed:"]),
     "step with a policy": (broken_twice, ["connecting", "suppressed:"]),
@@ -203,6 +213,11 @@ FAILURES: dict[str, tuple[Callable[[], AnyEffect], list[str]]] = {
         lambda: breaking.call("input", run_id="child"),
         ["connecting", "loading", "in run 'child'", "suppressed:"],
     ),
+    "one of the gathered failures of steps": (
+        lambda: second(par_all([broken(), broken().context("loading")])),
+        ["connecting", "loading", "suppressed:"],
+    ),
+    "one of the errors of a step": (lambda: second(gathered_in_a_step()), ["suppressed:"]),
     "use with a release step": (
         lambda: bracket(
             pure("r"), lambda _: go_on(), lambda _: fail(Broken("no")).context("using")
