@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import anyio
 
 from effectflow.checkpoint.entries import CancelRequested
 from effectflow.checkpoint.flow import DurableBranches, DurableFlow
 from effectflow.checkpoint.replay import RecordedDecision
+from effectflow.effects.errors import Suppressed
 from effectflow.effects.operators import Operator
 from effectflow.effects.scope import Scope
 
@@ -39,5 +42,5 @@ class _Cancellation(DurableBranches):
         run = self.outer.run
         self.sequence = run.writer.add(CancelRequested(run.now()))
 
-    def end(self, *, is_complete: bool) -> None:
+    def end(self, *, is_complete: bool, suppressed: Sequence[Suppressed]) -> None:
         """Record nothing: the end of the run follows."""

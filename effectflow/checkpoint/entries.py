@@ -112,12 +112,17 @@ class ErrorRecord:
         message: the error as text.
         value: the data from which it is rebuilt; None if that is not possible.
         traceback: the traceback of a defect; None for a typed failure.
+        trail: the trail of a failure: the contexts that it crossed, from inner to outer, and a line for
+            each finalizer that failed on its way.
+        suppressed: what these finalizers failed with, in the order of their lines.
     """
 
     type: str
     message: str
     value: Tree = None
     traceback: str | None = None
+    trail: tuple[str, ...] = ()
+    suppressed: tuple[ErrorRecord, ...] = ()
 
     def __post_init__(self) -> None:
         # A resume raises a defect, so it has to be an exception.
@@ -388,10 +393,15 @@ class Decided:
 
 @_frozen
 class BranchesEnded:
-    """All branches that an operator cancelled have ended, and their finalizers have executed steps."""
+    """All branches that an operator cancelled have ended, and their finalizers have executed steps.
+
+    Attributes:
+        failures: what finalizers in these branches failed with. A resume does not repeat them.
+    """
 
     path: str
     at: float
+    failures: tuple[ErrorRecord, ...] = ()
 
 
 Entry: TypeAlias = (

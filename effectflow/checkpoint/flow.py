@@ -8,7 +8,7 @@ exists before anything releases it. The rules are in `docs/durability.md`.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +23,13 @@ from effectflow.checkpoint.entries import (
     Waiting,
 )
 from effectflow.checkpoint.errors import DefinitionChanged, NotSerializable, StepInputChanged
-from effectflow.checkpoint.failures import read_error, write_error
+from effectflow.checkpoint.failures import (
+    read_failure,
+    read_suppressed,
+    write_end,
+    write_error,
+    write_suppressed,
+)
 from effectflow.checkpoint.replay import (
     DEAD_LETTER,
     RecordedDeadLetter,
@@ -31,7 +37,7 @@ from effectflow.checkpoint.replay import (
     RecordedFlow,
 )
 from effectflow.checkpoint.values import KnownTypes, Tree, digest_of, from_tree, to_tree
-from effectflow.effects.errors import LeftToResume, NotAcquired, Parked
+from effectflow.effects.errors import LeftToResume, NotAcquired, Parked, Suppressed
 from effectflow.effects.nodes import Failed, FromFn, Step
 from effectflow.effects.operators import Operator
 from effectflow.effects.paths import StepPath, child_path, step_path
@@ -698,7 +704,13 @@ class DurableBranches:
             detail = f"{self.path!r} had the branches {shown}, and their items did not reappear"
             raise run.writer.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
 
-    def end(self, *, is_complete: bool) -> None:
+    def suppressed(self) -> Sequence[Suppressed]:
+        if self.decision is None:
+            return ()
+        types = self.outer.run.types
+        return [read_suppressed(record, types) for record in self.decision.suppressed]
+
+    def end(self, *, is_complete: bool, suppressed: Sequence[Suppressed]) -> None:
         outer, run = self.outer, self.outer.run
         run.activity.end_deadline(self)
         outer.unsettled += [*self._failed, *self._unsettled]
@@ -708,7 +720,8 @@ class DurableBranches:
         # Without entries, a resume has nothing to replay before it cancels the branches.
         can_record = run.records and not run.is_stopping and not run.writer.halted
         if is_complete and self.has_entries and can_record:
-            run.writer.add(BranchesEnded(self.path, run.now()))
+            failures = write_suppressed(suppressed, run.types)
+            run.writer.add(BranchesEnded(self.path, run.now(), failures))
 
 
 class DurableFinalization:
@@ -727,17 +740,17 @@ class DurableFinalization:
         # The error has no entry of its own, so the source could end in another way if it ran again after
         # its resource was released. So it does not run.
         try:
-            error = read_error(recorded.error, self.path, run.types)
+            failure = read_failure(recorded.error, self.path, run.types)
         except NotSerializable as unreadable:
             # Its class is not declared. The source runs without beginning anything, and must end with
             # it.
             self.outer.replays_only = unreadable
             return None
         self.outer.skip_to(recorded.reached)
-        run.replayed_failure(self.path, error)
+        run.replayed_failure(self.path, failure.error)
         if recorded.kind == "defect":
-            raise error
-        return Failed(error)
+            raise failure.error
+        return failure
 
     async def run(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
         try:
@@ -779,13 +792,13 @@ class DurableFinalization:
         run, path = self.outer.run, self.path
         if cause is not None:
             return SourceEnd(path, "cancelled", run.finalizes(cause))
-        is_failure = isinstance(ended, Failed)
-        if not is_failure and not isinstance(ended, Exception):
+        if isinstance(ended, Failed):
+            kind, error = "failure", ended.error
+        elif isinstance(ended, Exception):
+            kind, error = "defect", ended
+        else:
             return SourceEnd(path, "success")
-        error = ended.error if isinstance(ended, Failed) else ended
-        kind = "failure" if is_failure else "defect"
         known = self.outer.last_failure
         if known is not None and known[0] is error:
             return SourceEnd(path, kind, known[1])
-        record = write_error(error, run.types, is_defect=not is_failure)
-        return SourceEnd(path, kind, None, record, self.outer.reached())
+        return SourceEnd(path, kind, None, write_end(ended, run.types), self.outer.reached())

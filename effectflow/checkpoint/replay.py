@@ -158,7 +158,12 @@ class RecordedWait:
 
 @dataclass(slots=True)
 class RecordedDecision:
-    """A decision. `has_ended` tells whether the cancelled branches have ended."""
+    """A decision.
+
+    Attributes:
+        has_ended: whether the cancelled branches have ended.
+        suppressed: what their finalizers failed with.
+    """
 
     sequence: int
     value: Tree
@@ -166,6 +171,7 @@ class RecordedDecision:
     because: Ranges = ()
     is_settled: bool = False
     has_ended: bool = False
+    suppressed: tuple[ErrorRecord, ...] = ()
 
 
 DEAD_LETTER = "dead_letter"
@@ -384,7 +390,8 @@ class _Reader:
                     self._fail(sequence, path, decision)
             case BranchesEnded(path=path):
                 if path in recording.decisions:
-                    recording.decisions[path].has_ended = True
+                    decision = recording.decisions[path]
+                    decision.has_ended, decision.suppressed = True, entry.failures
             case Waiting(path=path):
                 self._begin(sequence, entry.settles, ())
                 self._add(sequence, path, "wait", entry.item)

@@ -36,7 +36,7 @@ from effectflow.checkpoint.errors import (
     StepInputChanged,
     StoreUnavailable,
 )
-from effectflow.checkpoint.failures import read_error, write_error
+from effectflow.checkpoint.failures import read_failure, write_end
 from effectflow.checkpoint.flow import DurableBranches, DurableFlow
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.mailbox import Mailbox, open_message
@@ -245,15 +245,16 @@ class Run:
         if recorded.retry_at is not None or not stands:
             return _PENDING
         try:
-            error = read_error(recorded.error, path, self.checkpoints.known(definition.types))
+            types = self.checkpoints.known(definition.types)
+            failure = read_failure(recorded.error, path, types)
         except NotSerializable as unreadable:
             raise self.writer.halt(unreadable) from unreadable
         if self._observers:
             self.notify(StepSkipped(self.run_id, path, None))
-        self.replayed_failure(path, error)
+        self.replayed_failure(path, failure.error)
         if recorded.error.is_defect:
-            raise error
-        return Failure(error)
+            raise failure.error
+        return failure
 
     async def _complete_finalizers_within(
         self,
@@ -338,7 +339,7 @@ class Run:
                 return outcome
             elapsed = self.clock.monotonic() - began
             delay = partial(definition.retry.next_delay, number - spent - 1, elapsed)
-            retry_at = await self._record_failure(flow, definition, path, outcome.error, delay)
+            retry_at = await self._record_failure(flow, definition, path, outcome, delay)
             if retry_at is None:
                 return outcome
             await self._wait_for_retry(flow, path, retry_at, scope)
@@ -424,8 +425,9 @@ class Run:
         if at_most_once:
             self._check_outcome(path, outcome.error)
         if definition.retry is None:
-            await self._record_failure(flow, definition, path, outcome.error)
-        return outcome
+            await self._record_failure(flow, definition, path, outcome)
+        # Without its parts, which are not recorded: every life continues with the same failure.
+        return Failure(outcome.error, outcome.trail)
 
     def _check_outcome(self, path: str, error: object) -> None:
         """Halt if an executor cannot tell how an at-most-once step ended."""
@@ -450,10 +452,11 @@ class Run:
         flow: DurableFlow,
         definition: Any,
         path: str,
-        error: object,
+        failed: Failure,
         next_delay: Callable[[], float | None] | None = None,
     ) -> float | None:
         """Record a failure. Return when the step's policy retries it, in seconds since the epoch."""
+        error = failed.error
         retryable = not definition.may_have_happened(error)
         may_retry = False
         try:
@@ -464,7 +467,7 @@ class Run:
             logger.exception("the retryable predicate of step %r raised", path)
         delay = next_delay() if next_delay and may_retry else None
         retry_at = None if delay is None else self.time_after(delay)
-        await self._record_error(flow, definition, path, error, retryable, retry_at=retry_at)
+        await self._record_error(flow, definition, path, failed, retryable, retry_at=retry_at)
         return retry_at
 
     async def _record_bad_end(
@@ -485,7 +488,7 @@ class Run:
         if self.writer.halted is not None:
             return
         if isinstance(raised, Exception):
-            await self._record_error(flow, definition, path, raised, True, is_defect=True)
+            await self._record_error(flow, definition, path, raised, True)
         elif not isinstance(raised, Parked):
             if isinstance(raised, Halt) or not is_cancellation(raised) or scope.cause() is None:
                 self._cut_off[path] = None
@@ -500,21 +503,21 @@ class Run:
         flow: DurableFlow,
         definition: Any,
         path: str,
-        error: object,
+        ended: Failure | Exception,
         retryable: bool,
         *,
-        is_defect: bool = False,
         retry_at: float | None = None,
     ) -> None:
         types = self.checkpoints.known(definition.types)
-        record = write_error(error, types, is_defect=is_defect)
+        record = write_end(ended, types)
+        error = ended.error if isinstance(ended, Failure) else ended
         self._ends_interrupted = False
         sequence = self.writer.add(Failed(path, record, retryable, self.now(), retry_at))
         self.failures.add(sequence)
         flow.unsettled.append(sequence)
         flow.last_failure = (error, sequence)
         # A defect that cannot be rebuilt comes back as a RecordedDefect.
-        if not is_defect and retry_at is None:
+        if not record.is_defect and retry_at is None:
             self.failures.check_readable(sequence, error, record, types, path)
         if self.checkpoints.policy.on_error:
             await self.writer.save()

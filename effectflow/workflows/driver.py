@@ -25,7 +25,7 @@ from effectflow.checkpoint.errors import (
     RunCancelled,
     RunNotEnded,
 )
-from effectflow.checkpoint.failures import write_error
+from effectflow.checkpoint.failures import write_end, write_error
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.journal_reader import (
     run_not_found,
@@ -500,18 +500,15 @@ def _scope_of_body(run: Run, scope: Scope) -> Scope:
     return inside
 
 
-async def _record_end(claim: Claim, run: Run, outcome: Any, defect: BaseException | None) -> None:
+async def _record_end(claim: Claim, run: Run, outcome: Any, defect: Exception | None) -> None:
     place = claim.place
     types, version = place.blueprint.output_types, place.blueprint.definition.version
     if outcome is CANCELLED and defect is None:
         await cancel_spawned(run)
         await run.writer.finish(Finished(RunStatus.CANCELLED, run.now()), RunStatus.CANCELLED)
         return
-    failed = outcome.__class__ is Failed
-    if defect is not None or failed:
-        error = write_error(
-            defect if defect is not None else outcome.error, types, is_defect=defect is not None
-        )
+    if defect is not None or isinstance(outcome, Failed):
+        error = write_end(outcome if defect is None else defect, types)
         finished = Finished(RunStatus.FAILED, run.now(), None, error)
         await run.writer.finish(finished, finished.status)
         return

@@ -8,7 +8,7 @@ from typing import Any
 
 from effectflow.checkpoint.entries import ChildEnded, ChildStarted
 from effectflow.checkpoint.errors import CheckpointError, NotSerializable, StepInputChanged
-from effectflow.checkpoint.failures import read_error, write_error
+from effectflow.checkpoint.failures import read_failure, write_end
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import RecordedChild
@@ -67,14 +67,14 @@ async def run_nested(
     except CheckpointError as error:
         raise run.writer.halt(error) from error
     except Exception as defect:
-        child.fail(defect, is_defect=True)
+        child.fail(defect)
         raise
     if outcome.__class__ is not Failed:
         child.complete(outcome)
     elif isinstance(outcome.error, CheckpointError):
         raise run.writer.halt(outcome.error)
     else:
-        child.fail(outcome.error, is_defect=False)
+        child.fail(outcome)
     return outcome
 
 
@@ -133,9 +133,10 @@ class _Child:
         run.writer.completed_since_save += 1
         run.writer.add(ChildEnded(self.path, RunStatus.COMPLETED, run.now(), tree))
 
-    def fail(self, error: object, *, is_defect: bool) -> None:
+    def fail(self, ended: Failed | Exception) -> None:
         run, flow = self.run, self.flow
-        record = write_error(error, self.place.blueprint.output_types, is_defect=is_defect)
+        record = write_end(ended, self.place.blueprint.output_types)
+        error = ended.error if isinstance(ended, Failed) else ended
         sequence = run.writer.add(ChildEnded(self.path, RunStatus.FAILED, run.now(), None, record))
         run.failures.add(sequence)
         flow.unsettled.append(sequence)
@@ -163,10 +164,10 @@ def replayed_end(run: Run, place: Place, path: str, recorded: RecordedChild) -> 
         return run.decode(recorded.output, path, types, place.blueprint.output_type)
     assert recorded.error is not None
     try:
-        error = read_error(recorded.error, path, types)
+        failure = read_failure(recorded.error, path, types)
     except NotSerializable as unreadable:
         raise run.writer.halt(unreadable) from unreadable
-    run.replayed_failure(path, error)
+    run.replayed_failure(path, failure.error)
     if recorded.error.is_defect:
-        raise error
-    return Failed(error)
+        raise failure.error
+    return failure
