@@ -24,7 +24,6 @@ from effectflow.checkpoint import (
     ResumePlan,
     RunInfo,
     RunQuery,
-    RunStatus,
     UnsupportedVersion,
     Verification,
     export_run,
@@ -74,19 +73,27 @@ from effectflow.cli.render import (
     show_repair,
     show_runs,
     show_verifications,
+    shown_status,
 )
-from effectflow.cli.run_search import FoundRuns, RunSearch, read_moment, read_pair
+from effectflow.cli.run_search import (
+    STATUSES,
+    FoundRuns,
+    RunSearch,
+    read_moment,
+    read_pair,
+    read_statuses,
+)
 from effectflow.stores._atomic_files import folder_name, write_whole
 
 
 def list_runs(
     workflow: Annotated[str | None, typer.Option(help="Show only runs of this workflow.")] = None,
     status: Annotated[
-        list[RunStatus] | None,
+        list[str] | None,
         typer.Option(
             metavar="STATUS",
-            help=f"Show only runs that are: {', '.join(RunStatus)}. Repeat it for several. "
-            "Crashed runs count as running.",
+            help=f"Show only runs that are {', '.join(STATUSES[:-1])} or {STATUSES[-1]}. Repeat it for "
+            "several.",
         ),
     ] = None,
     since: Annotated[
@@ -116,7 +123,8 @@ def list_runs(
     if watch and as_json:
         raise BadUse("--watch shows a table: leave out --json")
     search = RunSearch(
-        RunQuery(workflow=workflow, statuses=frozenset(status or ()), resumable=resumable),
+        RunQuery(workflow=workflow, resumable=resumable),
+        statuses=read_statuses(status or ()),
         since=None if since is None else read_moment(since, time.time()),
         context=tuple(map(read_pair, context or ())),
         limit=limit,
@@ -143,11 +151,10 @@ _SECONDS_BETWEEN_TABLES = 2.0
 def _show_found(
     found: FoundRuns, search: RunSearch, console: Console, *, as_json: bool = False
 ) -> None:
-    now = time.time()
     if as_json:
-        print_json([_run_tree(info, now) for info in found.runs])
+        print_json([_run_tree(info, found.at) for info in found.runs])
     elif found.runs:
-        show_runs(console, found.runs, now)
+        show_runs(console, found.runs, found.at)
     elif search.is_for_all:
         say("This store has no runs. `effectflow demo` starts one.", console)
     else:
@@ -166,7 +173,7 @@ def _run_tree(info: RunInfo, now: float) -> Tree:
         "workflow": summary.workflow,
         "kind": summary.kind,
         "version": summary.version,
-        "status": str(summary.status),
+        "status": shown_status(info, now),
         "dead_letters": summary.dead_letters,
         "resumable": info.is_resumable(now),
         "created_at": iso_time(summary.created_at),
