@@ -13,7 +13,14 @@ from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError, NotSerializable
 from effectflow.checkpoint.step import Step, step
-from effectflow.checkpoint.values import KnownTypes, check_savable, digest_of, mismatch_of, to_tree
+from effectflow.checkpoint.values import (
+    NO_OPTIONS,
+    KnownTypes,
+    check_savable,
+    digest_of,
+    mismatch_of,
+    to_tree,
+)
 from effectflow.effects import Effect, do
 from effectflow.effects.arguments import check_function
 from effectflow.effects.interpreter import interpret
@@ -503,18 +510,24 @@ class Workflow(Generic[Env, E, Input, Out]):
                 f"run {checkpoint.run_id!r} is of workflow {checkpoint.workflow!r}, not of {self.name!r}"
             )
 
-    def structure_input(self, data: object) -> Any:
+    def structure_input(self, data: object, checkpoints: Checkpoints | None = None) -> Any:
         """Return the input that plain data, such as parsed JSON, represents, as the type of the input.
+
+        Parameters:
+            data: the plain data.
+            checkpoints: those of the run, whose codecs make the values of their classes.
 
         Records (data classes, attrs classes, named tuples, Structs) are objects, enums their values or
         names, dates and times ISO 8601 text, a timedelta seconds, and bytes base64. Of a union, the first
-        type that fits is taken. Models and types of pydantic are validated by pydantic.
+        type that fits is taken. Models and types of pydantic are validated by pydantic. The `decode` of a
+        codec gets the data as what the annotation of its `encode` returns.
 
         Raises ValueError, with the path of each part that does not fit that type.
         """
         from effectflow.workflows.structured_input import structure_as
 
-        return structure_as(self.blueprint.input_type, data)
+        options = NO_OPTIONS if checkpoints is None else checkpoints.value_options
+        return structure_as(self.blueprint.input_type, data, options)
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name!r} version {self.version!r}>"
