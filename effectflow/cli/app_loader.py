@@ -7,15 +7,20 @@ import inspect
 import shlex
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NoReturn, Protocol, cast
+from typing import Any, NoReturn, cast, get_origin
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.cli import census
 from effectflow.cli.options import BadUse
-from effectflow.effects.signatures import environment_type
+from effectflow.effects.signatures import meaning_of
 from effectflow.workflows import Workflow
 
 AnyWorkflow = Workflow[Any, Any, Any, Any]
@@ -47,31 +52,26 @@ class LoadedWorkflow:
     environment: Callable[[Checkpoints], Any] | None
 
     @asynccontextmanager
-    async def opened_environment(
-        self, checkpoints: Checkpoints, *, is_plan: bool = False
-    ) -> AsyncGenerator[Any]:
-        """Make the environment; enter and leave it if it is an async context manager.
+    async def opened_environment(self, checkpoints: Checkpoints) -> AsyncGenerator[Any]:
+        """Make the environment: await an async function, and enter and leave a context manager.
 
-        A plan runs no steps, so it opens nothing: it has the plain environment in place of a context
-        manager. Raise BadEnvironment if the environment cannot be made.
+        Raise BadEnvironment if it cannot be made.
         """
         async with AsyncExitStack() as stack:
-            yield await self._entered(stack, checkpoints, is_plan=is_plan)
+            yield await self._entered(stack, checkpoints)
 
-    async def _entered(
-        self, stack: AsyncExitStack, checkpoints: Checkpoints, *, is_plan: bool
-    ) -> Any:
+    async def _entered(self, stack: AsyncExitStack, checkpoints: Checkpoints) -> Any:
         if self.environment is None:
-            if not is_plan:
-                self._check_needs_no_environment()
             return PlainEnvironment(checkpoints)
         try:
             made = self.environment(checkpoints)
-            if is_plan and isinstance(made, AbstractAsyncContextManager):
-                return PlainEnvironment(checkpoints)
+            if inspect.isawaitable(made):
+                made = await made
             if isinstance(made, AbstractAsyncContextManager):
                 manager = cast("AbstractAsyncContextManager[Any]", made)
                 made = await stack.enter_async_context(manager)
+            elif isinstance(made, AbstractContextManager):
+                made = stack.enter_context(cast("AbstractContextManager[Any]", made))
         except (Exception, SystemExit) as error:
             raise BadEnvironment(
                 f"the environment could not be made: `environment(checkpoints)` of module "
@@ -79,21 +79,35 @@ class LoadedWorkflow:
             ) from error
         if not isinstance(getattr(made, "checkpoints", None), Checkpoints):
             raise BadEnvironment(
-                f"`environment(checkpoints)` of module {self.module!r} should return an object, or an "
-                f"async context manager of one, that has these `checkpoints`; it returned {made!r}"
+                f"`environment(checkpoints)` of module {self.module!r} should return an object, or a "
+                f"context manager of one, that has these `checkpoints`; it returned {made!r}"
             )
         return made
 
-    def _check_needs_no_environment(self) -> None:
-        """Raise BadEnvironment if the annotation of the workflow asks for more than checkpoints."""
-        needed = environment_type(inspect.unwrap(self.workflow.blueprint.body))
-        names = sorted(_members(needed) - {"checkpoints"}) if isinstance(needed, type) else []
-        if names:
+    def check_environment(self) -> None:
+        """Raise BadEnvironment if there is no function that makes the environment, and one is needed."""
+        if self.environment is not None:
+            return
+        kinds = [
+            kind
+            for kind in map(_class_of, self.workflow.blueprint.environment_types())
+            if kind is not None and _members(kind) - {"checkpoints"}
+        ]
+        if kinds:
+            names = sorted(set[str]().union(*map(_members, kinds)) - {"checkpoints"})
+            declared = ", ".join(dict.fromkeys(kind.__name__ for kind in kinds))
             raise BadEnvironment(
-                f"workflow {self.workflow.name!r} needs an environment with {', '.join(names)} "
-                f"({needed.__name__}): define a function `environment(checkpoints)`, which returns one, "
-                f"in module {self.module!r}"
+                f"module {self.module!r} has no function `environment(checkpoints)`, and workflow "
+                f"{self.workflow.name!r} needs an environment with {', '.join(names)} ({declared}). "
+                "Define the function in that module, and let it return the environment"
             )
+
+
+def _class_of(annotation: object) -> type | None:
+    """Return the class or protocol that an annotation names; None for Any, a type variable or a union."""
+    meant = meaning_of(annotation) or annotation
+    kind = get_origin(meant) or meant
+    return cast("type[Any]", kind) if isinstance(kind, type) else None
 
 
 def _members(kind: type) -> set[str]:
@@ -101,7 +115,7 @@ def _members(kind: type) -> set[str]:
     return {
         name
         for base in kind.__mro__
-        if base not in (object, Protocol, Generic)
+        if base.__module__ not in ("builtins", "typing", "abc")
         for name in (*inspect.get_annotations(base), *vars(base))
         if not name.startswith("_")
     }
@@ -113,7 +127,10 @@ def demo_workflow() -> LoadedWorkflow:
 
 
 def load_workflow(reference: str) -> LoadedWorkflow:
-    """Return the workflow at `MODULE:NAME`. Raise BadUse if there is none."""
+    """Return the workflow at `MODULE:NAME`.
+
+    Raise BadUse if there is none, and BadEnvironment if the module does not make what it needs.
+    """
     module_name, _, name = reference.partition(":")
     if not name:
         raise BadUse(f"{reference!r} should be MODULE:WORKFLOW, such as shop.orders:checkout")
@@ -158,7 +175,11 @@ def _pick(name: str, workflows: Mapping[str, AnyWorkflow], module: Any) -> Loade
     if name not in workflows:
         known = ", ".join(sorted(workflows)) or "none"
         raise BadUse(f"module {module.__name__!r} has no workflow {name!r}; it has: {known}")
-    return LoadedWorkflow(workflows[name], module.__name__, getattr(module, "environment", None))
+    function = getattr(module, "environment", None)
+    environment = function if callable(function) else None
+    loaded = LoadedWorkflow(workflows[name], module.__name__, environment)
+    loaded.check_environment()
+    return loaded
 
 
 def _import(name: str) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from returns.result import Failure
 from rich.console import Console
 
 from effectflow.checkpoint import (
@@ -369,8 +370,12 @@ def plan(
             return checkpoint, plan_resume(checkpoint)
         loaded = workflow_of_run(chosen, name, app, module)
         checkpoints = Checkpoints(opened, key=seal.key, encryption=seal.encryption)
-        async with loaded.opened_environment(checkpoints, is_plan=not effects) as env:
-            return checkpoint, await loaded.workflow.plan(chosen, effects=effects).run_or_raise(env)
+        async with loaded.opened_environment(checkpoints) as env:
+            made = await loaded.workflow.plan(chosen, effects=effects).run(env)
+        # Not raised through the environment, which might wrap it.
+        if isinstance(made, Failure):
+            raise made.failure()
+        return checkpoint, made.unwrap()
 
     checkpoint, made = with_store(store, make)
     if as_json:

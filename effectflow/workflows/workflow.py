@@ -26,7 +26,7 @@ from effectflow.effects.arguments import check_function
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed, Options, Perform
 from effectflow.effects.scope import Scope
-from effectflow.effects.signatures import effect_types, type_hints
+from effectflow.effects.signatures import effect_types, environment_type, type_hints
 from effectflow.workflows.engine import Done, Next, advance, durable_scope
 from effectflow.workflows.migrations import (
     Migration,
@@ -93,6 +93,8 @@ class Blueprint:
         gives_state: tells by its path whether a step returns a state, to migrate; None for code, of
             which all outputs are migrated.
         module: the name of the module that defines the workflow; "" if it cannot be imported.
+        environment_types: returns the environments that its functions declare. Names that follow in the
+            module exist when it is called.
     """
 
     definition: Definition
@@ -104,6 +106,7 @@ class Blueprint:
     migrations: Mapping[int, Migration] = field(default_factory=dict[int, Any])
     gives_state: Callable[[str], bool] | None = None
     module: str = field(default_factory=_defining_module)
+    environment_types: Callable[[], Sequence[object]] = tuple
 
     def saved_by(self, checkpoints: Checkpoints) -> Blueprint:
         """Return the blueprint with the codecs and the encryption of these checkpoints."""
@@ -202,6 +205,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 output_type=effect_types(functions[-1])[0],
                 migrations=migrations or {},
                 gives_state=is_of_outermost_flow,
+                environment_types=lambda: [environment_type(each) for each in functions],
             )
         )
 
@@ -588,6 +592,7 @@ def workflow(
                 output_types=KnownTypes.of(output, error),
                 output_type=output,
                 migrations=migrations or {},
+                environment_types=lambda: [environment_type(body)],
             )
 
         return Workflow(describe(), describe)

@@ -150,6 +150,7 @@ class StateMachine(
                 output_type=saved,
                 migrations=upgrades,
                 gives_state=is_of_outermost_flow,
+                environment_types=lambda: chart.environment_types,
             )
         )
 
