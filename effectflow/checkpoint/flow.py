@@ -276,7 +276,7 @@ class DurableFlow:
             await self.check(scope, path)
             self.begin_wait(scope, path, topic=topic)
         while True:
-            message = await run.next_message(path, topic, name)
+            message = await run.next_message(topic)
             # An operator may have decided in the same moment. Then the message stays.
             await self.check(scope, path)
             if run.mailbox.first(topic) is message:

@@ -11,11 +11,9 @@ from effectflow.checkpoint.store import NOTICE, CheckpointStore, Message, Record
 from effectflow.checkpoint.values import Tree
 
 
-def seal_message(
-    checkpoints: Checkpoints, run_id: str, topic: str, key: str, value: Tree, *, at: float
-) -> bytes:
+def seal_message(checkpoints: Checkpoints, run_id: str, topic: str, key: str, value: Tree) -> bytes:
     """Return the body of a message: the value as an entry, signed and encrypted like those of the run."""
-    entry = Signalled("", topic, key, value, at)
+    entry = Signalled("", topic, key, value, 0.0)
     body, _ = checkpoints.seal.close(entry, _digest_of_place(run_id, topic, key))
     return body
 

@@ -555,7 +555,7 @@ class Run:
 
     # Messages.
 
-    async def next_message(self, path: str, topic: str, name: str) -> Message:
+    async def next_message(self, topic: str) -> Message:
         """Wait for the first message about a topic, and leave it in the mailbox."""
         if (message := self.mailbox.first(topic)) is not None:
             return message
@@ -566,7 +566,7 @@ class Run:
                 message = self.mailbox.first(topic)
                 if message is not None:
                     return message
-                with self.activity.rest(name, look=woken.set):
+                with self.activity.rest(topic.replace(":", " ", 1), look=woken.set):
                     await woken.wait()
 
     async def look_for_messages(self) -> bool:

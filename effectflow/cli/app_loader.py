@@ -18,8 +18,7 @@ from effectflow.service.environment import (
     AnyWorkflow,
     BadEnvironment,
     PlainEnvironment,
-    environment_without_opening,
-    missing_in,
+    needs_of,
     opened_environment,
 )
 from effectflow.workflows import Workflow
@@ -40,32 +39,26 @@ class LoadedWorkflow:
     environment: Callable[[Checkpoints], Any] | None
 
     @asynccontextmanager
-    async def opened_environment(
-        self, checkpoints: Checkpoints, *, is_plan: bool = False
-    ) -> AsyncGenerator[Any]:
-        """Make the environment; enter and leave it if it is a context manager.
+    async def opened_environment(self, checkpoints: Checkpoints) -> AsyncGenerator[Any]:
+        """Make the environment: await an async function, and enter and leave a context manager.
 
-        A plan runs no steps, so it opens nothing. Raise BadEnvironment if it cannot be made.
+        Raise BadEnvironment if it cannot be made.
         """
         if self.environment is None:
-            environment = PlainEnvironment(checkpoints)
-            if not is_plan:
-                self._check_needs_no_environment(environment)
-            yield environment
-        elif is_plan:
-            yield environment_without_opening(self.environment, checkpoints)
-        else:
-            source = f"`environment(checkpoints)` of module {self.module!r}"
-            async with opened_environment(self.environment, checkpoints, source) as opened:
-                yield opened
+            yield PlainEnvironment(checkpoints)
+            return
+        source = f"`environment(checkpoints)` of module {self.module!r}"
+        async with opened_environment(self.environment, checkpoints, source) as opened:
+            yield opened
 
-    def _check_needs_no_environment(self, environment: PlainEnvironment) -> None:
-        """Raise BadEnvironment if the annotation of the workflow asks for more than checkpoints."""
-        missing = missing_in(environment, self.workflow)
-        if missing:
+    def check_environment(self) -> None:
+        """Raise BadEnvironment if there is no function that makes the environment, and one is needed."""
+        names, declared = needs_of(self.workflow)
+        if self.environment is None and names:
             raise BadEnvironment(
-                f"workflow {self.workflow.name!r} needs an environment with {missing}: define a "
-                f"function `environment(checkpoints)`, which returns one, in module {self.module!r}"
+                f"module {self.module!r} has no function `environment(checkpoints)`, and workflow "
+                f"{self.workflow.name!r} needs an environment with {', '.join(sorted(names))} "
+                f"({declared}). Define the function in that module, and let it return the environment"
             )
 
 
@@ -75,7 +68,10 @@ def demo_workflow() -> LoadedWorkflow:
 
 
 def load_workflow(reference: str) -> LoadedWorkflow:
-    """Return the workflow at `MODULE:NAME`. Raise BadUse if there is none."""
+    """Return the workflow at `MODULE:NAME`.
+
+    Raise BadUse if there is none, and BadEnvironment if the module does not make what it needs.
+    """
     module_name, _, name = reference.partition(":")
     if not name:
         raise BadUse(f"{reference!r} should be MODULE:WORKFLOW, such as shop.orders:checkout")
@@ -120,7 +116,11 @@ def _pick(name: str, workflows: Mapping[str, AnyWorkflow], module: Any) -> Loade
     if name not in workflows:
         known = ", ".join(sorted(workflows)) or "none"
         raise BadUse(f"module {module.__name__!r} has no workflow {name!r}; it has: {known}")
-    return LoadedWorkflow(workflows[name], module.__name__, getattr(module, "environment", None))
+    function = getattr(module, "environment", None)
+    environment = function if callable(function) else None
+    loaded = LoadedWorkflow(workflows[name], module.__name__, environment)
+    loaded.check_environment()
+    return loaded
 
 
 def _import(name: str) -> Any:

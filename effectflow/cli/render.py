@@ -31,6 +31,7 @@ from effectflow.checkpoint import (
     Resumed,
     ResumePlan,
     RunInfo,
+    RunStatus,
     Started,
     Verification,
     Waiting,
@@ -60,12 +61,21 @@ def print_json(tree: object, *, on_one_line: bool = False) -> None:
     sys.stdout.flush()
 
 
+CRASHED = "crashed"
+"""How a run is shown that is recorded as running, and that no live process holds."""
+
+
+def shown_status(run: RunInfo, now: float) -> str:
+    """Return the status of a run as the commands show it: the recorded one, or that it has crashed."""
+    status = run.summary.status
+    return CRASHED if status is RunStatus.RUNNING and not run.is_held(now) else str(status)
+
+
 def show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
     """Print a table of runs. With names of usual length it fits 80 columns."""
     rows = [("RUN", "WORKFLOW", "STATUS", "ENTRIES", "UPDATED")]
     for run in runs:
-        has_crashed = run.summary.status == "running" and not run.is_held(now)
-        status = "crashed" if has_crashed else str(run.summary.status)
+        status = shown_status(run, now)
         if run.summary.dead_letters:
             status += f", {run.summary.dead_letters} dead"
         updated = _age(now - run.updated_at)

@@ -11,10 +11,10 @@ from contextlib import (
     asynccontextmanager,
 )
 from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, NoReturn, TypeAlias, TypeVar, cast, get_origin
 
 from effectflow.checkpoint import Checkpoints
-from effectflow.effects.signatures import environment_type
+from effectflow.effects.signatures import meaning_of
 from effectflow.workflows import Workflow
 
 __all__ = [
@@ -22,8 +22,8 @@ __all__ = [
     "BadEnvironment",
     "Environment",
     "PlainEnvironment",
-    "environment_without_opening",
     "missing_in",
+    "needs_of",
     "opened_environment",
 ]
 
@@ -90,31 +90,26 @@ async def _entered(
     return made
 
 
-def environment_without_opening(
-    make: Callable[[Checkpoints], Any], checkpoints: Checkpoints
-) -> Any:
-    """Return the environment if a plain function makes it, and only the checkpoints otherwise.
-
-    A plan runs no steps, so it opens nothing.
-    """
-    if inspect.iscoroutinefunction(make):
-        return PlainEnvironment(checkpoints)
-    made = make(checkpoints)
-    opens = isinstance(made, AbstractAsyncContextManager | AbstractContextManager)
-    return PlainEnvironment(checkpoints) if opens else made
+def needs_of(workflow: AnyWorkflow) -> tuple[frozenset[str], str]:
+    """Return the attributes besides `checkpoints` that the steps and bodies of a workflow declare to need
+    of the environment, and the names of the classes that declare them."""
+    kinds = [
+        kind
+        for kind in map(_class_of, workflow.blueprint.environment_types())
+        if kind is not None and _members(kind) - {"checkpoints"}
+    ]
+    names = frozenset[str]().union(*map(_members, kinds)) - {"checkpoints"}
+    return names, ", ".join(dict.fromkeys(kind.__name__ for kind in kinds))
 
 
 def missing_in(environment: object, workflow: AnyWorkflow) -> str:
-    """Return what the annotation of a workflow asks for and an environment lacks, as text; or ""."""
-    needed = environment_type(inspect.unwrap(workflow.blueprint.body))
-    if not isinstance(needed, type) or needed in type(environment).__mro__:
-        return ""
-    is_plain = isinstance(environment, PlainEnvironment)
-    if hasattr(type(environment), "__getattr__") and not is_plain:
+    """Return what a workflow declares to need and an environment lacks, as text; or ""."""
+    if hasattr(type(environment), "__getattr__"):
         # Only asking tells what it has, and that may do anything.
         return ""
-    names = [name for name in sorted(_members(needed)) if not _has(environment, name)]
-    return f"{', '.join(names)} ({needed.__name__})" if names else ""
+    names, declared = needs_of(workflow)
+    missing = [name for name in sorted(names) if not _has(environment, name)]
+    return f"{', '.join(missing)} ({declared})" if missing else ""
 
 
 _MISSING = object()
@@ -125,12 +120,19 @@ def _has(environment: object, name: str) -> bool:
     return inspect.getattr_static(environment, name, _MISSING) is not _MISSING
 
 
+def _class_of(annotation: object) -> type | None:
+    """Return the class or protocol that an annotation names; None for Any, a type variable or a union."""
+    meant = meaning_of(annotation) or annotation
+    kind = get_origin(meant) or meant
+    return cast("type[Any]", kind) if isinstance(kind, type) else None
+
+
 def _members(kind: type) -> set[str]:
     """Return the public attributes and methods that a class or protocol declares."""
     return {
         name
         for base in kind.__mro__
-        if base not in (object, Protocol, Generic)
+        if base.__module__ not in ("builtins", "typing", "abc")
         for name in (*inspect.get_annotations(base), *vars(base))
         if not name.startswith("_")
     }

@@ -24,9 +24,10 @@ from effectflow.checkpoint.store import CANCEL, RunStatus
 from effectflow.checkpoint.values import digest_of
 from effectflow.effects import Effect
 from effectflow.effects.nodes import Failed, Options, Perform
+from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
 from effectflow.workflows.lookup import Place, find
-from effectflow.workflows.nested import name_in_paths, replayed_end
+from effectflow.workflows.nested import replayed_end
 from effectflow.workflows.submission import submit_run
 from effectflow.workflows.workflow import Workflow
 
@@ -65,7 +66,7 @@ def spawn(
         flow = _durable_flow(scope, f"spawn({workflow.name!r}, ...)")
         place = _place(workflow, flow, scope)
         run = flow.run
-        path = flow.next_path(name_in_paths(workflow.name))
+        path = flow.next_path(as_name(workflow.name))
         run.writer.check()
         digest = digest_of(input, options=run.checkpoints.value_options)
         chosen = f"{run.run_id}/{path}" if run_id is None else run_id
@@ -170,7 +171,7 @@ def _record_start(
 
 async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> Any:
     run, place = flow.run, _place(child.workflow, flow, scope)
-    path = flow.next_path(f"{name_in_paths(child.workflow.name)}.result")
+    path = flow.next_path(f"{as_name(child.workflow.name)}.result")
     run.writer.check()
     if flow.reach(path, scope):
         wait = run.recording.waits[path]

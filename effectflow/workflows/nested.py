@@ -15,16 +15,10 @@ from effectflow.checkpoint.replay import RecordedChild
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.nodes import Failed
+from effectflow.effects.paths import as_name
 from effectflow.workflows.lookup import Place
 
-__all__ = ["name_in_paths", "replayed_end", "run_nested"]
-
-_NAME = str.maketrans(dict.fromkeys("/[]#", "_"))
-
-
-def name_in_paths(workflow: str) -> str:
-    """Return the name of a workflow as it is part of paths."""
-    return workflow.translate(_NAME)
+__all__ = ["replayed_end", "run_nested"]
 
 
 async def run_nested(
@@ -48,7 +42,7 @@ async def run_nested(
     run = flow.run
     run.writer.check()
     blueprint = place.blueprint
-    path = flow.next_path(name_in_paths(blueprint.definition.name))
+    path = flow.next_path(as_name(blueprint.definition.name))
     chosen = _made_id(run, path, input_digest) if run_id is None else run_id
     recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
     if recorded is not None:
