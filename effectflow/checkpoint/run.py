@@ -142,7 +142,6 @@ class Run:
         self._is_stopping = False
         self.tasks = anyio.create_task_group()
         self.last_completed: str | None = None
-        self.root = DurableFlow(self, "")
         # The system clock is read without creating a date.
         self.now = time.time if type(clock) is SystemClock else self._now
         self.cancelled_at: int | None = None

@@ -20,6 +20,7 @@ from effectflow.checkpoint.errors import (
     RunNotEnded,
 )
 from effectflow.checkpoint.failures import write_error
+from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.journal_reader import (
     run_not_found,
 )
@@ -229,7 +230,8 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         context=context_of(found.started),
         started_version=found.started_version,
     )
-    inside = _scope_of_body(run, scope)
+    body = DurableFlow(run, "")
+    inside = _scope_of_body(body, scope)
     inside.forbidden = run.forbidden(effects=effects)
     input = input_of(known, blueprint)
     outcome: Any = None
@@ -237,9 +239,9 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
     async with run.tasks:
         try:
             outcome = await interpret(blueprint.body(input), place.env, inside)
-            run.root.end()
+            body.end()
         except Parked as parked:
-            run.park(run.root, parked)
+            run.park(body, parked)
         except Halt as halt:
             if halt.reason is not run.writer.halted:
                 raise
@@ -312,9 +314,11 @@ async def _drive(claim: Claim, run: Run, input: Any, *, is_new: bool) -> Any:
                         # Nothing runs before the run itself is durable.
                         writer.open()
                         await writer.save()
-                    body = place.blueprint.body(input)
-                    outcome = await interpret(body, place.env, _scope_of_body(run, scope))
-                    run.root.end()
+                    # The run must not refer to it: without cycles, no garbage has to be collected.
+                    flow = DurableFlow(run, "")
+                    inside = _scope_of_body(flow, scope)
+                    outcome = await interpret(place.blueprint.body(input), place.env, inside)
+                    flow.end()
                 except LeftToResume:
                     # The run is being stopped. This wait raises its cancellation.
                     await anyio.sleep_forever()
@@ -351,12 +355,12 @@ async def _drive(claim: Claim, run: Run, input: Any, *, is_new: bool) -> Any:
     return failure_in(run.run_id, outcome) if outcome.__class__ is Failed else outcome
 
 
-def _scope_of_body(run: Run, scope: Scope) -> Scope:
+def _scope_of_body(flow: DurableFlow, scope: Scope) -> Scope:
     """Return the scope of the body of a run. The operators around it may cancel it as well."""
     inside = scope.copy()
-    inside.flow = run.root
+    inside.flow = flow
     inside.step = None
-    inside.context = run.context
+    inside.context = flow.run.context
     inside.is_observing = inside.is_shielded = False
     return inside
 
