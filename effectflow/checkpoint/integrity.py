@@ -202,13 +202,12 @@ class Seal:
         is_large = len(payload) >= _LARGE
         if is_large and shorten is not None:
             payload = encode_entry(shorten(entry), self.format)
+        if len(payload) > MAX_ENTRY_BYTES:
+            raise NotSerializable(
+                f"an entry of {len(payload):,} bytes",
+                f"is larger than {MAX_ENTRY_BYTES:,}: store large data elsewhere and save a reference",
+            )
         if is_large:
-            if len(payload) > MAX_ENTRY_BYTES:
-                raise NotSerializable(
-                    f"an entry of {len(payload):,} bytes",
-                    f"is larger than {MAX_ENTRY_BYTES:,}: store large data elsewhere and save a "
-                    "reference",
-                )
             payload = _COMPRESSED + zlib.compress(payload, 1)
         if self.encryption is not None:
             payload = self.encryption.encrypt(payload, after=previous)
