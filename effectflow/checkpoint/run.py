@@ -187,6 +187,7 @@ class Run:
         self._cut_off: dict[str, None] = {}
         self._ends_interrupted = False
         self._gates: set[anyio.CancelScope] = set()
+        self._savable: dict[str, Any] = {}
         self._watched = 0
         self._is_watching = False
         self._watch_scope: anyio.CancelScope | None = None
@@ -228,7 +229,8 @@ class Run:
         await flow.check(scope, path)
         if recorded is not None:
             self._check_known(definition, path, recorded)
-        self._check_savable(definition, path)
+        if self._savable.get(definition.name) is not definition:
+            self._check_savable(definition, path)
         return await self._attempt_all(flow, step, path, arguments, recorded, env, scope)
 
     def _replayed(self, definition: Any, path: str, recorded: RecordedStep, scope: Scope) -> Any:
@@ -295,6 +297,7 @@ class Run:
             check_savable(definition.output, self.checkpoints.known(definition.types), path=path)
         except NotSerializable as error:
             raise self.writer.halt(error) from error
+        self._savable[definition.name] = definition
 
     def _attempt_all(
         self,

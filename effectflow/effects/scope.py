@@ -360,7 +360,10 @@ class Scope:
 
     def cancelling_operator(self) -> Operator | None:
         """Return the outermost operator that cancels this position, if one does."""
-        return next((one for one in self.operators if one.cancels()), None)
+        for operator in self.operators:
+            if operator.cancels():
+                return operator
+        return None
 
     def is_cancelled(self) -> bool:
         """Return whether the running task is cancelled by a scope, so that its next wait raises that."""

@@ -460,21 +460,21 @@ def _attended(run: Run, service: Service | None) -> Generator[None]:
 
 async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -> Any:
     """Return the outcome of a body, or `CANCELLED` if a message has cancelled the run."""
-    scope = _scope_of_body(run, place.scope)
+    # The run must not refer to it: without cycles, no garbage has to be collected.
+    flow = DurableFlow(run, "")
+    scope = _scope_of_body(flow, place.scope)
     if is_new or run.around is not None:
         outcome = await interpret(body, place.env, scope)
-        _flow_of(scope).end()
+        flow.end()
         return outcome
-    operator = run.cancellation = around_body(_flow_of(scope), scope)
+    operator = run.cancellation = around_body(flow, scope)
     limit, inside = operator.limit, operator.inside
     assert limit is not None
     with limit:
         if run.records:
             # One that came before this life began cancels the body before it begins anything.
             await run.look_for_messages()
-        outcome = await _flow_of(scope).run_branch(
-            inside, partial(interpret, body, place.env, inside)
-        )
+        outcome = await flow.run_branch(inside, partial(interpret, body, place.env, inside))
         # What comes after the decision is discarded.
         if not operator.is_decided:
             return outcome
@@ -482,20 +482,17 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
         # The run is being stopped as well, which the limit hides.
         await anyio.lowlevel.checkpoint_if_cancelled()
         await cancel_natively()
+    if operator.unfinished is not None:
+        raise operator.unfinished
     return CANCELLED
 
 
-def _flow_of(scope: Scope) -> DurableFlow:
-    assert isinstance(scope.flow, DurableFlow)
-    return scope.flow
-
-
-def _scope_of_body(run: Run, scope: Scope) -> Scope:
+def _scope_of_body(flow: DurableFlow, scope: Scope) -> Scope:
     """Return the scope of the body of a run. The operators around it may cancel it as well."""
     inside = scope.copy()
-    inside.flow = DurableFlow(run, "")
+    inside.flow = flow
     inside.step = None
-    inside.context = run.context
+    inside.context = flow.run.context
     inside.is_observing = inside.is_shielded = False
     return inside
 
