@@ -40,7 +40,7 @@ from effectflow.checkpoint.values import KnownTypes, Tree, digest_of, from_tree,
 from effectflow.effects.errors import LeftToResume, NotAcquired, Parked, Suppressed
 from effectflow.effects.nodes import Failed, FromFn, Step
 from effectflow.effects.operators import Operator
-from effectflow.effects.paths import StepPath, child_path, step_path
+from effectflow.effects.paths import StepPath, as_name, child_path, step_path
 from effectflow.effects.scope import Branches, Finalization, Scope
 
 if TYPE_CHECKING:
@@ -255,17 +255,16 @@ class DurableFlow:
             item = self.take_item()
             run.writer.add(Waiting(path, until, run.now(), item, settles, topic, child))
 
-    async def receive(self, scope: Scope, name: str, topic: str, decode: Callable[[Tree], A]) -> A:
+    async def receive(self, scope: Scope, topic: str, decode: Callable[[Tree], A]) -> A:
         """Wait for the next message about a topic. A resume yields the recorded one.
 
         Parameters:
-            name: the name of the wait in paths.
             topic: the topic.
             decode: returns the value in the message, or raises MalformedValue.
         """
         run = self.run
-        self.check_can_wait(scope, name)
-        path = self.next_path(name)
+        self.check_can_wait(scope, topic)
+        path = self.next_path(as_name(topic))
         run.writer.check()
         if self.reach(path, scope):
             wait = run.recording.waits[path]

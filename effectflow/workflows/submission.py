@@ -43,7 +43,15 @@ def context_tree(context: Mapping[str, object] | None) -> Tree:
 
 
 def new_started(
-    blueprint: Blueprint, run_id: str, given: GivenInput, context: Tree, *, at: float
+    blueprint: Blueprint,
+    run_id: str,
+    given: GivenInput,
+    context: Tree,
+    *,
+    at: float,
+    priority: int = 0,
+    parent: str = "",
+    is_nested: bool = False,
 ) -> Started:
     """Return the first entry of a new run."""
     definition = blueprint.definition
@@ -60,6 +68,9 @@ def new_started(
         at=at,
         structure=definition.structure,
         module=blueprint.module,
+        priority=priority,
+        parent=parent,
+        is_nested=is_nested,
     )
 
 
@@ -91,7 +102,9 @@ async def submit_run(
     blueprint.check_types(input)
     given, saved_context = given_input(blueprint, input), context_tree(context)
     at = place.scope.clock.now().timestamp()
-    started = new_started(blueprint, run_id, given, saved_context, at=at)
+    started = new_started(
+        blueprint, run_id, given, saved_context, at=at, priority=priority, parent=parent
+    )
     body, _ = checkpoints.seal.close(started, first_digest(run_id))
     summary = RunSummary(
         started.workflow,
