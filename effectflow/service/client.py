@@ -193,7 +193,8 @@ class Handle(Generic[E_co, Out_co]):
             return await self._status()
 
     async def result(
-        self, timeout: Duration | None = None
+        self,
+        timeout: Duration | None = None,  # noqa: ASYNC109, shorter than a scope around each call
     ) -> Result[Out_co, E_co | CheckpointError]:
         """Wait until the run has ended, and return how: `Success(output)` or `Failure(error)`.
 
@@ -216,7 +217,7 @@ class Handle(Generic[E_co, Out_co]):
                     await changes.wait()
 
     async def cancel(self) -> None:
-        """Ask for the cancellation of the run: its finalizers and compensations run, then it is cancelled.
+        """Ask for the cancellation of the run: its finalizers and compensations run, then it has ended.
 
         This returns once the request is durable; `result` waits for the end. Of a cancellation and the
         end of the run, the first wins. Asked again, nothing more happens.

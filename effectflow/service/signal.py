@@ -51,7 +51,7 @@ class Signal(Generic[T]):
     def __init__(self, name: str, type: type[T]) -> None: ...
     @overload
     def __init__(self: Signal[Any], name: str, type: object) -> None: ...
-    def __init__(self, name: str, type: object) -> None:
+    def __init__(self, name: str, type: object) -> None:  # noqa: A002, what it is
         """Create a signal.
 
         Parameters:
