@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import anyio
-
 from effectflow.effects import RetryPolicy
 
 __all__ = ["Outage"]
@@ -26,12 +24,17 @@ class Outage:
         self._errors = 0
         self._delays = _POLICY.delays()
 
-    async def wait(self, error: Exception) -> None:
-        """Note an error, and wait until it is time to try again."""
+    @property
+    def has_begun(self) -> bool:
+        """Whether the last attempt failed."""
+        return self._errors > 0
+
+    def begin(self, error: Exception) -> float:
+        """Note an error. Return the seconds after which to try again."""
         if not self._errors:
             logger.warning("%s failed, and tries again until it does not: %r", self._who, error)
         self._errors += 1
-        await anyio.sleep(next(self._delays))
+        return next(self._delays)
 
     def end(self) -> None:
         """Note that the store works."""

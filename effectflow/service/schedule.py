@@ -10,6 +10,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import anyio
+
 from effectflow.checkpoint import (
     NotSerializable,
     RunBusy,
@@ -184,7 +186,7 @@ async def keep_schedule(schedule: Schedule[Any], client: Client, clock: Clock) -
             outage.end()
         except Exception as error:
             # Never the end of the worker.
-            await outage.wait(error)
+            await anyio.sleep(outage.begin(error))
             continue
         upcoming = next(schedule.ticks_after(now), None)
         ahead = _AT_MOST if upcoming is None else (upcoming - clock.now()).total_seconds()

@@ -16,7 +16,7 @@ import anyio.lowlevel
 from effectflow.checkpoint.attendant import Drain, attend
 from effectflow.checkpoint.cancellation import around_body
 from effectflow.checkpoint.delayed_saves import save_request
-from effectflow.checkpoint.entries import FORMAT, Finished, Resumed, Started, Suspended
+from effectflow.checkpoint.entries import Finished, Resumed, Suspended
 from effectflow.checkpoint.errors import (
     CheckpointError,
     LeaseLost,
@@ -40,7 +40,6 @@ from effectflow.checkpoint.step import interruption_reason
 from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import (
     KnownTypes,
-    to_tree,
 )
 from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
@@ -52,7 +51,6 @@ from effectflow.workflows.children import cancel_spawned
 from effectflow.workflows.claim import Claim
 from effectflow.workflows.lookup import (
     Found,
-    GivenInput,
     Place,
     check_run_id,
     completion_of,
@@ -67,6 +65,7 @@ from effectflow.workflows.lookup import (
     output_of,
     recording_of,
 )
+from effectflow.workflows.submission import context_tree, given_input, new_started
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +146,7 @@ async def start_run(
 ) -> Any:
     """Return the output or `Failed` of a new run, or of an existing run with this id and input."""
     blueprint = place.blueprint
-    types = blueprint.input_types
-    given = GivenInput(to_tree(input, path="input: $", types=types), types)
-    context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES) if context else {}
+    given, saved_context = given_input(blueprint, input), context_tree(context)
     claim = Claim(place, run_id)
     info = None if is_new else await look(place, run_id)
     if info is not None and (completion := await completion_of(place, info, given)) is not None:
@@ -177,20 +174,11 @@ async def start_run(
             owner = "another start" if info.lease is None else info.lease.owner
             raise RunBusy(run_id, owner, 0.0, is_gone=True)
         blueprint.check_types(input)
-        definition = blueprint.definition
-        started = Started(
-            run_id=run_id,
-            workflow=definition.name,
-            kind=definition.kind,
-            version=definition.version,
-            fingerprint=definition.fingerprint,
-            steps=definition.steps,
-            input=given.tree,
-            context=context_tree,
-            format=FORMAT,
-            at=place.scope.clock.now().timestamp(),
-            structure=definition.structure,
-            module=blueprint.module,
+        started = new_started(
+            place,
+            run_id,
+            given,
+            saved_context,
             parent="" if place.around is None else place.around.run.run_id,
             is_nested=place.around is not None,
         )
