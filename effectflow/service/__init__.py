@@ -1,9 +1,8 @@
 """Run workflows in a service: submit them, drive them in workers, send to them, and stop in order."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from effectflow.service.signals import StoppedBySignal, run_until_signal
+from effectflow.effects.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.store import Limit
@@ -12,12 +11,15 @@ if TYPE_CHECKING:
     from effectflow.service.environment import BadEnvironment
     from effectflow.service.schedule import Schedule
     from effectflow.service.signal import Signal
+    from effectflow.service.signals import StoppedBySignal, run_until_signal
     from effectflow.service.worker import Worker
+    from effectflow.workflows.children import Child, spawn
 
 __all__ = [
     "App",
     "BadEnvironment",
     "Change",
+    "Child",
     "Client",
     "Handle",
     "Limit",
@@ -26,25 +28,22 @@ __all__ = [
     "StoppedBySignal",
     "Worker",
     "run_until_signal",
+    "spawn",
 ]
-
-_HOMES = {
-    "App": "effectflow.service.app",
-    "BadEnvironment": "effectflow.service.environment",
-    "Change": "effectflow.service.client",
-    "Client": "effectflow.service.client",
-    "Handle": "effectflow.service.client",
-    "Limit": "effectflow.checkpoint.store",
-    "Schedule": "effectflow.service.schedule",
-    "Signal": "effectflow.service.signal",
-    "Worker": "effectflow.service.worker",
-}
-"""The modules of names that only services use. They are imported when used."""
 
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
-
-    def __getattr__(name: str) -> object:
-        if name in _HOMES:
-            return getattr(import_module(_HOMES[name]), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "app": "App",
+            "client": "Change Client Handle",
+            "environment": "BadEnvironment",
+            "schedule": "Schedule",
+            "signal": "Signal",
+            "signals": "StoppedBySignal run_until_signal",
+            "worker": "Worker",
+            ".checkpoint.store": "Limit",
+            ".workflows.children": "Child spawn",
+        },
+    )
