@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         traverse,
         using,
     )
+    from effectflow.service import App, Client, Signal, Worker, spawn
     from effectflow.workflows import (
         Abort,
         DeadLetter,
@@ -103,9 +104,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Abort",
+    "App",
     "CheckpointError",
     "CheckpointPolicy",
     "Checkpoints",
+    "Client",
     "Codec",
     "DeadLetter",
     "Do",
@@ -132,6 +135,7 @@ __all__ = [
     "Retry",
     "RetryExhausted",
     "RetryPolicy",
+    "Signal",
     "StateGraph",
     "StateMachine",
     "StepInfo",
@@ -141,6 +145,7 @@ __all__ = [
     "TransitionExhausted",
     "Valid",
     "Validation",
+    "Worker",
     "Workflow",
     "acquiring",
     "ask",
@@ -173,6 +178,7 @@ __all__ = [
     "run_context",
     "save_now",
     "sleep",
+    "spawn",
     "started_version",
     "step",
     "step_info",
@@ -199,6 +205,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "Invalid Valid Validation acquiring bracket par par_all par_reduce "
                 "par_traverse par_try_all partition traverse using"
             ),
+            "service": "App Client Signal Worker spawn",
             "workflows": (
                 "Abort DeadLetter GraphError InvalidGraph InvalidMachine ItemFailed "
                 "ItemFailure Iterative IterativeResult JobResult Machine MapReduce "

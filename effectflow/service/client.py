@@ -21,6 +21,7 @@ from effectflow.checkpoint import (
     RunQuery,
     RunStatus,
 )
+from effectflow.checkpoint.attendant import Wakeup
 from effectflow.checkpoint.changes import watching
 from effectflow.checkpoint.entries import Entry, Published, Signalled
 from effectflow.checkpoint.journal_reader import run_not_found
@@ -45,9 +46,6 @@ Out = TypeVar("Out")
 T = TypeVar("T")
 E_co = TypeVar("E_co", covariant=True)
 Out_co = TypeVar("Out_co", covariant=True)
-
-_SECONDS_BETWEEN_LOOKS = 5.0
-"""Stores tell of changes, and may lose one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +191,8 @@ class Handle(Generic[E_co, Out_co]):
             return await self._status()
 
     async def result(
-        self, timeout: Duration | None = None
+        self,
+        timeout: Duration | None = None,  # noqa: ASYNC109, shorter than a scope around each call
     ) -> Result[Out_co, E_co | CheckpointError]:
         """Wait until the run has ended, and return how: `Success(output)` or `Failure(error)`.
 
@@ -206,17 +205,17 @@ class Handle(Generic[E_co, Out_co]):
 
         Raises TimeoutError once they are over. The run continues.
         """
-        async with self._checkpoints.store, self._changes() as changes:
+        async with self._checkpoints.store, self._changes() as change:
             seconds = None if timeout is None else in_seconds(timeout)
             with anyio.fail_after(seconds):
                 while True:
                     result = await self._ended()
                     if result is not None:
                         return result
-                    await changes.wait()
+                    await change.wait()
 
     async def cancel(self) -> None:
-        """Ask for the cancellation of the run: its finalizers and compensations run, then it is cancelled.
+        """Ask for the cancellation of the run: its finalizers and compensations run, then it has ended.
 
         This returns once the request is durable; `result` waits for the end. Of a cancellation and the
         end of the run, the first wins. Asked again, nothing more happens.
@@ -247,7 +246,8 @@ class Handle(Generic[E_co, Out_co]):
         """
         key = uuid4().hex if idempotency_key is None else idempotency_key
         tree = signal.encode(value, self._checkpoints)
-        body = seal_message(self._checkpoints, self.run_id, signal.topic, key, tree)
+        at = self._place.scope.clock.now().timestamp()
+        body = seal_message(self._checkpoints, self.run_id, signal.topic, key, tree, at=at)
         async with self._checkpoints.store as store:
             try:
                 with store_errors(self._checkpoints, self.run_id):
@@ -276,7 +276,7 @@ class Handle(Generic[E_co, Out_co]):
         A status that lasts for a moment only may be left out. Close it (`contextlib.aclosing`) to end
         early.
         """
-        async with self._checkpoints.store, self._changes() as changes:
+        async with self._checkpoints.store, self._changes() as change:
             tail = JournalTail(self._checkpoints, self.run_id)
             known: RunStatus | None = None
             while True:
@@ -291,7 +291,7 @@ class Handle(Generic[E_co, Out_co]):
                     yield Change(status)
                 if _is_over(status):
                     return
-                await changes.wait()
+                await change.wait()
 
     async def _ended(self) -> Result[Out_co, E_co | CheckpointError] | None:
         """Return how the run has ended; None if it has not."""
@@ -324,10 +324,11 @@ class Handle(Generic[E_co, Out_co]):
         return decode_as(published.value, types, self.run_id, what)
 
     @asynccontextmanager
-    async def _changes(self) -> AsyncGenerator[_Bell]:
-        bell = _Bell()
-        async with watching(self._checkpoints.store, self.run_id, bell.ring):
-            yield bell
+    async def _changes(self) -> AsyncGenerator[Wakeup]:
+        """Give what is woken by changes of the run."""
+        woken = Wakeup()
+        async with watching(self._checkpoints.store, self.run_id, woken.set):
+            yield woken
 
     def __repr__(self) -> str:
         return f"<Handle of run {self.run_id!r} of {self._workflow.name!r}>"
@@ -336,19 +337,3 @@ class Handle(Generic[E_co, Out_co]):
 def _is_over(status: RunStatus) -> bool:
     """Return whether a run of this status has a result. One that has failed may be retried."""
     return status.has_ended or status is RunStatus.FAILED
-
-
-class _Bell:
-    """Wakes the one who waits for it."""
-
-    def __init__(self) -> None:
-        self._rung = anyio.Event()
-
-    def ring(self) -> None:
-        self._rung.set()
-
-    async def wait(self, seconds: float = _SECONDS_BETWEEN_LOOKS) -> None:
-        """Wait until it has been rung since the last call, for at most this many seconds."""
-        with anyio.move_on_after(seconds):
-            await self._rung.wait()
-        self._rung = anyio.Event()

@@ -51,7 +51,7 @@ class Signal(Generic[T]):
     def __init__(self, name: str, type: type[T]) -> None: ...
     @overload
     def __init__(self: Signal[Any], name: str, type: object) -> None: ...
-    def __init__(self, name: str, type: object) -> None:
+    def __init__(self, name: str, type: object) -> None:  # noqa: A002, what it is
         """Create a signal.
 
         Parameters:
@@ -97,7 +97,9 @@ class Signal(Generic[T]):
                     "send to: start or submit a workflow"
                 )
             known = self._known(flow.run.checkpoints)
-            return await flow.receive(scope, self.topic, lambda tree: self._decode(tree, known))
+            return await flow.receive(
+                scope, self.name, self.topic, lambda tree: self._decode(tree, known)
+            )
 
         return Perform(receive, (".wait", self))
 

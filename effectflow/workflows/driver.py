@@ -174,15 +174,13 @@ async def start_run(
             owner = "another start" if info.lease is None else info.lease.owner
             raise RunBusy(run_id, owner, 0.0, is_gone=True)
         blueprint.check_types(input)
-        around = place.around
         started = new_started(
-            blueprint,
+            place,
             run_id,
             given,
             saved_context,
-            at=place.scope.clock.now().timestamp(),
-            parent="" if around is None else around.run.run_id,
-            is_nested=around is not None,
+            parent="" if place.around is None else place.around.run.run_id,
+            is_nested=place.around is not None,
         )
         run = claim.run(started, Recording())
         return await _drive(claim, run, input, is_new=True)

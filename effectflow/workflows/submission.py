@@ -43,17 +43,17 @@ def context_tree(context: Mapping[str, object] | None) -> Tree:
 
 
 def new_started(
-    blueprint: Blueprint,
+    place: Place,
     run_id: str,
     given: GivenInput,
     context: Tree,
     *,
-    at: float,
     priority: int = 0,
     parent: str = "",
     is_nested: bool = False,
 ) -> Started:
-    """Return the first entry of a new run."""
+    """Return the first entry of a new run. The parameters are as in `Started`."""
+    blueprint = place.blueprint
     definition = blueprint.definition
     return Started(
         run_id=run_id,
@@ -65,7 +65,7 @@ def new_started(
         input=given.tree,
         context=context,
         format=FORMAT,
-        at=at,
+        at=place.scope.clock.now().timestamp(),
         structure=definition.structure,
         module=blueprint.module,
         priority=priority,
@@ -101,18 +101,15 @@ async def submit_run(
     check_run_id(run_id)
     blueprint.check_types(input)
     given, saved_context = given_input(blueprint, input), context_tree(context)
-    at = place.scope.clock.now().timestamp()
-    started = new_started(
-        blueprint, run_id, given, saved_context, at=at, priority=priority, parent=parent
-    )
+    started = new_started(place, run_id, given, saved_context, priority=priority, parent=parent)
     body, _ = checkpoints.seal.close(started, first_digest(run_id))
     summary = RunSummary(
         started.workflow,
         started.kind,
         started.version,
         RunStatus.PENDING,
-        at,
-        due_at=at + delay,
+        started.at,
+        due_at=started.at + delay,
         priority=priority,
         parent=parent,
     )
