@@ -315,7 +315,7 @@ async def at_most_so_many_runs_of_a_workflow_are_held_at_once(
 ) -> None:
     for number in range(6):
         await created(store, f"w{number}", due_at=number)
-        await created(store, f"free{number}", workflow="free", due_at=50.0)
+        await created(store, f"free{number}", workflow="free", due_at=50 + number)
     limits = {"w": Limit(at_once=3)}
     held = await claimed(other, "w0")
 
