@@ -338,9 +338,9 @@ class CheckpointStore(Protocol):
 
         `takes` are the numbers of messages that are removed from the mailbox. If the mailbox has a
         message newer than number `seen`, the `due_at` of the new summary becomes the current time: the
-        writer does not know that message. A summary of a run that has ended removes all its messages.
-        If `notifies_parent`, the mailbox of the parent receives a notice with the run's id as its key, as
-        by `send`; nothing happens if the parent is unknown or has ended.
+        writer does not know that message. A summary of a run that has ended removes all its messages
+        first. If `notifies_parent`, the mailbox of the parent receives a notice with the run's id as its
+        key, as by `send`; nothing happens if the parent is unknown or has ended.
 
         Raise LeaseLost, and write nothing, if the lease is not the run's current one, the journal
         does not end at `after`, or a message of `takes` is gone. Raise SaveFailed
@@ -384,8 +384,9 @@ class CheckpointStore(Protocol):
         Return False, and change nothing, if the run has received a message with this topic and key, also
         if it was taken since. That does not hold for notices.
 
-        If the message `wakes` the run, its `due_at` becomes the current time, unless that is earlier. If
-        the run is nested, its parent receives a notice with the run's id as its key, and so on outwards.
+        If the message `wakes` the run, its `due_at` becomes the current time, unless that is earlier. A
+        nested run is never due: its parent receives a notice with the run's id as its key, and so on
+        outwards.
 
         Raise RunNotFound, RunEnded if the run is completed or cancelled, and SaveFailed as `append`
         does.

@@ -220,8 +220,8 @@ def check_receives(run_id: str, summary: RunSummary) -> None:
 
 
 def due_by(at: float, summary: RunSummary) -> RunSummary:
-    """Return the summary of a run that is due at this time at the latest."""
-    if summary.due_at is not None and summary.due_at <= at:
+    """Return the summary of a run that is due at this time at the latest. Nested runs never are."""
+    if summary.is_nested or (summary.due_at is not None and summary.due_at <= at):
         return summary
     return replace(summary, due_at=at)
 

@@ -139,11 +139,11 @@ class MemoryStore(CheckpointStore):
             if summary is None:
                 return
             run.summary = summary
-            if seen is not None and max(run.mailbox, default=0) > seen:
-                run.summary = due_by(now, summary)
             if summary.status.has_ended:
                 run.mailbox.clear()
                 run.received.clear()
+            if seen is not None and max(run.mailbox, default=0) > seen:
+                run.summary = due_by(now, summary)
             if notifies_parent(summary):
                 self._notify(summary.parent, lease.run_id, now)
         self._announcements.announce(lease.run_id)
