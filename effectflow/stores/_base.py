@@ -273,20 +273,20 @@ def choose_due(
 
 def room(
     workflow: str,
-    status: RunStatus,
     due: DueRuns,
     *,
+    is_pending: bool,
     now: float,
     held: Mapping[str, int],
     starts: Mapping[str, Sequence[float]],
 ) -> int:
-    """Return how many runs of a workflow with this status `choose_due` chooses at most. Pure."""
+    """Return how many runs of a workflow, pending or not, `choose_due` chooses at most. Pure."""
     most, limit = len(due.owners), due.limits.get(workflow)
     if limit is None:
         return most
     if limit.at_once is not None:
         most = min(most, limit.at_once - held.get(workflow, 0))
-    if limit.per_second is not None and status is RunStatus.PENDING:
+    if limit.per_second is not None and is_pending:
         count, window = limit.window
         recent = sum(now - window < time <= now for time in starts.get(workflow, ()))
         most = min(most, count - recent)
