@@ -208,6 +208,8 @@ def check_against(info: RunInfo, checkpoint: Checkpoint) -> None:
             f"the store calls it a run of {info.summary.workflow!r}, its journal is of "
             f"{checkpoint.workflow!r}",
         )
+    if status is RunStatus.PENDING and checkpoint.metadata.entries == 1:
+        return
     if status is not found and status is not RunStatus.RUNNING:
         raise CorruptCheckpoint(
             checkpoint.run_id,
