@@ -470,12 +470,13 @@ class DurableFlow:
             await anyio.sleep_forever()
         if scope.acquisition is not None and not scope.acquisition.may_continue():
             raise NotAcquired
-        if self.run.is_stopping:
+        run = self.run
+        if run.is_stopping:
             if scope.is_shielded:
                 raise LeftToResume(repr(what))
             await anyio.sleep_forever()
-        if self.run.is_draining and not scope.is_shielded:
-            with self.run.activity.rest("another worker", 0.0):
+        if run.drain is not None and run.is_draining and not scope.is_shielded:
+            with run.activity.rest("another worker", 0.0):
                 await anyio.sleep_forever()
 
     async def run_branch(self, scope: Scope, work: Callable[[], Awaitable[A]]) -> A:

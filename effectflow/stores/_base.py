@@ -209,8 +209,9 @@ def first_summary(summary: RunSummary | None) -> RunSummary:
 
 def check_messages(lease: Lease, taken: Iterable[int], present: Container[int]) -> None:
     """Raise LeaseLost unless all messages that an append takes are in the mailbox."""
-    if any(number not in present for number in taken):
-        raise LeaseLost(lease.run_id, "a message that it takes was taken before")
+    for number in taken:
+        if number not in present:
+            raise LeaseLost(lease.run_id, "a message that it takes was taken before")
 
 
 def check_receives(run_id: str, summary: RunSummary) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from os import urandom
@@ -411,7 +411,7 @@ async def _run_body(
                 writer.open()
                 await writer.save()
             body = place.blueprint.body(input)
-            with _attended(run, service):
+            with nullcontext() if service is None else _attended(run, service):
                 end.outcome = await _interpret(place, run, body, is_new=is_new)
         except LeftToResume:
             # The run is being stopped. This wait raises its cancellation.
@@ -428,11 +428,8 @@ async def _run_body(
 
 
 @contextmanager
-def _attended(run: Run, service: Service | None) -> Generator[None]:
+def _attended(run: Run, service: Service) -> Generator[None]:
     """Do what the service does for a run while the block runs."""
-    if service is None:
-        yield
-        return
     attending = anyio.CancelScope()
 
     async def attend_run() -> None:
