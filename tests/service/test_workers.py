@@ -67,10 +67,15 @@ def pass_gate() -> Effect[apps.App, Broken, None]:
     return from_async(lambda app: gates["gate"].wait(app.world))
 
 
+@step
+def finish() -> Effect[apps.App, Broken, int]:
+    return note("done")
+
+
 @workflow
 def guarded(_: None) -> Do[apps.App, Broken, int]:
     yield from pass_gate()
-    return (yield from note("done"))
+    return (yield from finish())
 
 
 async def statuses(service: Service) -> dict[str, str]:
@@ -198,22 +203,22 @@ async def test_a_worker_leaves_the_runs_of_other_workflows_alone(service: Servic
 async def test_a_step_in_progress_may_end_when_its_worker_is_left(
     service: Service, gate: Gate
 ) -> None:
+    async def open_soon() -> None:
+        await anyio.sleep(0.1)
+        await service.client.submit(guarded, None, run_id="not taken")
+        gate.opened.set()
+
     async with anyio.create_task_group() as tasks, service.worker(guarded, grace=10) as worker:
         handle = await worker.client.submit(guarded, None, run_id="r")
         await gate.until(inside=1)
-
-        async def open_soon() -> None:
-            await anyio.sleep(0.1)
-            await worker.client.submit(act, "not taken", run_id="not taken")
-            gate.opened.set()
-
         tasks.start_soon(open_soon)
+    # The step is complete, and nothing was begun after it.
     assert service.world.done == ["passed"]
+    assert await statuses(service) == {"r": "interrupted", "not taken": "pending"}
     await assert_nothing_is_held(service)
-    # The step is complete, and is not run again.
     async with service.worker(guarded):
         assert await handle.result() == Success(1)
-    assert service.world.done == ["passed", "done"]
+    assert service.world.done[:2] == ["passed", "done"]
 
 
 async def test_a_step_that_does_not_end_in_time_is_interrupted_and_goes_on_elsewhere(
@@ -232,20 +237,20 @@ async def test_a_step_that_does_not_end_in_time_is_interrupted_and_goes_on_elsew
 async def test_cancelling_what_is_around_a_worker_gives_its_steps_their_time(
     service: Service, gate: Gate
 ) -> None:
-    with anyio.CancelScope() as scope:
-        async with service.worker(guarded, grace=10) as worker, anyio.create_task_group() as tasks:
-            await worker.client.submit(guarded, None, run_id="r")
-            await gate.until(inside=1)
+    async def open_soon() -> None:
+        await anyio.sleep(0.1)
+        gate.opened.set()
 
-            async def cancel() -> None:
+    async with anyio.create_task_group() as tasks:
+        with anyio.CancelScope() as scope:
+            async with service.worker(guarded, grace=10) as worker:
+                await worker.client.submit(guarded, None, run_id="r")
+                await gate.until(inside=1)
+                tasks.start_soon(open_soon)
                 scope.cancel()
-                with anyio.CancelScope(shield=True):
-                    await anyio.sleep(0.05)
-                    gate.opened.set()
-
-            tasks.start_soon(cancel)
-    assert scope.cancelled_caught
-    assert service.world.done[:1] == ["passed"]
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+        assert service.world.done == ["passed"]
     await assert_nothing_is_held(service)
 
 
