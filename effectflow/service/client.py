@@ -246,8 +246,7 @@ class Handle(Generic[E_co, Out_co]):
         """
         key = uuid4().hex if idempotency_key is None else idempotency_key
         tree = signal.encode(value, self._checkpoints)
-        at = self._place.scope.clock.now().timestamp()
-        body = seal_message(self._checkpoints, self.run_id, signal.topic, key, tree, at=at)
+        body = seal_message(self._checkpoints, self.run_id, signal.topic, key, tree)
         async with self._checkpoints.store as store:
             try:
                 with store_errors(self._checkpoints, self.run_id):

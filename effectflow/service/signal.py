@@ -97,9 +97,7 @@ class Signal(Generic[T]):
                     "send to: start or submit a workflow"
                 )
             known = self._known(flow.run.checkpoints)
-            return await flow.receive(
-                scope, self.name, self.topic, lambda tree: self._decode(tree, known)
-            )
+            return await flow.receive(scope, self.topic, lambda tree: self._decode(tree, known))
 
         return Perform(receive, (".wait", self))
 
