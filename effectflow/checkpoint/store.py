@@ -189,8 +189,9 @@ def wakes(topic: str, status: RunStatus) -> bool:
 
 def notifies_parent(summary: RunSummary) -> bool:
     """Return whether an append with this summary sends a notice to the parent: a spawned run ended."""
-    has_ended = summary.status.has_ended or summary.status is RunStatus.FAILED
-    return has_ended and bool(summary.parent) and not summary.is_nested
+    if not summary.parent or summary.is_nested:
+        return False
+    return summary.status.has_ended or summary.status is RunStatus.FAILED
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from effectflow.checkpoint import (
     Resumed,
     ResumePlan,
     RunInfo,
+    RunStatus,
     Started,
     Verification,
     Waiting,
@@ -60,12 +61,21 @@ def print_json(tree: object, *, on_one_line: bool = False) -> None:
     sys.stdout.flush()
 
 
+CRASHED = "crashed"
+"""How a run is shown that is recorded as running, and that no live process holds."""
+
+
+def shown_status(run: RunInfo, now: float) -> str:
+    """Return the status of a run as the commands show it: the recorded one, or that it has crashed."""
+    status = run.summary.status
+    return CRASHED if status is RunStatus.RUNNING and not run.is_held(now) else str(status)
+
+
 def show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
     """Print a table of runs. With names of usual length it fits 80 columns."""
     rows = [("RUN", "WORKFLOW", "STATUS", "ENTRIES", "UPDATED")]
     for run in runs:
-        has_crashed = run.summary.status == "running" and not run.is_held(now)
-        status = "crashed" if has_crashed else str(run.summary.status)
+        status = shown_status(run, now)
         if run.summary.dead_letters:
             status += f", {run.summary.dead_letters} dead"
         updated = _age(now - run.updated_at)
@@ -112,6 +122,8 @@ def show_checkpoint(
     else:
         error = finished.error
         say(f"\n{(error.traceback or f'{error.type}: {error.message}').rstrip()}", console)
+        for line in error.trail:
+            say(printable(f"  {line}"), console)
 
 
 def _state_row(checkpoint: Checkpoint) -> dict[str, str]:
@@ -179,8 +191,11 @@ def _entry_text(entry: Entry) -> str:
             return f"Interrupted  {where} {step or 'no step'} ({reason})"
         case Decided(path, value, failed=failed):
             return f"Decided      {path} = {_bounded(value, 60)}{' (failed)' if failed else ''}"
-        case BranchesEnded(path):
-            return f"Ended        the branches of {path}"
+        case BranchesEnded(path, failures=failures):
+            failed = "".join(
+                f"; a finalizer failed with {error.type}: {error.message}" for error in failures
+            )
+            return f"Ended        the branches of {path}{failed}"
         case ChildStarted(path, run_id, workflow):
             return f"ChildStarted {path}: run {run_id} of {workflow}"
         case ChildEnded(path, status):

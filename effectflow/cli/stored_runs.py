@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from returns.result import Failure
 from rich.console import Console
 
 from effectflow.checkpoint import (
@@ -24,7 +25,6 @@ from effectflow.checkpoint import (
     ResumePlan,
     RunInfo,
     RunQuery,
-    RunStatus,
     UnsupportedVersion,
     Verification,
     export_run,
@@ -74,19 +74,27 @@ from effectflow.cli.render import (
     show_repair,
     show_runs,
     show_verifications,
+    shown_status,
 )
-from effectflow.cli.run_search import FoundRuns, RunSearch, read_moment, read_pair
+from effectflow.cli.run_search import (
+    STATUSES,
+    FoundRuns,
+    RunSearch,
+    read_moment,
+    read_pair,
+    read_statuses,
+)
 from effectflow.stores._atomic_files import folder_name, write_whole
 
 
 def list_runs(
     workflow: Annotated[str | None, typer.Option(help="Show only runs of this workflow.")] = None,
     status: Annotated[
-        list[RunStatus] | None,
+        list[str] | None,
         typer.Option(
             metavar="STATUS",
-            help=f"Show only runs that are: {', '.join(RunStatus)}. Repeat it for several. "
-            "Crashed runs count as running.",
+            help=f"Show only runs that are {', '.join(STATUSES[:-1])} or {STATUSES[-1]}. Repeat it for "
+            "several.",
         ),
     ] = None,
     since: Annotated[
@@ -116,7 +124,8 @@ def list_runs(
     if watch and as_json:
         raise BadUse("--watch shows a table: leave out --json")
     search = RunSearch(
-        RunQuery(workflow=workflow, statuses=frozenset(status or ()), resumable=resumable),
+        RunQuery(workflow=workflow, resumable=resumable),
+        statuses=read_statuses(status or ()),
         since=None if since is None else read_moment(since, time.time()),
         context=tuple(map(read_pair, context or ())),
         limit=limit,
@@ -143,11 +152,10 @@ _SECONDS_BETWEEN_TABLES = 2.0
 def _show_found(
     found: FoundRuns, search: RunSearch, console: Console, *, as_json: bool = False
 ) -> None:
-    now = time.time()
     if as_json:
-        print_json([_run_tree(info, now) for info in found.runs])
+        print_json([_run_tree(info, found.at) for info in found.runs])
     elif found.runs:
-        show_runs(console, found.runs, now)
+        show_runs(console, found.runs, found.at)
     elif search.is_for_all:
         say("This store has no runs. `effectflow demo` starts one.", console)
     else:
@@ -166,7 +174,7 @@ def _run_tree(info: RunInfo, now: float) -> Tree:
         "workflow": summary.workflow,
         "kind": summary.kind,
         "version": summary.version,
-        "status": str(summary.status),
+        "status": shown_status(info, now),
         "dead_letters": summary.dead_letters,
         "resumable": info.is_resumable(now),
         "created_at": iso_time(summary.created_at),
@@ -362,8 +370,12 @@ def plan(
             return checkpoint, plan_resume(checkpoint)
         loaded = workflow_of_run(chosen, name, app, module)
         checkpoints = Checkpoints(opened, key=seal.key, encryption=seal.encryption)
-        async with loaded.opened_environment(checkpoints, is_plan=not effects) as env:
-            return checkpoint, await loaded.workflow.plan(chosen, effects=effects).run_or_raise(env)
+        async with loaded.opened_environment(checkpoints) as env:
+            made = await loaded.workflow.plan(chosen, effects=effects).run(env)
+        # Not raised through the environment, which might wrap it.
+        if isinstance(made, Failure):
+            raise made.failure()
+        return checkpoint, made.unwrap()
 
     checkpoint, made = with_store(store, make)
     if as_json:

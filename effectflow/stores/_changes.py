@@ -22,6 +22,11 @@ class Announcements:
         self._watchers: set[Watcher] = set()
         self._changing = threading.Lock()
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether there are watchers."""
+        return bool(self._watchers)
+
     def announce(self, run_id: str | None) -> None:
         """Tell all watchers that this run changed, or with None that any run may have changed."""
         if not self._watchers:
