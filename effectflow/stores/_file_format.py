@@ -36,8 +36,8 @@ class RunState:
 
     `records` are the newest; `first` is the sequence number of the first of them, and earlier ones are
     in `entries`. `fence` is that of the lease under which this was saved, and `is_released` tells
-    whether the same save released it. `taken` are the messages that were taken and that `mailbox.json` may
-    have all the same. `heard` is the newest message that it had: later ones may have woken the run.
+    whether the same save released it. `taken` are the messages that were taken and that `mailbox.json`
+    may have all the same. `heard` is the newest message that it had: later ones may have woken the run.
     `damage` says what is wrong with `checkpoint.json` and what was read instead.
     """
 

@@ -47,6 +47,15 @@ class Mailbox:
         left = tuple(message for message in self.messages if message.number not in taken)
         return replace(self, messages=left)
 
+    def emptied(self) -> Mailbox:
+        """Return the mailbox without any message."""
+        return replace(self, messages=())
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """The numbers of its messages."""
+        return frozenset(message.number for message in self.messages)
+
     def wake(self, summary: RunSummary, *, heard: int) -> RunSummary:
         """Return a summary as the messages after number `heard`, which it does not know, make it."""
         for message in self.messages:

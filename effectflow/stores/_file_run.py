@@ -254,27 +254,33 @@ class RunFolder:
         """Return one line about the run, given its state."""
         lease = self.lease(state)
         held = lease if lease.owner else None
-        summary = self.mailbox(state).wake(state.summary, heard=state.heard)
+        summary = self.summary(state)
         return RunInfo(self.run_id, summary, state.updated_at, state.length, held)
 
     # The mailbox.
 
     def mailbox(self, state: RunState) -> Mailbox:
-        """Return the messages that were not taken, given a state of the run that was read before.
+        """Return the mailbox, given a state of the run that was read before. Some may be taken.
 
         Raise CorruptCheckpoint if the file is damaged.
         """
         try:
             stored = decode_mailbox(self._mailbox.read_bytes(), self.run_id)
         except FileNotFoundError:
-            return Mailbox()
+            return Mailbox(state.heard)
         except Damaged as damage:
             reason = (
                 f"its mailbox.json is damaged ({damage}). Remove that file, and the run has received no "
                 "messages"
             )
             raise CorruptCheckpoint(self.run_id, reason) from damage
-        return stored.without(state.taken)
+        return replace(stored, newest=max(stored.newest, state.heard))
+
+    def summary(self, state: RunState) -> RunSummary:
+        """Return the summary of the run, woken by the messages that came after it."""
+        if state.summary.status.has_ended:
+            return state.summary
+        return self.mailbox(state).wake(state.summary, heard=state.heard)
 
     def write_mailbox(self, mailbox: Mailbox) -> None:
         """Write the messages durably. Raise OSError if nothing was changed, or see `may_be_saved`."""
@@ -389,6 +395,7 @@ class RunFolder:
         return RunState(self.run_id, summary, summary.created_at, 1, ())
 
     def _make_folders(self) -> None:
+        self.path.mkdir(exist_ok=True)
         (self.path / "history").mkdir(exist_ok=True)
         (self.path / "entries").mkdir(exist_ok=True)
 
