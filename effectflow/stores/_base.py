@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import islice
@@ -27,6 +28,7 @@ from effectflow.checkpoint.store import (
     RunQuery,
     RunStatus,
     RunSummary,
+    Taken,
     wakes,
 )
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads, shielded
@@ -292,6 +294,35 @@ def room(
         recent = sum(now - window < time <= now for time in starts.get(workflow, ()))
         most = min(most, count - recent)
     return max(most, 0)
+
+
+def due_among(
+    infos: Sequence[RunInfo], due: DueRuns, *, now: float, starts: Mapping[str, Sequence[float]]
+) -> tuple[list[RunInfo], float | None]:
+    """Return which of all runs to claim, as `choose_due`, and when the next one is due. Pure."""
+    held = Counter(info.summary.workflow for info in infos if info.is_held(now))
+    timed = sorted(
+        (-info.summary.priority, info.summary.due_at, number)
+        for number, info in enumerate(infos)
+        if info.summary.due_at is not None and info.summary.workflow in due.workflows
+    )
+    ready = [infos[number] for _, due_at, number in timed if due_at <= due.now]
+    later = [due_at for _, due_at, _ in timed if due_at > due.now]
+    return choose_due(ready, due, now=now, held=held, starts=starts), min(later, default=None)
+
+
+def with_starts(
+    starts: Mapping[str, Sequence[float]], taken: Iterable[Taken], due: DueRuns, *, now: float
+) -> dict[str, list[float]]:
+    """Return when runs were started last, by workflow, after these runs were claimed. Pure."""
+    noted = {name: [*times] for name, times in starts.items()}
+    for one in taken:
+        summary = one.info.summary
+        if summary.status is RunStatus.PENDING and summary.workflow in due.limits:
+            most, _ = due.limits[summary.workflow].window
+            times = [*noted.get(summary.workflow, ()), now]
+            noted[summary.workflow] = times[-most:]
+    return noted
 
 
 SUMMARY_FIELDS = tuple(field.name for field in fields(RunSummary))

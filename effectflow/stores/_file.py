@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TypeVar
 
+import orjson
 from anyio import CapacityLimiter
-from filelock import Timeout
+from filelock import FileLock, Timeout
 
 from effectflow.checkpoint.errors import (
     CheckpointError,
@@ -27,27 +28,41 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import (
+    NOTICE,
+    Changes,
     CheckpointStore,
+    Claimed,
+    DueRuns,
+    Message,
     Record,
     Remains,
     RunInfo,
     RunQuery,
     RunSummary,
+    Taken,
+    notifies_parent,
 )
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.threads import in_thread
-from effectflow.stores._atomic_files import make_folder
+from effectflow.stores._atomic_files import make_folder, write_whole
 from effectflow.stores._base import (
     ReentrantStore,
     check_current,
     check_deletable,
     check_free,
     check_length,
+    check_messages,
+    check_receives,
+    due_among,
+    due_by,
     first_summary,
     select,
+    with_starts,
 )
+from effectflow.stores._file_changes import ChangesFile
 from effectflow.stores._file_format import RunState
+from effectflow.stores._file_notices import OwedNotice, owe, owed_notices
 from effectflow.stores._file_run import Mark, RunFolder, run_id_of
 
 logger = logging.getLogger(__name__)
@@ -66,6 +81,9 @@ class FileStore(ReentrantStore, CheckpointStore):
         directory/sessions/{run id}/history/checkpoint-{time}.json
         directory/sessions/latest -> the run that was started last
         directory/locks/{number}
+        directory/notices/{digest}-{fence}-{length}.json
+        directory/starts.json
+        directory/changes
 
     A save writes a temporary file, syncs it, renames it, and syncs the folder: a crash at any moment
     leaves the state before or the state after. A damaged checkpoint is replaced by the newest intact
@@ -101,6 +119,8 @@ class FileStore(ReentrantStore, CheckpointStore):
         self._lock_timeout = in_seconds(lock_timeout)
         self._renew_timeout = in_seconds(renew_timeout)
         self._sessions = self.directory / "sessions"
+        self._notices = self.directory / "notices"
+        self._changes = ChangesFile(self.directory / "changes")
         self._found: dict[str, tuple[Mark, RunState]] = {}
         # Of the runs that this store drives, so that each append knows what the last one has saved.
         self._driven: dict[str, RunFolder] = {}
@@ -133,13 +153,18 @@ class FileStore(ReentrantStore, CheckpointStore):
             state = folder.state_if_readable()
             held = folder.lease(state)
             check_free(held, now=now, claimant=owner)
-            folder.tidy(state)
-            fence = max(held.fence, folder.deleted_fence()) + 1
-            lease = Lease(run_id, owner, fence, now).renewed(seconds, now=now)
-            folder.write_lease(lease)
-            return lease
+            return self._claim(folder, state, owner, seconds, now)
 
         return await self._change(run_id, claim)
+
+    def _claim(
+        self, folder: RunFolder, state: RunState | None, owner: str, seconds: float, now: float
+    ) -> Lease:
+        folder.tidy(state)
+        fence = max(folder.lease(state).fence, folder.deleted_fence()) + 1
+        lease = Lease(folder.run_id, owner, fence, now).renewed(seconds, now=now)
+        folder.write_lease(lease)
+        return lease
 
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
         def renew(folder: RunFolder) -> Lease:
@@ -177,34 +202,217 @@ class FileStore(ReentrantStore, CheckpointStore):
         after: int,
         summary: RunSummary | None = None,
         release: bool = False,
+        takes: Sequence[int] = (),
+        seen: int | None = None,
     ) -> None:
-        def append(folder: RunFolder) -> None:
+        run_id = lease.run_id
+
+        def append(folder: RunFolder) -> OwedNotice | None:
             state = folder.state_of_driver(lease, after)
             if state is None and after:
-                reason = f"its files in {folder.path} were deleted or moved"
-                raise LeaseLost(lease.run_id, reason)
+                raise LeaseLost(run_id, f"its files in {folder.path} were deleted or moved")
             check_current(lease, folder.lease(state))
             check_length(lease, 0 if state is None else state.length, after=after)
             if state is None:
                 state = folder.create(first_summary(summary))
+            mailbox = folder.mailbox(state)
+            left = mailbox.without(state.taken)
+            check_messages(lease, takes, [message.number for message in left.messages])
+            left = left.without(takes)
+            saved = summary or left.wake(state.summary, heard=state.heard)
+            if saved.status.has_ended:
+                left = left.emptied()
+            newest = max((message.number for message in left.messages), default=0)
+            if summary is not None and seen is not None and newest > seen:
+                saved = due_by(time.time(), saved)
+            owed = None
+            if summary is not None and notifies_parent(summary):
+                owed = owe(self._notices, run_id, summary.parent, fence=lease.fence, length=after)
             folder.save(
                 state,
                 [bytes(body) for body in bodies],
-                summary or state.summary,
+                saved,
                 fence=lease.fence,
                 release=release,
+                taken=mailbox.numbers - left.numbers,
+                heard=mailbox.newest,
             )
+            if saved.status.has_ended:
+                folder.remove_mailbox()
             if release:
                 folder.note_release(lease)
+            return owed
 
-        folder = self._driven.setdefault(lease.run_id, self._folder(lease.run_id))
+        def append_and_notify() -> None:
+            owed = self._locked(run_id, append, timeout=self._lock_timeout)
+            if summary is not None:
+                self._changes.announce(run_id)
+            if owed is not None:
+                self._settle(owed)
+
+        folder = self._driven.setdefault(run_id, self._folder(run_id))
         try:
-            await self._change(lease.run_id, append)
+            await self._perform(append_and_notify)
         except LeaseLost:
             folder.forget()
             raise
         if release:
-            self._driven.pop(lease.run_id, None)
+            self._driven.pop(run_id, None)
+
+    async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
+        def create(folder: RunFolder) -> bool:
+            if folder.state() is not None:
+                return False
+            held = folder.lease(None)
+            check_free(held, now=time.time())
+            fence = max(held.fence, folder.deleted_fence()) + 1
+            folder.tidy(None)
+            state = folder.create(summary)
+            folder.save(state, [bytes(body) for body in bodies], summary, fence=fence, release=True)
+            return True
+
+        is_new = await self._change(run_id, create)
+        if is_new:
+            self._changes.announce(run_id)
+        return is_new
+
+    async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
+        def put(folder: RunFolder) -> bool:
+            state = folder.state()
+            if state is None:
+                raise RunNotFound(run_id)
+            check_receives(run_id, state.summary)
+            mailbox = folder.mailbox(state)
+            if mailbox.has_received(topic, key):
+                return False
+            mailbox = mailbox.without(state.taken)
+            folder.write_mailbox(mailbox.with_message(topic, key, bytes(body), now=time.time()))
+            return True
+
+        def send() -> bool:
+            folder = self._folder(run_id)
+            state = folder.state()
+            if state is None or not state.summary.is_nested or state.summary.status.has_ended:
+                pass
+            elif not folder.mailbox(state).has_received(topic, key):
+                # First, so that no crash leaves a message of which nothing tells the runs around.
+                self._notify(state.summary.parent, run_id)
+            return self._locked(run_id, put, timeout=self._lock_timeout)
+
+        is_new = await self._perform(send)
+        if is_new:
+            self._changes.announce(run_id)
+        return is_new
+
+    async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
+        def read() -> list[Message]:
+            folder = self._folder(run_id)
+            state = folder.state()
+            if state is None or state.summary.status.has_ended:
+                return []
+            left = folder.mailbox(state).without(state.taken)
+            return [message for message in left.messages if message.number > after]
+
+        return await self._read(read)
+
+    async def claim_due(self, due: DueRuns) -> Claimed:
+        def claim() -> Claimed:
+            for owed in owed_notices(self._notices):
+                self._settle(owed)
+            lock = FileLock(self.directory / "locks" / "due", poll_interval=0.01)
+            with lock.acquire(timeout=self._lock_timeout):
+                now, starts = time.time(), self._starts()
+                chosen, next_due_at = due_among(self._all()[0], due, now=now, starts=starts)
+                runs = [
+                    taken
+                    for info, owner in zip(chosen, due.owners, strict=False)
+                    for taken in self._take(info.run_id, owner, due)
+                ]
+                started = with_starts(starts, runs, due, now=now)
+                if started != starts:
+                    path = self.directory / "starts.json"
+                    write_whole(path, orjson.dumps(started), is_durable=False)
+            return Claimed(tuple(runs), next_due_at)
+
+        def perform() -> Claimed:
+            try:
+                return claim()
+            except (OSError, SaveFailed) as error:
+                raise StoreUnavailable(
+                    str(self.directory), f"no run was claimed: {error}"
+                ) from error
+
+        return await self._perform(perform)
+
+    def _take(self, run_id: str, owner: str, due: DueRuns) -> list[Taken]:
+        """Claim a run if it is still due and free."""
+
+        def take(folder: RunFolder) -> list[Taken]:
+            state, now = folder.state_if_readable(), time.time()
+            if state is None:
+                return []
+            info = folder.info(state)
+            due_at = info.summary.due_at
+            if due_at is None or due_at > due.now or info.is_held(now):
+                return []
+            return [Taken(self._claim(folder, state, owner, due.seconds, now), info)]
+
+        return self._locked(run_id, take, timeout=self._lock_timeout)
+
+    def _starts(self) -> dict[str, list[float]]:
+        """Return when runs of each workflow with a limit were started last."""
+        try:
+            return orjson.loads((self.directory / "starts.json").read_bytes())
+        except (OSError, ValueError):
+            return {}
+
+    def _settle(self, owed: OwedNotice) -> None:
+        """Tell a parent that a run has ended, if it has. If that fails, the next look does it."""
+
+        def is_needed(folder: RunFolder) -> bool:
+            # Under the lock of the run, so nothing is about to write its end.
+            state = folder.state_if_readable()
+            return state is None or notifies_parent(state.summary)
+
+        try:
+            if self._locked(owed.run_id, is_needed, timeout=self._lock_timeout):
+                self._notify(owed.parent, owed.run_id)
+            owed.settle()
+        except (CheckpointError, OSError) as error:
+            logger.warning(
+                "the end of run %r was saved, and its parent %r does not know it yet (%s): the next "
+                "worker that looks for due runs tells it",
+                owed.run_id,
+                owed.parent,
+                error,
+            )
+
+    def _notify(self, parent: str, run_id: str) -> None:
+        """Tell the parent of a run to look at it, and the parents within which that is nested."""
+        chain: dict[str, str] = {}
+        while parent not in chain:
+            state = self._folder(parent).state()
+            if state is None or state.summary.status.has_ended:
+                break
+            chain[parent] = run_id
+            if not state.summary.is_nested:
+                break
+            run_id, parent = parent, state.summary.parent
+
+        for receiver, key in reversed(chain.items()):
+
+            def put(folder: RunFolder, key: str = key) -> None:
+                state = folder.state()
+                if state is not None and not state.summary.status.has_ended:
+                    mailbox = folder.mailbox(state).without(state.taken)
+                    folder.write_mailbox(mailbox.with_message(NOTICE, key, b"", now=time.time()))
+
+            self._locked(receiver, put, timeout=self._lock_timeout)
+            self._changes.announce(receiver)
+
+    def changes(self) -> AbstractAsyncContextManager[Changes]:
+        self._check_open()
+        return self._changes.watch()
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         return await self._read(lambda: self._folder(run_id).records(after))
@@ -263,6 +471,7 @@ class FileStore(ReentrantStore, CheckpointStore):
             folder.remove(state)
 
         await self._change(run_id, delete)
+        self._changes.announce(run_id)
         self._driven.pop(run_id, None)
 
     def _folder(self, run_id: str) -> RunFolder:
@@ -326,9 +535,10 @@ class FileStore(ReentrantStore, CheckpointStore):
     async def _change(self, run_id: str, work: Callable[[RunFolder], A]) -> A:
         """Call this in a thread, under the lock of the run."""
 
-        def perform() -> A:
-            return self._locked(run_id, work, timeout=self._lock_timeout)
+        return await self._perform(lambda: self._locked(run_id, work, timeout=self._lock_timeout))
 
+    async def _perform(self, perform: Callable[[], A]) -> A:
+        """Call this in a thread, to its end."""
         self._check_open()
         # A claim that goes on after its caller was cancelled could follow the release of the next one.
         return await shielded(in_thread(perform, self._threads))

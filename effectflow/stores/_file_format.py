@@ -19,7 +19,8 @@ from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunStatus, RunSummary
 from effectflow.stores._base import summary_fields
 
-_VERSION = 1
+VERSION = 1
+"""The version of the files of a run."""
 
 Row: TypeAlias = dict[str, Any]
 """A record as JSON."""
@@ -35,8 +36,9 @@ class RunState:
 
     `records` are the newest; `first` is the sequence number of the first of them, and earlier ones are
     in `entries`. `fence` is that of the lease under which this was saved, and `is_released` tells
-    whether the same save released it. `damage` says what is wrong with `checkpoint.json` and what was
-    read instead.
+    whether the same save released it. `taken` are the messages that were taken and that `mailbox.json`
+    may have all the same. `heard` is the newest message that it had: later ones may have woken the run.
+    `damage` says what is wrong with `checkpoint.json` and what was read instead.
     """
 
     run_id: str
@@ -46,6 +48,8 @@ class RunState:
     records: tuple[Record, ...]
     fence: int = 0
     is_released: bool = False
+    taken: frozenset[int] = frozenset()
+    heard: int = 0
     damage: str = ""
 
     @property
@@ -61,16 +65,18 @@ class RunState:
 def encode_state(state: RunState, rows: Sequence[Row]) -> bytes:
     """Return the bytes of `checkpoint.json`, given the rows of its records."""
     content = {
-        "effectflow": _VERSION,
+        "effectflow": VERSION,
         "run_id": state.run_id,
         **summary_fields(state.summary),
         "updated_at": state.updated_at,
         "fence": state.fence,
         "released": state.is_released,
+        "taken": sorted(state.taken),
+        "heard": state.heard,
         "first": state.first,
         "entries": rows,
     }
-    content["sha256"] = _digest(content)
+    content["sha256"] = digest_of(content)
     return orjson.dumps(content, option=orjson.OPT_INDENT_2)
 
 
@@ -81,8 +87,8 @@ def decode_state(data: bytes, run_id: str) -> RunState:
     but belongs to another run.
     """
     try:
-        content = _content(data, run_id)
-        if content.pop("sha256") != _digest(content):
+        content = content_of(data, run_id)
+        if content.pop("sha256") != digest_of(content):
             raise Damaged("its digest is wrong")
         match content:
             case {
@@ -90,22 +96,44 @@ def decode_state(data: bytes, run_id: str) -> RunState:
                 "kind": str(kind),
                 "version": str(version),
                 "dead_letters": int(dead_letters),
+                "priority": int(priority),
+                "waits_for": str(waits_for),
+                "blocked": str(blocked),
+                "parent": str(parent),
+                "is_nested": bool(is_nested),
                 "first": int(first),
                 "fence": int(fence),
                 "released": bool(is_released),
+                "taken": [*taken],
+                "heard": int(heard),
             }:
-                _check_run_id(content, run_id)
+                check_run_id(content, run_id)
             case _:
                 raise Damaged("it does not describe a run")
-        status, created_at = RunStatus(content["status"]), _time(content["created_at"])
+        summary = RunSummary(
+            workflow,
+            kind,
+            version,
+            RunStatus(content["status"]),
+            _time(content["created_at"]),
+            dead_letters,
+            None if content["due_at"] is None else _time(content["due_at"]),
+            priority,
+            waits_for,
+            blocked,
+            parent,
+            is_nested,
+        )
         return RunState(
             run_id,
-            RunSummary(workflow, kind, version, status, created_at, dead_letters),
+            summary,
             _time(content["updated_at"]),
             first,
             tuple(_records(content["entries"], first)),
             fence,
             is_released,
+            frozenset(map(int, taken)),
+            heard,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Damaged(repr(error)) from error
@@ -114,7 +142,7 @@ def decode_state(data: bytes, run_id: str) -> RunState:
 def encode_lease(lease: Lease) -> bytes:
     """Return the bytes of `lease.json`."""
     content = {
-        "effectflow": _VERSION,
+        "effectflow": VERSION,
         "run_id": lease.run_id,
         "owner": lease.owner,
         "fence": lease.fence,
@@ -127,14 +155,14 @@ def encode_lease(lease: Lease) -> bytes:
 def decode_lease(data: bytes, run_id: str) -> Lease:
     """Return a lease. Raise as `decode_state` does."""
     try:
-        match content := _content(data, run_id):
+        match content := content_of(data, run_id):
             case {
                 "owner": str(owner),
                 "fence": int(fence),
                 "expires_at": float(expires_at),
                 "expires_at_uptime": float() | None as uptime,
             }:
-                _check_run_id(content, run_id)
+                check_run_id(content, run_id)
                 return Lease(run_id, owner, fence, expires_at, uptime)
             case _:
                 raise Damaged("it does not describe a lease")
@@ -203,12 +231,13 @@ def _body(row: Row) -> bytes:
     return base64.b64decode(row["base64"], validate=True)
 
 
-def _content(data: bytes, run_id: str) -> dict[str, Any]:
+def content_of(data: bytes, run_id: str) -> dict[str, Any]:
+    """Return the content of a file. Raise UnsupportedVersion if a newer effectflow wrote it."""
     content: dict[str, Any] = orjson.loads(data)
     version = content["effectflow"]
     # Before anything else: a newer version may compute its digest in another way.
-    if version > _VERSION:
-        raise UnsupportedVersion(f"run {run_id!r}", version, _VERSION)
+    if version > VERSION:
+        raise UnsupportedVersion(f"run {run_id!r}", version, VERSION)
     return content
 
 
@@ -223,7 +252,8 @@ def _time(seconds: Any) -> float:
     return float(seconds)
 
 
-def _check_run_id(content: dict[str, Any], run_id: str) -> None:
+def check_run_id(content: dict[str, Any], run_id: str) -> None:
+    """Raise RunConflict if the content of a file belongs to another run."""
     # Two runs may share a file, since some file systems ignore the case of letters.
     other = content["run_id"]
     if other != run_id:
@@ -235,5 +265,6 @@ def _check_run_id(content: dict[str, Any], run_id: str) -> None:
         )
 
 
-def _digest(content: dict[str, Any]) -> str:
+def digest_of(content: dict[str, Any]) -> str:
+    """Return the digest of the content of a file, without its digest."""
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()

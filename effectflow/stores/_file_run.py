@@ -7,6 +7,7 @@
     history/damaged-{time}.json         a version of it that was damaged
     entries/{first sequence}.json       older entries, about a hundred in each file, never rewritten
     lease.json                          the newest lease
+    mailbox.json                        the messages to the run, if it has received any
 
 `checkpoint.json` has a bounded number of entries, so the cost of a save does not depend on the length
 of the run. It also has the fence under which it was saved, and whether that lease was then released.
@@ -58,6 +59,7 @@ from effectflow.stores._file_format import (
     readable_records,
     row_of,
 )
+from effectflow.stores._file_mailbox import Mailbox, decode_mailbox, encode_mailbox
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +121,7 @@ class RunFolder:
         self.history = history
         self._lock = directory / "locks" / f"{zlib.crc32(name.encode()) % _LOCKS:03x}"
         self._checkpoint = self.path / "checkpoint.json"
+        self._mailbox = self.path / "mailbox.json"
         self._last: _Saved | None = None
 
     @cached_property
@@ -251,7 +254,41 @@ class RunFolder:
         """Return one line about the run, given its state."""
         lease = self.lease(state)
         held = lease if lease.owner else None
-        return RunInfo(self.run_id, state.summary, state.updated_at, state.length, held)
+        summary = self.summary(state)
+        return RunInfo(self.run_id, summary, state.updated_at, state.length, held)
+
+    # The mailbox.
+
+    def mailbox(self, state: RunState) -> Mailbox:
+        """Return the mailbox, given a state of the run that was read before. Some may be taken.
+
+        Raise CorruptCheckpoint if the file is damaged.
+        """
+        try:
+            stored = decode_mailbox(self._mailbox.read_bytes(), self.run_id)
+        except FileNotFoundError:
+            return Mailbox(state.heard)
+        except Damaged as damage:
+            reason = (
+                f"its mailbox.json is damaged ({damage}). Remove that file, and the run has received no "
+                "messages"
+            )
+            raise CorruptCheckpoint(self.run_id, reason) from damage
+        return replace(stored, newest=max(stored.newest, state.heard))
+
+    def summary(self, state: RunState) -> RunSummary:
+        """Return the summary of the run, woken by the messages that came after it."""
+        if state.summary.status.has_ended:
+            return state.summary
+        return self.mailbox(state).wake(state.summary, heard=state.heard)
+
+    def write_mailbox(self, mailbox: Mailbox) -> None:
+        """Write the messages durably. Raise OSError if nothing was changed, or see `may_be_saved`."""
+        write_whole(self._mailbox, encode_mailbox(mailbox, self.run_id))
+
+    def remove_mailbox(self) -> None:
+        """Remove all messages."""
+        self._mailbox.unlink(missing_ok=True)
 
     def records(self, after: int) -> list[Record]:
         """Return the records after a sequence number."""
@@ -350,12 +387,15 @@ class RunFolder:
     def create(self, summary: RunSummary) -> RunState:
         """Create the folders of a new run, and return its state."""
         self._make_folders()
+        # Left by a removal that was interrupted.
+        self.remove_mailbox()
         sync_folder(self.path)
         sync_folder(self.path.parent)
         replace_link(self.path.with_name("latest"), self.path.name)
         return RunState(self.run_id, summary, summary.created_at, 1, ())
 
     def _make_folders(self) -> None:
+        self.path.mkdir(exist_ok=True)
         (self.path / "history").mkdir(exist_ok=True)
         (self.path / "entries").mkdir(exist_ok=True)
 
@@ -367,8 +407,10 @@ class RunFolder:
         *,
         fence: int,
         release: bool = False,
+        taken: frozenset[int] = frozenset(),
+        heard: int = 0,
     ) -> None:
-        """Append records durably.
+        """Append records durably. The other arguments are those of `RunState`.
 
         Raise OSError if nothing was appended; `may_be_saved` names the exception.
         """
@@ -391,6 +433,8 @@ class RunFolder:
             records=(*state.records, *fresh),
             fence=fence,
             is_released=release,
+            taken=taken,
+            heard=heard,
             damage="",
         )
         if _is_long(saved.records):
@@ -416,6 +460,8 @@ class RunFolder:
         saved = RunState(
             self.run_id, summary, kept[-1].written_at, first, tuple(newest), lease.fence
         )
+        if (state := self.state_if_readable()) is not None:
+            saved = replace(saved, taken=state.taken, heard=self.mailbox(state).newest)
         self._last = None
         self._make_folders()
         self._keep_replaced(is_damaged=True)
@@ -438,7 +484,8 @@ class RunFolder:
 
     def may_be_saved(self, error: OSError) -> bool:
         """Return whether a `save` that raised this may have appended the records all the same."""
-        return isinstance(error, Unsynced) and error.filename == str(self._checkpoint)
+        places = {str(self._checkpoint), str(self._mailbox)}
+        return isinstance(error, Unsynced) and error.filename in places
 
     def _keep_replaced(self, *, is_damaged: bool) -> None:
         """Keep a copy of the checkpoint that is about to be replaced."""
@@ -483,6 +530,7 @@ class RunFolder:
                 with suppress(FileNotFoundError):
                     (self.path / name).rmdir()
             (self.path / "lease.json").unlink(missing_ok=True)
+            self.remove_mailbox()
             self.path.rmdir()
         remove_link(self.path.with_name("latest"), self.path.name)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ from effectflow.checkpoint.store import (
     Record,
     RunInfo,
     RunQuery,
-    RunStatus,
     RunSummary,
     Taken,
     notifies_parent,
@@ -36,10 +34,11 @@ from effectflow.stores._base import (
     check_length,
     check_messages,
     check_receives,
-    choose_due,
+    due_among,
     due_by,
     first_summary,
     select,
+    with_starts,
     woken,
 )
 from effectflow.stores._changes import Announcements
@@ -78,7 +77,7 @@ class MemoryStore(CheckpointStore):
         # One counter for all runs, so that a deleted run leaves nothing behind.
         self._fences = count(1)
         self._messages = count(1)
-        self._starts: defaultdict[str, deque[float]] = defaultdict(deque)
+        self._starts: dict[str, list[float]] = {}
         self._announcements = Announcements()
         # A renewal may come from another thread.
         self._changing = threading.Lock()
@@ -191,31 +190,13 @@ class MemoryStore(CheckpointStore):
         with self._changing:
             now = time.time()
             infos = [self._info(run_id, run) for run_id, run in self._runs.items()]
-            timed = [
-                info
-                for info in infos
-                if info.summary.due_at is not None and info.summary.workflow in due.workflows
-            ]
-            timed.sort(key=lambda info: (-info.summary.priority, info.summary.due_at))
-            held = Counter(info.summary.workflow for info in infos if info.is_held(now))
-            ready = [info for info in timed if (info.summary.due_at or 0) <= due.now]
-            chosen = choose_due(ready, due, now=now, held=held, starts=self._starts)
+            chosen, next_due_at = due_among(infos, due, now=now, starts=self._starts)
             runs = tuple(
                 Taken(self._claim(info.run_id, owner, due.seconds, now), info)
                 for info, owner in zip(chosen, due.owners, strict=False)
             )
-            self._note_starts(chosen, due, now)
-        later = [info.summary.due_at or 0 for info in timed if (info.summary.due_at or 0) > due.now]
-        return Claimed(runs, min(later, default=None))
-
-    def _note_starts(self, chosen: list[RunInfo], due: DueRuns, now: float) -> None:
-        for info in chosen:
-            name = info.summary.workflow
-            if info.summary.status is RunStatus.PENDING and name in due.limits:
-                times, (most, _) = self._starts[name], due.limits[name].window
-                times.append(now)
-                while len(times) > most:
-                    times.popleft()
+            self._starts = with_starts(self._starts, runs, due, now=now)
+        return Claimed(runs, next_due_at)
 
     def changes(self) -> AbstractAsyncContextManager[Changes]:
         return self._announcements.watch()

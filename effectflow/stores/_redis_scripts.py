@@ -542,7 +542,9 @@ CLAIM_DUE = (
             starts = limit.most
             local last = redis.call('LRANGE', prefix .. ':starts:' .. workflow, -limit.most, -1)
             for _, started in ipairs(last) do
-                if tonumber(started) > now - limit.window then starts = starts - 1 end
+                -- Later ones are from before the clock was set back.
+                local at = tonumber(started)
+                if now - limit.window < at and at <= now then starts = starts - 1 end
             end
         end
         room[workflow] = {at_once = at_once, starts = starts, most = limit.most}

@@ -1,0 +1,110 @@
+"""The mailbox of a run in a file, `mailbox.json`.
+
+Senders write it, and drivers do not: `checkpoint.json` has the numbers of the messages that were taken,
+so that they are taken in the same write that records them. The next sender removes them here.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Container
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from effectflow.checkpoint.store import NOTICE, Message, RunSummary
+from effectflow.stores._base import woken
+from effectflow.stores._file_format import VERSION, Damaged, check_run_id, content_of, digest_of
+
+
+@dataclass(frozen=True, slots=True)
+class Mailbox:
+    """The content of `mailbox.json`.
+
+    Attributes:
+        newest: the number of the newest message, which may be gone.
+        messages: those that were not taken, or only since the last message was sent.
+        received: the topics and keys of all messages except notices.
+    """
+
+    newest: int = 0
+    messages: tuple[Message, ...] = ()
+    received: frozenset[tuple[str, str]] = frozenset()
+
+    def has_received(self, topic: str, key: str) -> bool:
+        """Return whether a message with this topic and key is refused."""
+        return topic != NOTICE and (topic, key) in self.received
+
+    def with_message(self, topic: str, key: str, body: bytes, *, now: float) -> Mailbox:
+        """Return the mailbox with one more message."""
+        message = Message(self.newest + 1, topic, key, now, body)
+        received = self.received if topic == NOTICE else self.received | {(topic, key)}
+        return Mailbox(message.number, (*self.messages, message), received)
+
+    def without(self, taken: Container[int]) -> Mailbox:
+        """Return the mailbox without the messages that were taken."""
+        left = tuple(message for message in self.messages if message.number not in taken)
+        return replace(self, messages=left)
+
+    def emptied(self) -> Mailbox:
+        """Return the mailbox without any message."""
+        return replace(self, messages=())
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """The numbers of its messages."""
+        return frozenset(message.number for message in self.messages)
+
+    def wake(self, summary: RunSummary, *, heard: int) -> RunSummary:
+        """Return a summary as the messages after number `heard`, which it does not know, make it."""
+        for message in self.messages:
+            if message.number > heard:
+                summary = woken(message.topic, summary, now=message.sent_at)
+        return summary
+
+
+def encode_mailbox(mailbox: Mailbox, run_id: str) -> bytes:
+    """Return the bytes of `mailbox.json`."""
+    rows = [
+        {
+            "number": message.number,
+            "topic": message.topic,
+            "key": message.key,
+            "sent_at": message.sent_at,
+            "base64": base64.b64encode(message.body).decode(),
+        }
+        for message in mailbox.messages
+    ]
+    content: dict[str, Any] = {
+        "effectflow": VERSION,
+        "run_id": run_id,
+        "newest": mailbox.newest,
+        "received": sorted(mailbox.received),
+        "messages": rows,
+    }
+    content["sha256"] = digest_of(content)
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2)
+
+
+def decode_mailbox(data: bytes, run_id: str) -> Mailbox:
+    """Return a mailbox. Raise Damaged, UnsupportedVersion or RunConflict as for other files of a run."""
+    try:
+        content = content_of(data, run_id)
+        if content.pop("sha256") != digest_of(content):
+            raise Damaged("its digest is wrong")
+        check_run_id(content, run_id)
+        messages = tuple(
+            Message(
+                row["number"],
+                row["topic"],
+                row["key"],
+                row["sent_at"],
+                base64.b64decode(row["base64"], validate=True),
+            )
+            for row in content["messages"]
+        )
+        received = frozenset((topic, key) for topic, key in content["received"])
+        return Mailbox(content["newest"], messages, received)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Damaged(repr(error)) from error
