@@ -7,7 +7,9 @@ import json
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -16,22 +18,39 @@ from psycopg import conninfo, sql
 from psycopg.abc import PQGen
 from psycopg_pool import AsyncConnectionPool
 
-from effectflow.checkpoint.errors import RunNotFound, SaveFailed, StoreUnavailable
+from effectflow.checkpoint.errors import RunEnded, RunNotFound, SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, RunInfo, RunQuery, RunStatus, RunSummary
+from effectflow.checkpoint.store import (
+    NOTICE,
+    Changes,
+    Claimed,
+    DueRuns,
+    Message,
+    Record,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+    notifies_parent,
+)
 from effectflow.effects import RetryPolicy
 from effectflow.effects.clock import Duration, in_seconds
+from effectflow.effects.event_loop import shielded
 from effectflow.stores._base import (
     check_current,
     check_deletable,
     check_kept,
+    check_messages,
+    page,
     readable,
-    run_info,
     sql_conditions,
     summary_fields,
 )
+from effectflow.stores._changes import Announcements
+from effectflow.stores._postgres_changes import Listener, Notifier, channel_of
+from effectflow.stores._postgres_due import ESCAPED_FIELDS, INFO, DueClaims, info_of
 from effectflow.stores._postgres_schema import Queries, escaped, key_of, migrate, unescaped
-from effectflow.stores._servers import Held, ServerStore, check_appended
+from effectflow.stores._servers import Held, ServerStore, check_appended, take_over
 
 A = TypeVar("A")
 
@@ -81,6 +100,8 @@ class PostgresStore(ServerStore):
     _pool: AsyncConnectionPool[Connection]
     _renewals: _Renewals
     _writer: _Writer
+    _notifier: Notifier
+    _listener: Listener
 
     def __init__(
         self,
@@ -104,6 +125,7 @@ class PostgresStore(ServerStore):
         self._queries = Queries(schema)
         self._rows = self._queries.rows
         self._renew_timeout = in_seconds(renew_timeout)
+        self._announcements = Announcements()
 
     def __repr__(self) -> str:
         return f"PostgresStore(schema={self._schema!r})"
@@ -115,8 +137,17 @@ class PostgresStore(ServerStore):
     async def _connect(self) -> None:
         self._renewals = _Renewals(self._parameters, self._queries, timeout=self._renew_timeout)
         self._opened.callback(self._renewals.close)
+        channel = channel_of(self._schema)
+        self._notifier = notifier = Notifier(self._new_connection, channel)
+        self._opened.push_async_callback(notifier.close)
+        self._listener = Listener(
+            *(self._new_connection, channel, self._announcements),
+            is_own=lambda backend: backend == notifier.backend,
+        )
+        self._opened.push_async_callback(self._listener.close)
         self._writer = _Writer(
-            self._queries, self._new_connection, self._persist, lock_timeout=self._statement_timeout
+            *(self._queries, self._new_connection, self._persist, self._announce),
+            lock_timeout=self._statement_timeout,
         )
         self._opened.push_async_callback(self._writer.close)
         # The first one is not the pool's, because a pool does not say why it cannot connect.
@@ -184,15 +215,93 @@ class PostgresStore(ServerStore):
         after: int,
         summary: RunSummary | None = None,
         release: bool = False,
+        takes: Sequence[int] = (),
+        seen: int | None = None,
     ) -> None:
         self._check_open()
 
         async def submit() -> None:
-            await self._writer.submit(
-                _Append(lease, [bytes(body) for body in bodies], after, summary, release)
-            )
+            entries = [bytes(body) for body in bodies]
+            await self._writer.submit(_Append(lease, entries, after, summary, release, takes, seen))
 
         await self._in_asyncio(submit)
+
+    async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
+        entries = [bytes(body) for body in bodies]
+        change = json.dumps(_fields(run_id, summary))
+
+        async def ask(free: int) -> bool | Held:
+            rows = await self._query(
+                "SELECT owner, fence, expires_at, expires_at_uptime, {schema}.now()"
+                " FROM {schema}.create_run(%b::bytea, %s::text::jsonb, %b::bytea[], %s::bigint)",
+                (key_of(run_id), change, entries, free),
+            )
+            if not rows:
+                return False
+            *lease, now = rows[0]
+            return Held(Lease(run_id, *lease), now) if lease[0] else True
+
+        with _as_save_failed(run_id):
+            is_new = await take_over(ask)
+        if is_new:
+            await self._tell(run_id)
+        return is_new
+
+    async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
+        digest = None if topic == NOTICE else key_of(json.dumps([topic, key]))
+        message = (escaped(topic), escaped(key), digest, bytes(body), uuid.uuid4())
+        with _as_save_failed(run_id):
+            [(answer,)] = await self._query(
+                "SELECT {schema}.send(%b::bytea, %s::text, %s::text, %b::bytea, %b::bytea, %s::uuid)",
+                (key_of(run_id), *message),
+            )
+        kind, _, status = answer.partition(" ")
+        if kind == "unknown":
+            raise RunNotFound(run_id)
+        if kind == "ended":
+            raise RunEnded(run_id, RunStatus(status))
+        await self._tell(run_id)
+        return kind == "new"
+
+    async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
+        rows = await self._query(
+            "SELECT messages.number, topic, messages.key, sent_at, body"
+            " FROM {schema}.messages JOIN {schema}.runs ON run = runs.number"
+            " WHERE runs.key = %s AND messages.number > %s ORDER BY messages.number",
+            (key_of(run_id), after),
+        )
+        return [
+            Message(number, unescaped(topic), unescaped(key), sent_at, bytes(body))
+            for number, topic, key, sent_at, body in rows
+        ]
+
+    async def claim_due(self, due: DueRuns) -> Claimed:
+        claims = DueClaims(self._queries, due)
+        return await self._do(claims.attempt)
+
+    @asynccontextmanager
+    async def changes(self) -> AsyncGenerator[Changes]:
+        self._check_open()
+        listener = self._listener
+        async with self._announcements.watch() as changes:
+            try:
+                await self._in_asyncio(listener.begin)
+                yield changes
+            finally:
+                await shielded(self._in_asyncio(listener.end))
+
+    def _announce(self, run_ids: Sequence[str]) -> None:
+        """Tell that these runs changed, in asyncio."""
+        for run_id in run_ids:
+            self._announcements.announce(run_id)
+        if run_ids:
+            self._notifier.tell(run_ids)
+
+    async def _tell(self, run_id: str) -> None:
+        async def announce() -> None:
+            self._announce([run_id])
+
+        await self._in_asyncio(announce)
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         rows = await self._query(
@@ -203,14 +312,16 @@ class PostgresStore(ServerStore):
         return [Record(sequence, at, bytes(body)) for sequence, at, body in rows]
 
     async def info(self, run_id: str) -> RunInfo | None:
-        rows = await self._query(f"{_INFO} WHERE runs.key = %s", (key_of(run_id),))
-        return _info(rows[0]) if rows else None
+        rows = await self._query(f"{INFO} WHERE runs.key = %s", (key_of(run_id),))
+        return info_of(rows[0]) if rows else None
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         workflow = None if query.workflow is None else escaped(query.workflow)
-        conditions, parameters = sql_conditions(replace(query, workflow=workflow), "%s")
-        statement = f"{_INFO} WHERE {conditions} AND {_BEHIND} LIMIT %s"
-        wanted = query.offset + query.limit
+        conditions, parameters = sql_conditions(
+            replace(query, workflow=workflow, prefix=escaped(query.prefix)), "%s", _SORTED_ID
+        )
+        statement = f"{INFO} WHERE {conditions} AND {_BEHIND} LIMIT %s"
+        wanted = math.inf if query.limit is None else query.offset + query.limit
         found: list[RunInfo] = []
         created_at, run_id, has_more = math.inf, "", True
         while has_more and len(found) < wanted:
@@ -220,9 +331,9 @@ class PostgresStore(ServerStore):
             # SQL cannot tell whether an owner lives, so the paging is done here.
             for row in rows:
                 created_at, run_id, now = row[_CREATED_AT], row[_RUN_ID], row[_NOW]
-                found += [info for info in readable([row], _info) if query.matches(info, now)]
+                found += [info for info in readable([row], info_of) if query.matches(info, now)]
             has_more = len(rows) == _ROWS_PER_READ
-        return found[query.offset : wanted]
+        return page(found, query)
 
     async def damaged_runs(self) -> list[str]:
         """Return the ids of the runs that `find` skips because they cannot be read."""
@@ -260,6 +371,7 @@ class PostgresStore(ServerStore):
                     await rows(connection, statement, number)
 
         await self._do(delete)
+        await self._tell(run_id)
 
     async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
         key = key_of(lease.run_id)
@@ -281,8 +393,8 @@ class PostgresStore(ServerStore):
                 )
                 check_kept(lease, length, after=after)
                 await rows(connection, _CUT, (number, after))
-                fields = _escaped_fields(summary).values()
-                await rows(connection, _RESUMMARIZE, (*fields, number))
+                fields = json.dumps(_fields(lease.run_id, summary))
+                await rows(connection, _RESUMMARIZE, (number, key, fields))
 
         await self._do(truncate)
 
@@ -337,6 +449,8 @@ class _Append:
     after: int
     summary: RunSummary | None
     release: bool
+    takes: Sequence[int] = ()
+    seen: int | None = None
     is_unknown: bool = False
     locked_until: float | None = None
     delays: Iterator[float] = field(default_factory=_LOCK_DELAYS.delays)
@@ -350,12 +464,31 @@ class _Append:
 
     def row(self) -> tuple[Any, ...]:
         """Return the parameters of the server's function `append`."""
-        summary = None
-        if self.summary is not None:
-            run_id = escaped(self.lease.run_id)
-            summary = json.dumps({"run_id": run_id, **_escaped_fields(self.summary)})
         lease = self.lease
-        return self.key, lease.owner, lease.fence, self.after, self.release, summary, self.bodies
+        return (
+            *(self.key, lease.owner, lease.fence, self.after, self.release),
+            *(self._change(), self.bodies),
+        )
+
+    def _change(self) -> str | None:
+        """Return what it changes besides the entries, if anything."""
+        change: dict[str, Any] = {}
+        if self.summary is not None:
+            change |= _fields(self.lease.run_id, self.summary)
+            if notifies_parent(self.summary):
+                change["notifies"] = True
+            if self.seen is not None:
+                change["seen"] = self.seen
+        if self.takes:
+            change["takes"] = [*self.takes]
+        return json.dumps(change) if change else None
+
+    def changed(self) -> list[str]:
+        """Return the runs that watchers want to know of, once it is written."""
+        if self.summary is None:
+            return []
+        notified = [self.summary.parent] if notifies_parent(self.summary) else []
+        return [self.lease.run_id, *notified]
 
     def end(self, refusal: str | None) -> None:
         """Resolve `answer`, unless its waiter was cancelled."""
@@ -376,6 +509,7 @@ class _Writer:
     """Sends appends on its own connection; those that queue up meanwhile are sent together.
 
     Parameters:
+        announce: called with the runs that an append has changed.
         lock_timeout: how many seconds an append waits for a run that another program has locked.
     """
 
@@ -384,9 +518,11 @@ class _Writer:
         queries: Queries,
         connect: Callable[[], Awaitable[Connection]],
         persist: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
+        announce: Callable[[Sequence[str]], None],
         *,
         lock_timeout: float,
     ) -> None:
+        self._announce = announce
         self._queries = queries
         self._connect = connect
         self._persist = persist
@@ -402,7 +538,10 @@ class _Writer:
     async def submit(self, append: _Append) -> None:
         """Send this append with the next batch. Raise SaveFailed, LeaseLost or ValueError."""
         self._queue(append)
-        check_appended(append.lease, append.after, await append.answer)
+        refusal = await append.answer
+        if refusal == "taken":
+            check_messages(append.lease, append.takes, ())
+        check_appended(append.lease, append.after, refusal)
 
     def _queue(self, append: _Append) -> None:
         self._waiting.append(append)
@@ -486,10 +625,15 @@ class _Writer:
             elif refusal is not None and append.is_unknown:
                 doubtful.append((append, refusal))
             else:
-                append.end(refusal)
+                self._end(append, refusal)
         for append, refusal in doubtful:
             # An earlier request may have written it, and may have been under way until now.
-            append.end(None if await self._is_written(connection, append) else refusal)
+            self._end(append, None if await self._is_written(connection, append) else refusal)
+
+    def _end(self, append: _Append, refusal: str | None) -> None:
+        append.end(refusal)
+        if refusal is None:
+            self._announce(append.changed())
 
     def _send_later(self, append: _Append) -> None:
         """Queue an append again after a delay, because another program has locked its run."""
@@ -662,31 +806,27 @@ def _set_timeout(what: Literal["statement", "lock"], seconds: float) -> sql.Comp
     return sql.SQL("SET {} = {}").format(name, round(seconds * 1000))
 
 
-def _escaped_fields(summary: RunSummary) -> dict[str, Any]:
-    """Return the fields of a summary, in the order of their columns."""
+def _fields(run_id: str, summary: RunSummary) -> dict[str, Any]:
+    """Return what the server's function `summarize` needs."""
     fields = summary_fields(summary)
-    escapes = {name: escaped(fields[name]) for name in ("workflow", "version")}
-    return {**fields, **escapes, "status": str(summary.status)}
+    escapes = {name: escaped(fields[name]) for name in ESCAPED_FIELDS}
+    parent_key = "\\x" + key_of(summary.parent).hex()
+    return {
+        **fields, **escapes, "status": str(summary.status),
+        "run_id": escaped(run_id), "parent_key": parent_key,
+    }
 
 
-def _info(row: Sequence[Any]) -> RunInfo:
-    run_id, workflow, kind, version, *rest = row[:_NOW]
-    return run_info(unescaped(run_id), unescaped(workflow), kind, unescaped(version), *rest)
+@contextmanager
+def _as_save_failed(run_id: str) -> Generator[None]:
+    """Raise SaveFailed instead of StoreUnavailable. A request that was lost may have been executed."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        raise SaveFailed(run_id, str(error), is_unknown=True) from error
 
 
-_RUN_ID, _CREATED_AT, _NOW = 0, 5, 13
-
-_INFO = """
-    SELECT runs.run_id, workflow, kind, version, status, created_at, dead_letters,
-           newest.written_at, newest.sequence, leases.owner, leases.fence, leases.expires_at,
-           leases.expires_at_uptime, {schema}.now()
-    FROM {schema}.runs
-    JOIN LATERAL (
-        SELECT sequence, written_at FROM {schema}.entries WHERE run = number
-        ORDER BY sequence DESC LIMIT 1
-    ) AS newest ON true
-    LEFT JOIN {schema}.leases ON leases.key = runs.key AND leases.owner <> ''
-"""
+_RUN_ID, _CREATED_AT, _NOW = 0, 5, -1
 
 _APPEND = """
     SELECT {schema}.append(%b::bytea, %s::text, %s::bigint, %s::bigint, %s::bool,
@@ -702,15 +842,15 @@ _DELETE = (
     "DELETE FROM {schema}.runs WHERE number = %s RETURNING 1",
     "DELETE FROM {schema}.entries WHERE run = %s RETURNING 1",
     "DELETE FROM {schema}.leases WHERE number = %s RETURNING 1",
+    "DELETE FROM {schema}.messages WHERE run = %s RETURNING 1",
+    "DELETE FROM {schema}.received WHERE run = %s RETURNING 1",
 )
 
 _CUT = "DELETE FROM {schema}.entries WHERE run = %s AND sequence > %s RETURNING 1"
 
-_RESUMMARIZE = """
-    UPDATE {schema}.runs SET workflow = %s, kind = %s, version = %s, status = %s, created_at = %s,
-        dead_letters = %s
-    WHERE number = %s RETURNING 1
-"""
+_RESUMMARIZE = "SELECT {schema}.summarize(%s::bigint, %b::bytea, %s::text::jsonb)"
+
+_SORTED_ID = 'runs.run_id COLLATE "C"'
 
 _BEHIND = """
     created_at <= %s AND (created_at < %s OR runs.run_id COLLATE "C" > %s)

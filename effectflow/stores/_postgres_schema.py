@@ -24,9 +24,18 @@ _MIGRATIONS = (
         version text NOT NULL,
         status text NOT NULL,
         created_at double precision NOT NULL,
-        dead_letters bigint NOT NULL
+        dead_letters bigint NOT NULL,
+        due_at double precision,
+        priority bigint NOT NULL,
+        waits_for text NOT NULL,
+        blocked text NOT NULL,
+        parent text NOT NULL,
+        parent_key bytea NOT NULL,
+        is_nested bool NOT NULL
     );
     CREATE INDEX runs_newest_first ON {schema}.runs (created_at DESC, number);
+    CREATE INDEX runs_due ON {schema}.runs (workflow, status, priority, due_at)
+        WHERE due_at IS NOT NULL AND NOT is_nested;
     -- `run` is the number of its lease. A foreign key would cost a lookup and a lock for each entry.
     CREATE TABLE {schema}.entries (
         run bigint NOT NULL,
@@ -43,6 +52,30 @@ _MIGRATIONS = (
         fence bigint NOT NULL,
         expires_at double precision NOT NULL,
         expires_at_uptime double precision
+    );
+    CREATE INDEX leases_held ON {schema}.leases (key) WHERE owner <> '';
+    -- Those that were not taken. Numbers are assigned under a lock on the run, so they grow.
+    CREATE TABLE {schema}.messages (
+        run bigint NOT NULL,
+        number bigint GENERATED ALWAYS AS IDENTITY,
+        topic text NOT NULL,
+        key text NOT NULL,
+        sent_at double precision NOT NULL,
+        body bytea NOT NULL,
+        PRIMARY KEY (run, number)
+    );
+    -- All messages of runs that have not ended, also those that were taken, but no notices: a digest of
+    -- the topic and the key, and the request that has sent it.
+    CREATE TABLE {schema}.received (
+        run bigint NOT NULL,
+        message bytea NOT NULL,
+        request uuid NOT NULL,
+        PRIMARY KEY (run, message)
+    );
+    -- When runs of workflows with a limit were started, only as many as the limit looks at.
+    CREATE TABLE {schema}.limits (
+        workflow text PRIMARY KEY,
+        starts double precision[] NOT NULL
     );
     -- One counter for all runs, so that a deleted run leaves nothing behind.
     CREATE SEQUENCE {schema}.fences;
@@ -85,15 +118,182 @@ _MIGRATIONS = (
             AND NOT EXISTS (SELECT FROM {schema}.runs WHERE runs.key = run);
     END $$;
 
+    -- Writes the summary of a run, new or not. `change` also has what follows from it.
+    CREATE FUNCTION {schema}.summarize(run bigint, run_key bytea, change jsonb) RETURNS void
+    LANGUAGE sql AS $$
+        INSERT INTO {schema}.runs
+            (number, key, run_id, workflow, kind, version, status, created_at, dead_letters, due_at,
+             priority, waits_for, blocked, parent, parent_key, is_nested)
+        SELECT run, run_key, new.* FROM jsonb_to_record(change) AS new (
+            run_id text, workflow text, kind text, version text, status text,
+            created_at double precision, dead_letters bigint, due_at double precision,
+            priority bigint, waits_for text, blocked text, parent text, parent_key bytea,
+            is_nested bool)
+        ON CONFLICT (number) DO UPDATE SET
+            workflow = excluded.workflow, kind = excluded.kind, version = excluded.version,
+            status = excluded.status, created_at = excluded.created_at,
+            dead_letters = excluded.dead_letters, due_at = excluded.due_at,
+            priority = excluded.priority, waits_for = excluded.waits_for,
+            blocked = excluded.blocked, parent = excluded.parent,
+            parent_key = excluded.parent_key, is_nested = excluded.is_nested;
+    $$;
+
+    -- Puts a message into the mailbox of a run whose row is locked.
+    CREATE FUNCTION {schema}.put(receiver bigint, about text, message_key text, content bytea)
+    RETURNS void LANGUAGE sql AS $$
+        INSERT INTO {schema}.messages (run, topic, key, sent_at, body)
+            VALUES (receiver, about, message_key, {schema}.now(), content);
+        UPDATE {schema}.runs SET due_at = least(due_at, {schema}.now())
+            WHERE number = receiver AND NOT is_nested AND (
+                status = 'suspended' OR (about = 'cancel' AND status IN ('pending', 'failed')));
+    $$;
+
+    -- Tells the parent of a run to look at it, and the parents within which that is nested.
+    CREATE FUNCTION {schema}.notify(outer_key bytea, run_id text) RETURNS void
+    LANGUAGE plpgsql AS $$
+    DECLARE told {schema}.runs;
+    BEGIN
+        LOOP
+            SELECT * INTO told FROM {schema}.runs WHERE key = outer_key FOR UPDATE;
+            EXIT WHEN NOT FOUND OR told.status IN ('completed', 'cancelled');
+            PERFORM {schema}.put(told.number, 'notice', run_id, '');
+            EXIT WHEN NOT told.is_nested;
+            outer_key := told.parent_key;
+            run_id := told.run_id;
+        END LOOP;
+    END $$;
+
+    -- Locks the runs that `notify` tells. Returns whether another transaction has locked one of them.
+    CREATE FUNCTION {schema}.are_locked(outer_key bytea) RETURNS bool LANGUAGE plpgsql AS $$
+    DECLARE told {schema}.runs;
+    BEGIN
+        LOOP
+            SELECT * INTO told FROM {schema}.runs WHERE key = outer_key FOR UPDATE SKIP LOCKED;
+            IF NOT FOUND THEN
+                RETURN EXISTS (SELECT FROM {schema}.runs WHERE key = outer_key);
+            END IF;
+            EXIT WHEN NOT told.is_nested OR told.status IN ('completed', 'cancelled');
+            outer_key := told.parent_key;
+        END LOOP;
+        RETURN false;
+    END $$;
+
+    -- Returns `new`, `known`, `unknown` for an unknown run, or `ended` and how. A notice has no digest.
+    CREATE FUNCTION {schema}.send(
+        run_key bytea, about text, message_key text, digest bytea, content bytea, request_id uuid
+    ) RETURNS text LANGUAGE plpgsql AS $$
+    DECLARE receiver {schema}.runs;
+    BEGIN
+        SELECT * INTO receiver FROM {schema}.runs WHERE key = run_key FOR UPDATE;
+        IF NOT FOUND THEN
+            RETURN 'unknown';
+        ELSIF receiver.status IN ('completed', 'cancelled') THEN
+            RETURN 'ended ' || receiver.status;
+        END IF;
+        IF digest IS NOT NULL THEN
+            INSERT INTO {schema}.received VALUES (receiver.number, digest, request_id)
+                ON CONFLICT DO NOTHING;
+            IF NOT FOUND THEN
+                -- Its own if the answer to an earlier attempt was lost.
+                RETURN CASE WHEN EXISTS (SELECT FROM {schema}.received
+                    WHERE run = receiver.number AND message = digest AND request = request_id)
+                    THEN 'new' ELSE 'known' END;
+            END IF;
+        END IF;
+        PERFORM {schema}.put(receiver.number, about, message_key, content);
+        IF receiver.is_nested THEN
+            PERFORM {schema}.notify(receiver.parent_key, receiver.run_id);
+        END IF;
+        RETURN 'new';
+    END $$;
+
+    -- Returns nothing if the run exists, a lease without an owner if it was created, or the lease in its
+    -- way, unless that has the fence of a lease that the caller knows to be free.
+    CREATE FUNCTION {schema}.create_run(
+        run_key bytea, change jsonb, bodies bytea[], free_fence bigint
+    ) RETURNS SETOF {schema}.leases LANGUAGE plpgsql AS $$
+    DECLARE held {schema}.leases;
+    BEGIN
+        LOOP
+            INSERT INTO {schema}.leases (key, owner, fence, expires_at) VALUES (run_key, '', 0, 0)
+                ON CONFLICT DO NOTHING;
+            SELECT * INTO held FROM {schema}.leases WHERE key = run_key FOR UPDATE;
+            -- Not found if a deletion came in between.
+            EXIT WHEN FOUND;
+        END LOOP;
+        IF EXISTS (SELECT FROM {schema}.runs WHERE number = held.number) THEN
+            RETURN;
+        ELSIF held.owner <> '' AND held.fence <> free_fence THEN
+            RETURN NEXT held;
+            RETURN;
+        END IF;
+        PERFORM {schema}.summarize(held.number, run_key, change);
+        INSERT INTO {schema}.entries
+            SELECT held.number, place, {schema}.now(), body
+            FROM unnest(bodies) WITH ORDINALITY AS new (body, place);
+        RETURN QUERY UPDATE {schema}.leases SET owner = '' WHERE key = run_key RETURNING *;
+    END $$;
+
+    -- Returns runs that are due at a moment: of each workflow, status and priority at most as many as
+    -- there is room for the workflow. They are free, or have the fence of a lease that the caller knows
+    -- to be free. Also returns, without a run, when the next of the others are due.
+    CREATE FUNCTION {schema}.due(
+        workflows text[], rooms bigint[], rooms_for_pending bigint[], moment double precision,
+        free_fences bigint[], lock_them bool
+    ) RETURNS TABLE (due_run bigint, at double precision) LANGUAGE plpgsql
+    -- A plan that was made while there were few runs is kept when there are many.
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+    SET enable_mergejoin = off AS $$
+    DECLARE
+        lane_workflow text;
+        lane_status text;
+        lane_priority bigint;
+        room bigint;
+    BEGIN
+        FOR i IN 1 .. cardinality(workflows) LOOP
+            lane_workflow := workflows[i];
+            lane_status := '';
+            lane_priority := 0;
+            LOOP
+                SELECT status, priority INTO lane_status, lane_priority FROM {schema}.runs
+                    WHERE due_at IS NOT NULL AND NOT is_nested AND workflow = lane_workflow
+                        AND (status, priority) > (lane_status, lane_priority)
+                    ORDER BY status, priority LIMIT 1;
+                EXIT WHEN NOT FOUND;
+                room := CASE lane_status WHEN 'pending' THEN rooms_for_pending[i] ELSE rooms[i] END;
+                IF room > 0 AND lock_them THEN
+                    RETURN QUERY SELECT runs.number, runs.due_at FROM {schema}.runs
+                        JOIN {schema}.leases ON leases.key = runs.key
+                        WHERE due_at IS NOT NULL AND NOT is_nested AND workflow = lane_workflow
+                            AND status = lane_status AND priority = lane_priority
+                            AND due_at <= moment AND (owner = '' OR fence = ANY (free_fences))
+                        ORDER BY due_at LIMIT room FOR UPDATE OF runs, leases SKIP LOCKED;
+                ELSIF room > 0 THEN
+                    RETURN QUERY SELECT runs.number, runs.due_at FROM {schema}.runs
+                        JOIN {schema}.leases ON leases.key = runs.key
+                        WHERE due_at IS NOT NULL AND NOT is_nested AND workflow = lane_workflow
+                            AND status = lane_status AND priority = lane_priority
+                            AND due_at <= moment AND (owner = '' OR fence = ANY (free_fences))
+                        ORDER BY due_at LIMIT 1;
+                END IF;
+                RETURN QUERY SELECT NULL::bigint, min(due_at) FROM {schema}.runs
+                    WHERE due_at IS NOT NULL AND NOT is_nested AND workflow = lane_workflow
+                        AND status = lane_status AND priority = lane_priority AND due_at > moment;
+            END LOOP;
+        END LOOP;
+    END $$;
+
     -- Returns null, or why it was refused: `held` by an owner, `released`, `gone`, the `length` of the
-    -- journal if that is another one, `unsummarized`, or `locked`.
+    -- journal if that is another one, `unsummarized`, `taken` if a message is gone, or `locked`. `change`
+    -- is null, or has the new summary with the run's id, `takes`, `seen`, and whether it `notifies`.
     CREATE FUNCTION {schema}.append(
-        run_key bytea, claimant text, lease_fence bigint, after bigint, release bool, summary jsonb,
+        run_key bytea, claimant text, lease_fence bigint, after bigint, release bool, change jsonb,
         bodies bytea[]
     ) RETURNS text LANGUAGE plpgsql AS $$
     DECLARE
         held {schema}.leases;
         length bigint;
+        taken bigint[];
     BEGIN
         -- Does not wait for another program that has locked the row, because the other appends of the
         -- statement would wait, too.
@@ -113,26 +313,43 @@ _MIGRATIONS = (
             RETURN 'length ' || length;
         ELSIF held.owner = '' THEN
             RETURN 'released';
-        ELSIF length = 0 AND summary IS NULL THEN
+        ELSIF length = 0 AND (change->'run_id') IS NULL THEN
             RETURN 'unsummarized';
         END IF;
-        IF summary IS NOT NULL THEN
-            IF length > 0 THEN
+        IF change IS NOT NULL THEN
+            IF length > 0 AND change ? 'run_id' THEN
                 PERFORM FROM {schema}.runs WHERE number = held.number FOR UPDATE SKIP LOCKED;
                 IF NOT FOUND AND EXISTS (SELECT FROM {schema}.runs WHERE number = held.number) THEN
                     RETURN 'locked';
                 END IF;
             END IF;
-            INSERT INTO {schema}.runs
-                (number, key, run_id, workflow, kind, version, status, created_at, dead_letters)
-            VALUES (held.number, run_key, summary->>'run_id', summary->>'workflow',
-                    summary->>'kind', summary->>'version', summary->>'status',
-                    (summary->>'created_at')::double precision,
-                    (summary->>'dead_letters')::bigint)
-            ON CONFLICT (number) DO UPDATE SET
-                workflow = excluded.workflow, kind = excluded.kind, version = excluded.version,
-                status = excluded.status, created_at = excluded.created_at,
-                dead_letters = excluded.dead_letters;
+            IF change ? 'notifies' AND {schema}.are_locked((change->>'parent_key')::bytea) THEN
+                RETURN 'locked';
+            END IF;
+            IF change ? 'takes' THEN
+                taken := ARRAY(SELECT jsonb_array_elements_text(change->'takes')::bigint);
+                IF (SELECT count(*) FROM {schema}.messages
+                    WHERE run = held.number AND number = ANY (taken)) <> cardinality(taken)
+                THEN
+                    RETURN 'taken';
+                END IF;
+                DELETE FROM {schema}.messages WHERE run = held.number AND number = ANY (taken);
+            END IF;
+            IF change ? 'run_id' THEN
+                PERFORM {schema}.summarize(held.number, run_key, change);
+                IF change->>'status' IN ('completed', 'cancelled') THEN
+                    DELETE FROM {schema}.messages WHERE run = held.number;
+                    DELETE FROM {schema}.received WHERE run = held.number;
+                ELSIF change ? 'seen' AND EXISTS (SELECT FROM {schema}.messages
+                    WHERE run = held.number AND number > (change->>'seen')::bigint)
+                THEN
+                    UPDATE {schema}.runs SET due_at = least(due_at, {schema}.now())
+                        WHERE number = held.number AND NOT is_nested;
+                END IF;
+            END IF;
+            IF change ? 'notifies' THEN
+                PERFORM {schema}.notify((change->>'parent_key')::bytea, change->>'run_id');
+            END IF;
         END IF;
         INSERT INTO {schema}.entries
             SELECT held.number, after + place, {schema}.now(), body
@@ -146,13 +363,13 @@ _MIGRATIONS = (
     -- One append for each element of the arrays; `bodies` is the bodies of all, concatenated.
     CREATE FUNCTION {schema}.append_all(
         keys bytea[], claimants text[], fences bigint[], afters bigint[], releases bool[],
-        summaries jsonb[], counts int[], bodies bytea[]
+        changes jsonb[], counts int[], bodies bytea[]
     ) RETURNS SETOF text LANGUAGE plpgsql AS $$
     DECLARE written int := 0;
     BEGIN
         FOR i IN 1 .. cardinality(keys) LOOP
             RETURN NEXT {schema}.append(keys[i], claimants[i], fences[i], afters[i], releases[i],
-                                        summaries[i], bodies[written + 1 : written + counts[i]]);
+                                        changes[i], bodies[written + 1 : written + counts[i]]);
             written := written + counts[i];
         END LOOP;
     END $$;

@@ -1,0 +1,188 @@
+"""Tells other processes which runs of a PostgresStore changed, and hears it from them.
+
+NOTIFY within the transaction of an append would make all commits of the database wait for each other,
+because a commit that notifies holds a lock on the whole server. So the changes that were committed are
+gathered, and told later, on a connection of their own. They are hints, which a crash may lose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Any, TypeAlias, cast
+
+import psycopg
+from psycopg import sql
+
+from effectflow.effects import RetryPolicy
+from effectflow.stores._changes import Announcements
+
+Connection: TypeAlias = psycopg.AsyncConnection[Any]
+
+_ANY = "*"
+"""The payload that says that any run may have changed."""
+
+_LONGEST_PAYLOAD = 7999
+"""In bytes. The server refuses longer ones."""
+
+_PAUSE_SECONDS = 0.02
+"""How long changes are gathered after some were told."""
+
+_CLOSING_SECONDS = 1.0
+_SECONDS_BETWEEN_TESTS = 30.0
+_TEST_SECONDS = 10.0
+
+_DELAYS = RetryPolicy.exponential(0.05).with_max_delay(1).with_full_jitter()
+
+
+def channel_of(schema: str) -> str:
+    """Return the channel of a schema. The name of a channel has a limited length."""
+    return f"effectflow_{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
+
+
+class Notifier:
+    """Tells other processes which runs changed. Connects when there is something to tell.
+
+    Attributes:
+        backend: the number of the process that serves its connection, which names the sender of a notice.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[Connection]], channel: str) -> None:
+        self.backend: int | None = None
+        self._connect = connect
+        self._channel = channel
+        self._changed: set[str] = set()
+        self._has_changed = asyncio.Event()
+        self._connection: Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def tell(self, run_ids: Iterable[str]) -> None:
+        """Tell that these runs changed, soon."""
+        self._changed.update(run_ids)
+        self._has_changed.set()
+        if self._task is None:
+            self._task = asyncio.create_task(self._work())
+
+    async def close(self) -> None:
+        """Tell what has changed, unless the server does not answer, and close the connection."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            with suppress(psycopg.Error, OSError, TimeoutError):
+                async with asyncio.timeout(_CLOSING_SECONDS):
+                    await self._send()
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def _work(self) -> None:
+        while True:
+            await self._has_changed.wait()
+            with suppress(psycopg.Error, OSError):
+                await self._send()
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _send(self) -> None:
+        if not self._changed:
+            return
+        payload = json.dumps(sorted(self._changed))
+        if len(payload) > _LONGEST_PAYLOAD:
+            payload = _ANY
+        # Also if that fails: the listeners have lost their connections, too, and expect any change.
+        self._changed.clear()
+        self._has_changed.clear()
+        if self._connection is None or self._connection.closed:
+            self._connection = await self._connect()
+            self.backend = self._connection.info.backend_pid
+            # Nothing that must survive: no commit of runs waits for the disk because of a notice.
+            await self._connection.execute("SET synchronous_commit = off")
+        await self._connection.execute("SELECT pg_notify(%s, %s)", (self._channel, payload))
+
+
+class Listener:
+    """Announces the changes that other processes tell, while it is in use.
+
+    Parameters:
+        is_own: whether a notice comes from this store, by the number of its backend.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Connection]],
+        channel: str,
+        announcements: Announcements,
+        is_own: Callable[[int], bool],
+    ) -> None:
+        self._connect = connect
+        self._channel = channel
+        self._announcements = announcements
+        self._is_own = is_own
+        self._users = 0
+        self._has_tried = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Listen for one user more. Return once that works, or the server cannot be reached for now."""
+        self._users += 1
+        if self._task is None:
+            self._has_tried.clear()
+            self._task = asyncio.create_task(self._work())
+        await self._has_tried.wait()
+
+    async def end(self) -> None:
+        """Listen for one user less."""
+        self._users -= 1
+        if not self._users:
+            await self.close()
+
+    async def close(self) -> None:
+        """Do not listen any more."""
+        if self._task is not None:
+            task, self._task = self._task, None
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _work(self) -> None:
+        delays = _DELAYS.delays()
+        while True:
+            try:
+                connection = await self._connect()
+                try:
+                    await connection.execute(
+                        sql.SQL("LISTEN {}").format(sql.Identifier(self._channel))
+                    )
+                    if self._has_tried.is_set():
+                        # Nobody knows what was told in between.
+                        self._announcements.announce(None)
+                    self._has_tried.set()
+                    delays = _DELAYS.delays()
+                    await self._hear(connection)
+                finally:
+                    await connection.close()
+            except (psycopg.Error, OSError):
+                self._has_tried.set()
+            await asyncio.sleep(next(delays))
+
+    async def _hear(self, connection: Connection) -> None:
+        """Announce what is told, until the connection is lost."""
+        while True:
+            async for notice in connection.notifies(timeout=_SECONDS_BETWEEN_TESTS):
+                if not self._is_own(notice.pid):
+                    self._announce(notice.payload)
+            # A connection that is lost without a word never raises by itself.
+            async with asyncio.timeout(_TEST_SECONDS):
+                await connection.execute("SELECT 1")
+
+    def _announce(self, payload: str) -> None:
+        if payload == _ANY:
+            self._announcements.announce(None)
+            return
+        try:
+            run_ids = cast("list[str]", json.loads(payload))
+        except ValueError:
+            # Of another program.
+            return
+        for run_id in run_ids:
+            self._announcements.announce(run_id)

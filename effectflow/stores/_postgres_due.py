@@ -1,0 +1,200 @@
+"""Finds and claims the runs of a PostgresStore that are due.
+
+The server finds them by an index in which those that are due come first, however many wait. It cannot
+tell whether the owner of a lease lives, so the client names the leases of dead owners.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from psycopg import AsyncConnection
+
+from effectflow.checkpoint.lease import Lease, uptime
+from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, RunStatus, Taken
+from effectflow.stores._base import SUMMARY_FIELDS, choose_due, readable, room, run_info
+from effectflow.stores._postgres_schema import Queries, escaped, key_of, unescaped
+
+INFO = """
+    SELECT runs.run_id, workflow, kind, version, status, created_at, dead_letters, due_at, priority,
+           waits_for, blocked, parent, is_nested, newest.written_at, newest.sequence, leases.owner,
+           leases.fence, leases.expires_at, leases.expires_at_uptime, {schema}.now()
+    FROM {schema}.runs
+    JOIN LATERAL (
+        SELECT sequence, written_at FROM {schema}.entries WHERE run = number
+        ORDER BY sequence DESC LIMIT 1
+    ) AS newest ON true
+    LEFT JOIN {schema}.leases ON leases.key = runs.key AND leases.owner <> ''
+"""
+"""Selects the arguments of `info_of`."""
+
+ESCAPED_FIELDS = ("workflow", "version", "waits_for", "blocked", "parent")
+"""The fields of a summary that are kept `escaped`."""
+
+_NOW = -1
+"""The time of the server is the last column of `INFO`."""
+
+_HELD = """
+    SELECT workflow, leases.owner, leases.fence, leases.expires_at, leases.expires_at_uptime,
+           {schema}.now()
+    FROM {schema}.leases JOIN {schema}.runs ON runs.key = leases.key
+    WHERE leases.owner <> '' AND workflow = ANY(%s::text[])
+"""
+
+_STARTS = """
+    SELECT workflow, starts, {schema}.now()
+    FROM unnest(%s::text[]) AS wanted (workflow) LEFT JOIN {schema}.limits USING (workflow)
+"""
+
+_DUE = """
+    SELECT due_run, at FROM {schema}.due(
+        %s::text[], %s::bigint[], %s::bigint[], %s::double precision, %s::bigint[], %s::bool)
+"""
+
+_LOCK_LIMITS = (
+    """
+    INSERT INTO {schema}.limits SELECT workflow, '{}' FROM unnest(%s::text[]) AS new (workflow)
+        ORDER BY workflow ON CONFLICT DO NOTHING RETURNING 1
+    """,
+    """
+    SELECT 1 FROM {schema}.limits WHERE workflow = ANY(%s::text[]) ORDER BY workflow FOR UPDATE
+    """,
+)
+
+_NOTE_STARTS = "UPDATE {schema}.limits SET starts = %s WHERE workflow = %s RETURNING 1"
+
+_TAKE = """
+    UPDATE {schema}.leases SET owner = new.owner, fence = nextval('{schema}.fences'),
+        expires_at = {schema}.now() + %s::double precision,
+        expires_at_uptime = %s::double precision
+    FROM unnest(%b::bytea[], %s::text[]) AS new (key, owner)
+    WHERE leases.key = new.key
+    RETURNING leases.key, leases.owner, leases.fence, leases.expires_at, leases.expires_at_uptime
+"""
+
+
+def info_of(row: Sequence[Any]) -> RunInfo:
+    """Return one line about a run."""
+    run_id, *columns = row[:_NOW]
+    fields = dict(zip(SUMMARY_FIELDS, columns, strict=False))
+    fields |= {name: unescaped(fields[name]) for name in ESCAPED_FIELDS}
+    return run_info(unescaped(run_id), *fields.values(), *columns[len(SUMMARY_FIELDS) :])
+
+
+@dataclass(frozen=True, slots=True)
+class _Usage:
+    """What the limits are compared with, as in `choose_due`, and the leases of dead owners."""
+
+    held: Mapping[str, int]
+    starts: Mapping[str, Sequence[float]]
+    free_fences: Sequence[int]
+    now: float
+
+
+class DueClaims:
+    """One request to claim due runs, which may be attempted again after a lost connection."""
+
+    def __init__(self, queries: Queries, due: DueRuns) -> None:
+        self._rows = queries.rows
+        self._due = due
+        self._workflows = [escaped(name) for name in sorted(due.workflows)]
+        # Locked in this order by all, so that they cannot deadlock.
+        self._limited = [escaped(name) for name in sorted(due.limits)]
+        self._may_have_claimed = False
+
+    async def attempt(self, connection: AsyncConnection[Any]) -> Claimed:
+        """Claim the runs, unless an earlier attempt has."""
+        if self._may_have_claimed and (taken := await self._taken_before(connection)):
+            return Claimed(taken)
+        # Idle workers ask all the time, so this looks before it locks.
+        usage = await self._usage(connection)
+        found, next_due_at = await self._find(connection, usage, lock=False)
+        if not found:
+            return Claimed((), next_due_at)
+        self._may_have_claimed = True
+        async with connection.transaction():
+            if self._limited:
+                for statement in _LOCK_LIMITS:
+                    await self._rows(connection, statement, (self._limited,))
+                usage = await self._usage(connection)
+            found, next_due_at = await self._find(connection, usage, lock=True)
+            return Claimed(await self._claim(connection, found, usage), next_due_at)
+
+    async def _usage(self, connection: AsyncConnection[Any]) -> _Usage:
+        held: Counter[str] = Counter()
+        starts: dict[str, Sequence[float]] = {}
+        free_fences: list[int] = []
+        now = 0.0
+        workflows = sorted({*self._workflows, *self._limited})
+        for workflow, *lease, now in await self._rows(connection, _HELD, (workflows,)):
+            if Lease("", *lease).is_held(now):
+                held[unescaped(workflow)] += 1
+            else:
+                free_fences.append(lease[1])
+        if self._limited:
+            for workflow, times, now in await self._rows(connection, _STARTS, (self._limited,)):
+                starts[unescaped(workflow)] = times or ()
+        return _Usage(held, starts, free_fences, now)
+
+    async def _find(
+        self, connection: AsyncConnection[Any], usage: _Usage, *, lock: bool
+    ) -> tuple[list[int], float | None]:
+        """Return numbers of runs that are due and free, and when the next of the others are due."""
+        rooms, rooms_for_pending = (
+            [
+                room(
+                    unescaped(workflow),
+                    self._due,
+                    is_pending=is_pending,
+                    now=usage.now,
+                    held=usage.held,
+                    starts=usage.starts,
+                )
+                for workflow in self._workflows
+            ]
+            for is_pending in (False, True)
+        )
+        rows = await self._rows(
+            connection,
+            _DUE,
+            (self._workflows, rooms, rooms_for_pending, self._due.now, usage.free_fences, lock),
+        )
+        later = [at for number, at in rows if number is None and at is not None]
+        return [number for number, _ in rows if number is not None], min(later, default=None)
+
+    async def _claim(
+        self, connection: AsyncConnection[Any], found: list[int], usage: _Usage
+    ) -> tuple[Taken, ...]:
+        due = self._due
+        rows = await self._rows(connection, f"{INFO} WHERE runs.number = ANY(%s)", (found,))
+        now = max((row[_NOW] for row in rows), default=usage.now)
+        infos = list(readable(rows, info_of))
+        infos.sort(key=lambda info: (-info.summary.priority, info.summary.due_at))
+        chosen = choose_due(infos, due, now=now, held=usage.held, starts=usage.starts)
+        for name, limit in due.limits.items():
+            new = sum(
+                info.summary.workflow == name and info.summary.status is RunStatus.PENDING
+                for info in chosen
+            )
+            if new and limit.per_second is not None:
+                times = [*usage.starts.get(name, ()), *[now] * new][-limit.window[0] :]
+                await self._rows(connection, _NOTE_STARTS, (times, escaped(name)))
+        until = None if (up := uptime()) is None else up + due.seconds
+        keys = {key_of(info.run_id): info for info in chosen}
+        owners = due.owners[: len(keys)]
+        rows = await self._rows(connection, _TAKE, (due.seconds, until, [*keys], [*owners]))
+        leases = {bytes(key): lease for key, *lease in rows}
+        return tuple(Taken(Lease(info.run_id, *leases[key]), info) for key, info in keys.items())
+
+    async def _taken_before(self, connection: AsyncConnection[Any]) -> tuple[Taken, ...]:
+        """Return the runs that were claimed by an attempt whose answer was lost."""
+        statement = f"{INFO} WHERE leases.owner = ANY(%s::text[])"
+        rows = await self._rows(connection, statement, ([*self._due.owners],))
+        return tuple(
+            Taken(info.lease, replace(info, lease=None))
+            for info in map(info_of, rows)
+            if info.lease is not None
+        )
