@@ -3,108 +3,63 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import shlex
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NoReturn, Protocol, cast
+from typing import Any
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.cli import census
 from effectflow.cli.options import BadUse
-from effectflow.effects.signatures import environment_type
+from effectflow.service.environment import (
+    AnyWorkflow,
+    BadEnvironment,
+    PlainEnvironment,
+    needs_of,
+    opened_environment,
+)
 from effectflow.workflows import Workflow
-
-AnyWorkflow = Workflow[Any, Any, Any, Any]
-
-
-class BadEnvironment(BadUse):
-    """The environment of a workflow is missing, or could not be made. `__cause__` is the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlainEnvironment:
-    """The environment of a workflow whose module defines no `environment` function."""
-
-    checkpoints: Checkpoints
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"the environment has only checkpoints, not {name!r}: define a function "
-            "`environment(checkpoints)`, which returns it, in the module of the workflow"
-        )
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkflow:
-    """A workflow, its module, and the function there that makes its environment, if any."""
+    """A workflow, and what makes its environment.
+
+    Attributes:
+        workflow: the workflow.
+        module: its module.
+        environment: makes its environment; None if the module defines none.
+    """
 
     workflow: AnyWorkflow
     module: str
     environment: Callable[[Checkpoints], Any] | None
 
     @asynccontextmanager
-    async def opened_environment(
-        self, checkpoints: Checkpoints, *, is_plan: bool = False
-    ) -> AsyncGenerator[Any]:
-        """Make the environment; enter and leave it if it is an async context manager.
+    async def opened_environment(self, checkpoints: Checkpoints) -> AsyncGenerator[Any]:
+        """Make the environment: await an async function, and enter and leave a context manager.
 
-        A plan runs no steps, so it opens nothing: it has the plain environment in place of a context
-        manager. Raise BadEnvironment if the environment cannot be made.
+        Raise BadEnvironment if it cannot be made.
         """
-        async with AsyncExitStack() as stack:
-            yield await self._entered(stack, checkpoints, is_plan=is_plan)
-
-    async def _entered(
-        self, stack: AsyncExitStack, checkpoints: Checkpoints, *, is_plan: bool
-    ) -> Any:
         if self.environment is None:
-            if not is_plan:
-                self._check_needs_no_environment()
-            return PlainEnvironment(checkpoints)
-        try:
-            made = self.environment(checkpoints)
-            if is_plan and isinstance(made, AbstractAsyncContextManager):
-                return PlainEnvironment(checkpoints)
-            if isinstance(made, AbstractAsyncContextManager):
-                manager = cast("AbstractAsyncContextManager[Any]", made)
-                made = await stack.enter_async_context(manager)
-        except (Exception, SystemExit) as error:
+            yield PlainEnvironment(checkpoints)
+            return
+        source = f"`environment(checkpoints)` of module {self.module!r}"
+        async with opened_environment(self.environment, checkpoints, source) as opened:
+            yield opened
+
+    def check_environment(self) -> None:
+        """Raise BadEnvironment if there is no function that makes the environment, and one is needed."""
+        names, declared = needs_of(self.workflow)
+        if self.environment is None and names:
             raise BadEnvironment(
-                f"the environment could not be made: `environment(checkpoints)` of module "
-                f"{self.module!r} raised {type(error).__name__}: {error}"
-            ) from error
-        if not isinstance(getattr(made, "checkpoints", None), Checkpoints):
-            raise BadEnvironment(
-                f"`environment(checkpoints)` of module {self.module!r} should return an object, or an "
-                f"async context manager of one, that has these `checkpoints`; it returned {made!r}"
+                f"module {self.module!r} has no function `environment(checkpoints)`, and workflow "
+                f"{self.workflow.name!r} needs an environment with {', '.join(sorted(names))} "
+                f"({declared}). Define the function in that module, and let it return the environment"
             )
-        return made
-
-    def _check_needs_no_environment(self) -> None:
-        """Raise BadEnvironment if the annotation of the workflow asks for more than checkpoints."""
-        needed = environment_type(inspect.unwrap(self.workflow.blueprint.body))
-        names = sorted(_members(needed) - {"checkpoints"}) if isinstance(needed, type) else []
-        if names:
-            raise BadEnvironment(
-                f"workflow {self.workflow.name!r} needs an environment with {', '.join(names)} "
-                f"({needed.__name__}): define a function `environment(checkpoints)`, which returns one, "
-                f"in module {self.module!r}"
-            )
-
-
-def _members(kind: type) -> set[str]:
-    """Return the public attributes and methods that a class or protocol declares."""
-    return {
-        name
-        for base in kind.__mro__
-        if base not in (object, Protocol, Generic)
-        for name in (*inspect.get_annotations(base), *vars(base))
-        if not name.startswith("_")
-    }
 
 
 def demo_workflow() -> LoadedWorkflow:
@@ -113,9 +68,12 @@ def demo_workflow() -> LoadedWorkflow:
 
 
 def load_workflow(reference: str) -> LoadedWorkflow:
-    """Return the workflow at `MODULE:NAME`. Raise BadUse if there is none."""
+    """Return the workflow at `MODULE:NAME`.
+
+    Raise BadUse if there is none, and BadEnvironment if the module does not make what it needs.
+    """
     module_name, _, name = reference.partition(":")
-    if not name:
+    if not (module_name and name):
         raise BadUse(f"{reference!r} should be MODULE:WORKFLOW, such as shop.orders:checkout")
     module = _import(module_name)
     return _pick(name, _workflows_of(module), module)
@@ -158,16 +116,24 @@ def _pick(name: str, workflows: Mapping[str, AnyWorkflow], module: Any) -> Loade
     if name not in workflows:
         known = ", ".join(sorted(workflows)) or "none"
         raise BadUse(f"module {module.__name__!r} has no workflow {name!r}; it has: {known}")
-    return LoadedWorkflow(workflows[name], module.__name__, getattr(module, "environment", None))
+    function = getattr(module, "environment", None)
+    environment = function if callable(function) else None
+    loaded = LoadedWorkflow(workflows[name], module.__name__, environment)
+    loaded.check_environment()
+    return loaded
 
 
 def _import(name: str) -> Any:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
+    named = "give the name of a module, such as shop.orders for the file shop/orders.py"
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise BadUse(f"{name!r} cannot be imported: {named}")
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
+        hint = f". Without .py: {named}" if name.endswith(".py") else ""
         raise BadUse(
             f"cannot import module {name!r} from the current folder or the installed packages: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}{hint}"
         ) from error

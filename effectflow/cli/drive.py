@@ -9,7 +9,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, cast
 from uuid import uuid4
@@ -25,6 +24,7 @@ from effectflow.checkpoint import (
     CheckpointError,
     Checkpoints,
     CheckpointStore,
+    HasCheckpoints,
     RunInfo,
     RunQuery,
     read_checkpoint,
@@ -34,8 +34,6 @@ from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.values import to_tree
 from effectflow.cli.app_loader import (
-    AnyWorkflow,
-    BadEnvironment,
     LoadedWorkflow,
     demo_workflow,
     load_workflow,
@@ -62,11 +60,18 @@ from effectflow.cli.options import (
     store_at,
     with_store,
 )
-from effectflow.cli.render import dead_letter_tree, plain_tree, print_json, say, show_dead_letters
+from effectflow.cli.render import (
+    counted,
+    dead_letter_tree,
+    plain_tree,
+    print_json,
+    say,
+    show_dead_letters,
+)
 from effectflow.cli.run_progress import RunProgress
-from effectflow.effects import Effect
+from effectflow.effects.nodes import AnyEffect
 from effectflow.service import StoppedBySignal, run_until_signal
-from effectflow.stores import open_store
+from effectflow.service.environment import AnyWorkflow, BadEnvironment
 from effectflow.workflows import Machine
 
 
@@ -92,7 +97,10 @@ def demo(
         raise BadUse(f"{chosen} is not a folder")
     run_id = _run_id_or_new(run_id, census.name)
     job = CensusJob(str(chosen), str(report.resolve()), limit)
-    start = partial(census.start, job, run_id=run_id)
+
+    def start(_: object) -> AnyEffect:
+        return census.start(job, run_id=run_id)
+
     keys = read_keys(key_file, encryption_keys)
     title = f"Run {run_id}: Python files below {chosen}"
     _drive(_Job(demo_workflow(), start, run_id, store, keys, title=title, as_json=as_json))
@@ -109,12 +117,17 @@ def run(
 ) -> None:
     """Run a workflow on an input. Given the id of a run with the same input, continue that run."""
     loaded = load_workflow(workflow)
-    try:
-        value = loaded.workflow.structure_input(_read_input(input))
-    except ValueError as error:
-        raise BadUse(str(error)) from error
+    data = _read_input(input)
     run_id = _run_id_or_new(run_id, loaded.workflow.name)
-    start = partial(loaded.workflow.start, value, run_id=run_id)
+
+    def start(env: HasCheckpoints) -> AnyEffect:
+        try:
+            # Here, because the environment may add codecs.
+            value = loaded.workflow.structure_input(data, env.checkpoints)
+        except ValueError as error:
+            raise BadUse(str(error)) from error
+        return loaded.workflow.start(value, run_id=run_id)
+
     keys = read_keys(key_file, encryption_keys)
     _drive(_Job(loaded, start, run_id, store, keys, app=workflow, as_json=as_json))
 
@@ -164,7 +177,10 @@ def resume(
         # Given --app, nothing needs to be read.
         hint = with_store(store, module) if app is None else ""
         loaded = workflow_of_run(info.run_id, info.summary.workflow, app, hint)
-        resume = partial(loaded.workflow.resume, info.run_id, force=force)
+
+        def resume(_: object) -> AnyEffect:
+            return loaded.workflow.resume(info.run_id, force=force)
+
         return _Job(loaded, resume, info.run_id, store, keys, app=app, as_json=as_json)
 
     found = with_store(store, find)
@@ -225,8 +241,10 @@ def dead_letters(
         return
     loaded = workflow_of_run(checkpoint.run_id, checkpoint.workflow, app, checkpoint.module)
     change = loaded.workflow.retry_dead_letters if retry else loaded.workflow.drop_dead_letters
-    effect = partial(change, checkpoint.run_id, chosen_keys or None, force=force)
-    _drive(_Job(loaded, effect, checkpoint.run_id, store, seals, app=app, as_json=as_json))
+    effect = change(checkpoint.run_id, chosen_keys or None, force=force)
+    _drive(
+        _Job(loaded, lambda _: effect, checkpoint.run_id, store, seals, app=app, as_json=as_json)
+    )
 
 
 def _run_id_or_new(run_id: str | None, workflow_name: str) -> str:
@@ -249,10 +267,13 @@ def _read_input(text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A run to drive: its workflow, what makes the effect that drives it, and where it is stored."""
+    """A run to drive: its workflow, what makes the effect that drives it, and where it is stored.
+
+    `effect` is called with the environment. It raises BadUse for an input that does not fit.
+    """
 
     loaded: LoadedWorkflow
-    effect: Callable[[], Effect[Any, Any, Any]]
+    effect: Callable[[HasCheckpoints], AnyEffect]
     run_id: str
     store: str
     keys: Keys
@@ -310,8 +331,8 @@ def _drive_all(
         try:
             job = job_of(run)
             progress, end = _driven(job)
-        except (BadUse, CheckpointError) as error:
-            is_bad_use = isinstance(error, BadUse)
+        except (BadUse, BadEnvironment, CheckpointError) as error:
+            is_bad_use = not isinstance(error, CheckpointError)
             codes.add(ExitCode.BAD_USE if is_bad_use else ExitCode.CHECKPOINT_ERROR)
             answers.append({"run_id": run.run_id, "status": "not resumed", "message": str(error)})
             say(f"effectflow: {error}", Console(stderr=True))
@@ -340,45 +361,50 @@ def _driven(job: _Job) -> tuple[RunProgress, _End]:
     store_at(job.store)
     errors = Console(stderr=True)
     progress = RunProgress(Console(stderr=job.as_json), job.loaded.workflow)
-    ends: list[_End] = []
+    ends: list[_End | BadUse] = []
     try:
         anyio.run(_perform, job, progress, ends)
     except BadEnvironment as error:
         if error.__cause__ is not None:
             say("".join(traceback.format_exception(error.__cause__)).rstrip(), errors)
         raise
-    except CheckpointError as error:
-        return progress, _End("checkpoint error", str(error))
     except Exception:
         say(traceback.format_exc().rstrip(), errors)
         if not ends:
             return progress, _End("failed", "The workflow ended in a defect, shown above.")
         say("The environment failed to close, as shown above. The run had ended before.", errors)
+    if isinstance(ends[0], BadUse):
+        raise ends[0]
     return progress, ends[0]
 
 
-async def _perform(job: _Job, progress: RunProgress, ends: list[_End]) -> None:
+async def _perform(job: _Job, progress: RunProgress, ends: list[_End | BadUse]) -> None:
     """Drive a run, and append its end before the environment closes, which may fail."""
-    async with open_store(job.store) as store:
-        seal = job.keys.seal
-        checkpoints = Checkpoints(
-            store, key=seal.key, encryption=seal.encryption, observers=(progress,)
-        )
-        # A signal cancels only the run, so that the environment can close in an orderly way.
-        async with job.loaded.opened_environment(checkpoints) as env:
-            if job.title and not job.as_json:
-                say(job.title, progress.console)
-            with progress.bar:
-                ends.append(await _end_of(job, env, progress.console))
+    seal = job.keys.seal
+    checkpoints = Checkpoints(
+        store_at(job.store), key=seal.key, encryption=seal.encryption, observers=(progress,)
+    )
+    # A signal cancels only the run, so that the environment can close in an orderly way.
+    async with job.loaded.opened_environment(checkpoints) as env:
+        try:
+            effect = job.effect(env)
+        except BadUse as refused:
+            # Not raised through the environment, which might wrap it.
+            ends.append(refused)
+            return
+        if job.title and not job.as_json:
+            say(job.title, progress.console)
+        with progress.bar:
+            ends.append(await _end_of(effect, env, progress.console))
 
 
-async def _end_of(job: _Job, env: object, console: Console) -> _End:
+async def _end_of(effect: AnyEffect, env: object, console: Console) -> _End:
     def stopping(signal_name: str) -> None:
         say(f"Stopping after {signal_name}. A second signal ends the process at once.", console)
 
     try:
         result: Result[Any, Any] = await run_until_signal(
-            lambda: job.effect().run(env), on_signal=stopping
+            lambda: effect.run(env), on_signal=stopping
         )
     except StoppedBySignal as stop:
         return _End("interrupted", f"Interrupted by {stop.signal_name}.")
@@ -391,7 +417,8 @@ async def _end_of(job: _Job, env: object, console: Console) -> _End:
         case Failure(CheckpointError() as error):
             return _End("checkpoint error", str(error))
         case Failure(error):
-            return _End("failed", f"The workflow failed: {type(error).__name__}: {error}")
+            kind = f"{type(error).__name__}: " if isinstance(error, Exception) else ""
+            return _End("failed", f"The workflow failed: {kind}{error}")
         case _:
             return _End("completed", output=result.unwrap())
 
@@ -400,7 +427,7 @@ def _report(job: _Job, progress: RunProgress, end: _End) -> None:
     console = progress.console
     if end.message is not None:
         say(end.message, console)
-    counts = f"{progress.completed} steps run, {progress.skipped} skipped (done before)"
+    counts = f"{counted(progress.completed, 'step')} run, {progress.skipped} skipped (done before)"
     say(f"Run {job.run_id}: {end.status}; {counts}.", console)
     if end.output is not None:
         many = isinstance(end.output, list)

@@ -22,6 +22,7 @@ from effectflow.checkpoint import (
     Seal,
 )
 from effectflow.cli.render import say
+from effectflow.service.environment import BadEnvironment
 from effectflow.stores import open_store
 
 A = TypeVar("A")
@@ -97,7 +98,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (BadUse, RunNotFound) as error:
+        except (BadUse, BadEnvironment, RunNotFound) as error:
             code, message = ExitCode.BAD_USE, str(error)
         except CheckpointError as error:
             code, message = ExitCode.CHECKPOINT_ERROR, str(error)
@@ -137,8 +138,8 @@ def with_store(
 def check_choice(**choices: object) -> None:
     """Raise BadUse unless exactly one of these ways to choose runs is used."""
     if sum(given not in (None, False) for given in choices.values()) != 1:
-        names = [f"--{name}" if name != "run_id" else "a run id" for name in choices]
-        raise BadUse(f"give either {' or '.join(names)}")
+        *others, last = [f"--{name}" if name != "run_id" else "a run id" for name in choices]
+        raise BadUse(f"give either {', '.join(others)} or {last}")
 
 
 async def chosen_run(store: CheckpointStore, run_id: str | None, *, resumable: bool = False) -> str:

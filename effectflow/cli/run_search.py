@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -13,18 +14,34 @@ from effectflow.checkpoint import (
     CheckpointStore,
     RunInfo,
     RunQuery,
+    RunStatus,
     Seal,
     read_checkpoint,
 )
 from effectflow.checkpoint.values import Tree, encode_json
 from effectflow.cli.options import BadUse
-from effectflow.cli.render import plain_tree
+from effectflow.cli.render import CRASHED, plain_tree, shown_status
+
+STATUSES = tuple(
+    shown
+    for status in RunStatus
+    for shown in ((status, CRASHED) if status is RunStatus.RUNNING else (status,))
+)
+"""The statuses that `effectflow list` shows and finds."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRuns:
-    """Runs, newest first; whether others match, too; and why the context of a run is unknown."""
+    """The runs that a search found.
 
+    Attributes:
+        at: when it looked, in seconds since the epoch.
+        runs: newest first.
+        has_more: whether others match, too.
+        problems: why the context of a run is unknown.
+    """
+
+    at: float
     runs: list[RunInfo]
     has_more: bool
     problems: list[CheckpointError]
@@ -35,7 +52,8 @@ class RunSearch:
     """What runs to find: those of a query to the store that pass the other filters, which stores lack.
 
     Attributes:
-        query: its limit is not used.
+        query: its limit and its statuses are not used.
+        statuses: only runs that are shown with one of these; empty means any.
         since: only runs with an entry at or after this time, in seconds since the epoch.
         context: only runs whose context has these values, as text or JSON, under these keys.
         limit: find at most this many.
@@ -43,6 +61,7 @@ class RunSearch:
     """
 
     query: RunQuery
+    statuses: frozenset[str]
     since: float | None
     context: tuple[tuple[str, str], ...]
     limit: int
@@ -51,34 +70,43 @@ class RunSearch:
     @property
     def is_for_all(self) -> bool:
         """Whether every run is wanted."""
-        return self.query == RunQuery() and self.since is None and not self.context
+        return self.query == RunQuery() and not (
+            self.statuses or self.context or self.since is not None
+        )
 
     async def run(self, store: CheckpointStore) -> FoundRuns:
         """Return the runs. Raise BadUse if the store has no run of the workflow at all."""
+        stored = {RunStatus.RUNNING if one == CRASHED else RunStatus(one) for one in self.statuses}
         # The store's limit comes before the filters here, so it must not cut anything.
-        is_filtered = self.since is not None or bool(self.context)
-        query = replace(self.query, limit=sys.maxsize if is_filtered else self.limit + 1)
+        is_filtered = RunStatus.RUNNING in stored or self.since is not None or bool(self.context)
+        query = replace(
+            self.query,
+            statuses=frozenset(stored),
+            limit=sys.maxsize if is_filtered else self.limit + 1,
+        )
         candidates = await store.find(query)
         if not candidates and query.workflow is not None:
             await _check_is_known(store, query.workflow)
-        found = FoundRuns([], False, [])
-        async for info in self._filtered(store, candidates, found.problems):
+        found = FoundRuns(time.time(), [], False, [])
+        async for info in self._filtered(store, candidates, found):
             if len(found.runs) == self.limit:
                 return replace(found, has_more=True)
             found.runs.append(info)
         return found
 
     async def _filtered(
-        self, store: CheckpointStore, candidates: list[RunInfo], problems: list[CheckpointError]
+        self, store: CheckpointStore, candidates: list[RunInfo], found: FoundRuns
     ) -> AsyncGenerator[RunInfo]:
         for info in candidates:
+            if self.statuses and shown_status(info, found.at) not in self.statuses:
+                continue
             if self.since is not None and info.updated_at < self.since:
                 continue
             if self.context:
                 try:
                     started = await read_checkpoint(store, info.run_id, self.seal, at=1)
                 except CheckpointError as error:
-                    problems.append(error)
+                    found.problems.append(error)
                     continue
                 texts = _texts_of(started.context)
                 if not all(value in texts.get(key, ()) for key, value in self.context):
@@ -125,9 +153,17 @@ def read_moment(text: str, now: float) -> float:
         ) from error
 
 
+def read_statuses(texts: Iterable[str]) -> frozenset[str]:
+    """Return these statuses. Raise BadUse for one that does not exist."""
+    for text in texts:
+        if text not in STATUSES:
+            raise BadUse(f"--status takes one of {', '.join(STATUSES)}, not {text!r}")
+    return frozenset(texts)
+
+
 def read_pair(text: str) -> tuple[str, str]:
     """Return the key and the value in `KEY=VALUE`. Raise BadUse for other text."""
     key, equals, value = text.partition("=")
-    if not equals:
+    if not (key and equals):
         raise BadUse(f"--context takes KEY=VALUE, such as tenant=acme, not {text!r}")
     return key, value

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from returns.result import Failure
 from rich.console import Console
 
 from effectflow.checkpoint import (
@@ -24,7 +25,6 @@ from effectflow.checkpoint import (
     ResumePlan,
     RunInfo,
     RunQuery,
-    RunStatus,
     UnsupportedVersion,
     Verification,
     export_run,
@@ -64,6 +64,7 @@ from effectflow.cli.options import (
 )
 from effectflow.cli.render import (
     checkpoint_tree,
+    counted,
     plan_tree,
     print_json,
     repair_tree,
@@ -74,19 +75,27 @@ from effectflow.cli.render import (
     show_repair,
     show_runs,
     show_verifications,
+    shown_status,
 )
-from effectflow.cli.run_search import FoundRuns, RunSearch, read_moment, read_pair
+from effectflow.cli.run_search import (
+    STATUSES,
+    FoundRuns,
+    RunSearch,
+    read_moment,
+    read_pair,
+    read_statuses,
+)
 from effectflow.stores._atomic_files import folder_name, write_whole
 
 
 def list_runs(
     workflow: Annotated[str | None, typer.Option(help="Show only runs of this workflow.")] = None,
     status: Annotated[
-        list[RunStatus] | None,
+        list[str] | None,
         typer.Option(
             metavar="STATUS",
-            help=f"Show only runs that are: {', '.join(RunStatus)}. Repeat it for several. "
-            "Crashed runs count as running.",
+            help=f"Show only runs that are {', '.join(STATUSES[:-1])} or {STATUSES[-1]}. Repeat it for "
+            "several.",
         ),
     ] = None,
     since: Annotated[
@@ -116,7 +125,8 @@ def list_runs(
     if watch and as_json:
         raise BadUse("--watch shows a table: leave out --json")
     search = RunSearch(
-        RunQuery(workflow=workflow, statuses=frozenset(status or ()), resumable=resumable),
+        RunQuery(workflow=workflow, resumable=resumable),
+        statuses=read_statuses(status or ()),
         since=None if since is None else read_moment(since, time.time()),
         context=tuple(map(read_pair, context or ())),
         limit=limit,
@@ -143,11 +153,10 @@ _SECONDS_BETWEEN_TABLES = 2.0
 def _show_found(
     found: FoundRuns, search: RunSearch, console: Console, *, as_json: bool = False
 ) -> None:
-    now = time.time()
     if as_json:
-        print_json([_run_tree(info, now) for info in found.runs])
+        print_json([_run_tree(info, found.at) for info in found.runs])
     elif found.runs:
-        show_runs(console, found.runs, now)
+        show_runs(console, found.runs, found.at)
     elif search.is_for_all:
         say("This store has no runs. `effectflow demo` starts one.", console)
     else:
@@ -166,7 +175,7 @@ def _run_tree(info: RunInfo, now: float) -> Tree:
         "workflow": summary.workflow,
         "kind": summary.kind,
         "version": summary.version,
-        "status": str(summary.status),
+        "status": shown_status(info, now),
         "dead_letters": summary.dead_letters,
         "resumable": info.is_resumable(now),
         "created_at": iso_time(summary.created_at),
@@ -313,7 +322,10 @@ def repair(
     if as_json:
         print_json({**repair_tree(repaired), "aside": path})
     elif repaired.problem is None:
-        say(f"{found.run_id}: good, {repaired.kept} entries. There is nothing to repair.", console)
+        say(
+            f"{found.run_id}: good, {counted(repaired.kept, 'entry')}. There is nothing to repair.",
+            console,
+        )
     else:
         say(f"Repaired{f': what was removed is in {path}' if path else ''}.", console)
 
@@ -362,8 +374,12 @@ def plan(
             return checkpoint, plan_resume(checkpoint)
         loaded = workflow_of_run(chosen, name, app, module)
         checkpoints = Checkpoints(opened, key=seal.key, encryption=seal.encryption)
-        async with loaded.opened_environment(checkpoints, is_plan=not effects) as env:
-            return checkpoint, await loaded.workflow.plan(chosen, effects=effects).run_or_raise(env)
+        async with loaded.opened_environment(checkpoints) as env:
+            made = await loaded.workflow.plan(chosen, effects=effects).run(env)
+        # Not raised through the environment, which might wrap it.
+        if isinstance(made, Failure):
+            raise made.failure()
+        return checkpoint, made.unwrap()
 
     checkpoint, made = with_store(store, make)
     if as_json:
@@ -381,13 +397,18 @@ def export_runs(
         Path | None, typer.Option(help="The file to write; by default standard output.")
     ] = None,
     store: StoreOption = STORE,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Tell which runs were exported as JSON; with --output.")
+    ] = False,
 ) -> None:
     """Write runs as lines of JSON, which `import` reads into a store of any kind.
 
     Skip runs that cannot be read, and name them at the end.
     """
+    if as_json and output is None:
+        raise BadUse("an export is JSON: leave out --json, or write it to a file with --output")
     if run_ids:
-        check_choice(run_id=run_ids, latest=latest)
+        check_choice(run_id=run_ids[0], latest=latest)
     problems: list[CheckpointError] = []
 
     async def export(opened: CheckpointStore) -> list[ExportedRun]:
@@ -400,7 +421,8 @@ def export_runs(
                 problems.append(error)
         return runs
 
-    data = b"".join(line for run in with_store(store, export) for line in write_exported(run))
+    exported = with_store(store, export)
+    data = b"".join(line for run in exported for line in write_exported(run))
     if output is None:
         sys.stdout.buffer.write(data)
         sys.stdout.flush()
@@ -409,6 +431,10 @@ def export_runs(
             output.write_bytes(data)
         except OSError as error:
             raise BadUse(f"cannot write {output}: {error.strerror}") from error
+        if as_json:
+            print_json([run.run_id for run in exported])
+        else:
+            say(f"{counted(len(exported), 'run')} written to {output}")
     if problems:
         reasons = "; ".join(map(str, problems))
         say(f"effectflow: some runs were not exported: {reasons}", Console(stderr=True))

@@ -195,6 +195,16 @@ class Flow(Protocol):
         """Wait. A resume waits only for the remaining time."""
         await scope.clock.sleep(seconds)
 
+    async def wait_for_retry(self, scope: Scope, until: float, longest: float) -> None:
+        """Wait before a retry that a decision has recorded.
+
+        Parameters:
+            until: the time of the retry, in seconds since the epoch.
+            longest: the seconds to wait at most.
+        """
+        left = until - scope.clock.now().timestamp()
+        await scope.clock.sleep(min(max(0.0, left), longest))
+
     def branches(self, scope: Scope, name: str) -> Branches:
         """Return the flows of the next operator in this flow."""
         return PLAIN_BRANCHES
@@ -350,7 +360,10 @@ class Scope:
 
     def cancelling_operator(self) -> Operator | None:
         """Return the outermost operator that cancels this position, if one does."""
-        return next((one for one in self.operators if one.cancels()), None)
+        for operator in self.operators:
+            if operator.cancels():
+                return operator
+        return None
 
     def is_cancelled(self) -> bool:
         """Return whether the running task is cancelled by a scope, so that its next wait raises that."""

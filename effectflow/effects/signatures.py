@@ -137,9 +137,16 @@ def effect_types(function: Callable[..., Any]) -> tuple[object, object]:
     return output, error
 
 
-def environment_type(function: Callable[..., Any]) -> Any:
-    """Return the environment in a function's return annotation; None for a missing one."""
-    return _types_in(type_hints(function).get("return"))[0]
+def environment_type(function: Callable[..., Any]) -> object:
+    """Return the environment that a function's annotations declare; None for a missing one.
+
+    That is the first parameter of an `@effect`, otherwise part of the return annotation.
+    """
+    body = inspect.unwrap(function)
+    hints = type_hints(body)
+    if hasattr(function, "declared_errors"):
+        return hints.get(next(iter(inspect.signature(body).parameters)))
+    return _types_in(hints.get("return"))[0]
 
 
 def _types_in(annotation: Any) -> tuple[object, object, object]:

@@ -12,7 +12,7 @@ from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.step import StepDefinition, durable
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, suspend
-from effectflow.effects.signatures import effect_types
+from effectflow.effects.signatures import effect_types, environment_type
 from effectflow.workflows.checks import (
     InvalidDefinition,
     count_problems,
@@ -134,5 +134,6 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
                 input_types=types,
                 output_types=types,
                 output_type=cast(Any, IterativeResult)[Any if output is None else output],
+                environment_types=lambda: [environment_type(round)],
             )
         )

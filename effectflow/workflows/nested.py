@@ -15,11 +15,10 @@ from effectflow.checkpoint.replay import RecordedChild
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.nodes import Failed
+from effectflow.effects.paths import as_name
 from effectflow.workflows.lookup import Place
 
-__all__ = ["run_nested"]
-
-_NAME = str.maketrans(dict.fromkeys("/[]#", "_"))
+__all__ = ["replayed_end", "run_nested"]
 
 
 async def run_nested(
@@ -43,7 +42,7 @@ async def run_nested(
     run = flow.run
     run.writer.check()
     blueprint = place.blueprint
-    path = flow.next_path(blueprint.definition.name.translate(_NAME))
+    path = flow.next_path(as_name(blueprint.definition.name))
     chosen = _made_id(run, path, input_digest) if run_id is None else run_id
     recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
     if recorded is not None:
@@ -51,7 +50,7 @@ async def run_nested(
         stands = recorded.is_settled or scope.limit < float("inf")
         is_ended = recorded.ended is not None and recorded.ended < scope.limit
         if is_ended and (recorded.status is RunStatus.COMPLETED or stands):
-            return _replayed(run, place, path, recorded)
+            return replayed_end(run, place, path, recorded)
     await flow.check(scope, path)
     if isinstance(run, PlannedRun):
         run.begin_child(path, is_begun=recorded is not None)
@@ -152,7 +151,8 @@ def _check_same(
         )
 
 
-def _replayed(run: Run, place: Place, path: str, recorded: RecordedChild) -> Any:
+def replayed_end(run: Run, place: Place, path: str, recorded: RecordedChild) -> Any:
+    """Return or raise how a run within this run has ended."""
     types = place.blueprint.output_types
     if recorded.status is RunStatus.COMPLETED:
         return run.decode(recorded.output, path, types, place.blueprint.output_type)

@@ -7,11 +7,12 @@ import typing
 from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
 from fractions import Fraction
-from functools import cache
+from functools import lru_cache
 from pathlib import PurePath
 from types import GenericAlias, NoneType, UnionType
 from typing import Any, Final, Literal, NotRequired, TypeAlias, Union, cast
@@ -25,10 +26,19 @@ from cattrs.gen import make_hetero_tuple_structure_fn
 from cattrs.gen.typeddicts import make_dict_structure_fn  # pyright: ignore[reportUnknownVariableType]  # cattrs leaves types out
 from cattrs.v import format_exception
 
-from effectflow.checkpoint.values import KnownTypes, MalformedValue, dict_type, from_tree, of_type
+from effectflow.checkpoint.values import (
+    NO_OPTIONS,
+    Codec,
+    KnownTypes,
+    MalformedValue,
+    ValueOptions,
+    dict_type,
+    from_tree,
+    of_type,
+)
 from effectflow.checkpoint.values.classes import is_record, record_of
 from effectflow.checkpoint.values.declared import field_types, name_of_type, required_keys
-from effectflow.effects.signatures import UnresolvedName
+from effectflow.effects.signatures import UnresolvedName, type_hints
 
 __all__ = ["structure_as"]
 
@@ -50,21 +60,27 @@ _ATOMS: Final[Mapping[Any, tuple[_Hook, str]]] = {
 """How other values without parts are made, and of what."""
 
 
-def structure_as(annotation: object, data: object) -> Any:
+def structure_as(annotation: object, data: object, options: ValueOptions = NO_OPTIONS) -> Any:
     """Return `data` as the annotated type, or unchanged without an annotation.
+
+    Parameters:
+        annotation: the type.
+        data: plain data, such as parsed JSON.
+        options: the codecs and the encryption for values.
 
     Records are objects with the parameters of their classes, enums the values or names of members, dates
     and times ISO 8601 text. Numbers, ids, paths and other types of the standard library are what their
     constructors take, a timedelta is a number of seconds, and bytes are base64. Of a union, the first
-    type that fits is taken. Models and types of pydantic are validated by pydantic. Any value may also
-    be in its saved form, such as `{"$object": ["Order", {...}]}`, which names its class.
+    type that fits is taken. Models and types of pydantic are validated by pydantic. The value of a class
+    with a codec is made of what `encode` returns: of the type of its annotation, if it has one. Any value
+    may also be in its saved form, such as `{"$object": ["Order", {...}]}`, which names its class.
 
     Raises ValueError, with the path of each part that does not fit.
     """
     if annotation in (None, NoneType):
         return data
     try:
-        return _converter().structure(data, annotation)
+        return _converter(options).structure(data, annotation)
     except Exception as error:
         reasons = "; ".join(transform_error(error, format_exception=_reason))
     # Not from the error, which may show a secret.
@@ -78,12 +94,23 @@ def _reason(error: BaseException, kind: Any) -> str:
 
 
 class _Converter(Converter):
-    """Calls `structure` for each part at any depth, since any part may be in its saved form."""
+    """Calls `structure` for each part at any depth, since any part may be in its saved form.
+
+    Attributes:
+        options: the codecs and the encryption for values.
+    """
+
+    def __init__(self, options: ValueOptions) -> None:
+        super().__init__(forbid_extra_keys=True, structure_fallback_factory=_other_hook)
+        self.options = options
 
     def structure(self, obj: Any, cl: Any) -> Any:
         kind = _origin(cl)
         if obj.__class__ is dict and [str(key)[:1] for key in obj] == ["$"]:
-            return _from_saved(obj, cl)
+            return _from_saved(obj, cl, self.options)
+        codec = self.options.by_class.get(kind)
+        if codec is not None:
+            return self._decoded(obj, codec)
         # Here, since classes of both kinds may derive from `str`, which cattrs looks at first.
         if hasattr(kind, "__get_pydantic_core_schema__") or hasattr(kind, "__pydantic_validator__"):
             return _validated(obj, cl)
@@ -91,13 +118,25 @@ class _Converter(Converter):
             return _choice(obj, kind)
         return super().structure(obj, object if isinstance(cl, UnresolvedName) else cl)
 
+    def _decoded(self, data: Any, codec: Codec[Any]) -> Any:
+        parts = self.structure(data, type_hints(codec.encode).get("return", object))
+        try:
+            value = codec.decode(parts)
+        except Exception as error:
+            raise ValueError(f"the codec {codec.tag!r} raised {error!r}") from None
+        if value.__class__ is not codec.kind:
+            raise ValueError(f"the codec {codec.tag!r} made no {codec.kind.__name__}")
+        return value
+
     def get_structure_hook(self, type: Any, cache_result: bool = True) -> _Hook:  # noqa: A002
         return self.structure
 
 
-@cache
-def _converter() -> _Converter:
-    converter = _Converter(forbid_extra_keys=True, structure_fallback_factory=_other_hook)
+@lru_cache(
+    maxsize=16
+)  # Checkpoints have options of their own, and each worker or test may have many.
+def _converter(options: ValueOptions) -> _Converter:
+    converter = _Converter(options)
     for kind in _BASIC:
         converter.register_structure_hook(kind, _exactly)
     for kind in _ATOMS:
@@ -156,9 +195,10 @@ def _choice(data: Any, kind: Any) -> Any:
     raise ValueError(f"{_shown(data)} is not one of {', '.join(repr(each) for each, _ in choices)}")
 
 
-def _from_saved(data: Any, annotation: Any) -> Any:
+def _from_saved(data: Any, annotation: Any, options: ValueOptions) -> Any:
+    types = replace(KnownTypes.of(annotation), options=options)
     try:
-        return of_type(from_tree(data, types=KnownTypes.of(annotation)), annotation)
+        return of_type(from_tree(data, types=types), annotation)
     except MalformedValue as error:
         raise _misfits([(error.path.lstrip("$."), error.reason)]) from None
 
@@ -281,8 +321,8 @@ def _other_hook(kind: Any) -> _Hook:
     def hook(data: Any, _: Any) -> Any:
         if isinstance(kind, type) and not is_open:
             raise ValueError(
-                f"a {kind.__name__} cannot be made of JSON: take plain data as the input, and make it "
-                "in the workflow"
+                f"a {kind.__name__} cannot be made of JSON: give Checkpoints(codecs=...) a Codec for it, "
+                "or take plain data as the input, and make it in the workflow"
             )
         return data
 

@@ -6,20 +6,27 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from os.path import basename, splitext
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError, NotSerializable
 from effectflow.checkpoint.step import Step, step
-from effectflow.checkpoint.values import KnownTypes, check_savable, digest_of, mismatch_of, to_tree
+from effectflow.checkpoint.values import (
+    NO_OPTIONS,
+    KnownTypes,
+    check_savable,
+    digest_of,
+    mismatch_of,
+    to_tree,
+)
 from effectflow.effects import Effect, do
 from effectflow.effects.arguments import check_function
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed, Options, Perform
 from effectflow.effects.scope import Scope
-from effectflow.effects.signatures import effect_types, type_hints
+from effectflow.effects.signatures import effect_types, environment_type, type_hints
 from effectflow.workflows.engine import Done, Next, advance, durable_scope
 from effectflow.workflows.migrations import (
     Migration,
@@ -67,8 +74,8 @@ def _defining_module() -> str:
     if main.__spec__ is not None:
         return main.__spec__.name
     # A script; its folder is the current one, most often. Typed code has no file.
-    script = Path(getattr(main, "__file__", ""))
-    return script.stem if script.suffix == ".py" else ""
+    stem, suffix = splitext(basename(getattr(main, "__file__", "")))
+    return stem if suffix == ".py" else ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,8 @@ class Blueprint:
         gives_state: tells by its path whether a step returns a state, to migrate; None for code, of
             which all outputs are migrated.
         module: the name of the module that defines the workflow; "" if it cannot be imported.
+        environment_types: returns the environments that its functions declare. Names that follow in the
+            module exist when it is called.
     """
 
     definition: Definition
@@ -97,6 +106,7 @@ class Blueprint:
     migrations: Mapping[int, Migration] = field(default_factory=dict[int, Any])
     gives_state: Callable[[str], bool] | None = None
     module: str = field(default_factory=_defining_module)
+    environment_types: Callable[[], Sequence[object]] = tuple
 
     def saved_by(self, checkpoints: Checkpoints) -> Blueprint:
         """Return the blueprint with the codecs and the encryption of these checkpoints."""
@@ -195,6 +205,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 output_type=effect_types(functions[-1])[0],
                 migrations=migrations or {},
                 gives_state=is_of_outermost_flow,
+                environment_types=lambda: [environment_type(each) for each in functions],
             )
         )
 
@@ -503,18 +514,24 @@ class Workflow(Generic[Env, E, Input, Out]):
                 f"run {checkpoint.run_id!r} is of workflow {checkpoint.workflow!r}, not of {self.name!r}"
             )
 
-    def structure_input(self, data: object) -> Any:
+    def structure_input(self, data: object, checkpoints: Checkpoints | None = None) -> Any:
         """Return the input that plain data, such as parsed JSON, represents, as the type of the input.
+
+        Parameters:
+            data: the plain data.
+            checkpoints: those of the run, whose codecs make the values of their classes.
 
         Records (data classes, attrs classes, named tuples, Structs) are objects, enums their values or
         names, dates and times ISO 8601 text, a timedelta seconds, and bytes base64. Of a union, the first
-        type that fits is taken. Models and types of pydantic are validated by pydantic.
+        type that fits is taken. Models and types of pydantic are validated by pydantic. The `decode` of a
+        codec gets the data as what the annotation of its `encode` returns.
 
         Raises ValueError, with the path of each part that does not fit that type.
         """
         from effectflow.workflows.structured_input import structure_as
 
-        return structure_as(self.blueprint.input_type, data)
+        options = NO_OPTIONS if checkpoints is None else checkpoints.value_options
+        return structure_as(self.blueprint.input_type, data, options)
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name!r} version {self.version!r}>"
@@ -575,6 +592,7 @@ def workflow(
                 output_types=KnownTypes.of(output, error),
                 output_type=output,
                 migrations=migrations or {},
+                environment_types=lambda: [environment_type(body)],
             )
 
         return Workflow(describe(), describe)

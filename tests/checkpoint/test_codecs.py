@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import pydantic
@@ -131,6 +132,55 @@ def test_without_the_codec_the_tag_is_named_and_nothing_is_made() -> None:
 )
 def test_a_codec_must_have_a_tag_and_a_class_of_its_own(make: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match="codec"):
+        make()
+
+
+async def encode_later(money: Money) -> int:
+    return money.cents
+
+
+async def decode_later(cents: int) -> Money:
+    return Money(cents, "EUR")
+
+
+WRONG: Any = {"kind": list[Money], "tag": 5, "encode": "cents", "codecs": [Money]}
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: Codec(Money, tag="money", encode=encode_later, decode=lambda _: EURO),
+            "`encode` of the Codec for Money takes a plain function, .* await anything else in a step",
+        ),
+        (
+            lambda: Codec(Money, tag="money", encode=str, decode=partial(decode_later)),
+            "`decode` of the Codec for Money takes a plain function",
+        ),
+        (
+            lambda: Codec(Money, tag="money", encode=WRONG["encode"], decode=lambda _: EURO),
+            "`encode` of the Codec for Money takes a function, not 'cents'",
+        ),
+        (
+            lambda: Codec(WRONG["kind"], tag="money", encode=str, decode=lambda _: EURO),
+            "a Codec saves the values of a class, not list",
+        ),
+        (
+            lambda: Codec(Money, tag=WRONG["tag"], encode=str, decode=lambda _: EURO),
+            "the tag of the Codec for Money is 5: give it a text",
+        ),
+        (
+            lambda: Checkpoints(MemoryStore(), codecs=WRONG["codecs"]),
+            r"codecs takes Codecs, not <class .*Money'>: write Codec\(Money, tag='money'",
+        ),
+        (
+            lambda: Checkpoints(MemoryStore(), codecs=MONEY),  # pyright: ignore[reportArgumentType]  # refused
+            r"codecs takes a list: write codecs=\[codec\]",
+        ),
+    ],
+)
+def test_what_is_no_codec_is_refused_when_it_is_made(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
         make()
 
 

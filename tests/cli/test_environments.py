@@ -66,25 +66,32 @@ def test_a_job_on_a_pool_of_processes_is_run_planned_and_resumed(
     assert "FileNotFoundError" in failed.out
     assert (folder / "log").read_text() == "opened\nclosed\n"
 
-    # A plan runs no items, so it opens nothing.
     plan = effectflow("plan", "s", "--app", "numbers_", "--json")
     assert len(plan.json["skip"]) == 3
-    assert (folder / "log").read_text() == "opened\nclosed\n"
+    assert (folder / "log").read_text() == "opened\nclosed\n" * 2
 
     (folder / "ready").touch()
     resumed = effectflow("resume", "s", "--app", "numbers_", "--json")
     assert resumed.code == 0, resumed.err
     assert "30" in resumed.out
-    assert (folder / "log").read_text() == "opened\nclosed\n" * 2
+    assert (folder / "log").read_text() == "opened\nclosed\n" * 3
 
 
 ENVIRONMENTS = textwrap.dedent("""
-    from contextlib import asynccontextmanager
+    from contextlib import asynccontextmanager, contextmanager
     from dataclasses import dataclass
+    from typing import Any, Never, Protocol
     import anyio
     from effectflow import (
-        Checkpoints, Do, Effect, HasCheckpoints, Workflow, from_fn, pure, step, workflow,
+        Checkpoints, Do, Effect, HasCheckpoints, Iterative, MapReduce, Moved, StateGraph, StateMachine,
+        Transition, Workflow, effect, from_fn, pure, step, workflow,
     )
+    from effectflow.effects import Executor
+    from effectflow.executors import LocalExecutor
+
+    @workflow
+    def pay(amount: int) -> "Do[App, str, int]":
+        return (yield from charge(amount))
 
     @dataclass(frozen=True)
     class App:
@@ -94,20 +101,86 @@ ENVIRONMENTS = textwrap.dedent("""
         def bank(self) -> str:
             return "bank"
 
+    class HasExecutor(HasCheckpoints, Protocol):
+        executor: Executor
+
     @step
     def charge(amount: int) -> Effect[App, str, int]:
         return from_fn(lambda env: env.limit + amount)
 
-    @workflow
-    def pay(amount: int) -> Do[App, str, int]:
-        return (yield from charge(amount))
+    @effect
+    def refund(app: App, amount: int) -> int:
+        return app.limit - amount
 
     @workflow
     def plain(amount: int) -> Do[HasCheckpoints, str, int]:
         return (yield from pure(amount))
 
-    steps = Workflow.of_steps("steps", [charge])
+    def keep(amount: int) -> Effect[HasCheckpoints, Never, int]:
+        return pure(amount)
+
+    def unknown(amount):
+        return from_fn(lambda env: env.limit)
+
+    def total(amounts: list[int]) -> Effect[Any, Never, int]:
+        return pure(sum(amounts))
+
+    def transfer() -> Effect[App, Never, Moved[str]]:
+        return from_fn(lambda env: Moved("paid"))
+
+    def machine(name, action):
+        transition = Transition("transfer", "new", "paid", action)
+        return StateMachine(name, initial="new", transitions=[transition], final={"paid"})
+
+    def graph(name, body):
+        return StateGraph[Any, Any, int](name).node("node", body).entry("node").exit("node")
+
+    def job(name, map, reduce=total, **options):
+        return MapReduce(
+            name, items=lambda n: [n], map=map, reduce=reduce, key=str, max_parallel=1, **options
+        )
+
+    steps = Workflow.of_steps("steps", [keep, charge])
+    acting = Workflow.of_steps("acting", [refund])
+    moving = machine("moving", transfer)
+    nodes = graph("nodes", charge).build()
+    both = StateGraph[Any, Any, int]("branches").parallel("both", {"a": charge}, lambda n, _: n)
+    branches = both.entry("both").exit("both").build()
+    nested = graph("nested", steps).build()
+    declared = StateGraph[App, Never, int]("declared").node("n", keep).entry("n").exit("n").build()
+    mapping = job("mapping", charge)
+    reducing = job("reducing", keep, refund)
+    executing = job("executing", keep, executor=lambda app: app.executor)
+    rounds = Iterative("rounds", charge, converged=lambda a, b: True, max_rounds=2)
+
+    def executor_of(app: HasExecutor) -> Executor:
+        return app.executor
+
+    injected = job("injected", keep, executor=executor_of)
+
+    plain_steps = Workflow.of_steps("plain_steps", [keep])
+    plain_machine = machine("plain_machine", None)
+    plain_graph = graph("plain_graph", keep).build()
+    # The items of an executor may run in the environment of a worker.
+    plain_job = job("plain_job", charge, executor=LocalExecutor())
+    plain_rounds = Iterative("plain_rounds", keep, converged=lambda a, b: True, max_rounds=2)
+    unannotated = Workflow.of_steps("unannotated", [unknown])
 """)
+
+NEED_THE_APP = [
+    "pay",
+    "steps",
+    "acting",
+    "moving",
+    "nodes",
+    "branches",
+    "nested",
+    "declared",
+    "mapping",
+    "reducing",
+    "rounds",
+]
+NEED_CHECKPOINTS = ["plain", "plain_steps", "plain_machine", "plain_graph", "plain_rounds"]
 
 FAILING = {
     "raises": "def environment(checkpoints):\n    raise KeyError('DB_URL')",
@@ -138,7 +211,7 @@ def test_a_failing_environment_is_reported_before_a_run_is_named(
     assert (ran.code, ran.out) == (2, "")
     assert "`environment(checkpoints)` of module 'payments'" in ran.err
     assert "p1" not in ran.err
-    assert effectflow("show", "p1").code == 2
+    assert not (folder / "effectflow.db").exists()
     said = {"raises": "KeyError: 'DB_URL'", "cannot be entered": "ConnectionError: no database"}
     assert said.get(how, "environment") in ran.err
 
@@ -159,20 +232,85 @@ def test_a_failing_environment_of_a_resume_leaves_the_run_alone(
     assert effectflow("history", "p1").out == before
 
 
-def test_a_missing_environment_is_reported_with_what_it_needs(
-    effectflow: Command, folder: Path
+@pytest.mark.parametrize("name", NEED_THE_APP)
+def test_a_missing_environment_is_reported_before_a_run_is_named(
+    effectflow: Command, folder: Path, name: str
 ) -> None:
     write_module(folder, "")
 
-    ran = effectflow("run", "payments:pay", "--input", "1", "--run-id", "p1")
+    ran = effectflow("run", f"payments:{name}", "--input", "1", "--run-id", "p1")
     assert (ran.code, ran.out) == (2, "")
-    assert "'pay' needs an environment with bank, limit (App): define a function" in ran.err
-    assert "in module 'payments'" in ran.err
-    assert effectflow("run", "payments:plain", "--input", "1").code == 0
-    # A list of steps has no annotation of its own: what is missing shows when it is used.
-    ran = effectflow("run", "payments:steps", "--input", "1")
+    assert "module 'payments' has no function `environment(checkpoints)`" in ran.err
+    assert f"workflow {name!r} needs an environment with bank, limit (App)" in ran.err
+    assert "p1" not in ran.err
+    assert not (folder / "effectflow.db").exists()
+
+
+@pytest.mark.parametrize("name", NEED_CHECKPOINTS)
+def test_a_workflow_that_needs_only_checkpoints_needs_no_environment_function(
+    effectflow: Command, folder: Path, name: str
+) -> None:
+    write_module(folder, "")
+
+    given = "null" if "machine" in name else "1"
+    ran = effectflow("run", f"payments:{name}", "--input", given, "--run-id", "p1")
+    assert (ran.code, ran.err) == (0, "")
+    assert effectflow("plan", "p1", "--app", "payments").code == 0
+
+
+def test_a_missing_environment_is_reported_by_every_command_that_needs_it(
+    effectflow: Command, folder: Path
+) -> None:
+    write_module(folder, "def environment(checkpoints):\n    return App(checkpoints, None)")
+    assert effectflow("run", "payments:steps", "--input", "1", "--run-id", "p1").code == 1
+    before = effectflow("history", "p1").out
+    write_module(folder, "")
+    del sys.modules["payments"]
+
+    for command in (
+        ("resume", "p1"),
+        ("resume", "--all"),
+        ("plan", "p1"),
+        ("dead-letters", "p1", "--retry"),
+    ):
+        ran = effectflow(*command, "--app", "payments")
+        assert (ran.code, ran.out) == (2, "")
+        assert "module 'payments' has no function `environment(checkpoints)`" in ran.err
+    assert effectflow("history", "p1").out == before
+
+
+def test_an_executor_from_the_environment_is_asked_for(effectflow: Command, folder: Path) -> None:
+    write_module(folder, "")
+    ran = effectflow("run", "payments:injected", "--input", "1")
+    assert (ran.code, ran.out) == (2, "")
+    assert "needs an environment with executor (HasExecutor)" in ran.err
+
+
+@pytest.mark.parametrize("name", ["unannotated", "plain_job"])
+def test_what_no_annotation_declares_is_reported_when_it_is_used(
+    effectflow: Command, folder: Path, name: str
+) -> None:
+    write_module(folder, "")
+    ran = effectflow("run", f"payments:{name}", "--input", "1")
     assert ran.code == 1
     assert "not 'limit': define a function `environment(checkpoints)`" in ran.err
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        "def environment(checkpoints):\n    return App(checkpoints, 5)",
+        "async def environment(checkpoints):\n    await anyio.sleep(0)\n    return App(checkpoints, 5)",
+        "@asynccontextmanager\nasync def environment(checkpoints):\n    yield App(checkpoints, 5)",
+        "@contextmanager\ndef environment(checkpoints):\n    yield App(checkpoints, 5)",
+    ],
+)
+def test_an_environment_is_made_by_a_plain_or_async_function_or_a_context_manager(
+    effectflow: Command, folder: Path, environment: str
+) -> None:
+    write_module(folder, environment)
+    ran = effectflow("run", "payments:steps", "--input", "1", "--run-id", "r", "--json")
+    assert (ran.code, ran.json["output"]) == (0, 6)
 
 
 def test_an_environment_that_fails_to_close_does_not_hide_how_the_run_ended(

@@ -13,13 +13,18 @@ import pytest
 from tests.cli.conftest import Command
 
 SHOP = textwrap.dedent("""
+    from collections.abc import AsyncGenerator
+    from contextlib import asynccontextmanager
     from dataclasses import dataclass, replace
     from datetime import date
+    import anyio
     from pydantic import BaseModel, HttpUrl, SecretStr
     from effectflow import Checkpoints, Codec, Effect, pure, step, workflow
 
     class Money:
         def __init__(self, cents):
+            if cents < 0:
+                raise ValueError("a debt")
             self.cents = cents
 
     class Login(BaseModel):
@@ -38,9 +43,12 @@ SHOP = textwrap.dedent("""
     class App:
         checkpoints: Checkpoints
 
-    def environment(checkpoints: Checkpoints) -> App:
+    @asynccontextmanager
+    async def environment(checkpoints: Checkpoints) -> AsyncGenerator[App]:
         money = Codec(Money, tag="money", encode=lambda it: it.cents, decode=Money)
-        return App(replace(checkpoints, codecs=[money]))
+        # Wraps what is raised through it in a group.
+        async with anyio.create_task_group():
+            yield App(replace(checkpoints, codecs=[money]))
 
     @step
     def enter(login: Login) -> Effect[App, str, Login]:
@@ -61,6 +69,10 @@ SHOP = textwrap.dedent("""
     @workflow
     def spending(cents: int) -> Effect[App, str, int]:
         return spend(Money(cents))
+
+    @workflow
+    def giving(money: list[Money]) -> Effect[App, str, int]:
+        return spend(money[0])
 
     @workflow
     def paying(pay: Card | Invoice) -> Effect[App, str, int]:
@@ -114,6 +126,27 @@ def test_a_plan_has_the_codecs_of_the_environment(effectflow: Command) -> None:
 
     plan = effectflow("plan", "r", "--app", "shop", "--json").json
     assert (plan["skip"], plan["problem"]) == (["spend"], None)
+
+
+def test_an_input_of_a_class_with_a_codec_is_made_by_the_codec_of_the_environment(
+    effectflow: Command,
+) -> None:
+    ran = effectflow("run", "shop:giving", "--input", "[5]", "--run-id", "r", "--json")
+    assert (ran.code, ran.json["output"]) == (0, 5)
+    # The same input continues the run, and in its saved form, too.
+    for same in ("[5]", '[{"$codec": ["money", 5]}]'):
+        again = effectflow("run", "shop:giving", "--input", same, "--run-id", "r", "--json")
+        assert (again.code, again.json["output"]) == (0, 5)
+
+
+def test_an_input_that_its_codec_refuses_is_named_and_starts_no_run(
+    effectflow: Command, folder: Path
+) -> None:
+    ran = effectflow("run", "shop:giving", "--input", "[5, -5]", "--run-id", "r")
+    assert (ran.code, ran.out) == (2, "")
+    assert "the codec 'money' raised ValueError('a debt') @ $[1]" in ran.err
+    assert "Traceback" not in ran.err
+    assert not (folder / "effectflow.db").exists()
 
 
 def test_unions_are_built_and_the_environment_adds_codecs(effectflow: Command) -> None:

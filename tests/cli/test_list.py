@@ -71,7 +71,10 @@ def test_runs_are_found_by_one_status_or_several(effectflow: Command) -> None:
     assert ids(both) == ["bad", "good"]
     assert ids(effectflow("list", "--status", "interrupted", "--json")) == []
     assert "No run matches" in effectflow("list", "--status", "interrupted").out
-    assert effectflow("list", "--status", "crazy").code == 2
+    refused = effectflow("list", "--status", "crazy")
+    assert refused.code == 2
+    assert "one of pending, running, crashed, suspended, interrupted" in refused.err
+    assert "not 'crazy'" in refused.err
 
 
 def test_runs_are_found_by_the_time_of_their_last_entry(

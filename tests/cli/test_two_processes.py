@@ -166,6 +166,28 @@ def test_a_process_that_starts_a_live_run_again_changes_nothing(
     assert Counter(number for _, number in work_done(folder)) == Counter(range(20))
 
 
+def test_list_tells_a_run_that_is_held_from_one_that_has_crashed(
+    folder: Path, launch: Launch, effectflow: Command
+) -> None:
+    def found(*options: str) -> list[tuple[str, str]]:
+        runs = effectflow("list", *options, "--store", "runs.db", "--json").json
+        return [(run["run_id"], run["status"]) for run in runs]
+
+    hold(folder, step=3)
+    process = launch("start", lease_seconds=3600)
+    until(lambda: len(work_done(folder)) == 4)
+    assert found("--status", "running") == [("r", "running")]
+    assert found("--status", "crashed") == []
+
+    process.kill()
+    process.wait()
+    assert found("--status", "running") == []
+    assert found("--status", "crashed") == [("r", "crashed")]
+    assert found("--status", "crashed", "--status", "running", "--limit", "1") == [("r", "crashed")]
+    assert found("--status", "failed") == []
+    assert effectflow("list", "--store", "runs.db").out.splitlines()[1].split()[2] == "crashed"
+
+
 def test_after_a_kill_another_process_can_resume_at_once(folder: Path, launch: Launch) -> None:
     crashed_half_way(folder, launch)
 

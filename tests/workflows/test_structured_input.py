@@ -30,7 +30,7 @@ import pydantic
 import pytest
 from returns.result import Success
 
-from effectflow import Effect, Workflow, pure, workflow
+from effectflow import Checkpoints, Codec, Effect, Workflow, pure, workflow
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on
 
@@ -264,6 +264,108 @@ def test_no_message_shows_a_secret(annotation: object, data: object, place: str)
     with pytest.raises(ValueError, match=re.escape(f"@ {place}")) as refused:
         taking(annotation).structure_input(data)
     assert "hunter2" not in "".join(traceback.format_exception(refused.value))
+
+
+class Money:
+    def __init__(self, amount: Decimal, currency: str) -> None:
+        self.amount = amount
+        self.currency = currency
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Money) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((self.amount, self.currency))
+
+
+class Weight:
+    def __init__(self, grams: int) -> None:
+        if grams < 0:
+            raise ValueError(f"{grams} g")
+        self.grams = grams
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Weight) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(self.grams)
+
+
+def parts_of(money: Money) -> tuple[Decimal, str]:
+    return money.amount, money.currency
+
+
+CODECS = Checkpoints(
+    MemoryStore(),
+    codecs=[
+        Codec(Money, tag="money", encode=parts_of, decode=lambda parts: Money(*parts)),
+        Codec(Weight, tag="weight", encode=lambda it: it.grams, decode=Weight),
+    ],
+)
+
+
+@dataclass
+class Parcel:
+    price: Money
+    weights: list[Weight]
+
+
+EURO = Money(Decimal("1.10"), "EUR")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "data", "value"),
+    [
+        (Weight, 5, Weight(5)),
+        (Weight | None, None, None),
+        (list[Weight], [5, {"$codec": ["weight", 6]}], [Weight(5), Weight(6)]),
+        # The annotation of `encode` tells what the parts are.
+        (Money, ["1.10", "EUR"], EURO),
+        (
+            Parcel,
+            {"price": ["1.10", "EUR"], "weights": [5]},
+            Parcel(EURO, [Weight(5)]),
+        ),
+    ],
+)
+def test_a_class_with_a_codec_is_made_of_what_its_encode_returns(
+    annotation: object, data: object, value: object
+) -> None:
+    built = taking(annotation).structure_input(data, CODECS)
+    assert (type(built), built) == (type(value), value)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ({"price": ["?", "EUR"], "weights": []}, "'?' is not a number @ $.price[0]"),
+        (
+            {"price": ["1", "EUR"], "weights": [-5]},
+            "'weight' raised ValueError('-5 g') @ $.weights[0]",
+        ),
+    ],
+)
+def test_a_part_that_a_codec_refuses_is_named_by_its_path(data: object, problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        taking(Parcel).structure_input(data, CODECS)
+
+
+def test_a_class_without_a_codec_is_refused_with_the_way_out() -> None:
+    with pytest.raises(
+        ValueError, match=r"a Money cannot be made of JSON: give Checkpoints\(codecs"
+    ):
+        taking(Parcel).structure_input({"price": 1, "weights": []})
+
+
+@pytest.mark.anyio
+async def test_an_input_made_by_a_codec_starts_a_run() -> None:
+    @workflow
+    def weighing(weight: Weight) -> Effect[App, str, Weight]:
+        return pure(weight)
+
+    app = app_on(MemoryStore(), codecs=CODECS.codecs)
+    weight = weighing.structure_input(5, app.checkpoints)
+    assert await weighing.start(weight).run(app) == Success(Weight(5))
 
 
 @pytest.mark.anyio

@@ -6,11 +6,15 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from effectflow.effects.arguments import check_function
 
 T = TypeVar("T")
 
 _TAG = re.compile(r"[a-z][a-z0-9_.-]*")
+
+_AWAIT_IN_A_STEP = "take apart only what the value holds, and await anything else in a step"
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,8 @@ class Codec(Generic[T]):
         encode: returns what a value is made of: anything that can be saved. Pure.
         decode: returns the value that `encode` took apart, given an equal copy of the parts. Pure.
 
-    Raises ValueError for a tag of another form, and for a class whose values can be saved without it.
+    Raises ValueError for a tag of another form, and for a class whose values can be saved without it;
+    TypeError for an async function, and for anything else that is not a class, a text or a function.
 
     Example:
         >>> from effectflow import Checkpoints, Codec
@@ -48,9 +53,16 @@ class Codec(Generic[T]):
         # Imported late: the table of types needs the dates and numbers of the standard library.
         from effectflow.checkpoint.values.codec import SAVED_CLASSES
 
-        if not _TAG.fullmatch(self.tag):
+        kind, tag = cast(object, self.kind), cast(object, self.tag)
+        if not isinstance(kind, type):
+            raise TypeError(f"a Codec saves the values of a class, not {kind!r}")
+        for name, function in (("encode", self.encode), ("decode", self.decode)):
+            check_function(function, f"`{name}` of the Codec for {kind.__name__}", _AWAIT_IN_A_STEP)
+        if not isinstance(tag, str):
+            raise TypeError(f"the tag of the Codec for {kind.__name__} is {tag!r}: give it a text")
+        if not _TAG.fullmatch(tag):
             raise ValueError(
-                f"{self.tag!r} cannot be the tag of a codec: use lower-case letters, digits, '_', '.' "
+                f"{tag!r} cannot be the tag of a codec: use lower-case letters, digits, '_', '.' "
                 "and '-', and begin with a letter"
             )
         if self.kind in SAVED_CLASSES or issubclass(self.kind, Exception):
@@ -94,8 +106,19 @@ NO_OPTIONS = ValueOptions()
 
 
 def options_of(codecs: Iterable[Codec[Any]], cipher: Cipher | None) -> ValueOptions:
-    """Return the options. Raises ValueError if two codecs have one class or one tag."""
+    """Return the options.
+
+    Raises ValueError if two codecs have one class or one tag, and TypeError for what is not a Codec.
+    """
+    if isinstance(codecs, Codec):
+        raise TypeError("codecs takes a list: write codecs=[codec]")
     given = tuple(codecs)
+    for one in cast("tuple[object, ...]", given):
+        if not isinstance(one, Codec):
+            raise TypeError(
+                f"codecs takes Codecs, not {one!r}: write Codec(Money, tag='money', encode=..., "
+                "decode=...)"
+            )
     options = ValueOptions(given, cipher)
     if not len(given) == len(options.by_class) == len(options.by_tag):
         tags = ", ".join(repr(codec.tag) for codec in given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -15,7 +15,7 @@ from effectflow.checkpoint.step import Step, StepDefinition
 from effectflow.checkpoint.values import KnownTypes, union_of
 from effectflow.effects import Effect
 from effectflow.effects.nodes import AnyEffect
-from effectflow.effects.signatures import effect_types
+from effectflow.effects.signatures import effect_types, environment_type
 from effectflow.workflows.checks import (
     function_problems,
     problems_raised,
@@ -71,6 +71,7 @@ class Graph(Workflow[Env_contra, E_co, S, S], Generic[Env_contra, E_co, S]):
         input_type: object,
         types: KnownTypes,
         migrations: Mapping[int, StateMigration],
+        environment_types: Callable[[], Sequence[object]],
     ) -> None:
         self.structure = structure
         outputs = [node.definition.output for node in structure.nodes.values() if node.is_exit]
@@ -84,6 +85,7 @@ class Graph(Workflow[Env_contra, E_co, S, S], Generic[Env_contra, E_co, S]):
                 output_type=None if None in outputs else union_of(outputs),
                 migrations=migrations,
                 gives_state=partial(gives_state, structure),
+                environment_types=environment_types,
             )
         )
 
@@ -260,7 +262,9 @@ class StateGraph(Generic[Env, E, S]):
         Raises InvalidGraph with all problems of the description.
         """
         draft = Draft(self._names, self._edges, self._entries, self._exits, self._max_iterations)
-        _, error, state = get_args(getattr(self, "__orig_class__", None)) or (None, None, None)
+        declared = get_args(getattr(self, "__orig_class__", None)) or (None, None, None)
+        environment, error, state = declared
+        bodies = tuple(self._bodies.values())
 
         def known_types() -> KnownTypes:
             annotations = (_annotations_of(body) for body in self._bodies.values())
@@ -293,6 +297,10 @@ class StateGraph(Generic[Env, E, S]):
             input_type=state,
             types=types,
             migrations=self._migrations,
+            environment_types=lambda: [
+                environment,
+                *chain.from_iterable(map(_environment_types, bodies)),
+            ],
         )
 
     def _add(self, name: str, body: object, problems: Iterable[str]) -> Self:
@@ -325,6 +333,19 @@ def _annotations_of(body: object) -> Iterator[object]:
         case _:
             function = cast("Callable[[Any], AnyEffect]", body)
             yield from (*effect_types(function), input_type(function))
+
+
+def _environment_types(body: object) -> Iterator[object]:
+    """Yield the environments that the functions of a body declare."""
+    match body:
+        case _Branches(bodies):
+            yield from chain.from_iterable(map(_environment_types, bodies.values()))
+        case Workflow(blueprint=Blueprint(environment_types=types)):
+            yield from types()
+        case Step(function=function):
+            yield environment_type(function)
+        case _:
+            yield environment_type(cast("Callable[[Any], AnyEffect]", body))
 
 
 def _make_node(name: str, body: object, types: KnownTypes, state: object = None) -> Node:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, cast, get_args, get_origin
 
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import RetryPolicy
-from effectflow.effects.signatures import effect_types
+from effectflow.effects.signatures import effect_types, environment_type
 from effectflow.workflows.checks import (
     InvalidDefinition,
     function_problems,
@@ -177,6 +177,12 @@ class Chart:
         """The output and the error that the annotations of each action declare."""
         actions = (transition.action for transition in self.transitions)
         return [(None, None) if action is None else effect_types(action) for action in actions]
+
+    @property
+    def environment_types(self) -> list[object]:
+        """The environments that the annotations of actions declare."""
+        actions = (transition.action for transition in self.transitions)
+        return [environment_type(action) for action in actions if action is not None]
 
     @cached_property
     def state_types(self) -> KnownTypes:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from effectflow.checkpoint.checkpoint import Checkpoint
-from effectflow.checkpoint.checkpoints import HasCheckpoints
+from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.values import (
+    NO_OPTIONS,
     MalformedValue,
     decode_compact,
     decode_json,
@@ -148,6 +150,7 @@ class StateMachine(
                 output_type=saved,
                 migrations=upgrades,
                 gives_state=is_of_outermost_flow,
+                environment_types=lambda: chart.environment_types,
             )
         )
 
@@ -295,11 +298,15 @@ class StateMachine(
         read: AnyEffect = cast(Any, super()).result(run_id)
         return read.map(self._form.read)
 
-    def structure_input(self, data: object) -> Any:
+    def structure_input(self, data: object, checkpoints: Checkpoints | None = None) -> Any:
         """Return the state that plain data, such as parsed JSON, describes; None for the initial one.
 
         It is of the first class that fits: that of the initial state, then those that transitions leave.
         Data in the saved form, such as `{"$object": ["Draft", {...}]}`, names its class.
+
+        Parameters:
+            data: the plain data.
+            checkpoints: those of the run, whose codecs make the values of their classes.
 
         Raises ValueError if the data does not describe a state of this machine.
         """
@@ -308,9 +315,11 @@ class StateMachine(
         from effectflow.workflows.structured_input import structure_as
 
         reasons: list[str] = []
+        options = NO_OPTIONS if checkpoints is None else checkpoints.value_options
         if _is_tagged(data):
+            types = replace(self._form.types, options=options)
             try:
-                return self._checked(from_tree(cast(Any, data), types=self._form.types))
+                return self._checked(from_tree(cast(Any, data), types=types))
             except MalformedValue as error:
                 reason = f"the input does not fit a state of {self.name!r}: {error}"
                 raise ValueError(reason) from error
@@ -319,7 +328,7 @@ class StateMachine(
         kinds = (atom.kind if isinstance(atom, State) else atom for atom in atoms)
         for kind in dict.fromkeys(kinds):
             try:
-                return self._checked(structure_as(kind, data))
+                return self._checked(structure_as(kind, data, options))
             except ValueError as error:
                 reasons.append(str(error))
         raise ValueError("; ".join(dict.fromkeys(reasons)))

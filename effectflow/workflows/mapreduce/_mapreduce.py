@@ -24,7 +24,7 @@ from effectflow.effects.arguments import is_async
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.reduce import FAN_IN
-from effectflow.effects.signatures import effect_types, type_hints
+from effectflow.effects.signatures import effect_types, environment_type, type_hints
 from effectflow.workflows.checks import (
     InvalidDefinition,
     count_problems,
@@ -338,8 +338,22 @@ class MapReduce(Workflow[Env, E, Input, Out]):
                 output_types=types,
                 # Failed items may have errors that `map` does not declare.
                 output_type=cast(Any, JobResult)[Any if reduced[0] is None else reduced[0], Any],
+                environment_types=lambda: _environment_types(job),
             )
         )
+
+
+def _environment_types(job: Job) -> list[object]:
+    """Return the environments that the functions of a job declare.
+
+    With an executor, `map` may run in the environment of a worker.
+    """
+    types = [environment_type(job.items), environment_type(job.reduce)]
+    if job.executor is None:
+        types.append(environment_type(job.map))
+    elif not hasattr(job.executor, "apply"):
+        types.append(input_type(cast("Callable[..., Any]", job.executor)))
+    return types
 
 
 def _step_of(function: Any, role: str) -> StepDefinition:
