@@ -6,7 +6,7 @@ create; every bind creates an effect.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -116,17 +116,23 @@ class FromAsync(Effect[Any, Any, Any]):
 class Perform(Effect[Any, Any, Any]):
     """Runs `f(environment, scope)`, which returns the value or a `Failed`.
 
-    `shown` is the call that created this effect, for `repr`: a name and its arguments. For a method,
-    the name begins with a dot, and the first argument is its object.
+    Attributes:
+        shown: the call that created this effect, for `repr`: a name and its arguments. For a method, the
+            name begins with a dot, and the first argument is its object.
+        depth: if it is known to end without waiting, how deep parallel operators are nested in it.
     """
 
-    __slots__ = ("f", "shown")
+    __slots__ = ("depth", "f", "shown")
 
     def __init__(
-        self, f: Callable[[Any, Scope], Awaitable[Any]], shown: tuple[Any, ...] = ()
+        self,
+        f: Callable[[Any, Scope], Awaitable[Any]],
+        shown: tuple[Any, ...] = (),
+        depth: int | None = None,
     ) -> None:
         self.f: Final = f
         self.shown: Final = shown
+        self.depth: Final = depth
 
 
 class Suspend(Effect[Any, Any, Any]):
@@ -339,6 +345,34 @@ class Named(Effect[Any, Any, Any]):
         self.source: Final = source
         self.name: Final = name
         self.note: Final = note
+
+
+_IMMEDIATE = frozenset({Pure, Fail, Die, Ask, FromFn})
+_AROUND = frozenset({Map, MapErr, Reify, Context, Traced, Local, Named})
+_DEEPEST = 20
+"""How deep immediate operators may be nested. Deeper ones run in tasks, which have a stack each."""
+
+
+def immediate_depth(effects: Iterable[AnyEffect]) -> int | None:
+    """Return how deep the operator of these effects is nested if they all end without waiting.
+
+    None if that is not known beforehand: what a function returns, as in `and_then`, may wait.
+    """
+    deepest = 0
+    for effect in effects:
+        depth = _depth_of(effect)
+        if depth is None or depth >= _DEEPEST:
+            return None
+        deepest = max(deepest, depth)
+    return deepest + 1
+
+
+def _depth_of(effect: Any) -> int | None:
+    while effect.__class__ in _AROUND:
+        effect = effect.source
+    if effect.__class__ is Perform:
+        return effect.depth
+    return 0 if effect.__class__ in _IMMEDIATE else None
 
 
 _DEPTH = 6

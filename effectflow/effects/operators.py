@@ -8,6 +8,7 @@ come too late if two flows wake up in the same turn of the event loop.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Self
 
@@ -19,6 +20,7 @@ from effectflow.effects.errors import LeftToResume, Parked, Suppressed, TimedOut
 from effectflow.effects.event_loop import (
     cancel_natively,
     has_been_cancelled_natively,
+    in_context,
     is_cancellation,
     is_cancelled_by_scope,
     mark_as_cancelled,
@@ -225,6 +227,39 @@ class Children:
             if has_been_cancelled_natively(ended):
                 self._was_cancelled_natively = True
             raise
+
+
+class ImmediateChildren(Children):
+    """Runs children that never wait one after another, in the task of their operator.
+
+    So a parallel operator of immediate effects is immediate itself.
+    """
+
+    def __init__(self) -> None:
+        self.defects = []
+        self.parked = []
+        self._was_cancelled_natively = False
+        self._started: list[tuple[Callable[..., Awaitable[object]], tuple[Any, ...]]] = []
+        self._is_cancelled = False
+
+    async def __aenter__(self) -> Self:
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        return self
+
+    async def __aexit__(self, *raised_inside: Any) -> None:
+        if raised_inside[0] is not None:
+            return
+        for run, arguments in self._started:
+            if self._is_cancelled:
+                return
+            # With context variables of its own, like a task.
+            await in_context(copy_context(), self._watched(run, *arguments))
+
+    def start(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+        self._started.append((run, arguments))
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
 
 
 def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, Any]:

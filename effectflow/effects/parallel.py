@@ -13,6 +13,7 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
+    Sequence,
     Sized,
 )
 from contextvars import copy_context
@@ -33,7 +34,7 @@ from effectflow.effects.event_loop import (
     stray_cancellation,
 )
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.operators import Children, Operator
+from effectflow.effects.operators import Children, ImmediateChildren, Operator
 from effectflow.effects.paths import escaped
 from effectflow.effects.scope import PLAIN, Scope
 
@@ -268,12 +269,25 @@ def _parallel(
     gather: Callable[[list[Any]], Any] = list,
 ) -> Effect[Any, Any, Any]:
     check_limit(limit)
+    shown = (items,) if f is nodes.itself else (items, f)
+    depth = None
+    if f is nodes.itself and isinstance(items, list | tuple):
+        # A copy, because the list may have effects of other kinds when it is read.
+        items = tuple(cast("Sequence[Any]", items))
+        depth = nodes.immediate_depth(items)
     source = Source(name, items)
 
     async def perform(env: Any, scope: Scope) -> Any:
         operator = Operator.begin(scope, name)
         traversal = Traversal(
-            f"one {name}", operator, source.items(), f, env, key=key, stop_early=stop_early
+            f"one {name}",
+            operator,
+            source.items(),
+            f,
+            env,
+            key=key,
+            stop_early=stop_early,
+            children=Children() if depth is None else ImmediateChildren(),
         )
         try:
             await traversal.run(limit)
@@ -290,8 +304,7 @@ def _parallel(
             return nodes.joined(traversal.failures_in_order())
         return gather(traversal.values_in_order())
 
-    shown = (items,) if f is nodes.itself else (items, f)
-    return nodes.Perform(perform, (name, *shown, nodes.Options(limit=limit, key=key)))
+    return nodes.Perform(perform, (name, *shown, nodes.Options(limit=limit, key=key)), depth)
 
 
 def nothing_fails(operator: str, branch: str | int | range) -> str:
@@ -359,6 +372,7 @@ class Traversal:
         take: receives the position and value of each item. Values are kept if None.
         records_positions: whether a decision has the first and the next position of the items that led
             to it, instead of the key of one item.
+        children: runs the children.
     """
 
     def __init__(
@@ -373,6 +387,7 @@ class Traversal:
         stop_early: bool = True,
         take: Callable[[int, Any], Awaitable[object]] | None = None,
         records_positions: bool = False,
+        children: Children,
     ) -> None:
         self.owner = owner
         self.operator = operator
@@ -388,7 +403,7 @@ class Traversal:
         self.failures: list[tuple[range, nodes.Failed]] = []
         self.is_over = False
         self.read = 0
-        self.children = Children()
+        self.children = children
 
     async def run(self, limit: int | None) -> None:
         """Run it to its end. Raise the first defect, with the others as notes."""
@@ -497,7 +512,7 @@ class Traversal:
                     self._stop_for(raised, position, item)
             else:
                 await self._run_child(position, item)
-            if position % _ITEMS_IN_A_TURN == 0:
+            if (position + 1) % _ITEMS_IN_A_TURN == 0:
                 # Children that never wait must not block other tasks.
                 await checkpoint()
 

@@ -11,7 +11,7 @@ from effectflow.effects import nodes
 from effectflow.effects.arguments import check_effects, check_items
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import EmptyRace, Halt, log_hidden
-from effectflow.effects.operators import Children, Operator
+from effectflow.effects.operators import Children, ImmediateChildren, Operator
 from effectflow.effects.scope import Decision, Scope
 
 Env = TypeVar("Env")
@@ -89,17 +89,19 @@ def _race(
     name: str, runners: Sequence[Effect[Any, Any, Any]], decides: Callable[[Any], bool]
 ) -> Effect[Any, Any, Any]:
     check_effects(name, *runners)
+    depth = nodes.immediate_depth(runners)
 
     async def perform(env: Any, scope: Scope) -> Any:
         operator = Operator.begin(scope, name)
+        children = Children() if depth is None else ImmediateChildren()
         try:
             if operator.decision is not None:
                 return await _run_again(operator, operator.decision, runners, env)
-            return await _run(operator, runners, decides, env)
+            return await _run(operator, runners, decides, env, children)
         finally:
             operator.end()
 
-    return nodes.Perform(perform, (name, runners))
+    return nodes.Perform(perform, (name, runners), depth)
 
 
 async def _run_again(
@@ -120,11 +122,11 @@ async def _run(
     runners: Sequence[Effect[Any, Any, Any]],
     decides: Callable[[Any], bool],
     env: Any,
+    children: Children,
 ) -> Any:
     """Return the deciding outcome, or the failure of all. All runners start immediately."""
     outcomes: dict[int, Any] = {}
     winner: int | None = None
-    children = Children()
     # Trio starts tasks in any order; the first of them runs the first effect.
     positions = iter(range(len(runners)))
 

@@ -12,7 +12,7 @@ from effectflow.effects.arguments import check_count, check_function
 from effectflow.effects.effect import Effect
 from effectflow.effects.event_loop import in_context
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.operators import Operator
+from effectflow.effects.operators import Children, Operator
 from effectflow.effects.parallel import Source, Traversal, check_item_functions, nothing_fails
 from effectflow.effects.scope import Scope
 
@@ -133,7 +133,15 @@ class _Reduction:
         decision = operator.decision
         self.decided = None if decision is None else range(*decision.value)
         self.mapping = Traversal(
-            owner, operator, items, f, env, key=key, take=self._take, records_positions=True
+            owner,
+            operator,
+            items,
+            f,
+            env,
+            key=key,
+            take=self._take,
+            records_positions=True,
+            children=Children(),
         )
 
     async def map(self, limit: int) -> nodes.Failed | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, Never
 
 import anyio
@@ -18,6 +19,7 @@ from effectflow import (
     Do,
     Effect,
     EmptyRace,
+    ask,
     die,
     do,
     fail,
@@ -268,7 +270,8 @@ async def later_numbers() -> AsyncGenerator[int]:
 @pytest.mark.parametrize("end", BAD_ENDS)
 async def test_par_and_races_start_nothing_once_they_are_decided(end: str) -> None:
     log: list[str] = []
-    charge: AnyEffect = from_fn(lambda _: log.append("charged"))
+    # Its operators start tasks, because it is not known beforehand that it never waits.
+    charge: AnyEffect = from_fn(lambda _: log.append("charged")).and_then(pure)
     decided = [
         par(BAD_ENDS[end], charge),
         par(pure(1), BAD_ENDS[end], charge),
@@ -293,6 +296,102 @@ async def test_the_first_in_order_of_those_that_end_at_once_wins() -> None:
         assert await race([pure(number) for number in range(9)]).run(None) == Success(0)
         assert await race([fail("no"), pure(1)]).run(None) == Failure("no")
         assert await first_success([fail("no"), pure(1), pure(2)]).run(None) == Success(1)
+
+
+NESTED: dict[str, Callable[[AnyEffect], AnyEffect]] = {
+    "par": lambda first: par(first, pure(2)),
+    "par_all": lambda first: par_all([first, pure(2)]),
+    "par_try_all": lambda first: par_try_all((first, pure(2)), limit=1),
+    "race": lambda first: race(first, pure(2)),
+    "first_success": lambda first: first_success([first, pure(2)]),
+    "within operators": lambda first: race(par(par_all([first]), ask()), pure(2)),
+    "mapped": lambda first: par(first.map(str).context("first"), pure(2)).result(),
+    "in an environment": lambda first: par(first.provide(1)).traced(),
+}
+
+
+@pytest.mark.parametrize("nested", NESTED.values(), ids=NESTED)
+@pytest.mark.parametrize("end", ["success", *BAD_ENDS])
+async def test_operators_of_effects_that_end_at_once_win_in_order_too(
+    nested: Callable[[AnyEffect], AnyEffect], end: str
+) -> None:
+    log: list[str] = []
+    charge: AnyEffect = from_fn(lambda _: log.append("charged"))
+    noted: AnyEffect = from_fn(lambda _: log.append("first"))
+    racers: list[AnyEffect] = [nested(noted if end == "success" else BAD_ENDS[end]), charge]
+
+    for _ in range(20):
+        with suppress(ValueError):
+            await race(racers).run(None)
+
+    assert log == (["first"] * 20 if end == "success" else [])
+
+
+async def test_operators_of_effects_that_end_at_once_run_them_in_order() -> None:
+    log: list[int] = []
+
+    def noted(number: int) -> AnyEffect:
+        return from_fn(lambda _: log.append(number)).map(lambda _: number)
+
+    numbers = par(par(noted(1), noted(2)), par_all([noted(3), noted(4)]), noted(5))
+
+    assert await numbers.run(None) == Success(((1, 2), [3, 4], 5))
+    assert log == [1, 2, 3, 4, 5]
+
+
+async def test_effects_that_end_at_once_have_context_variables_of_their_own() -> None:
+    variable = ContextVar("variable", default="outer")
+
+    def change(_: object) -> str:
+        before = variable.get()
+        variable.set("changed")
+        return before
+
+    assert await par(from_fn(change), from_fn(change)).run(None) == Success(("outer", "outer"))
+    assert await race(from_fn(change), pure(2)).run(None) == Success("outer")
+    assert variable.get() == "outer"
+
+
+async def test_effects_that_end_at_once_do_not_begin_after_a_cancellation() -> None:
+    log: list[str] = []
+    charge: AnyEffect = from_fn(lambda _: log.append("charged"))
+
+    for operator in (par(charge, charge), par_all([charge]), race(charge, charge)):
+        with anyio.CancelScope() as cancelled:
+            cancelled.cancel()
+            await operator.run(None)
+
+    assert log == []
+
+
+async def test_many_effects_that_end_at_once_let_other_tasks_run() -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(count)
+        assert await par_all([pure(1)] * 5000).map(len).run(None) == Success(5000)
+        tasks.cancel_scope.cancel()
+
+    assert turns >= 10
+
+
+@pytest.mark.parametrize(
+    ("gather", "expected"), [(par_all, [1]), (par_try_all, [1]), (first_success, 1)]
+)
+async def test_an_operator_does_not_change_with_the_list_of_its_effects(
+    gather: Any, expected: object
+) -> None:
+    effects: list[AnyEffect] = [pure(1)]
+    gathered = gather(effects)
+    effects[:] = [fail("another"), forever]
+
+    assert await gathered.run(None) == Success(expected)
 
 
 async def test_no_group_is_reduced_after_a_failure() -> None:
