@@ -2,42 +2,23 @@
 
 The names here are those of every day; the rest is in `effectflow.effects`, `effectflow.checkpoint`,
 `effectflow.stores`, `effectflow.workflows` and `effectflow.testing`.
+
+Importing this package imports what every effect needs. The rest is imported with its first use.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from effectflow import workflows
-from effectflow.checkpoint import (
-    CheckpointError,
-    CheckpointPolicy,
-    Checkpoints,
-    Codec,
-    HasCheckpoints,
-    StepInfo,
-    current_step,
-    run_context,
-    save_now,
-    started_version,
-    step,
-    step_info,
-    with_checkpointing,
-)
 from effectflow.effects import (
     Do,
     Effect,
     EffectError,
     EmptyRace,
-    Invalid,
     RetryExhausted,
     RetryPolicy,
     TimedOut,
-    Valid,
-    Validation,
-    acquiring,
     ask,
     asks,
     attempt,
-    bracket,
     die,
     do,
     effect,
@@ -51,24 +32,47 @@ from effectflow.effects import (
     from_result,
     never,
     now,
-    par,
-    par_all,
-    par_reduce,
-    par_traverse,
-    par_try_all,
-    partition,
     pure,
     race,
     random,
     sleep,
     suspend,
-    traverse,
-    using,
     uuid,
 )
-from effectflow.workflows import Workflow, workflow
+from effectflow.effects.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from effectflow.checkpoint import (
+        CheckpointError,
+        CheckpointPolicy,
+        Checkpoints,
+        Codec,
+        HasCheckpoints,
+        StepInfo,
+        current_step,
+        run_context,
+        save_now,
+        started_version,
+        step,
+        step_info,
+        with_checkpointing,
+    )
+    from effectflow.effects import (
+        Invalid,
+        Valid,
+        Validation,
+        acquiring,
+        bracket,
+        par,
+        par_all,
+        par_reduce,
+        par_traverse,
+        par_try_all,
+        partition,
+        traverse,
+        using,
+    )
+    from effectflow.service import App, Client, Signal, Worker, spawn
     from effectflow.workflows import (
         Abort,
         DeadLetter,
@@ -93,14 +97,18 @@ if TYPE_CHECKING:
         TooManyFailures,
         Transition,
         TransitionExhausted,
+        Workflow,
         transition_info,
+        workflow,
     )
 
 __all__ = [
     "Abort",
+    "App",
     "CheckpointError",
     "CheckpointPolicy",
     "Checkpoints",
+    "Client",
     "Codec",
     "DeadLetter",
     "Do",
@@ -127,6 +135,7 @@ __all__ = [
     "Retry",
     "RetryExhausted",
     "RetryPolicy",
+    "Signal",
     "StateGraph",
     "StateMachine",
     "StepInfo",
@@ -136,6 +145,7 @@ __all__ = [
     "TransitionExhausted",
     "Valid",
     "Validation",
+    "Worker",
     "Workflow",
     "acquiring",
     "ask",
@@ -168,6 +178,7 @@ __all__ = [
     "run_context",
     "save_now",
     "sleep",
+    "spawn",
     "started_version",
     "step",
     "step_info",
@@ -182,8 +193,37 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "checkpoint": (
+                "CheckpointError CheckpointPolicy Checkpoints Codec HasCheckpoints StepInfo "
+                "current_step run_context save_now started_version step step_info "
+                "with_checkpointing"
+            ),
+            "effects": (
+                "Invalid Valid Validation acquiring bracket par par_all par_reduce "
+                "par_traverse par_try_all partition traverse using"
+            ),
+            "service": "App Client Signal Worker spawn",
+            "workflows": (
+                "Abort DeadLetter GraphError InvalidGraph InvalidMachine ItemFailed "
+                "ItemFailure Iterative IterativeResult JobResult Machine MapReduce "
+                "MaxIterationsExceeded Moved NoEdge NoTransition Outcome Retry StateGraph "
+                "StateMachine TooManyFailures Transition TransitionExhausted Workflow "
+                "transition_info workflow"
+            ),
+        },
+    )
 
-    def __getattr__(name: str) -> object:
-        if name in __all__:
-            return getattr(workflows, name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def _make_durable(
+    step: str, effect: Effect[Any, Any, Any], **options: Any
+) -> Effect[Any, Any, Any]:
+    """Do what `with_checkpointing` does, which replaces this function once it is imported."""
+    from effectflow.checkpoint import with_checkpointing
+
+    return with_checkpointing(step, effect, **options)
+
+
+Effect.make_durable = _make_durable

@@ -6,12 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import effectflow
+import effectflow.checkpoint
+import effectflow.effects
 import effectflow.workflows
 
 ROOT = Path(__file__).parent.parent
@@ -106,7 +109,53 @@ def test_shapes_that_a_program_does_not_use_are_not_imported() -> None:
     assert "effectflow.checkpoint.values.codec" not in imported
 
 
-@pytest.mark.parametrize("package", [effectflow, effectflow.workflows])
+def in_new_process(code: str) -> list[str]:
+    """Return the words that a program prints in a process that has imported nothing."""
+    program = [sys.executable, "-c", code]
+    return subprocess.run(program, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_importing_effectflow_imports_neither_checkpoints_nor_operators() -> None:
+    imported = in_new_process("import effectflow, sys; print(*sys.modules)")
+
+    for late in ("checkpoint", "workflows", "stores", "effects.parallel", "effects.validation"):
+        assert f"effectflow.{late}" not in imported
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["effectflow", "effectflow.checkpoint", "effectflow.effects", "effectflow.workflows"],
+)
+def test_dir_of_a_package_has_every_public_name_before_it_is_used(package: str) -> None:
+    shown = in_new_process(f"import {package} as package; print(*dir(package))")
+
+    assert set(import_module(package).__all__) <= set(shown)
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["effectflow", "effectflow.checkpoint", "effectflow.effects", "effectflow.workflows"],
+)
+def test_a_public_name_is_never_the_module_of_that_name(package: str) -> None:
+    kinds = in_new_process(
+        f"from {package} import *; import {package} as package\n"
+        "print(*(type(getattr(package, name)).__name__ for name in package.__all__))"
+    )
+
+    assert "module" not in kinds
+
+
+def test_an_effect_can_be_made_a_step_by_a_program_that_imports_only_effects() -> None:
+    program = (
+        "from effectflow import pure; print(pure(7).checkpointed('pay').run_sync_or_raise(None))"
+    )
+
+    assert in_new_process(program) == ["7"]
+
+
+@pytest.mark.parametrize(
+    "package", [effectflow, effectflow.checkpoint, effectflow.effects, effectflow.workflows]
+)
 def test_every_public_name_is_there_when_it_is_asked_for(package: ModuleType) -> None:
     assert all(hasattr(package, name) for name in package.__all__)
     with pytest.raises(AttributeError, match="no attribute 'StateGrahp'"):

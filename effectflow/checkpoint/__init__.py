@@ -1,6 +1,8 @@
-"""Durable steps, journals and checkpoints of runs, and the contract of stores."""
+"""Durable steps, journals and checkpoints of runs, and the contract of stores.
 
-from importlib import import_module
+Most programs need few of these names, so their modules are imported with their first use.
+"""
+
 from typing import TYPE_CHECKING
 
 from effectflow.checkpoint.checkpoints import CheckpointPolicy, Checkpoints, HasCheckpoints
@@ -17,6 +19,7 @@ from effectflow.checkpoint.step import (
     with_checkpointing,
 )
 from effectflow.checkpoint.values import Codec
+from effectflow.effects.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.checkpoint import (
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     )
     from effectflow.checkpoint.errors import (
         CorruptCheckpoint,
+        CrashedTooOften,
         DefinitionChanged,
         LeaseLost,
         NotSerializable,
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
         RunBusy,
         RunCancelled,
         RunConflict,
+        RunEnded,
         RunNotEnded,
         RunNotFound,
         SaveFailed,
@@ -95,10 +100,15 @@ if TYPE_CHECKING:
     from effectflow.checkpoint.plan import ResumePlan, Unverified, plan_resume
     from effectflow.checkpoint.repair import Repair, repair_run, write_removed
     from effectflow.checkpoint.store import (
+        Changes,
         CheckpointStore,
+        Claimed,
+        DueRuns,
         FallsBack,
         KeepsHistory,
+        Limit,
         ListsDamagedRuns,
+        Message,
         Record,
         Remains,
         RunInfo,
@@ -106,6 +116,7 @@ if TYPE_CHECKING:
         RunStatus,
         RunSummary,
         Salvages,
+        Taken,
     )
 
 __all__ = [
@@ -113,6 +124,7 @@ __all__ = [
     "BeforeStep",
     "BranchesEnded",
     "CancelRequested",
+    "Changes",
     "Checkpoint",
     "CheckpointError",
     "CheckpointEvent",
@@ -123,14 +135,17 @@ __all__ = [
     "Checkpoints",
     "ChildEnded",
     "ChildStarted",
+    "Claimed",
     "Codec",
     "Completed",
     "CompletedStep",
     "CorruptCheckpoint",
+    "CrashedTooOften",
     "CycleDetected",
     "Decided",
     "Definition",
     "DefinitionChanged",
+    "DueRuns",
     "EdgeEvaluated",
     "Encryption",
     "Entry",
@@ -147,7 +162,9 @@ __all__ = [
     "KeepsHistory",
     "Lease",
     "LeaseLost",
+    "Limit",
     "ListsDamagedRuns",
+    "Message",
     "Metadata",
     "NodeEnded",
     "NodeStarted",
@@ -164,6 +181,7 @@ __all__ = [
     "RunBusy",
     "RunCancelled",
     "RunConflict",
+    "RunEnded",
     "RunInfo",
     "RunNotEnded",
     "RunNotFound",
@@ -181,6 +199,7 @@ __all__ = [
     "StepInputChanged",
     "StepSkipped",
     "StoreUnavailable",
+    "Taken",
     "TransitionEnded",
     "TransitionStarted",
     "UnsupportedVersion",
@@ -207,29 +226,41 @@ __all__ = [
     "write_removed",
 ]
 
-_HOMES = (
-    "entries",
-    "errors",
-    "checkpoint",
-    "store",
-    "plan",
-    "observers",
-    "journal_reader",
-    "repair",
-    "definition",
-    "lease",
-    "integrity",
-    "failures",
-)
-"""The modules of the other names. They are imported when used, because most programs need few of them."""
-
-
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
-
-    def __getattr__(name: str) -> object:
-        if name in __all__:
-            for home in _HOMES:
-                module = import_module(f"{__name__}.{home}")
-                if hasattr(module, name):
-                    return getattr(module, name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "checkpoint": "Checkpoint CompletedStep HistoryItem Metadata fold",
+            "definition": "Definition",
+            "entries": (
+                "Arguments BeforeStep BranchesEnded CancelRequested ChildEnded ChildStarted "
+                "Completed Decided Entry ErrorRecord Failed Finished HeadState Interrupted "
+                "Resumed SourceEnd Started Waiting"
+            ),
+            "errors": (
+                "CorruptCheckpoint CrashedTooOften DefinitionChanged LeaseLost "
+                "NotSerializable OutcomeUnknown RunBusy RunCancelled RunConflict RunEnded "
+                "RunNotEnded RunNotFound SaveFailed StepInputChanged StoreUnavailable "
+                "UnsupportedVersion"
+            ),
+            "failures": "RecordedDefect",
+            "integrity": "Encryption Seal",
+            "journal_reader": (
+                "ExportedRun Verification export_run import_run read_checkpoint read_entries "
+                "read_exported verify_run write_exported"
+            ),
+            "lease": "Lease Owner",
+            "observers": (
+                "CheckpointEvent CheckpointLoaded CheckpointSaved CycleDetected EdgeEvaluated "
+                "EntryAppended NodeEnded NodeStarted Observer RunResumed StepSkipped "
+                "TransitionEnded TransitionStarted"
+            ),
+            "plan": "ResumePlan Unverified plan_resume",
+            "repair": "Repair repair_run write_removed",
+            "store": (
+                "Changes CheckpointStore Claimed DueRuns FallsBack KeepsHistory Limit "
+                "ListsDamagedRuns Message Record Remains RunInfo RunQuery RunStatus "
+                "RunSummary Salvages Taken"
+            ),
+        },
+    )

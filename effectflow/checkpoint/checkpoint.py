@@ -23,6 +23,7 @@ from effectflow.checkpoint.entries import (
     Interrupted,
     Resumed,
     Started,
+    Suspended,
 )
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
 from effectflow.checkpoint.schema import schema_of
@@ -82,8 +83,9 @@ class Checkpoint:
     """The state of a run: its journal, folded into one value.
 
     Values are trees of plain data, as they are saved. Only the workflow can turn them into typed values.
-    `state` is None until the first step begins; `finished` is None until the run ends. `module` is where
-    the workflow was defined when the run started, as a hint for people; it may be "".
+    `state` is None until the first step begins; `finished` is None until the run ends. `suspended_at` is
+    when it was suspended, if that is its newest entry. `module` is where the workflow was defined when
+    the run started, as a hint for people; it may be "".
     """
 
     version: int
@@ -102,6 +104,7 @@ class Checkpoint:
     updated_at: float
     finished: Finished | None = None
     module: str = ""
+    suspended_at: float | None = None
 
     @property
     def id(self) -> str:
@@ -113,6 +116,8 @@ class Checkpoint:
         """The status of the run."""
         if self.finished is not None:
             return self.finished.status
+        if self.suspended_at is not None:
+            return RunStatus.SUSPENDED
         return RunStatus.INTERRUPTED if isinstance(self.state, Interrupted) else RunStatus.RUNNING
 
     @property
@@ -184,7 +189,7 @@ def _over_times(tree: Any, convert: Callable[[Any], Any]) -> dict[str, Any]:
         return {**part, **{name: convert(part[name]) for name in names if name in part}}
 
     return {
-        **over(tree, "created_at", "updated_at"),
+        **over(tree, "created_at", "updated_at", "suspended_at"),
         "state": over(tree["state"], "at", "retry_at"),
         "completed_steps": [over(step, "completed_at") for step in tree["completed_steps"]],
         "finished": over(tree["finished"], "at"),
@@ -250,9 +255,11 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
     state: HeadState | None = None
     current = _state_in(kind, started.input, started.input)
     finished: Finished | None = None
+    suspended_at: float | None = None
     resumes, count, updated_at = 0, 1, started.at
     for count, entry in enumerate(iterator, 2):
         updated_at = max(started.at, entry.at)
+        suspended_at = entry.at if isinstance(entry, Suspended) else None
         match entry:
             case Started():
                 raise CorruptCheckpoint(run_id, "its journal begins twice", sequence=count)
@@ -276,7 +283,8 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
             case Interrupted():
                 state = entry
             case Resumed(version=version, steps=steps, structure=structure):
-                resumes += 1
+                # The first one after `Started` begins a run that was submitted.
+                resumes += count > 2
                 finished = None
                 if version is not None:
                     definition = replace(
@@ -303,6 +311,7 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
         updated_at=updated_at,
         finished=finished,
         module=started.module,
+        suspended_at=suspended_at,
     )
 
 

@@ -58,6 +58,9 @@ class Started:
         context: plain data that the caller attached to the run (tenant, user, trace id).
         format: the version of the entry format.
         module: the module that defines the workflow, for people: it is never imported for its name.
+        priority: workers take runs with a higher one first.
+        parent: the run that spawned it or within which it is nested; empty without one.
+        is_nested: whether the parent drives it.
     """
 
     run_id: str
@@ -72,6 +75,9 @@ class Started:
     steps: tuple[str, ...] = ()
     structure: tuple[str, ...] = ()
     module: str = ""
+    priority: int = 0
+    parent: str = ""
+    is_nested: bool = False
 
 
 @_frozen
@@ -106,12 +112,17 @@ class ErrorRecord:
         message: the error as text.
         value: the data from which it is rebuilt; None if that is not possible.
         traceback: the traceback of a defect; None for a typed failure.
+        trail: the trail of a failure: the contexts that it crossed, from inner to outer, and a line for
+            each finalizer that failed on its way.
+        suppressed: what these finalizers failed with, in the order of their lines.
     """
 
     type: str
     message: str
     value: Tree = None
     traceback: str | None = None
+    trail: tuple[str, ...] = ()
+    suppressed: tuple[ErrorRecord, ...] = ()
 
     def __post_init__(self) -> None:
         # A resume raises a defect, so it has to be an exception.
@@ -273,6 +284,8 @@ class ChildStarted:
         run_id: the id of the child.
         workflow: the workflow of the child.
         input: the digest of its input.
+        is_spawned: whether it is a run of its own, which any worker may drive.
+        is_detached: whether it is left alone when this run is cancelled.
     """
 
     path: str
@@ -283,11 +296,16 @@ class ChildStarted:
     item: str | None = None
     settles: Ranges = ()
     source_ends: tuple[SourceEnd, ...] = ()
+    is_spawned: bool = False
+    is_detached: bool = False
 
 
 @_frozen
 class ChildEnded:
-    """A run within this run ended: `completed` with an output, or `failed` with an error."""
+    """A run within this run ended: `completed` with an output, `failed` with an error, or `cancelled`.
+
+    The path is that of its `ChildStarted`, or for a spawned run that of the wait for its result.
+    """
 
     path: str
     status: RunStatus
@@ -298,13 +316,59 @@ class ChildEnded:
 
 @_frozen
 class Waiting:
-    """A flow waits until a time, in seconds since the epoch."""
+    """A flow waits: until a time, for a message, or for the end of a spawned run.
+
+    Attributes:
+        until: the time, in seconds since the epoch; None without one.
+        topic: the topic of the message; empty without one.
+        child: the id of the spawned run; empty without one.
+    """
 
     path: str
-    until: float
+    until: float | None
     at: float
     item: str | None = None
     settles: Ranges = ()
+    topic: str = ""
+    child: str = ""
+
+
+@_frozen
+class Signalled:
+    """A wait has received a message, which this entry removes from the mailbox.
+
+    Attributes:
+        path: the path of the wait.
+        topic, key: those of the message.
+        value: the value in the message.
+    """
+
+    path: str
+    topic: str
+    key: str
+    value: Tree
+    at: float
+
+
+@_frozen
+class Published:
+    """The run has published a value for others to read. The next one with the same key replaces it.
+
+    The other fields are as in `BeforeStep`.
+    """
+
+    path: str
+    key: str
+    value: Tree
+    at: float
+    item: str | None = None
+
+
+@_frozen
+class Suspended:
+    """All flows of the run wait, so its process has let go of it. It is the last entry of a life."""
+
+    at: float
 
 
 # The decisions of operators.
@@ -329,10 +393,15 @@ class Decided:
 
 @_frozen
 class BranchesEnded:
-    """All branches that an operator cancelled have ended, and their finalizers have executed steps."""
+    """All branches that an operator cancelled have ended, and their finalizers have executed steps.
+
+    Attributes:
+        failures: what finalizers in these branches failed with. A resume does not repeat them.
+    """
 
     path: str
     at: float
+    failures: tuple[ErrorRecord, ...] = ()
 
 
 Entry: TypeAlias = (
@@ -347,6 +416,9 @@ Entry: TypeAlias = (
     | ChildStarted
     | ChildEnded
     | Waiting
+    | Signalled
+    | Published
+    | Suspended
     | CancelRequested
     | Finished
 )
@@ -374,10 +446,13 @@ _KINDS: Mapping[str, type[Entry]] = {
     "child_started": ChildStarted,
     "child_ended": ChildEnded,
     "waiting": Waiting,
+    "signalled": Signalled,
+    "published": Published,
+    "suspended": Suspended,
     "cancel_requested": CancelRequested,
     "finished": Finished,
 }
-"""The names on disk. Besides these, `signalled`, `published` and `suspended` are reserved."""
+"""The names on disk."""
 
 _SCHEMAS: Mapping[str, Schema[Entry]] = {
     name: schema_of(kind, tag=name) for name, kind in _KINDS.items()

@@ -11,6 +11,8 @@
     ├── StepInputChanged     a recorded step is reached with other arguments
     ├── RunNotEnded          the run has not ended, so it has no result
     ├── RunCancelled         the run was cancelled and cannot continue
+    ├── RunEnded             the run is completed or cancelled, so it receives no messages
+    ├── CrashedTooOften      the run ended its process again and again, so workers do not continue it
     ├── OutcomeUnknown       an at-most-once step would run again, although it may have happened
     ├── CorruptCheckpoint    stored data cannot be read
     ├── UnsupportedVersion   a newer effectflow wrote the data
@@ -179,6 +181,32 @@ class RunCancelled(CheckpointError):
         super().__init__(
             f"run {run_id!r} was cancelled and its finalizers have run: it cannot continue. Start the "
             "work anew, under another run id."
+        )
+
+
+class RunEnded(CheckpointError):
+    """The run is completed or cancelled, so it receives no messages. `status` says which."""
+
+    def __init__(self, run_id: str, status: str) -> None:
+        self.run_id = run_id
+        self.status = status
+        super().__init__(
+            f"run {run_id!r} is {status}, so nothing receives the message, and it was not kept. Send it "
+            "before the run ends, or start the work anew, under another run id."
+        )
+
+
+class CrashedTooOften(CheckpointError):
+    """The process of the run ended again and again before the run got further."""
+
+    def __init__(self, run_id: str, crashes: int, after: str) -> None:
+        self.run_id = run_id
+        self.crashes = crashes
+        self.after = after
+        super().__init__(
+            f"{crashes} processes in a row ended while they drove run {run_id!r}, and none of them got "
+            f"further than {after}: workers do not continue it. Find out what ends the process (memory, "
+            "a crash in native code), then resume the run."
         )
 
 

@@ -6,7 +6,9 @@ An error is rebuilt only from a declared class or a built-in exception. A stored
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -28,7 +30,8 @@ from effectflow.checkpoint.values.classes import (
     take_apart,
     text_of,
 )
-from effectflow.effects.errors import Copyable
+from effectflow.effects.errors import Copyable, Suppressed
+from effectflow.effects.nodes import Failed
 
 _FRAMES = 100
 """The number of frames of a traceback that are recorded: the innermost ones."""
@@ -36,6 +39,8 @@ _FRAMES = 100
 
 class RecordedDefect(Copyable, Exception):
     """Stands for a defect of an earlier life whose class is neither declared nor built in.
+
+    It also stands for such an error of a finalizer that failed while something else ended its flow.
 
     Attributes:
         record: the name of its class, its text, and where it was raised.
@@ -50,6 +55,60 @@ class RecordedDefect(Copyable, Exception):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
+
+
+def write_end(ended: Failed | Exception, types: KnownTypes) -> ErrorRecord:
+    """Return the record of a failure, with its trail, or of a defect."""
+    if isinstance(ended, Exception):
+        return write_error(ended, types, is_defect=True)
+    record = write_error(ended.error, types, is_defect=False)
+    if not ended.trail:
+        return record
+    trail = tuple(_without_surrogates(str(line)) for line in ended.trail)
+    return replace(record, trail=trail, suppressed=write_suppressed(ended.trail, types))
+
+
+def read_failure(record: ErrorRecord, step: str, types: KnownTypes) -> Failed:
+    """Return the failure that a record was made of. Raises NotSerializable as `read_error` does."""
+    error = read_error(record, step, types)
+    return Failed(error, _read_trail(record, types)) if record.trail else Failed(error)
+
+
+def write_suppressed(trail: Iterable[str], types: KnownTypes) -> tuple[ErrorRecord, ...]:
+    """Return the records of the errors of finalizers that a trail tells of."""
+    return tuple(
+        write_error(line.error, types, is_defect=line.is_defect)
+        for line in trail
+        if isinstance(line, Suppressed)
+    )
+
+
+def read_suppressed(record: ErrorRecord, types: KnownTypes) -> Suppressed:
+    """Return the line of a trail that tells of a finalizer that failed in an earlier life."""
+    return Suppressed(_read_any(record, types), is_defect=record.is_defect)
+
+
+def _read_trail(record: ErrorRecord, types: KnownTypes) -> tuple[str, ...]:
+    """Return the trail of a failure. The lines of failed finalizers have the errors of these."""
+    lines = [line for line in record.trail if line.startswith(Suppressed.PREFIX)]
+    if len(lines) != len(record.suppressed):
+        # A context of the user begins in the same way.
+        return record.trail
+    errors = iter(record.suppressed)
+    return tuple(
+        Suppressed.read(line, _read_any(one := next(errors), types), is_defect=one.is_defect)
+        if line.startswith(Suppressed.PREFIX)
+        else line
+        for line in record.trail
+    )
+
+
+def _read_any(record: ErrorRecord, types: KnownTypes) -> Any:
+    """Return the error that a record was made of, or a RecordedDefect if it cannot be rebuilt."""
+    try:
+        return read_error(record, "", types)
+    except NotSerializable:
+        return RecordedDefect(record)
 
 
 def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRecord:

@@ -8,26 +8,39 @@ exists before anything releases it. The rules are in `docs/durability.md`.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from effectflow.checkpoint.entries import BranchesEnded, Decided, SourceEnd, Waiting
+from effectflow.checkpoint.entries import (
+    BranchesEnded,
+    Decided,
+    Published,
+    Signalled,
+    SourceEnd,
+    Waiting,
+)
 from effectflow.checkpoint.errors import DefinitionChanged, NotSerializable, StepInputChanged
-from effectflow.checkpoint.failures import read_error, write_error
+from effectflow.checkpoint.failures import (
+    read_failure,
+    read_suppressed,
+    write_end,
+    write_error,
+    write_suppressed,
+)
 from effectflow.checkpoint.replay import (
     DEAD_LETTER,
     RecordedDeadLetter,
     RecordedDecision,
     RecordedFlow,
 )
-from effectflow.checkpoint.values import KnownTypes, digest_of, from_tree, to_tree
-from effectflow.effects.errors import LeftToResume, NotAcquired, Parked
+from effectflow.checkpoint.values import KnownTypes, Tree, digest_of, from_tree, to_tree
+from effectflow.effects.errors import LeftToResume, NotAcquired, Parked, Suppressed
 from effectflow.effects.nodes import Failed, FromFn, Step
 from effectflow.effects.operators import Operator
-from effectflow.effects.paths import StepPath, child_path, step_path
+from effectflow.effects.paths import StepPath, as_name, child_path, step_path
 from effectflow.effects.scope import Branches, Finalization, Scope
 
 if TYPE_CHECKING:
@@ -58,6 +71,7 @@ class DurableFlow:
     """
 
     __slots__ = (
+        "_branches",
         "_codes",
         "_cursor",
         "_gate",
@@ -102,6 +116,7 @@ class DurableFlow:
         self._cursor = 0
         self._gate: anyio.CancelScope | None = None
         self._gate_limit = math.inf
+        self._branches = 0
         self._occurrences: dict[str, int] = {}
         self._codes: dict[str, Any] = {}
 
@@ -190,23 +205,120 @@ class DurableFlow:
     async def wait(self, scope: Scope, seconds: float) -> None:
         run = self.run
         path = self.next_path("sleep")
-        is_durable = self.is_recording and not scope.is_shielded
-        if not is_durable or not seconds > 0:
+        if not self._is_durable(scope) or not seconds > 0:
             await run.sleep(path, seconds, scope)
             return
         run.writer.check()
-        until: float
         if self.reach(path, scope):
             until = run.recording.waits[path].until
         else:
             await self.check(scope, path)
             until = run.time_after(seconds)
-            if run.records and not run.is_stopping:
-                settles = () if scope.is_observing else run.failures.settle(self)
-                run.writer.add(Waiting(path, until, run.now(), self.take_item(), settles))
+            self.begin_wait(scope, path, until=until)
+        assert until is not None
+        await self._sleep_until(path, until, seconds, scope)
+
+    async def wait_for_retry(self, scope: Scope, until: float, longest: float) -> None:
+        if self._is_durable(scope):
+            path = step_path(self.path, "retry", self._occurrences["retry"])
+            await self._sleep_until(path, until, longest, scope)
+        else:
+            await scope.clock.sleep(min(max(0.0, until - self.run.now()), longest))
+
+    async def _sleep_until(self, path: str, until: float, longest: float, scope: Scope) -> None:
+        run = self.run
         # The clock of another machine may be ahead. Never wait longer because of that.
-        left = min(max(0.0, until - run.now()), seconds)
-        await run.sleep(path, left, scope)
+        left = min(max(0.0, until - run.now()), longest)
+        if left > 0:
+            with run.activity.rest("a time", run.now() + left):
+                await run.sleep(path, left, scope)
+        else:
+            await run.sleep(path, left, scope)
+
+    def _is_durable(self, scope: Scope) -> bool:
+        """Return whether a wait here is recorded, so that the run can be suspended meanwhile."""
+        return self.is_recording and not scope.is_shielded
+
+    def begin_wait(
+        self,
+        scope: Scope,
+        path: str,
+        *,
+        until: float | None = None,
+        topic: str = "",
+        child: str = "",
+    ) -> None:
+        """Record a wait; the parameters are as in `Waiting`."""
+        run = self.run
+        if run.records and not run.is_stopping:
+            settles = () if scope.is_observing else run.failures.settle(self)
+            item = self.take_item()
+            run.writer.add(Waiting(path, until, run.now(), item, settles, topic, child))
+
+    async def receive(self, scope: Scope, topic: str, decode: Callable[[Tree], A]) -> A:
+        """Wait for the next message about a topic. A resume yields the recorded one.
+
+        Parameters:
+            topic: the topic.
+            decode: returns the value in the message, or raises MalformedValue.
+        """
+        run = self.run
+        self.check_can_wait(scope, topic)
+        path = self.next_path(as_name(topic))
+        run.writer.check()
+        if self.reach(path, scope):
+            wait = run.recording.waits[path]
+            if wait.received is not None and wait.received < scope.limit:
+                return run.decode_message(wait.value, path, decode)
+            await self.check(scope, path)
+        else:
+            await self.check(scope, path)
+            self.begin_wait(scope, path, topic=topic)
+        while True:
+            message = await run.next_message(topic)
+            # An operator may have decided in the same moment. Then the message stays.
+            await self.check(scope, path)
+            if run.mailbox.first(topic) is message:
+                break
+        tree = run.open_message(message)
+        value = run.decode_message(tree, path, decode)
+        run.mailbox.take(message)
+        run.writer.take(message.number)
+        run.writer.add(Signalled(path, topic, message.key, tree, run.now()))
+        return value
+
+    def check_can_wait(self, scope: Scope, name: str) -> None:
+        """Raise TypeError inside a step, an acquisition or a finalizer, which are not suspended."""
+        if not self._is_durable(scope):
+            where = (
+                f"step {self.path!r}" if not self.is_recording else "an acquisition or finalizer"
+            )
+            raise TypeError(
+                f"{name!r} is awaited inside {where} of run {self.run.run_id!r}, which cannot be "
+                "suspended: wait between steps"
+            )
+
+    async def publish(self, scope: Scope, key: str, value: object, types: KnownTypes) -> None:
+        """Record a value for others to read, once. Within a step, each attempt records it again."""
+        run = self.run
+        if not self.is_recording:
+            if run.records and not run.is_stopping:
+                self._publish("", key, value, types)
+            return
+        path = self.next_path("publish")
+        run.writer.check()
+        if self.reach(path, scope):
+            return
+        await self.check(scope, path)
+        if run.records and not run.is_stopping:
+            self._publish(path, key, value, types)
+
+    def _publish(self, path: str, key: str, value: object, types: KnownTypes) -> None:
+        run = self.run
+        tree = run.encode(value, path or f"{self.path}/publish", types)
+        item = self.take_item() if path else None
+        run.writer.add(Published(path, key, tree, run.now(), item))
+        run.writer.announce()
 
     # The recorded operations of the flow.
 
@@ -358,12 +470,19 @@ class DurableFlow:
             await anyio.sleep_forever()
         if scope.acquisition is not None and not scope.acquisition.may_continue():
             raise NotAcquired
-        if self.run.is_stopping:
+        run = self.run
+        if run.is_stopping:
             if scope.is_shielded:
                 raise LeftToResume(repr(what))
             await anyio.sleep_forever()
+        if run.drain is not None and run.is_draining and not scope.is_shielded:
+            with run.activity.rest("another worker", 0.0):
+                await anyio.sleep_forever()
 
     async def run_branch(self, scope: Scope, work: Callable[[], Awaitable[A]]) -> A:
+        around = self.around
+        if around is not None:
+            around.begin_branch()
         try:
             if self._must_pass(scope.limit):
                 self._gate_limit = scope.limit
@@ -380,6 +499,20 @@ class DurableFlow:
         finally:
             if self.branches_around is not None:
                 self.branches_around.take_failures(self)
+            if around is not None:
+                around.end_branch()
+
+    def begin_branch(self) -> None:
+        """Count a branch as busy in place of this flow, or with other branches."""
+        if self._branches:
+            self.run.activity.busy += 1
+        self._branches += 1
+
+    def end_branch(self) -> None:
+        """Count this flow as busy again after its last branch."""
+        self._branches -= 1
+        if self._branches:
+            self.run.activity.end_branch()
 
     def _open_gate_at_frontier(self) -> None:
         # The limit of the branch: an acquisition within it has none, as it is shielded.
@@ -490,15 +623,19 @@ class DurableBranches:
         path = f"{self.path}/deadline"
         known = run.recording.decisions.get(path)
         if known is None:
+            until = run.now() + seconds
             is_cancelled = any(operator.is_decided for operator in self.scope.operators)
             if run.records and not run.is_stopping and not is_cancelled:
-                outer.record_decision(self.scope, path, run.now() + seconds, failed=False)
+                outer.record_decision(self.scope, path, until, failed=False)
+            run.activity.begin_deadline(self, until)
             return seconds
         if outer.has_ahead(self.scope):
             return None
         until = known.value
         assert isinstance(until, float | int)
-        return min(max(0.0, until - run.now()), seconds)
+        left = min(max(0.0, until - run.now()), seconds)
+        run.activity.begin_deadline(self, run.now() + left)
+        return left
 
     def branch(self, key: object, item: object, *, is_keyed: bool) -> DurableFlow:
         outer = self.outer
@@ -567,8 +704,15 @@ class DurableBranches:
             detail = f"{self.path!r} had the branches {shown}, and their items did not reappear"
             raise run.writer.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
 
-    def end(self, *, is_complete: bool) -> None:
+    def suppressed(self) -> Sequence[Suppressed]:
+        if self.decision is None:
+            return ()
+        types = self.outer.run.types
+        return [read_suppressed(record, types) for record in self.decision.suppressed]
+
+    def end(self, *, is_complete: bool, suppressed: Sequence[Suppressed]) -> None:
         outer, run = self.outer, self.outer.run
+        run.activity.end_deadline(self)
         outer.unsettled += [*self._failed, *self._unsettled]
         outer.last_failure = self._last_failure or outer.last_failure
         if self.sequence is None or (self.decision is not None and self.decision.has_ended):
@@ -576,7 +720,8 @@ class DurableBranches:
         # Without entries, a resume has nothing to replay before it cancels the branches.
         can_record = run.records and not run.is_stopping and not run.writer.halted
         if is_complete and self.has_entries and can_record:
-            run.writer.add(BranchesEnded(self.path, run.now()))
+            failures = write_suppressed(suppressed, run.types)
+            run.writer.add(BranchesEnded(self.path, run.now(), failures))
 
 
 class DurableFinalization:
@@ -595,17 +740,17 @@ class DurableFinalization:
         # The error has no entry of its own, so the source could end in another way if it ran again after
         # its resource was released. So it does not run.
         try:
-            error = read_error(recorded.error, self.path, run.types)
+            failure = read_failure(recorded.error, self.path, run.types)
         except NotSerializable as unreadable:
             # Its class is not declared. The source runs without beginning anything, and must end with
             # it.
             self.outer.replays_only = unreadable
             return None
         self.outer.skip_to(recorded.reached)
-        run.replayed_failure(self.path, error)
+        run.replayed_failure(self.path, failure.error)
         if recorded.kind == "defect":
-            raise error
-        return Failed(error)
+            raise failure.error
+        return failure
 
     async def run(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
         try:
@@ -647,13 +792,13 @@ class DurableFinalization:
         run, path = self.outer.run, self.path
         if cause is not None:
             return SourceEnd(path, "cancelled", run.finalizes(cause))
-        is_failure = isinstance(ended, Failed)
-        if not is_failure and not isinstance(ended, Exception):
+        if isinstance(ended, Failed):
+            kind, error = "failure", ended.error
+        elif isinstance(ended, Exception):
+            kind, error = "defect", ended
+        else:
             return SourceEnd(path, "success")
-        error = ended.error if isinstance(ended, Failed) else ended
-        kind = "failure" if is_failure else "defect"
         known = self.outer.last_failure
         if known is not None and known[0] is error:
             return SourceEnd(path, kind, known[1])
-        record = write_error(error, run.types, is_defect=not is_failure)
-        return SourceEnd(path, kind, None, record, self.outer.reached())
+        return SourceEnd(path, kind, None, write_end(ended, run.types), self.outer.reached())

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import orjson
@@ -209,6 +208,8 @@ def check_against(info: RunInfo, checkpoint: Checkpoint) -> None:
             f"the store calls it a run of {info.summary.workflow!r}, its journal is of "
             f"{checkpoint.workflow!r}",
         )
+    if status is RunStatus.PENDING and checkpoint.metadata.entries == 1:
+        return
     if status is not found and status is not RunStatus.RUNNING:
         raise CorruptCheckpoint(
             checkpoint.run_id,
@@ -221,7 +222,7 @@ def check_against(info: RunInfo, checkpoint: Checkpoint) -> None:
 async def all_run_ids(store: CheckpointStore) -> list[str]:
     """Return the ids of all runs of a store, newest first, then those of damaged runs."""
     # Not page by page, because runs that are added or deleted meanwhile would shift the next page.
-    found = [info.run_id for info in await store.find(RunQuery(limit=sys.maxsize))]
+    found = [info.run_id for info in await store.find(RunQuery(limit=None))]
     if isinstance(store, ListsDamagedRuns):
         found += await store.damaged_runs()
     return found
@@ -264,7 +265,8 @@ async def export_run(store: CheckpointStore, run_id: str) -> ExportedRun:
 async def import_run(store: CheckpointStore, run: ExportedRun) -> bool:
     """Add a run to a store, completely or not at all. Return False if the store has the same run already.
 
-    The store assigns new times of writing; the entries keep the times at which they happened.
+    The store assigns new times of writing; the entries keep the times at which they happened. No worker
+    takes the run before someone resumes it.
 
     Raises RunConflict if the store has another run with this id, and RunBusy if that is being driven.
     """
@@ -275,7 +277,7 @@ async def import_run(store: CheckpointStore, run: ExportedRun) -> bool:
             return False
         if there:
             raise RunConflict(run.run_id, "its entries differ from the imported ones")
-        await store.append(lease, run.bodies, after=0, summary=run.summary)
+        await store.append(lease, run.bodies, after=0, summary=replace(run.summary, due_at=None))
         return True
     finally:
         await store.release(lease)

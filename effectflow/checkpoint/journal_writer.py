@@ -82,10 +82,13 @@ class JournalWriter:
         self._digest = digest
         self._durable = length
         self._buffer: list[bytes] = []
+        self._takes: list[int] = []
         self._is_saving = False
         self._saved: anyio.Event | None = None
         self._unsure: list[bytes] = []
+        self._unsure_takes: list[int] = []
         self._is_summary_due = True
+        self._seen: int | None = None
         self._shared = SharedParts()
 
     def add(self, entry: Entry) -> int:
@@ -114,6 +117,19 @@ class JournalWriter:
             self._shared.shorten(entry, self.length + 1) if isinstance(entry, Completed) else entry
         )
 
+    @property
+    def durable_length(self) -> int:
+        """The number of entries that are durable."""
+        return self._durable
+
+    def take(self, *messages: int) -> None:
+        """Remove messages, by their numbers, from the mailbox of the run with the next append."""
+        self._takes += messages
+
+    def announce(self) -> None:
+        """Let the next append tell those that watch the run that it changed."""
+        self._is_summary_due = True
+
     def count_dead_letter(self) -> None:
         """Count one more dead letter in the summary of the run."""
         self.summary = replace(self.summary, dead_letters=self.summary.dead_letters + 1)
@@ -141,16 +157,35 @@ class JournalWriter:
                 return
         self.check()
 
-    async def finish(self, entry: Entry | None, status: RunStatus, *, release: bool = True) -> bool:
+    async def finish(
+        self,
+        entry: Entry | None,
+        status: RunStatus,
+        *,
+        release: bool = True,
+        due_at: float | None = None,
+        waits_for: str = "",
+        seen: int | None = None,
+    ) -> bool:
         """Add the last entry, make everything durable, and release the lease in the same commit.
 
         Return False if that could not be saved, with `on_save_error="warn"`.
+
+        Parameters:
+            due_at, waits_for: as in the summary of a run.
+            seen: the number of the newest message that the run has read; see `CheckpointStore.append`.
         """
         if entry is not None:
             self.add(entry)
         while self._is_saving:
             await self._next_save()
         self.check()
+        due_at = None if self.summary.is_nested else due_at
+        self.summary = replace(
+            self.summary, status=status, due_at=due_at, waits_for=waits_for, blocked=""
+        )
+        self._is_summary_due = True
+        self._seen = seen
         # From here on the lease may be released before this process knows it.
         self._is_ending = True
         try:
@@ -284,6 +319,7 @@ class JournalWriter:
                 self.summary = replace(self.summary, status=status)
                 self._is_summary_due = True
             batch, self._buffer = self._buffer, []
+            takes, self._takes = self._takes, []
             step = self._newest_step
             self.due = None
             # It may change again while the append is in progress.
@@ -296,12 +332,14 @@ class JournalWriter:
                     after=self._durable,
                     summary=summary,
                     release=release,
+                    takes=takes,
+                    seen=self._seen,
                 )
             except LeaseLost:
                 raise
             except BaseException:
                 # It may have taken effect.
-                self._unsure = batch
+                self._unsure, self._unsure_takes = batch, takes
                 self._is_summary_due = self._is_summary_due or summary is not None
                 self._linger_from_now()
                 raise
@@ -348,9 +386,10 @@ class JournalWriter:
         written = [record.body for record in await store.read(self.run_id, after=self._durable)]
         if not written:
             self._buffer = self._unsure + self._buffer
+            self._takes = self._unsure_takes + self._takes
         elif written == self._unsure:
             self._durable += len(written)
         else:
             # Our lease had expired. The run is free, but another process may have driven it.
             raise LeaseLost(self.run_id, "another process has driven it since")
-        self._unsure = []
+        self._unsure, self._unsure_takes = [], []

@@ -143,16 +143,25 @@ _claims: dict[str, CallSoon | None] = {}
 claim that has ended and may hold the run all the same, because the store did not release it."""
 
 
+def begin_claim() -> Owner:
+    """Return a new owner for a claim of this process. Call `end_claim` when it holds nothing any more.
+
+    The owner is dead once the running event loop is closed.
+    """
+    owner = Owner.new()
+    _claims[owner.claim] = call_soon_from_threads()
+    return owner
+
+
 async def claim_or_release(
     claim: Callable[[Owner], Awaitable[Lease]], release: Callable[[Lease], Awaitable[object]]
 ) -> tuple[Owner, Lease]:
     """Claim a run for a new owner, and return both. Call `end_claim` after the lease is released.
 
-    The owner is dead once the running event loop is closed. A claim that a cancellation cut off may
+    A claim that a cancellation cut off may
     hold, so it is made again, and released.
     """
-    owner = Owner.new()
-    _claims[owner.claim] = call_soon_from_threads()
+    owner = begin_claim()
     try:
         return owner, await claim(owner)
     except Exception as error:

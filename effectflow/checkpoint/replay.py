@@ -15,6 +15,7 @@ from effectflow.checkpoint.entries import (
     Arguments,
     BeforeStep,
     BranchesEnded,
+    CancelRequested,
     ChildEnded,
     ChildStarted,
     Completed,
@@ -24,8 +25,10 @@ from effectflow.checkpoint.entries import (
     Failed,
     Finished,
     Interrupted,
+    Published,
     Ranges,
     Resumed,
+    Signalled,
     SourceEnd,
     Waiting,
 )
@@ -52,7 +55,7 @@ __all__ = [
 
 _TIMED_OUT = name_of_error(TimedOut)
 
-_Kind: TypeAlias = Literal["step", "child", "wait", "operator", "finalizer"]
+_Kind: TypeAlias = Literal["step", "child", "wait", "published", "operator", "finalizer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +115,19 @@ class RecordedStep:
 
 @dataclass(slots=True)
 class RecordedChild:
-    """A nested run. The attributes are as in `RecordedStep`."""
+    """A nested or spawned run. The other attributes are as in `RecordedStep`.
+
+    Attributes:
+        is_spawned: whether it is a run of its own.
+        is_detached: whether it is left alone when this run is cancelled.
+    """
 
     begun: int
     run_id: str
     workflow: str
     input: str
+    is_spawned: bool = False
+    is_detached: bool = False
     ended: int | None = None
     status: RunStatus | None = None
     output: Tree = None
@@ -125,17 +135,35 @@ class RecordedChild:
     is_settled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RecordedWait:
-    """A wait until a time, in seconds since the epoch."""
+    """A wait.
+
+    Attributes:
+        sequence: the number of its entry.
+        until: the time that it waits for, in seconds since the epoch; None without one.
+        topic: the topic of the message that it waits for; empty without one.
+        received: the entry of the message that it has received; None without one.
+        value: the value of that message.
+        child: the spawned run whose end it waits for, and that end if it is known; None without one.
+    """
 
     sequence: int
-    until: float
+    until: float | None
+    topic: str = ""
+    received: int | None = None
+    value: Tree = None
+    child: RecordedChild | None = None
 
 
 @dataclass(slots=True)
 class RecordedDecision:
-    """A decision. `has_ended` tells whether the cancelled branches have ended."""
+    """A decision.
+
+    Attributes:
+        has_ended: whether the cancelled branches have ended.
+        suppressed: what their finalizers failed with.
+    """
 
     sequence: int
     value: Tree
@@ -143,6 +171,7 @@ class RecordedDecision:
     because: Ranges = ()
     is_settled: bool = False
     has_ended: bool = False
+    suppressed: tuple[ErrorRecord, ...] = ()
 
 
 DEAD_LETTER = "dead_letter"
@@ -231,6 +260,8 @@ class Recording:
         reopened_at: the entry of the last reopening, if the run has not ended since; otherwise None.
         repeated: the at-most-once steps that may have happened, and that the last reopening repeats.
         former_children: the nested runs that reopenings repeat, oldest first, by path.
+        spawned: the ids of the spawned runs that are cancelled with this one, in their order.
+        cancelled_at: the entry that asked to cancel the run; None if none did.
     """
 
     steps: dict[str, RecordedStep] = field(default_factory=dict[str, RecordedStep])
@@ -251,6 +282,8 @@ class Recording:
     former_children: dict[str, list[RecordedChild]] = field(
         default_factory=dict[str, list[RecordedChild]]
     )
+    spawned: dict[str, None] = field(default_factory=dict[str, None])
+    cancelled_at: int | None = None
 
     @property
     def open_dead_letters(self) -> list[RecordedDeadLetter]:
@@ -357,11 +390,22 @@ class _Reader:
                     self._fail(sequence, path, decision)
             case BranchesEnded(path=path):
                 if path in recording.decisions:
-                    recording.decisions[path].has_ended = True
+                    decision = recording.decisions[path]
+                    decision.has_ended, decision.suppressed = True, entry.failures
             case Waiting(path=path):
                 self._begin(sequence, entry.settles, ())
                 self._add(sequence, path, "wait", entry.item)
-                recording.waits[path] = RecordedWait(sequence, entry.until)
+                child = RecordedChild(sequence, entry.child, "", "") if entry.child else None
+                wait = RecordedWait(sequence, entry.until, entry.topic, child=child)
+                recording.waits[path] = wait
+            case Signalled(path=path):
+                wait = recording.waits[path]
+                wait.received, wait.value = sequence, entry.value
+            case Published(path=path):
+                self._add(sequence, path, "published", entry.item)
+            case CancelRequested():
+                if recording.cancelled_at is None:
+                    recording.cancelled_at = sequence
             case ChildStarted(path=path):
                 self._begin(sequence, entry.settles, entry.source_ends)
                 self._add(sequence, path, "child", entry.item)
@@ -369,10 +413,21 @@ class _Reader:
                 if before is not None and before.ended in self.unsettled:
                     self._forget(before.ended)
                 recording.children[path] = RecordedChild(
-                    sequence, entry.run_id, entry.workflow, entry.input
+                    sequence,
+                    entry.run_id,
+                    entry.workflow,
+                    entry.input,
+                    entry.is_spawned,
+                    entry.is_detached,
                 )
+                if entry.is_spawned and not entry.is_detached:
+                    recording.spawned[entry.run_id] = None
             case ChildEnded(path=path):
-                child = recording.children[path]
+                waited = recording.waits.get(path)
+                child = recording.children[path] if waited is None else waited.child
+                assert child is not None
+                if waited is not None and child.ended in self.unsettled:
+                    self._forget(child.ended)
                 child.ended, child.status = sequence, entry.status
                 child.output, child.error = entry.output, entry.error
                 if entry.status is not RunStatus.COMPLETED:

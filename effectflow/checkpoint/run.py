@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar, cast
@@ -14,6 +15,9 @@ from typing import Any, Final, Protocol, TypeVar, cast
 import anyio
 import anyio.lowlevel
 
+from effectflow.checkpoint.activity import Activity
+from effectflow.checkpoint.attendant import Drain, Wakeup
+from effectflow.checkpoint.changes import watching
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import (
     Arguments,
@@ -25,19 +29,23 @@ from effectflow.checkpoint.entries import (
     Resumed,
 )
 from effectflow.checkpoint.errors import (
+    CheckpointError,
     CorruptCheckpoint,
     NotSerializable,
     OutcomeUnknown,
     StepInputChanged,
+    StoreUnavailable,
 )
-from effectflow.checkpoint.failures import read_error, write_error
+from effectflow.checkpoint.failures import read_failure, write_end
 from effectflow.checkpoint.flow import DurableBranches, DurableFlow
 from effectflow.checkpoint.journal_writer import JournalWriter
+from effectflow.checkpoint.mailbox import Mailbox, open_message
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
 from effectflow.checkpoint.replay import RecordedStep, Recording, compressed
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.settling import UnsettledFailures
 from effectflow.checkpoint.step import CurrentStep, interruption_reason
+from effectflow.checkpoint.store import CANCEL, Message
 from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,
@@ -93,6 +101,21 @@ class Around(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """What a run waited for when it was suspended.
+
+    Attributes:
+        until: when the first flow goes on by itself, in seconds since the epoch; infinite if none does.
+        waits_for: what the flows wait for, for people.
+        seen: the number of the newest message that the run had read.
+    """
+
+    until: float
+    waits_for: str
+    seen: int
+
+
 class Run:
     """One life of a durable run.
 
@@ -107,6 +130,13 @@ class Run:
         outer_operators: the operators of the outer run that may cancel this one.
         last_completed: the path of the step that completed last.
         failures: those that nothing has settled.
+        activity: which flows are busy, and what the others wait for; shared with the outer run.
+        mailbox: the messages that were sent to the run.
+        cancellation: the operator around the body that decides when a message asks to cancel the run;
+            None if the run does not look for such messages.
+        suspension: what it waited for when it was suspended; None if it was not.
+        drain: asks the runs of a worker to begin nothing more; None outside of workers.
+        spawned: the ids of the spawned runs that are cancelled with this one.
     """
 
     records = True
@@ -140,9 +170,14 @@ class Run:
         self.around = around
         self.outer_operators = outer_operators
         self._is_stopping = False
+        self.suspension: Suspension | None = None
+        self.activity = Activity() if around is None else around.run.activity
+        self.mailbox = Mailbox(checkpoints.store, run_id)
+        self.cancellation: Operator | None = None
+        self.drain: Drain | None = None if around is None else around.run.drain
+        self.spawned = dict.fromkeys(recording.spawned)
         self.tasks = anyio.create_task_group()
         self.last_completed: str | None = None
-        self.root = DurableFlow(self, "")
         # The system clock is read without creating a date.
         self.now = time.time if type(clock) is SystemClock else self._now
         self.cancelled_at: int | None = None
@@ -152,6 +187,7 @@ class Run:
         self._cut_off: dict[str, None] = {}
         self._ends_interrupted = False
         self._gates: set[anyio.CancelScope] = set()
+        self._savable: dict[str, Any] = {}
         self._watched = 0
         self._is_watching = False
         self._watch_scope: anyio.CancelScope | None = None
@@ -160,6 +196,17 @@ class Run:
     def is_stopping(self) -> bool:
         """Whether the run is being stopped from outside, so that finalizers begin no steps."""
         return self._is_stopping or (self.around is not None and self.around.run.is_stopping)
+
+    @property
+    def is_suspending(self) -> bool:
+        """Whether the run is being stopped because all of its flows wait."""
+        around = self.around
+        return self.suspension is not None or (around is not None and around.run.is_suspending)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether nothing more begins, because the worker that drives the run stops."""
+        return self.drain is not None and self.drain.has_begun
 
     # Execution of steps.
 
@@ -182,7 +229,8 @@ class Run:
         await flow.check(scope, path)
         if recorded is not None:
             self._check_known(definition, path, recorded)
-        self._check_savable(definition, path)
+        if self._savable.get(definition.name) is not definition:
+            self._check_savable(definition, path)
         return await self._attempt_all(flow, step, path, arguments, recorded, env, scope)
 
     def _replayed(self, definition: Any, path: str, recorded: RecordedStep, scope: Scope) -> Any:
@@ -199,15 +247,16 @@ class Run:
         if recorded.retry_at is not None or not stands:
             return _PENDING
         try:
-            error = read_error(recorded.error, path, self.checkpoints.known(definition.types))
+            types = self.checkpoints.known(definition.types)
+            failure = read_failure(recorded.error, path, types)
         except NotSerializable as unreadable:
             raise self.writer.halt(unreadable) from unreadable
         if self._observers:
             self.notify(StepSkipped(self.run_id, path, None))
-        self.replayed_failure(path, error)
+        self.replayed_failure(path, failure.error)
         if recorded.error.is_defect:
-            raise error
-        return Failure(error)
+            raise failure.error
+        return failure
 
     async def _complete_finalizers_within(
         self,
@@ -248,6 +297,7 @@ class Run:
             check_savable(definition.output, self.checkpoints.known(definition.types), path=path)
         except NotSerializable as error:
             raise self.writer.halt(error) from error
+        self._savable[definition.name] = definition
 
     def _attempt_all(
         self,
@@ -292,7 +342,7 @@ class Run:
                 return outcome
             elapsed = self.clock.monotonic() - began
             delay = partial(definition.retry.next_delay, number - spent - 1, elapsed)
-            retry_at = await self._record_failure(flow, definition, path, outcome.error, delay)
+            retry_at = await self._record_failure(flow, definition, path, outcome, delay)
             if retry_at is None:
                 return outcome
             await self._wait_for_retry(flow, path, retry_at, scope)
@@ -302,7 +352,8 @@ class Run:
     ) -> None:
         left = retry_at - self.now()
         if left > 0:
-            await self.sleep(path, left, scope)
+            with self.activity.rest("a retry", retry_at):
+                await self.sleep(path, left, scope)
         await flow.check(scope, path)
 
     async def _attempt(
@@ -377,8 +428,9 @@ class Run:
         if at_most_once:
             self._check_outcome(path, outcome.error)
         if definition.retry is None:
-            await self._record_failure(flow, definition, path, outcome.error)
-        return outcome
+            await self._record_failure(flow, definition, path, outcome)
+        # Without its parts, which are not recorded: every life continues with the same failure.
+        return Failure(outcome.error, outcome.trail)
 
     def _check_outcome(self, path: str, error: object) -> None:
         """Halt if an executor cannot tell how an at-most-once step ended."""
@@ -403,10 +455,11 @@ class Run:
         flow: DurableFlow,
         definition: Any,
         path: str,
-        error: object,
+        failed: Failure,
         next_delay: Callable[[], float | None] | None = None,
     ) -> float | None:
         """Record a failure. Return when the step's policy retries it, in seconds since the epoch."""
+        error = failed.error
         retryable = not definition.may_have_happened(error)
         may_retry = False
         try:
@@ -417,7 +470,7 @@ class Run:
             logger.exception("the retryable predicate of step %r raised", path)
         delay = next_delay() if next_delay and may_retry else None
         retry_at = None if delay is None else self.time_after(delay)
-        await self._record_error(flow, definition, path, error, retryable, retry_at=retry_at)
+        await self._record_error(flow, definition, path, failed, retryable, retry_at=retry_at)
         return retry_at
 
     async def _record_bad_end(
@@ -438,7 +491,7 @@ class Run:
         if self.writer.halted is not None:
             return
         if isinstance(raised, Exception):
-            await self._record_error(flow, definition, path, raised, True, is_defect=True)
+            await self._record_error(flow, definition, path, raised, True)
         elif not isinstance(raised, Parked):
             if isinstance(raised, Halt) or not is_cancellation(raised) or scope.cause() is None:
                 self._cut_off[path] = None
@@ -453,21 +506,21 @@ class Run:
         flow: DurableFlow,
         definition: Any,
         path: str,
-        error: object,
+        ended: Failure | Exception,
         retryable: bool,
         *,
-        is_defect: bool = False,
         retry_at: float | None = None,
     ) -> None:
         types = self.checkpoints.known(definition.types)
-        record = write_error(error, types, is_defect=is_defect)
+        record = write_end(ended, types)
+        error = ended.error if isinstance(ended, Failure) else ended
         self._ends_interrupted = False
         sequence = self.writer.add(Failed(path, record, retryable, self.now(), retry_at))
         self.failures.add(sequence)
         flow.unsettled.append(sequence)
         flow.last_failure = (error, sequence)
         # A defect that cannot be rebuilt comes back as a RecordedDefect.
-        if not is_defect and retry_at is None:
+        if not record.is_defect and retry_at is None:
             self.failures.check_readable(sequence, error, record, types, path)
         if self.checkpoints.policy.on_error:
             await self.writer.save()
@@ -503,7 +556,72 @@ class Run:
             reason = f"{branches.path!r} of {branches.outer.run.run_id!r}"
             self.cancelled_at = self.writer.add(CancelRequested(self.now(), reason))
 
+    # Messages.
+
+    async def next_message(self, topic: str) -> Message:
+        """Wait for the first message about a topic, and leave it in the mailbox."""
+        if (message := self.mailbox.first(topic)) is not None:
+            return message
+        woken = Wakeup()
+        async with watching(self.checkpoints.store, self.run_id, woken.set):
+            while True:
+                await self.look_for_messages()
+                message = self.mailbox.first(topic)
+                if message is not None:
+                    return message
+                with self.activity.rest(topic.replace(":", " ", 1), look=woken.set):
+                    await woken.wait()
+
+    async def look_for_messages(self) -> bool:
+        """Read the new messages. Return whether there are any. One may cancel the run."""
+        store = self.checkpoints.store
+        try:
+            is_new = await self.mailbox.refresh()
+        except CheckpointError as error:
+            raise self.writer.halt(error) from error
+        except Exception as error:
+            reason = f"it raised {error!r} for run {self.run_id!r}"
+            raise self.writer.halt(StoreUnavailable(repr(store), reason)) from error
+        self.writer.take(*self.mailbox.take_notices())
+        request = self.mailbox.first(CANCEL)
+        if request is not None and self.cancellation is not None:
+            self._cancel_by(request, self.cancellation)
+        return is_new
+
+    def _cancel_by(self, request: Message, cancellation: Operator) -> None:
+        """Cancel the body because a message asks for that. A run that is being stopped leaves it."""
+        if self.is_stopping or self.writer.halted is not None:
+            return
+        self.mailbox.take(request)
+        self.writer.take(request.number)
+        if not cancellation.is_decided:
+            cancellation.decide(None, failed=False)
+            assert cancellation.limit is not None
+            cancellation.limit.cancel()
+
+    def open_message(self, message: Message) -> Tree:
+        """Return the value in a message. Halt the run if the message was changed on its way."""
+        try:
+            return open_message(self.checkpoints, self.run_id, message)
+        except CheckpointError as error:
+            raise self.writer.halt(error) from error
+
+    def decode_message(self, tree: Tree, path: str, decode: Callable[[Tree], A]) -> A:
+        """Return the value that a message holds. Halt the run if it is not what the wait declares."""
+        try:
+            return decode(tree)
+        except MalformedValue as error:
+            reason = f"the message that {path!r} receives is not what the signal declares: {error}"
+            raise self.writer.halt(CorruptCheckpoint(self.run_id, reason)) from error
+
     # Stopping of the run.
+
+    def suspend(self) -> None:
+        """Stop the run because all of its flows wait. A resume continues them."""
+        activity = self.activity
+        self.suspension = Suspension(activity.next_at, activity.waits_for, self.mailbox.seen)
+        self.stop()
+        self.tasks.cancel_scope.cancel()
 
     def stop(self) -> None:
         """Note that the run is being stopped from outside."""

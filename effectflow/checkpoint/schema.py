@@ -30,9 +30,11 @@ class Schema(Generic[T]):
     """Writes and reads the instances of one dataclass. A `tag` is saved with them, as `entry`."""
 
     def __init__(self, kind: type[T], tag: str | None) -> None:
-        hints = typing.get_type_hints(kind)
         self.tag = tag
         self._kind = kind
+        # Known before it is complete, because a class may contain itself.
+        _schemas[kind] = self
+        hints = typing.get_type_hints(kind)
         self.write: Callable[[T], dict[str, Tree]] = _write_function(kind, hints, tag)
         self._readers = [
             (one.name, _reader(hints[one.name]), one.default is dataclasses.MISSING)
@@ -57,10 +59,7 @@ _schemas: dict[type, Schema[Any]] = {}
 
 def schema_of(kind: type[T], tag: str | None = None) -> Schema[T]:
     """Return the schema of a dataclass. The first call decides on its tag."""
-    schema = _schemas.get(kind)
-    if schema is None:
-        schema = _schemas[kind] = Schema(kind, tag)
-    return schema
+    return _schemas.get(kind) or Schema(kind, tag)
 
 
 def _write_function(
@@ -106,7 +105,10 @@ def _writer(hint: Any) -> _Convert | None:
         return None if write is None else lambda value: None if value is None else write(value)
     if _is_enum(hint):
         return str
-    return schema_of(hint).write if _is_dataclass(hint) else None
+    if not _is_dataclass(hint):
+        return None
+    schema = schema_of(hint)
+    return getattr(schema, "write", None) or (lambda value: schema.write(value))
 
 
 def _write_any(value: DataclassInstance) -> dict[str, Tree]:

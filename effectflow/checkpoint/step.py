@@ -23,7 +23,6 @@ from effectflow.effects import (
     TimedOut,
     do,
     nodes,
-    suspend,
 )
 from effectflow.effects.arguments import TEST_THE_VALUE, check_function, mark_as_effectful
 from effectflow.effects.clock import Duration, in_seconds
@@ -278,7 +277,7 @@ class Step(Generic[P, Env, E, A]):
             self._is_settled = True
             self.definition = self._with_types(self.definition)
         # Called only if the step runs: a resume does not even call the function of a skipped step.
-        effect = suspend(lambda: self.function(*args, **kwargs))
+        effect = nodes.Suspend(lambda _: self.function(*args, **kwargs), ("suspend", self.function))
         return nodes.Step(self.definition, effect, partial(self._arguments, args, kwargs))
 
     def _arguments(

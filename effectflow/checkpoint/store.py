@@ -8,6 +8,7 @@ the tests that every store must pass.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
@@ -15,6 +16,7 @@ from typing import Protocol, Self, runtime_checkable
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import Lease
+from effectflow.effects.arguments import check_count
 
 
 class RunStatus(StrEnum):
@@ -62,7 +64,18 @@ class Record:
 class RunSummary:
     """What a run is found by. An append may replace it.
 
-    `dead_letters` is the number of items of its jobs that failed and were neither retried nor dropped.
+    Attributes:
+        workflow, kind, version: the workflow of the run.
+        status: the status of the run.
+        created_at: when it was created, in seconds since the epoch.
+        dead_letters: the number of items of its jobs that failed and were neither retried nor dropped.
+        due_at: from when on a worker may take the run, in seconds since the epoch; None if none may. That
+            of a run that is being driven is in the past: it is due as soon as nothing holds it.
+        priority: workers take runs with a higher one first.
+        waits_for: what a suspended run waits for, for people.
+        blocked: why the last worker could not continue the run, for people; empty if it could.
+        parent: the run that spawned it or within which it is nested; empty without one.
+        is_nested: whether the parent drives it, so that no worker takes it.
     """
 
     workflow: str
@@ -71,6 +84,12 @@ class RunSummary:
     status: RunStatus
     created_at: float
     dead_letters: int = 0
+    due_at: float | None = None
+    priority: int = 0
+    waits_for: str = ""
+    blocked: str = ""
+    parent: str = ""
+    is_nested: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,28 +125,161 @@ class RunQuery:
 
     Attributes:
         workflow: only runs of this workflow.
+        prefix: only runs whose id begins with this.
         statuses: only runs with one of these; empty means any.
         updated_before: only runs whose newest record is older, in seconds since the epoch.
         resumable: only runs that have not ended and that no live owner holds.
         offset: skip this many runs, for paging.
-        limit: return at most this many runs.
+        limit: return at most this many runs; None for all.
     """
 
     workflow: str | None = None
+    prefix: str = ""
     statuses: frozenset[RunStatus] = frozenset()
     updated_before: float | None = None
     resumable: bool = False
     offset: int = 0
-    limit: int = 100
+    limit: int | None = 100
 
     def matches(self, info: RunInfo, now: float) -> bool:
         """Return whether the query asks for this run, at `now` in seconds since the epoch."""
         return (
             (self.workflow is None or info.summary.workflow == self.workflow)
+            and info.run_id.startswith(self.prefix)
             and (not self.statuses or info.summary.status in self.statuses)
             and (self.updated_before is None or info.updated_at < self.updated_before)
             and (not self.resumable or info.is_resumable(now))
         )
+
+
+CANCEL = "cancel"
+"""The topic of a message that asks to cancel a run. Signals have topics that begin with `signal:`."""
+
+NOTICE = "notice"
+"""The topic of a message that only gives the driver of a run a reason to look at another run, which is
+its key. A run may receive the same notice again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message in the mailbox of a run.
+
+    Attributes:
+        number: grows with each message of the run.
+        topic: what it is about.
+        key: its idempotency key: except for notices, a run receives only one message with a topic and
+            a key.
+        sent_at: when it was sent, in seconds since the epoch.
+        body: the sealed value; empty for notices and requests to cancel.
+    """
+
+    number: int
+    topic: str
+    key: str
+    sent_at: float
+    body: bytes
+
+
+def wakes(topic: str, status: RunStatus) -> bool:
+    """Return whether a message makes a run of this status due at once."""
+    if status is RunStatus.SUSPENDED:
+        return True
+    return topic == CANCEL and status in (RunStatus.PENDING, RunStatus.FAILED)
+
+
+def notifies_parent(summary: RunSummary) -> bool:
+    """Return whether an append with this summary sends a notice to the parent: a spawned run ended."""
+    if not summary.parent or summary.is_nested:
+        return False
+    return summary.status.has_ended or summary.status is RunStatus.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A bound on the runs of one workflow, across all workers of a store.
+
+    Attributes:
+        at_once: at most this many are held at the same time; None for no bound.
+        per_second: at most this many pending runs are started within each second; less than 1 for one
+            run in more than a second; None for no bound.
+    """
+
+    at_once: int | None = None
+    per_second: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.at_once is not None:
+            check_count("at_once", self.at_once, least=1)
+        if self.per_second is not None and not self.per_second > 0:
+            raise ValueError(f"per_second must be more than 0, not {self.per_second}")
+
+    @property
+    def window(self) -> tuple[int, float]:
+        """The number of runs that may be started within a number of seconds. (1, 0.0) without a bound."""
+        if self.per_second is None:
+            return 1, 0.0
+        if self.per_second >= 1:
+            return int(self.per_second), int(self.per_second) / self.per_second
+        return 1, 1 / self.per_second
+
+
+@dataclass(frozen=True, slots=True)
+class DueRuns:
+    """A request to claim runs that are due.
+
+    Attributes:
+        workflows: the workflows that the claimant can drive.
+        owners: an owner for each run that it wants at most.
+        seconds: how long the leases are valid.
+        now: the time by the clock of the claimant, in seconds since the epoch. It is compared with
+            `due_at`; leases expire by the clock of the store.
+        limits: bounds by workflow.
+    """
+
+    workflows: frozenset[str]
+    owners: Sequence[str]
+    seconds: float
+    now: float
+    limits: Mapping[str, Limit] = field(default_factory=dict[str, Limit])
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A run that was claimed because it was due.
+
+    Attributes:
+        lease: the new lease.
+        info: the run as it was before.
+    """
+
+    lease: Lease
+    info: RunInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The answer to `DueRuns`.
+
+    Attributes:
+        runs: the runs that were claimed.
+        next_due_at: when the next of the others is due, in seconds since the epoch, if that lies after
+            `now`; None if none waits for a time.
+    """
+
+    runs: tuple[Taken, ...] = ()
+    next_due_at: float | None = None
+
+
+class Changes(Protocol):
+    """Tells which runs changed. Hints may be lost, so look from time to time all the same."""
+
+    async def wait(self, seconds: float) -> frozenset[str] | None:
+        """Wait for a change, for at most this many seconds.
+
+        Return the ids of the runs that changed since the last call, an empty set if none did in that
+        time, or None if any run may have changed.
+        """
+        ...
 
 
 class CheckpointStore(Protocol):
@@ -176,6 +328,8 @@ class CheckpointStore(Protocol):
         after: int,
         summary: RunSummary | None = None,
         release: bool = False,
+        takes: Sequence[int] = (),
+        seen: int | None = None,
     ) -> None:
         """Append records after record number `after`, all or none, in one transaction.
 
@@ -183,9 +337,16 @@ class CheckpointStore(Protocol):
         first append of a run needs one, and at least one record. `release` also releases the lease, in
         the same transaction.
 
-        Raise LeaseLost, and write nothing, if the lease is not the run's current one or the journal
-        does not end at `after`. Raise SaveFailed if the records could not be written; its `is_unknown`
-        tells whether they may have been written all the same.
+        `takes` are the numbers of messages that are removed from the mailbox. If the mailbox has a
+        message newer than number `seen`, the `due_at` of the new summary becomes the current time: the
+        writer does not know that message. A summary of a run that has ended removes all its messages
+        first. If `notifies_parent`, the mailbox of the parent receives a notice with the run's id as its
+        key, as by `send`; nothing happens if the parent is unknown or has ended.
+
+        Raise LeaseLost, and write nothing, if the lease is not the run's current one, the journal
+        does not end at `after`, or a message of `takes` is gone. Raise SaveFailed
+        if the records could not be written; its `is_unknown` tells whether they may have been written all
+        the same.
         """
         ...
 
@@ -208,8 +369,54 @@ class CheckpointStore(Protocol):
         """
         ...
 
+    async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
+        """Create a run with its first records, without claiming it, in one transaction.
+
+        Return False, and change nothing, if the run exists.
+
+        Raise RunBusy if a live owner holds the run, which has no records yet, and SaveFailed as `append`
+        does.
+        """
+        ...
+
+    async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
+        """Put a message into the mailbox of a run, in one transaction.
+
+        Return False, and change nothing, if the run has received a message with this topic and key, also
+        if it was taken since. That does not hold for notices.
+
+        If the message `wakes` the run, its `due_at` becomes the current time, unless that is earlier. A
+        nested run is never due: its parent receives a notice with the run's id as its key, and so on
+        outwards.
+
+        Raise RunNotFound, RunEnded if the run is completed or cancelled, and SaveFailed as `append`
+        does.
+        """
+        ...
+
+    async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
+        """Return the messages of a run that were not taken, in order, from number `after` + 1 on."""
+        ...
+
+    async def claim_due(self, due: DueRuns) -> Claimed:
+        """Claim runs that are due: `due_at` is not after `due.now`, and no live owner holds them.
+
+        Runs with a higher priority come first, then those that have been due for longer. Two callers
+        never claim the same run. The limits hold across all callers that give the same ones.
+        """
+        ...
+
+    def changes(self) -> AbstractAsyncContextManager[Changes]:
+        """Watch the runs of the store while the context is open.
+
+        A change is a `create`, a `send`, an `append` with a summary, or a `delete`, by any process.
+        """
+        ...
+
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
-        """Delete a run and all its records. The holder of its lease passes that, which is then gone.
+        """Delete a run, all its records and messages.
+
+        The holder of its lease passes that, which is then gone.
 
         Raise RunNotFound if it is unknown, and LeaseLost if the lease is not the run's current one, or
         without a lease RunBusy if a live owner holds it.

@@ -3,49 +3,36 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import shlex
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-)
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast, get_origin
+from typing import Any
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.cli import census
 from effectflow.cli.options import BadUse
-from effectflow.effects.signatures import meaning_of
+from effectflow.service.environment import (
+    AnyWorkflow,
+    BadEnvironment,
+    PlainEnvironment,
+    needs_of,
+    opened_environment,
+)
 from effectflow.workflows import Workflow
-
-AnyWorkflow = Workflow[Any, Any, Any, Any]
-
-
-class BadEnvironment(BadUse):
-    """The environment of a workflow is missing, or could not be made. `__cause__` is the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlainEnvironment:
-    """The environment of a workflow whose module defines no `environment` function."""
-
-    checkpoints: Checkpoints
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"the environment has only checkpoints, not {name!r}: define a function "
-            "`environment(checkpoints)`, which returns it, in the module of the workflow"
-        )
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkflow:
-    """A workflow, its module, and the function there that makes its environment, if any."""
+    """A workflow, and what makes its environment.
+
+    Attributes:
+        workflow: the workflow.
+        module: its module.
+        environment: makes its environment; None if the module defines none.
+    """
 
     workflow: AnyWorkflow
     module: str
@@ -57,68 +44,22 @@ class LoadedWorkflow:
 
         Raise BadEnvironment if it cannot be made.
         """
-        async with AsyncExitStack() as stack:
-            yield await self._entered(stack, checkpoints)
-
-    async def _entered(self, stack: AsyncExitStack, checkpoints: Checkpoints) -> Any:
         if self.environment is None:
-            return PlainEnvironment(checkpoints)
-        try:
-            made = self.environment(checkpoints)
-            if inspect.isawaitable(made):
-                made = await made
-            if isinstance(made, AbstractAsyncContextManager):
-                manager = cast("AbstractAsyncContextManager[Any]", made)
-                made = await stack.enter_async_context(manager)
-            elif isinstance(made, AbstractContextManager):
-                made = stack.enter_context(cast("AbstractContextManager[Any]", made))
-        except (Exception, SystemExit) as error:
-            raise BadEnvironment(
-                f"the environment could not be made: `environment(checkpoints)` of module "
-                f"{self.module!r} raised {type(error).__name__}: {error}"
-            ) from error
-        if not isinstance(getattr(made, "checkpoints", None), Checkpoints):
-            raise BadEnvironment(
-                f"`environment(checkpoints)` of module {self.module!r} should return an object, or a "
-                f"context manager of one, that has these `checkpoints`; it returned {made!r}"
-            )
-        return made
+            yield PlainEnvironment(checkpoints)
+            return
+        source = f"`environment(checkpoints)` of module {self.module!r}"
+        async with opened_environment(self.environment, checkpoints, source) as opened:
+            yield opened
 
     def check_environment(self) -> None:
         """Raise BadEnvironment if there is no function that makes the environment, and one is needed."""
-        if self.environment is not None:
-            return
-        kinds = [
-            kind
-            for kind in map(_class_of, self.workflow.blueprint.environment_types())
-            if kind is not None and _members(kind) - {"checkpoints"}
-        ]
-        if kinds:
-            names = sorted(set[str]().union(*map(_members, kinds)) - {"checkpoints"})
-            declared = ", ".join(dict.fromkeys(kind.__name__ for kind in kinds))
+        names, declared = needs_of(self.workflow)
+        if self.environment is None and names:
             raise BadEnvironment(
                 f"module {self.module!r} has no function `environment(checkpoints)`, and workflow "
-                f"{self.workflow.name!r} needs an environment with {', '.join(names)} ({declared}). "
-                "Define the function in that module, and let it return the environment"
+                f"{self.workflow.name!r} needs an environment with {', '.join(sorted(names))} "
+                f"({declared}). Define the function in that module, and let it return the environment"
             )
-
-
-def _class_of(annotation: object) -> type | None:
-    """Return the class or protocol that an annotation names; None for Any, a type variable or a union."""
-    meant = meaning_of(annotation) or annotation
-    kind = get_origin(meant) or meant
-    return cast("type[Any]", kind) if isinstance(kind, type) else None
-
-
-def _members(kind: type) -> set[str]:
-    """Return the public attributes and methods that a class or protocol declares."""
-    return {
-        name
-        for base in kind.__mro__
-        if base.__module__ not in ("builtins", "typing", "abc")
-        for name in (*inspect.get_annotations(base), *vars(base))
-        if not name.startswith("_")
-    }
 
 
 def demo_workflow() -> LoadedWorkflow:

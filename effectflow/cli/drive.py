@@ -34,8 +34,6 @@ from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.values import to_tree
 from effectflow.cli.app_loader import (
-    AnyWorkflow,
-    BadEnvironment,
     LoadedWorkflow,
     demo_workflow,
     load_workflow,
@@ -73,6 +71,7 @@ from effectflow.cli.render import (
 from effectflow.cli.run_progress import RunProgress
 from effectflow.effects.nodes import AnyEffect
 from effectflow.service import StoppedBySignal, run_until_signal
+from effectflow.service.environment import AnyWorkflow, BadEnvironment
 from effectflow.workflows import Machine
 
 
@@ -332,8 +331,8 @@ def _drive_all(
         try:
             job = job_of(run)
             progress, end = _driven(job)
-        except (BadUse, CheckpointError) as error:
-            is_bad_use = isinstance(error, BadUse)
+        except (BadUse, BadEnvironment, CheckpointError) as error:
+            is_bad_use = not isinstance(error, CheckpointError)
             codes.add(ExitCode.BAD_USE if is_bad_use else ExitCode.CHECKPOINT_ERROR)
             answers.append({"run_id": run.run_id, "status": "not resumed", "message": str(error)})
             say(f"effectflow: {error}", Console(stderr=True))

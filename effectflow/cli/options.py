@@ -22,6 +22,7 @@ from effectflow.checkpoint import (
     Seal,
 )
 from effectflow.cli.render import say
+from effectflow.service.environment import BadEnvironment
 from effectflow.stores import open_store
 
 A = TypeVar("A")
@@ -97,7 +98,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (BadUse, RunNotFound) as error:
+        except (BadUse, BadEnvironment, RunNotFound) as error:
             code, message = ExitCode.BAD_USE, str(error)
         except CheckpointError as error:
             code, message = ExitCode.CHECKPOINT_ERROR, str(error)

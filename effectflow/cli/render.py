@@ -121,6 +121,8 @@ def show_checkpoint(
     else:
         error = finished.error
         say(f"\n{(error.traceback or f'{error.type}: {error.message}').rstrip()}", console)
+        for line in error.trail:
+            say(printable(f"  {line}"), console)
 
 
 def _state_row(checkpoint: Checkpoint) -> dict[str, str]:
@@ -188,8 +190,11 @@ def _entry_text(entry: Entry) -> str:
             return f"Interrupted  {where} {step or 'no step'} ({reason})"
         case Decided(path, value, failed=failed):
             return f"Decided      {path} = {_bounded(value, 60)}{' (failed)' if failed else ''}"
-        case BranchesEnded(path):
-            return f"Ended        the branches of {path}"
+        case BranchesEnded(path, failures=failures):
+            failed = "".join(
+                f"; a finalizer failed with {error.type}: {error.message}" for error in failures
+            )
+            return f"Ended        the branches of {path}{failed}"
         case ChildStarted(path, run_id, workflow):
             return f"ChildStarted {path}: run {run_id} of {workflow}"
         case ChildEnded(path, status):

@@ -1,4 +1,9 @@
-"""Effects as values, and the interpreter that runs them."""
+"""Effects as values, and the interpreter that runs them.
+
+What many programs do not use is imported with its first use.
+"""
+
+from typing import TYPE_CHECKING
 
 # First, because the class and the nodes that derive from it import each other.
 from effectflow.effects.effect import Effect, Executor  # isort: split
@@ -39,13 +44,23 @@ from effectflow.effects.errors import (
 )
 from effectflow.effects.events import emit
 from effectflow.effects.functions import Do, do, effect
-from effectflow.effects.parallel import par, par_all, par_traverse, par_try_all, partition, traverse
+from effectflow.effects.lazy_names import lazy_names
 from effectflow.effects.race import first_success, race
-from effectflow.effects.reduce import par_reduce
-from effectflow.effects.resources import Acquisition, acquiring, bracket, using
 from effectflow.effects.retry import FailedAttempt, RetryPolicy
 from effectflow.effects.scope import EffectObserver
-from effectflow.effects.validation import Invalid, Valid, Validation
+
+if TYPE_CHECKING:
+    from effectflow.effects.parallel import (
+        par,
+        par_all,
+        par_traverse,
+        par_try_all,
+        partition,
+        traverse,
+    )
+    from effectflow.effects.reduce import par_reduce
+    from effectflow.effects.resources import Acquisition, acquiring, bracket, using
+    from effectflow.effects.validation import Invalid, Valid, Validation
 
 __all__ = [
     "Acquisition",
@@ -105,3 +120,14 @@ __all__ = [
     "using",
     "uuid",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of this package
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "parallel": "par par_all par_traverse par_try_all partition traverse",
+            "reduce": "par_reduce",
+            "resources": "Acquisition acquiring bracket using",
+            "validation": "Invalid Valid Validation",
+        },
+    )

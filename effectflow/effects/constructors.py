@@ -11,7 +11,6 @@ from typing import Any, Never, TypeVar, overload
 from uuid import UUID, uuid4
 
 import anyio
-from anyio import to_thread
 from returns.result import Result, Success
 
 from effectflow.effects import nodes
@@ -21,7 +20,6 @@ from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Parked
 from effectflow.effects.event_loop import is_cancellation, run_to_the_end
 from effectflow.effects.scope import Scope
-from effectflow.effects.threads import in_thread
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -72,6 +70,9 @@ def from_blocking(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
 
 
 async def _in_a_thread(f: Callable[[Env], A], scope: Scope, env: Env) -> A:
+    # Imported late, like all that most programs do not use.
+    from anyio import to_thread
+
     limiter = to_thread.current_default_thread_limiter()
     turn = object()
     # The wait for a free thread can be interrupted; only the call itself cannot.
@@ -99,6 +100,8 @@ class _Raised:
 
 
 async def _end_in_a_thread(f: Callable[[Env], A], env: Env) -> A | _Raised:
+    from effectflow.effects.threads import in_thread
+
     try:
         return await in_thread(partial(f, env), anyio.CapacityLimiter(1))
     except BaseException as raised:

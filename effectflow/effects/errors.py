@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType, TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
@@ -136,19 +137,33 @@ class ExecutorLost(ExecutorError):
 
 
 class Suppressed(str):
-    """The line of a trail that tells of a failed finalizer. `error` is its error or its defect."""
+    """The line of a trail that tells of a failed finalizer.
 
-    __slots__ = ("error",)
+    Attributes:
+        error: its error or its defect.
+        is_defect: whether it was a defect.
+    """
+
+    __slots__ = ("error", "is_defect")
+
+    PREFIX = "and a finalizer failed: "
 
     error: object
+    is_defect: bool
 
-    def __new__(cls, error: object) -> Self:
-        line = super().__new__(cls, f"and a finalizer failed: {error!r}")
+    def __new__(cls, error: object, *, is_defect: bool) -> Self:
+        return cls.read(f"{cls.PREFIX}{error!r}", error, is_defect=is_defect)
+
+    @classmethod
+    def read(cls, text: str, error: object, *, is_defect: bool) -> Self:
+        """Return the line with this text, which an earlier life has made of the error."""
+        line = super().__new__(cls, text)
         line.error = error
+        line.is_defect = is_defect
         return line
 
-    def __getnewargs__(self) -> tuple[Any, ...]:
-        return (self.error,)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Suppressed.read, is_defect=self.is_defect), (str(self), self.error)
 
 
 @dataclass(frozen=True, slots=True)

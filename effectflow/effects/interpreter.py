@@ -9,7 +9,7 @@ generators of `@do` bodies, finalizers, and `_Restore`, which brings back an out
 
 # Values, environments and errors of any type pass through this loop; pyright loses track of `Any` in it.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
-# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 from __future__ import annotations
 
@@ -123,15 +123,15 @@ class _Thrown:
     Attributes:
         body: the generator.
         recent: what was thrown, and the failure that it stands for, or None for a defect.
-        trails: errors that the body has received, also as results, and the trails of these.
+        failures: what the body has received, also as results. Defects have their notes as trails.
     """
 
-    __slots__ = ("body", "recent", "trails")
+    __slots__ = ("body", "failures", "recent")
 
     def __init__(self, body: Any) -> None:
         self.body = body
         self.recent: deque[tuple[BaseException, Failed | None]] = deque(maxlen=8)
-        self.trails: deque[tuple[object, tuple[str, ...]]] = deque(maxlen=8)
+        self.failures: deque[Failed] = deque(maxlen=8)
 
     def again(self, effect: Any) -> Any:
         """Return the next effect of the body. If it fails with such an error again, with its trail."""
@@ -145,7 +145,8 @@ class _Thrown:
         return effect
 
     def _trail_of(self, error: object) -> tuple[str, ...]:
-        return next((trail for known, trail in reversed(self.trails) if known is error), ())
+        found = (failed.find(error) for failed in reversed(self.failures))
+        return next((failed.trail for failed in found if failed is not None), ())
 
 
 class _Handled:
@@ -158,10 +159,10 @@ class _Handled:
 
     def traced(self, again: Failed) -> Failed:
         """Return a failure of the handler, with the trail of the error that it handled."""
-        trail = self.failed.trail
-        if again.error is not self.failed.error or again.trail[: len(trail)] == trail:
+        handled = self.failed.find(again.error)
+        if handled is None or again.trail[: len(handled.trail)] == handled.trail:
             return again
-        return Failed(again.error, (*trail, *again.trail))
+        return handled.after(*again.trail)
 
 
 async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
@@ -314,14 +315,14 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         stack.append(thrown)
                         break
                     elif kind is MapErr:
-                        value = Failed(frame.f(value.error), value.trail)
+                        value = value.mapped(frame.f(value.error))
                         continue
                     elif kind is Reify:
                         _yield_failure(stack, value)
                         value = Failure(show_trail(value.error, value.trail))
                         continue
                     elif kind is Context:
-                        value = _failed_in(frame.message, value)
+                        value = value.after(frame.message)
                         continue
                     elif kind is Rescue:
                         handled = frame.f(value)
@@ -427,7 +428,7 @@ def _yield_failure(stack: list[Any], failed: Failed) -> None:
     elif kind is GeneratorType or kind is _Thrown:
         if kind is GeneratorType:
             stack[-1] = _Thrown(stack[-1])
-        stack[-1].trails.append((failed.error, failed.trail))
+        stack[-1].failures.append(failed)
 
 
 def _throw_failure(thrown: _Thrown, failed: Failed) -> tuple[Any, Any]:
@@ -438,7 +439,7 @@ def _throw_failure(thrown: _Thrown, failed: Failed) -> tuple[Any, Any]:
     else:
         raised = EffectError(error)
     thrown.recent.append((raised, failed))
-    thrown.trails.append((error, failed.trail))
+    thrown.failures.append(failed)
     traceback, context = raised.__traceback__, raised.__context__
     try:
         return _resume(thrown, thrown.body.throw, raised)
@@ -494,7 +495,7 @@ async def _unwind(
                 raised = _close(thrown.body, raised, scope)
                 continue
             thrown.recent.append((raised, None))
-            thrown.trails.append((raised, our_notes(raised)))
+            thrown.failures.append(Failed(raised, our_notes(raised)))
             try:
                 caught, value = _resume(thrown, thrown.body.throw, raised)
             except BaseException as other:
@@ -517,8 +518,8 @@ async def _unwind(
         elif kind is Context:
             if isinstance(raised, Exception):
                 add_note(raised, frame.message)
-        elif kind is _Handled and frame.failed.error is raised:
-            show_trail(raised, frame.failed.trail)
+        elif kind is _Handled and (handled := frame.failed.find(raised)) is not None:
+            show_trail(raised, handled.trail)
         elif kind is _Finalizer and not isinstance(raised, Parked):
             raised = await _finalize_after(frame, raised, env, scope)
     frame = env = None
@@ -595,7 +596,7 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
     if value.__class__ is Failed:
         if outcome.__class__ is _Raised:
             log_hidden(outcome.exception, "a finalizer failed after the failure %r", value.error)
-        return _failed_in(failed, value)
+        return value.after(failed)
     if outcome.__class__ is _Raised:
         raise outcome.exception
     return outcome
@@ -630,8 +631,10 @@ async def _finalize_after(
 def _failed_finalizer(outcome: Any) -> Suppressed | None:
     """Return the line of a trail that tells of a failed finalizer; None if it succeeded."""
     if outcome.__class__ is Failed:
-        return Suppressed(outcome.error)
-    return Suppressed(outcome.exception) if outcome.__class__ is _Raised else None
+        return Suppressed(outcome.error, is_defect=False)
+    if outcome.__class__ is _Raised:
+        return Suppressed(outcome.exception, is_defect=True)
+    return None
 
 
 def show_suppressed(failed: Suppressed, cause: Operator | None) -> None:
@@ -689,11 +692,6 @@ async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
 def _traced(failed: Failed) -> TracedError[Any]:
     suppressed = (line.error for line in failed.trail if isinstance(line, Suppressed))
     return TracedError(failed.error, tuple(map(str, failed.trail)), tuple(suppressed))
-
-
-def _failed_in(message: str, failed: Failed) -> Failed:
-    """Return the failure after it crossed a context."""
-    return Failed(failed.error, (*failed.trail, message))
 
 
 def _exit_of(value: Any) -> Exit[Any, Any]:

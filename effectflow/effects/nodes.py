@@ -20,14 +20,36 @@ AnyEffect = Effect[Any, Any, Any]
 class Failed:
     """The result of the interpreter, instead of a value, for a typed failure.
 
-    `trail` has the contexts that the failure crossed, from inner to outer.
+    Attributes:
+        error: the error.
+        trail: the contexts that the failure crossed, from inner to outer.
+        parts: the failures whose errors it has as a list, each with its own trail.
     """
 
-    __slots__ = ("error", "trail")
+    __slots__ = ("error", "parts", "trail")
 
-    def __init__(self, error: Any, trail: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, error: Any, trail: tuple[str, ...] = (), parts: tuple[Failed, ...] = ()
+    ) -> None:
         self.error = error
         self.trail = trail
+        self.parts = parts
+
+    def after(self, *lines: str) -> Failed:
+        """Return the failure after more happened on its way."""
+        parts = tuple([part.after(*lines) for part in self.parts])
+        return Failed(self.error, (*self.trail, *lines), parts)
+
+    def find(self, error: object) -> Failed | None:
+        """Return this failure if it has this error, or the part that has it. Otherwise None."""
+        if self.error is error:
+            return self
+        return next(filter(None, (part.find(error) for part in self.parts)), None)
+
+    def mapped(self, error: Any) -> Failed:
+        """Return the failure with another error. One that it has as a part keeps only its own trail."""
+        part = self.find(error) if self.parts else None
+        return part or Failed(error, self.trail)
 
 
 def itself(effect: AnyEffect) -> AnyEffect:
@@ -45,7 +67,7 @@ def joined(failures: Sequence[Failed]) -> Failed:
     """Return one failure with the errors and the trails of many. Each error shows its own trail."""
     trail = dict.fromkeys(part for failed in failures for part in failed.trail)
     errors = [show_trail(failed.error, failed.trail) for failed in failures]
-    return Failed(errors, tuple(trail))
+    return Failed(errors, tuple(trail), tuple(failures))
 
 
 class Pure(Effect[Any, Any, Any]):

@@ -39,7 +39,8 @@ class Operator:
         inside: the scope within it.
         limit: the cancel scope of a timeout, whose deadline may pass without a call of `decide`.
         unfinished: the defect of a cancelled body that had not ended.
-        suppressed: what finalizers in the flows that it cancelled failed with.
+        suppressed: what finalizers in the flows that it cancelled failed with, in this life or an
+            earlier one.
     """
 
     __slots__ = ("branches", "inside", "is_decided", "limit", "outer", "suppressed", "unfinished")
@@ -51,7 +52,7 @@ class Operator:
         self.is_decided = branches.decision is not None
         self.limit = limit
         self.unfinished: Exception | None = None
-        self.suppressed: list[Suppressed] = []
+        self.suppressed: list[Suppressed] = [*branches.suppressed()]
         self.outer = outer
         self.inside = outer.under(self)
         if branches.decision is not None:
@@ -138,7 +139,7 @@ class Operator:
         """Return the outcome of the operator, with the failed finalizers in the trail of a failure."""
         if not self.suppressed or outcome.__class__ is not nodes.Failed:
             return outcome
-        return nodes.Failed(outcome.error, (*outcome.trail, *self.suppressed))
+        return outcome.after(*self.suppressed)
 
     def _decide(self, value: object, *, failed: bool) -> None:
         self.is_decided = True
@@ -146,7 +147,7 @@ class Operator:
 
     def end(self) -> None:
         """Record that all branches have ended, including their finalizers."""
-        self.branches.end(is_complete=self.unfinished is None)
+        self.branches.end(is_complete=self.unfinished is None, suppressed=self.suppressed)
 
 
 class Children:

@@ -42,6 +42,19 @@ def child_path(operator: str, key: object) -> str:
     return f"{operator}[{escaped(key)}]"
 
 
+_NAME = str.maketrans(dict.fromkeys("/[]#", "_"))
+
+
+def as_name(text: str) -> str:
+    """Return a text as the name in a segment of a path.
+
+    Example:
+        >>> as_name("orders/eu")
+        'orders_eu'
+    """
+    return text.translate(_NAME)
+
+
 def escaped(key: object) -> str:
     """Return a key as it is written in paths: text that every encoding can represent."""
     text = str(key).translate(_ESCAPES)

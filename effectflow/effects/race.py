@@ -111,7 +111,8 @@ async def _run_again(
         for position, runner in enumerate(runners):
             if position != won and operator.branches.has_records(position):
                 await operator.run_cancelled(runner, env, operator.branch(position))
-    return await operator.run_branch(runners[won], env, operator.branch(won, has_decided=True))
+    scope = operator.branch(won, has_decided=True)
+    return operator.traced(await operator.run_branch(runners[won], env, scope))
 
 
 async def _run(

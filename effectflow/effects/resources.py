@@ -328,7 +328,7 @@ def _end(
     outcome: Any, raised: BaseException | None, hidden: Exception | None, cause: Operator | None
 ) -> Any:
     """Return or raise the end of a use. It stands if leaving its context manager failed as well."""
-    suppressed = None if hidden is None else Suppressed(hidden)
+    suppressed = None if hidden is None else Suppressed(hidden, is_defect=True)
     if raised is not None:
         if suppressed is not None:
             add_note(raised, str(suppressed))
@@ -342,4 +342,4 @@ def _end(
     if outcome.__class__ is not nodes.Failed:
         raise cast(Exception, hidden)
     log_hidden(hidden, "a context manager failed after the failure %r", outcome.error)
-    return nodes.Failed(outcome.error, (*outcome.trail, suppressed))
+    return outcome.after(suppressed)

@@ -281,9 +281,8 @@ def retry(
             if delay is None:
                 exhausted = RetryExhausted(outcome.error, attempt, elapsed)
                 return nodes.Failed(exhausted, outcome.trail)
-            left = until - clock.now().timestamp()
             # The clock of another machine may have been ahead. Never wait longer because of that.
-            await clock.sleep(min(max(0.0, left), delay))
+            await scope.flow.wait_for_retry(scope, until, delay)
             # Attempts that a resume replays without waiting took time as well.
             began = min(began, clock.monotonic() - elapsed - delay)
             attempt += 1

@@ -12,13 +12,13 @@ listeners.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
-from effectflow.effects.errors import Exit
+from effectflow.effects.errors import Exit, Suppressed
 from effectflow.effects.event_loop import is_cancelled_by_scope, raise_again_later
 
 if TYPE_CHECKING:
@@ -111,14 +111,21 @@ class Branches(Protocol):
         """Record the decision, before it takes effect."""
         return
 
+    def suppressed(self) -> Sequence[Suppressed]:
+        """Return what finalizers failed with in the branches that an earlier life cancelled and ended."""
+        return ()
+
     def check_complete(self) -> None:
         """Raise if a branch with recorded entries did not reappear."""
         return
 
-    def end(self, *, is_complete: bool) -> None:
+    def end(self, *, is_complete: bool, suppressed: Sequence[Suppressed]) -> None:
         """Record that all branches have ended, if they recorded anything after the decision.
 
-        If their finalizers are not complete, record nothing: a resume cancels the branches again.
+        Parameters:
+            is_complete: whether their finalizers are complete. If not, nothing is recorded: a resume
+                cancels the branches again.
+            suppressed: what finalizers failed with in the branches that were cancelled.
         """
         return
 
@@ -187,6 +194,16 @@ class Flow(Protocol):
     async def wait(self, scope: Scope, seconds: float) -> None:
         """Wait. A resume waits only for the remaining time."""
         await scope.clock.sleep(seconds)
+
+    async def wait_for_retry(self, scope: Scope, until: float, longest: float) -> None:
+        """Wait before a retry that a decision has recorded.
+
+        Parameters:
+            until: the time of the retry, in seconds since the epoch.
+            longest: the seconds to wait at most.
+        """
+        left = until - scope.clock.now().timestamp()
+        await scope.clock.sleep(min(max(0.0, left), longest))
 
     def branches(self, scope: Scope, name: str) -> Branches:
         """Return the flows of the next operator in this flow."""
@@ -343,7 +360,10 @@ class Scope:
 
     def cancelling_operator(self) -> Operator | None:
         """Return the outermost operator that cancels this position, if one does."""
-        return next((one for one in self.operators if one.cancels()), None)
+        for operator in self.operators:
+            if operator.cancels():
+                return operator
+        return None
 
     def is_cancelled(self) -> bool:
         """Return whether the running task is cancelled by a scope, so that its next wait raises that."""

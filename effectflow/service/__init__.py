@@ -1,5 +1,49 @@
-"""Drive durable work in a long-running process: stop it in an orderly way on signals."""
+"""Run workflows in a service: submit them, drive them in workers, send to them, and stop in order."""
 
-from effectflow.service.signals import StoppedBySignal, run_until_signal
+from typing import TYPE_CHECKING
 
-__all__ = ["StoppedBySignal", "run_until_signal"]
+from effectflow.effects.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.store import Limit
+    from effectflow.service.app import App
+    from effectflow.service.client import Change, Client, Handle
+    from effectflow.service.environment import BadEnvironment
+    from effectflow.service.schedule import Schedule
+    from effectflow.service.signal import Signal
+    from effectflow.service.signals import StoppedBySignal, run_until_signal
+    from effectflow.service.worker import Worker
+    from effectflow.workflows.children import Child, spawn
+
+__all__ = [
+    "App",
+    "BadEnvironment",
+    "Change",
+    "Child",
+    "Client",
+    "Handle",
+    "Limit",
+    "Schedule",
+    "Signal",
+    "StoppedBySignal",
+    "Worker",
+    "run_until_signal",
+    "spawn",
+]
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of this package
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "app": "App",
+            "client": "Change Client Handle",
+            "environment": "BadEnvironment",
+            "schedule": "Schedule",
+            "signal": "Signal",
+            "signals": "StoppedBySignal run_until_signal",
+            "worker": "Worker",
+            ".checkpoint.store": "Limit",
+            ".workflows.children": "Child spawn",
+        },
+    )

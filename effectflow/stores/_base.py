@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import islice
 from typing import Any, Self, TypeVar
 
 import anyio
@@ -15,10 +17,18 @@ from effectflow.checkpoint.errors import (
     CorruptCheckpoint,
     LeaseLost,
     RunBusy,
+    RunEnded,
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import RunInfo, RunQuery, RunStatus, RunSummary
+from effectflow.checkpoint.store import (
+    DueRuns,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+    wakes,
+)
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads, shielded
 
 logger = logging.getLogger(__name__)
@@ -197,6 +207,93 @@ def first_summary(summary: RunSummary | None) -> RunSummary:
     return summary
 
 
+def check_messages(lease: Lease, taken: Iterable[int], present: Container[int]) -> None:
+    """Raise LeaseLost unless all messages that an append takes are in the mailbox."""
+    for number in taken:
+        if number not in present:
+            raise LeaseLost(lease.run_id, "a message that it takes was taken before")
+
+
+def check_receives(run_id: str, summary: RunSummary) -> None:
+    """Raise RunEnded if a run receives no messages any more."""
+    if summary.status.has_ended:
+        raise RunEnded(run_id, summary.status)
+
+
+def due_by(at: float, summary: RunSummary) -> RunSummary:
+    """Return the summary of a run that is due at this time at the latest. Nested runs never are."""
+    if summary.is_nested or (summary.due_at is not None and summary.due_at <= at):
+        return summary
+    return replace(summary, due_at=at)
+
+
+def woken(topic: str, summary: RunSummary, *, now: float) -> RunSummary:
+    """Return the summary of a run that has received a message."""
+    return due_by(now, summary) if wakes(topic, summary.status) else summary
+
+
+def choose_due(
+    candidates: Iterable[RunInfo],
+    due: DueRuns,
+    *,
+    now: float,
+    held: Mapping[str, int],
+    starts: Mapping[str, Sequence[float]],
+) -> list[RunInfo]:
+    """Return the runs to claim, in the order of the candidates. Pure.
+
+    Parameters:
+        candidates: runs that are due, those with a higher priority first, then those due for longer.
+        now: the time by the clock of the store, in seconds since the epoch.
+        held: how many runs of each workflow with a limit are held by live owners.
+        starts: when runs of each workflow with a limit were started last, in seconds since the epoch.
+    """
+    taken: list[RunInfo] = []
+    counts, recent = dict(held), {name: [*times] for name, times in starts.items()}
+    for info in candidates:
+        if len(taken) == len(due.owners):
+            break
+        summary = info.summary
+        if info.is_held(now) or summary.workflow not in due.workflows:
+            continue
+        limit = due.limits.get(summary.workflow)
+        if limit is not None:
+            name, (most, window) = summary.workflow, limit.window
+            if limit.at_once is not None and counts.get(name, 0) >= limit.at_once:
+                continue
+            if limit.per_second is not None and summary.status is RunStatus.PENDING:
+                # Later ones are from before the clock was set back.
+                times = [time for time in recent.get(name, ()) if now - window < time <= now]
+                if len(times) >= most:
+                    continue
+                recent[name] = [*times, now]
+            counts[name] = counts.get(name, 0) + 1
+        taken.append(info)
+    return taken
+
+
+def room(
+    workflow: str,
+    due: DueRuns,
+    *,
+    is_pending: bool,
+    now: float,
+    held: Mapping[str, int],
+    starts: Mapping[str, Sequence[float]],
+) -> int:
+    """Return how many runs of a workflow, pending or not, `choose_due` chooses at most. Pure."""
+    most, limit = len(due.owners), due.limits.get(workflow)
+    if limit is None:
+        return most
+    if limit.at_once is not None:
+        most = min(most, limit.at_once - held.get(workflow, 0))
+    if limit.per_second is not None and is_pending:
+        count, window = limit.window
+        recent = sum(now - window < time <= now for time in starts.get(workflow, ()))
+        most = min(most, count - recent)
+    return max(most, 0)
+
+
 SUMMARY_FIELDS = tuple(field.name for field in fields(RunSummary))
 
 
@@ -205,30 +302,20 @@ def summary_fields(summary: RunSummary) -> dict[str, Any]:
     return {name: getattr(summary, name) for name in SUMMARY_FIELDS}
 
 
-def run_info(
-    run_id: str,
-    workflow: str,
-    kind: str,
-    version: str,
-    status: str,
-    created_at: float,
-    dead_letters: int,
-    updated_at: float,
-    length: int,
-    owner: str | None,
-    fence: int,
-    expires_at: float,
-    expires_at_uptime: float | None,
-) -> RunInfo:
-    """Return one line about a run, from what databases keep of it. `owner` is empty without a lease.
+def run_info(run_id: str, *columns: Any) -> RunInfo:
+    """Return one line about a run, from what databases keep of it.
+
+    `columns` are the fields of the summary, the time and the number of the newest record, and the owner
+    (empty or None without a lease), fence and both expiries of the lease.
 
     Raise CorruptCheckpoint for an unknown status.
     """
-    summary = RunSummary(
-        workflow, kind, version, RunStatus.stored(status, run_id), created_at, dead_letters
-    )
-    lease = Lease(run_id, owner, fence, expires_at, expires_at_uptime) if owner else None
-    return RunInfo(run_id, summary, updated_at, length, lease)
+    fields = dict(zip(SUMMARY_FIELDS, columns, strict=False))
+    updated_at, length, owner, *rest = columns[len(SUMMARY_FIELDS) :]
+    fields["status"] = RunStatus.stored(fields["status"], run_id)
+    fields["is_nested"] = bool(fields["is_nested"])
+    lease = Lease(run_id, owner, *rest) if owner else None
+    return RunInfo(run_id, RunSummary(**fields), updated_at, length, lease)
 
 
 def readable(rows: Iterable[A], info: Callable[[A], RunInfo]) -> Iterator[RunInfo]:
@@ -244,15 +331,28 @@ def select(infos: Iterable[RunInfo], query: RunQuery, *, now: float) -> list[Run
     """Return the runs that the query asks for at `now`, in its order."""
     found = [info for info in infos if query.matches(info, now)]
     found.sort(key=lambda info: (-info.summary.created_at, info.run_id))
-    return found[query.offset : query.offset + query.limit]
+    return page(found, query)
 
 
-def sql_conditions(query: RunQuery, mark: str) -> tuple[str, list[object]]:
+def page(found: Iterable[RunInfo], query: RunQuery) -> list[RunInfo]:
+    """Return the part of sorted runs that the query asks for."""
+    end = None if query.limit is None else query.offset + query.limit
+    return list(islice(found, query.offset, end))
+
+
+def sql_conditions(query: RunQuery, mark: str, run_id: str) -> tuple[str, list[object]]:
     """Return the condition of a query in SQL, and its parameters, which `mark` stands for.
 
-    `newest` is the newest entry of a run. Whether a live owner holds the run is left to `matches`.
+    `run_id` is the column of the id, sorted by code points. `newest` is the newest entry of a run.
+    Whether a live owner holds the run is left to `matches`.
     """
     conditions, parameters = ["1 = 1"], list[object]()
+    if query.prefix:
+        conditions.append(f"{run_id} >= {mark}")
+        parameters.append(query.prefix)
+        if (behind := _behind(query.prefix)) is not None:
+            conditions.append(f"{run_id} < {mark}")
+            parameters.append(behind)
     if query.workflow is not None:
         conditions.append(f"workflow = {mark}")
         parameters.append(query.workflow)
@@ -265,3 +365,13 @@ def sql_conditions(query: RunQuery, mark: str) -> tuple[str, list[object]]:
         conditions.append(f"newest.written_at < {mark}")
         parameters.append(query.updated_before)
     return " AND ".join(conditions), parameters
+
+
+def _behind(prefix: str) -> str | None:
+    """Return the first text after all that begin with a prefix, or None if there is none."""
+    rest = prefix.rstrip(chr(sys.maxunicode))
+    if not rest:
+        return None
+    following = ord(rest[-1]) + 1
+    # Surrogates are no characters.
+    return rest[:-1] + chr(0xE000 if following == 0xD800 else following)

@@ -4,23 +4,45 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Self
 
 from effectflow.checkpoint.errors import RunNotFound
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, RunQuery, RunSummary
+from effectflow.checkpoint.store import (
+    NOTICE,
+    Changes,
+    CheckpointStore,
+    Claimed,
+    DueRuns,
+    Message,
+    Record,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+    Taken,
+    notifies_parent,
+)
 from effectflow.stores._base import (
     check_current,
     check_deletable,
     check_free,
     check_kept,
     check_length,
+    check_messages,
+    check_receives,
+    choose_due,
+    due_by,
     first_summary,
     select,
+    woken,
 )
+from effectflow.stores._changes import Announcements
 
 
 @dataclass(slots=True)
@@ -30,6 +52,18 @@ class _Run:
     summary: RunSummary
     bodies: list[bytes] = field(default_factory=list[bytes])
     times: list[float] = field(default_factory=list[float])
+    mailbox: dict[int, Message] = field(default_factory=dict[int, Message])
+    received: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+
+    def put(self, number: int, topic: str, key: str, body: bytes, now: float) -> bool:
+        """Add a message, unless the run has received it before."""
+        if topic != NOTICE:
+            if (topic, key) in self.received:
+                return False
+            self.received.add((topic, key))
+        self.mailbox[number] = Message(number, topic, key, now, body)
+        self.summary = woken(topic, self.summary, now=now)
+        return True
 
 
 class MemoryStore(CheckpointStore):
@@ -43,6 +77,9 @@ class MemoryStore(CheckpointStore):
         self._leases: dict[str, Lease] = {}
         # One counter for all runs, so that a deleted run leaves nothing behind.
         self._fences = count(1)
+        self._messages = count(1)
+        self._starts: defaultdict[str, deque[float]] = defaultdict(deque)
+        self._announcements = Announcements()
         # A renewal may come from another thread.
         self._changing = threading.Lock()
 
@@ -54,9 +91,12 @@ class MemoryStore(CheckpointStore):
         with self._changing:
             now = time.time()
             check_free(self._leases.get(run_id), now=now, claimant=owner)
-            lease = Lease(run_id, owner, next(self._fences), now).renewed(seconds, now=now)
-            self._leases[run_id] = lease
-            return lease
+            return self._claim(run_id, owner, seconds, now)
+
+    def _claim(self, run_id: str, owner: str, seconds: float, now: float) -> Lease:
+        lease = Lease(run_id, owner, next(self._fences), now).renewed(seconds, now=now)
+        self._leases[run_id] = lease
+        return lease
 
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
         with self._changing:
@@ -79,6 +119,8 @@ class MemoryStore(CheckpointStore):
         after: int,
         summary: RunSummary | None = None,
         release: bool = False,
+        takes: Sequence[int] = (),
+        seen: int | None = None,
     ) -> None:
         with self._changing:
             check_current(lease, self._leases.get(lease.run_id))
@@ -86,11 +128,97 @@ class MemoryStore(CheckpointStore):
             check_length(lease, 0 if run is None else len(run.bodies), after=after)
             if run is None:
                 run = self._runs[lease.run_id] = _Run(first_summary(summary))
+            check_messages(lease, takes, run.mailbox)
+            now = time.time()
             run.bodies += map(bytes, bodies)
-            run.times += [time.time()] * len(bodies)
-            run.summary = summary or run.summary
+            run.times += [now] * len(bodies)
+            for number in takes:
+                del run.mailbox[number]
             if release:
                 del self._leases[lease.run_id]
+            if summary is None:
+                return
+            run.summary = summary
+            if summary.status.has_ended:
+                run.mailbox.clear()
+                run.received.clear()
+            if seen is not None and max(run.mailbox, default=0) > seen:
+                run.summary = due_by(now, summary)
+            if notifies_parent(summary):
+                self._notify(summary.parent, lease.run_id, now)
+        self._announcements.announce(lease.run_id)
+
+    def _notify(self, parent: str, run_id: str, now: float) -> None:
+        """Tell the parent of a run to look at it, and the parents within which that is nested."""
+        while (run := self._runs.get(parent)) is not None and not run.summary.status.has_ended:
+            run.put(next(self._messages), NOTICE, run_id, b"", now)
+            self._announcements.announce(parent)
+            if not run.summary.is_nested:
+                return
+            run_id, parent = parent, run.summary.parent
+
+    async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
+        with self._changing:
+            if run_id in self._runs:
+                return False
+            now = time.time()
+            check_free(self._leases.get(run_id), now=now)
+            self._leases.pop(run_id, None)
+            self._runs[run_id] = _Run(summary, [*map(bytes, bodies)], [now] * len(bodies))
+        self._announcements.announce(run_id)
+        return True
+
+    async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
+        with self._changing:
+            run = self._runs.get(run_id)
+            if run is None:
+                raise RunNotFound(run_id)
+            check_receives(run_id, run.summary)
+            now = time.time()
+            is_new = run.put(next(self._messages), topic, key, bytes(body), now)
+            if is_new and run.summary.is_nested:
+                self._notify(run.summary.parent, run_id, now)
+        self._announcements.announce(run_id)
+        return is_new
+
+    async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
+        with self._changing:
+            run = self._runs.get(run_id)
+            messages = [] if run is None else list(run.mailbox.values())
+        return [message for message in messages if message.number > after]
+
+    async def claim_due(self, due: DueRuns) -> Claimed:
+        with self._changing:
+            now = time.time()
+            infos = [self._info(run_id, run) for run_id, run in self._runs.items()]
+            timed = [
+                info
+                for info in infos
+                if info.summary.due_at is not None and info.summary.workflow in due.workflows
+            ]
+            timed.sort(key=lambda info: (-info.summary.priority, info.summary.due_at))
+            held = Counter(info.summary.workflow for info in infos if info.is_held(now))
+            ready = [info for info in timed if (info.summary.due_at or 0) <= due.now]
+            chosen = choose_due(ready, due, now=now, held=held, starts=self._starts)
+            runs = tuple(
+                Taken(self._claim(info.run_id, owner, due.seconds, now), info)
+                for info, owner in zip(chosen, due.owners, strict=False)
+            )
+            self._note_starts(chosen, due, now)
+        later = [info.summary.due_at or 0 for info in timed if (info.summary.due_at or 0) > due.now]
+        return Claimed(runs, min(later, default=None))
+
+    def _note_starts(self, chosen: list[RunInfo], due: DueRuns, now: float) -> None:
+        for info in chosen:
+            name = info.summary.workflow
+            if info.summary.status is RunStatus.PENDING and name in due.limits:
+                times, (most, _) = self._starts[name], due.limits[name].window
+                times.append(now)
+                while len(times) > most:
+                    times.popleft()
+
+    def changes(self) -> AbstractAsyncContextManager[Changes]:
+        return self._announcements.watch()
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         run = self._runs.get(run_id)
@@ -101,8 +229,9 @@ class MemoryStore(CheckpointStore):
 
     async def info(self, run_id: str) -> RunInfo | None:
         run = self._runs.get(run_id)
-        if run is None or not run.bodies:
-            return None
+        return None if run is None else self._info(run_id, run)
+
+    def _info(self, run_id: str, run: _Run) -> RunInfo:
         lease = self._leases.get(run_id)
         return RunInfo(run_id, run.summary, run.times[-1], len(run.bodies), lease)
 
@@ -112,8 +241,8 @@ class MemoryStore(CheckpointStore):
             for run_id, lease in list(self._leases.items()):
                 if run_id not in self._runs and lease.is_abandoned(now):
                     del self._leases[run_id]
-        infos = [await self.info(run_id) for run_id in self._runs]
-        return select((info for info in infos if info is not None), query, now=now)
+            infos = [self._info(run_id, run) for run_id, run in self._runs.items()]
+        return select(infos, query, now=now)
 
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         with self._changing:
@@ -122,6 +251,7 @@ class MemoryStore(CheckpointStore):
             check_deletable(lease, self._leases.get(run_id), now=time.time())
             self._leases.pop(run_id, None)
             del self._runs[run_id]
+        self._announcements.announce(run_id)
 
     async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
         with self._changing:

@@ -8,7 +8,8 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
@@ -24,22 +25,37 @@ from redis.retry import Retry
 
 from effectflow.checkpoint.errors import (
     CorruptCheckpoint,
+    RunEnded,
     RunNotFound,
     SaveFailed,
     StoreUnavailable,
 )
-from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, Remains, RunInfo, RunQuery, RunSummary
+from effectflow.checkpoint.lease import Lease, Owner
+from effectflow.checkpoint.store import (
+    Changes,
+    Claimed,
+    DueRuns,
+    Message,
+    Record,
+    Remains,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+    Taken,
+    notifies_parent,
+)
 from effectflow.effects.clock import Duration, in_seconds
+from effectflow.stores import _redis_scripts as scripts
 from effectflow.stores._base import (
-    SUMMARY_FIELDS,
     check_kept,
+    check_messages,
     lease_lost,
     readable,
-    run_info,
     select,
     summary_fields,
 )
+from effectflow.stores._changes import Watcher
 from effectflow.stores._servers import Held, ServerStore, check_appended, take_over
 
 logger = logging.getLogger(__name__)
@@ -63,8 +79,9 @@ class RedisStore(ServerStore):
     Parameters:
         url: such as `redis://host:6379/0` or `unix:///path/to/socket`. It is never logged.
         prefix: the prefix of all keys.
-        pool_size: the maximum number of connections, besides the one that renews leases. Further requests
-            wait for a free one. `max_connections` in the URL means the same.
+        pool_size: the maximum number of connections, besides the one that renews leases and one for each
+            open `changes`. Further requests wait for a free one. `max_connections` in the URL means the
+            same.
         timeout: how long (seconds, or a `timedelta`) to wait for an answer.
         reconnect_timeout: how long (seconds, or a `timedelta`) to try to reconnect to a lost server.
         renew_timeout: how long (seconds, or a `timedelta`) a renewal of a lease may take.
@@ -109,26 +126,30 @@ class RedisStore(ServerStore):
         """What the server is configured to keep. It is known once the store is open."""
         return self._durability
 
-    async def _connect(self) -> None:
-        def client(kind: Any, timeout: float, retry: object) -> Any:
-            return kind.from_url(
-                self._url,
-                socket_timeout=timeout,
-                socket_connect_timeout=timeout,
-                max_connections=self._pool_size,
-                retry=retry,
-            )
+    def _new_client(self, kind: Any, timeout: float, retry: object) -> Any:
+        return kind.from_url(
+            self._url,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            max_connections=self._pool_size,
+            retry=retry,
+        )
 
+    async def _connect(self) -> None:
         # The pool of the client raises if all of its connections are in use.
         self._free = asyncio.Semaphore(self._pool_size)
         self._answered_at = time.monotonic()
 
         # The store itself counts how often a request was sent.
-        self._client = client(redis.asyncio.Redis, self._timeout, AsyncRetry(NoBackoff(), 0))
+        self._client = self._new_client(
+            redis.asyncio.Redis, self._timeout, AsyncRetry(NoBackoff(), 0)
+        )
         self._opened.push_async_callback(self._client.aclose)
         self._scripts = {}
         # It has two attempts, and connects when it is first used.
-        self._renewing = client(redis.Redis, self._renew_timeout / 2, Retry(NoBackoff(), 1))
+        self._renewing = self._new_client(
+            redis.Redis, self._renew_timeout / 2, Retry(NoBackoff(), 1)
+        )
         self._opened.callback(self._renewing.close)
         self._durability = await _durability_of(self._client)
         if self._durability == "memory":
@@ -150,17 +171,19 @@ class RedisStore(ServerStore):
 
     async def _ask_claim(self, wanted: Lease, seconds: float, free: int) -> Held:
         run_id, uptime = wanted.run_id, _text(wanted.expires_at_uptime)
-        return _held(run_id, await self._run(_CLAIM, run_id, wanted.owner, seconds, uptime, free))
+        return _held(
+            run_id, await self._run(scripts.CLAIM, run_id, wanted.owner, seconds, uptime, free)
+        )
 
     def _ask_renewal(self, renewed: Lease, seconds: float) -> float | str:
-        renew = self._renewing.register_script(_RENEW)
+        renew = self._renewing.register_script(scripts.RENEW)
         uptime = _text(renewed.expires_at_uptime)
         arguments = [renewed.owner, renewed.fence, seconds, uptime]
         answer, text = renew(self._keys(renewed.run_id), arguments)
         return float(text) if answer == b"renewed" else text.decode()
 
     async def release(self, lease: Lease) -> None:
-        await self._run(_RELEASE, lease.run_id, lease.owner, lease.fence)
+        await self._run(scripts.RELEASE, lease.run_id, lease.owner, lease.fence)
 
     async def append(
         self,
@@ -170,33 +193,116 @@ class RedisStore(ServerStore):
         after: int,
         summary: RunSummary | None = None,
         release: bool = False,
+        takes: Sequence[int] = (),
+        seen: int | None = None,
     ) -> None:
-        arguments = (
+        refusal = await self._save(
+            scripts.APPEND,
+            lease.run_id,
             lease.owner,
             lease.fence,
             after,
             int(release),
             lease.run_id,
             uuid4().bytes,
-            "" if summary is None else json.dumps(summary_fields(summary)),
+            *(("", "", "") if summary is None else self._written(summary)),
+            int(summary is not None and notifies_parent(summary)),
+            "" if seen is None else seen,
+            " ".join(map(str, takes)),
             *bodies,
         )
-        is_unknown = False
-
-        async def ask() -> Any:
-            nonlocal is_unknown
-            try:
-                return await self._evaluate(_APPEND, lease.run_id, arguments)
-            except Exception as error:
-                is_unknown = is_unknown or (_is_lost(error) and not _is_refused(error))
-                raise
-
-        self._check_open()
-        try:
-            refusal = await self._ask(ask)
-        except StoreUnavailable as error:
-            raise SaveFailed(lease.run_id, str(error), is_unknown=is_unknown) from error
+        if refusal == b"taken":
+            check_messages(lease, takes, ())
         check_appended(lease, after, refusal and refusal.decode())
+
+    async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
+        arguments = (run_id, uuid4().bytes, *self._written(summary), *bodies)
+
+        async def ask(free: int) -> bool | Held:
+            answer = await self._save(scripts.CREATE, run_id, free, *arguments)
+            return answer == b"created" if isinstance(answer, bytes) else _held(run_id, answer)
+
+        return await take_over(ask)
+
+    async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
+        answer = await self._save(scripts.SEND, run_id, topic, key, body, uuid4().bytes)
+        if answer in (b"sent", b"received"):
+            return answer == b"sent"
+        if answer == b"unknown":
+            raise RunNotFound(run_id)
+        raise RunEnded(run_id, RunStatus.stored(answer.decode(), run_id))
+
+    async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
+        answer = await self._run(scripts.MAILBOX, run_id, after)
+        pairs = zip(answer[::2], answer[1::2], strict=True)
+        return [_message(run_id, int(number), stored) for number, stored in pairs]
+
+    async def claim_due(self, due: DueRuns) -> Claimed:
+        runs: list[Taken] = []
+        free: list[tuple[str, str]] = []
+        dead: list[str] = []
+        while True:
+            owners = due.owners[len(runs) :]
+            rows, next_due_at, suspects, processes = await self._ask_due(due, owners, free, dead)
+            for row, lease in rows:
+                runs += await self._taken(_Row(*row), lease)
+            # What the server cannot know: which processes of this host live, and its time since boot.
+            free = [
+                (key.decode(), fence.decode())
+                for key, owner, fence, *rest in suspects
+                if not _is_held(_held("", [owner, fence, *rest]))
+            ]
+            dead = [process for process in map(bytes.decode, processes) if _is_dead(process)]
+            if not free and not dead:
+                return Claimed(tuple(runs), _number(next_due_at))
+
+    async def _ask_due(
+        self,
+        due: DueRuns,
+        owners: Sequence[str],
+        free: Sequence[tuple[str, str]],
+        dead: Sequence[str],
+    ) -> list[Any]:
+        """Claim runs for these owners. Return their rows and leases, when the next one is due, the leases
+        that may have expired, and the processes that hold leases."""
+        uptime = Lease("", "", 0, 0.0).renewed(due.seconds, now=0.0).expires_at_uptime
+        request = {
+            "now": repr(due.now),
+            "seconds": repr(due.seconds),
+            "uptime": _text(uptime),
+            "owners": [*owners],
+            "workflows": [_limits(name, due) for name in due.workflows],
+            "free": free,
+            "dead": dead,
+        }
+        arguments = (json.dumps(request), uuid4().hex, *_Row._fields)
+        while True:
+            kind, *answer = await self._run(scripts.CLAIM_DUE, None, *arguments)
+            if kind == b"claimed":
+                return answer
+            await self._place_all(answer[0])
+
+    async def _place_all(self, server: bytes) -> None:
+        """Make the sorted sets of due and held runs anew, after the start of this server."""
+        keys: list[bytes] = await self._ask(lambda: self._client.hkeys(self._index))
+        for start in range(0, len(keys), _FIELDS_PER_COMMAND):
+            await self._run(scripts.PLACE, None, *keys[start : start + _FIELDS_PER_COMMAND])
+        await self._ask(lambda: self._client.set(f"{self._prefix}:server", server))
+
+    async def _taken(self, row: _Row, lease: Sequence[bytes]) -> list[Taken]:
+        """Return a run that was claimed; release it, with a warning, if it cannot be read."""
+        held = _held(row.id.decode(), lease).lease
+        found = [Taken(held, info) for info in readable([row], _info)]
+        if not found:
+            await self.release(held)
+        return found
+
+    @asynccontextmanager
+    async def changes(self) -> AsyncGenerator[Changes]:
+        self._check_open()
+        watcher = Watcher()
+        async with self._listening(watcher):
+            yield watcher
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         length, entries = await self._entries(run_id, after, after + _FIELDS_PER_COMMAND)
@@ -256,7 +362,7 @@ class RedisStore(ServerStore):
             async def evaluate() -> Any:
                 nonlocal requests
                 requests += 1
-                return await self._evaluate(_DELETE, run_id, (born or "", *arguments))
+                return await self._evaluate(scripts.DELETE, run_id, (born or "", *arguments))
 
             state, *held = await self._ask(evaluate)
             # If the answer to an earlier request was lost, that has deleted it.
@@ -279,9 +385,8 @@ class RedisStore(ServerStore):
             raise RunNotFound(run_id)
 
     async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
-        fields = json.dumps(summary_fields(summary))
-        arguments = (lease.run_id, lease.owner, lease.fence, after, fields)
-        answer, detail = await self._run(_TRUNCATE, *arguments)
+        arguments = (lease.run_id, lease.owner, lease.fence, after, *self._written(summary))
+        answer, detail = await self._run(scripts.TRUNCATE, *arguments)
         if answer == b"held":
             raise lease_lost(lease.run_id, detail.decode())
         check_kept(lease, int(detail), after=after)
@@ -290,9 +395,9 @@ class RedisStore(ServerStore):
     async def _sweep(self, run_id: str) -> None:
         """Remove what is left of a deleted or truncated run. No query returns it any more."""
         there: list[bytes] = await self._ask(lambda: self._client.hkeys(self._key(run_id)))
-        left = [field for field in there if field not in _LEASE]
+        left = [field for field in there if field not in scripts.LEASE_FIELDS]
         for start in range(0, len(left) + 1, _FIELDS_PER_COMMAND):
-            await self._run(_SWEEP, run_id, *left[start : start + _FIELDS_PER_COMMAND])
+            await self._run(scripts.SWEEP, run_id, *left[start : start + _FIELDS_PER_COMMAND])
 
     # How it talks to the server.
 
@@ -322,12 +427,76 @@ class RedisStore(ServerStore):
                     raise StoreUnavailable(repr(self), reason) from None
         await self._free.acquire()
 
+    @asynccontextmanager
+    async def _listening(self, watcher: Watcher) -> AsyncGenerator[None]:
+        """Let the watcher notice what scripts announce, by a connection of its own."""
+
+        async def subscribe() -> Any:
+            client = self._new_client(
+                redis.asyncio.Redis, self._timeout, AsyncRetry(NoBackoff(), 0)
+            )
+            pubsub = client.pubsub()
+            try:
+                await pubsub.subscribe(f"{self._prefix}:changes")
+                if await pubsub.get_message(timeout=self._timeout) is None:
+                    raise NoAnswer("it does not answer a subscription")
+            except BaseException:
+                await _closed(pubsub)
+                raise
+            return pubsub
+
+        async def listen() -> None:
+            pubsub = first
+            while True:
+                try:
+                    await self._relay(pubsub, watcher)
+                except (RedisError, OSError):
+                    logger.debug("lost the subscription to %r", self)
+                finally:
+                    await _closed(pubsub)
+                while True:
+                    try:
+                        pubsub = await self._persist(subscribe)
+                        break
+                    except (RedisError, OSError, StoreUnavailable):
+                        await asyncio.sleep(1)
+                # What changed meanwhile was announced to nobody.
+                watcher.notice(None)
+
+        first = await super()._ask(subscribe)
+        async with self._in_background(listen):
+            yield
+
+    async def _relay(self, pubsub: Any, watcher: Watcher) -> None:
+        """Let the watcher notice what a subscription receives. Raise if the server does not answer."""
+        is_silent = False
+        while True:
+            message = await pubsub.get_message(timeout=self._timeout)
+            if message is not None:
+                is_silent = False
+                if message["type"] == "message":
+                    watcher.notice(message["data"].decode())
+            elif is_silent:
+                raise NoAnswer("it does not answer")
+            else:
+                is_silent = True
+                await pubsub.ping()
+
     def _key(self, run_id: str) -> str:
         # A run id may be any text, and people look at keys.
         return f"{self._prefix}:run:{hashlib.sha256(run_id.encode()).hexdigest()}"
 
-    def _keys(self, run_id: str) -> list[str]:
-        return [self._key(run_id), self._index, f"{self._prefix}:fences"]
+    def _keys(self, run_id: str | None) -> list[str]:
+        key = self._index if run_id is None else self._key(run_id)
+        return [key, self._index, f"{self._prefix}:fences", self._prefix]
+
+    def _written(self, summary: RunSummary) -> tuple[str, str, str]:
+        """Return a summary as scripts write it: without `due_at`, which is changed more often; that; and
+        the key of the parent."""
+        fields = summary_fields(summary)
+        due_at = fields.pop("due_at")
+        parent = self._key(summary.parent) if summary.parent else ""
+        return json.dumps(fields), "" if due_at is None else repr(float(due_at)), parent
 
     async def _all_rows(self) -> list[_Row]:
         keys: list[bytes] = await self._ask(lambda: self._client.hkeys(self._index))
@@ -362,13 +531,37 @@ class RedisStore(ServerStore):
         length, *chunks = await self._ask(ask)
         return int(length or 0), [entry for chunk in chunks for entry in chunk]
 
-    async def _run(self, script: str, run_id: str, *arguments: Any) -> Any:
+    async def _run(self, script: str, run_id: str | None, *arguments: Any) -> Any:
         return await self._ask(lambda: self._evaluate(script, run_id, arguments))
 
-    async def _evaluate(self, script: str, run_id: str, arguments: Sequence[Any]) -> Any:
+    async def _save(self, script: str, run_id: str, *arguments: Any) -> Any:
+        """Run a script that writes. Raise SaveFailed if the server cannot be reached."""
+        is_unknown = False
+
+        async def ask() -> Any:
+            nonlocal is_unknown
+            try:
+                return await self._evaluate(script, run_id, arguments)
+            except Exception as error:
+                is_unknown = is_unknown or (_is_lost(error) and not _is_refused(error))
+                raise
+
+        self._check_open()
+        try:
+            return await self._ask(ask)
+        except StoreUnavailable as error:
+            raise SaveFailed(run_id, str(error), is_unknown=is_unknown) from error
+
+    async def _evaluate(self, script: str, run_id: str | None, arguments: Sequence[Any]) -> Any:
         if script not in self._scripts:
             self._scripts[script] = self._client.register_script(script)
         return await self._scripts[script](self._keys(run_id), arguments)
+
+
+async def _closed(pubsub: Any) -> None:
+    """Close a subscription and its client."""
+    await pubsub.aclose()
+    await pubsub.connection_pool.aclose()
 
 
 def _record(number: int, entry: bytes) -> Record | None:
@@ -391,23 +584,25 @@ class _Row(NamedTuple):
     fence: bytes | None
     expires: bytes | None
     uptime: bytes | None
+    due: bytes | None
 
 
 def _info(row: _Row) -> RunInfo:
     """Return one line about a run. Raise CorruptCheckpoint if it cannot be read."""
     run_id = row.id.decode()
     try:
-        summary = json.loads(row.summary)
-        return run_info(
-            run_id,
-            *(summary[name] for name in SUMMARY_FIELDS),
-            updated_at=float(row.updated),
-            length=int(row.length),
-            owner=(row.owner or b"").decode(),
-            fence=int(row.fence or 0),
-            expires_at=float(row.expires or 0),
-            expires_at_uptime=_number(row.uptime),
-        )
+        fields = json.loads(row.summary)
+        status = RunStatus.stored(fields.pop("status"), run_id)
+        summary = RunSummary(**fields, status=status, due_at=_number(row.due))
+        lease = None
+        if row.owner:
+            owner, expires, uptime = (
+                row.owner.decode(),
+                float(row.expires or 0),
+                _number(row.uptime),
+            )
+            lease = Lease(run_id, owner, int(row.fence or 0), expires, uptime)
+        return RunInfo(run_id, summary, float(row.updated), int(row.length), lease)
     except (ValueError, LookupError, TypeError) as error:
         raise CorruptCheckpoint(run_id, f"its summary is damaged: {error}") from error
 
@@ -417,6 +612,39 @@ def _held(run_id: str, answer: Sequence[bytes]) -> Held:
     owner, fence, expires, uptime, now = answer
     lease = Lease(run_id, owner.decode(), int(fence), float(expires), _number(uptime))
     return Held(lease, float(now))
+
+
+def _is_held(held: Held) -> bool:
+    return held.lease.is_held(held.now)
+
+
+def _is_dead(process: str) -> bool:
+    """Return whether the process of an owner, as scripts name it, is known to have ended."""
+    owner = Owner.parse(f"{process}, )")
+    return owner is not None and owner.is_dead()
+
+
+def _limits(workflow: str, due: DueRuns) -> dict[str, object]:
+    """Return the limits of a workflow as scripts read them."""
+    asked: dict[str, object] = {"name": workflow}
+    limit = due.limits.get(workflow)
+    if limit is not None and limit.at_once is not None:
+        asked["at_once"] = limit.at_once
+    if limit is not None and limit.per_second is not None:
+        asked["most"], asked["window"] = limit.window
+    return asked
+
+
+def _message(run_id: str, number: int, stored: bytes) -> Message:
+    """Return a message as scripts write it: the id of its request, time, lengths, and the texts."""
+    head, _, texts = stored[16:].partition(b"\n")
+    try:
+        sent_at, topic, key = head.split(b" ")
+        middle, end = int(topic), int(topic) + int(key)
+        names = texts[:middle].decode(), texts[middle:end].decode()
+        return Message(number, *names, float(sent_at), texts[end:])
+    except ValueError as error:
+        raise CorruptCheckpoint(run_id, f"its message {number} is damaged: {error}") from error
 
 
 def _text(number: float | None) -> str:
@@ -479,202 +707,3 @@ def _is_refused(error: Exception) -> bool:
 def _is_busy(error: Exception) -> bool:
     """Return whether the server waits for another script to end."""
     return isinstance(error, ResponseError) and str(error).startswith("BUSY")
-
-
-# The scripts. Each is one atomic operation on the server.
-#
-# A run is one hash. It contains the lease, the summary, and the entries by their numbers. Its
-# `length` is the number of entries: fields with higher numbers do not count. `born` is the fence of the
-# claim that began the run. The index has the keys of all runs. One counter issues the fences of all
-# runs, so that a deleted run leaves nothing behind and a stale writer cannot write to a new one. Each
-# script receives these keys as KEYS[1] to KEYS[3].
-#
-# A server that is killed while it writes to its append-only file may leave only the first writes of a
-# script there. It ignores them when it starts, but most versions keep them in the file and execute
-# them at the start after that, just before the transaction that was written next. Single commands
-# that follow are lost unless a transaction follows too (valkey-io/valkey#4342). Therefore:
-#
-# - The first writes of a script do no harm, even if all of its writes follow once more: they set
-#   fields and never increment them, and the write that makes the others count comes last. They use
-#   HSET, which is written to the file even if it changes nothing, unlike ZADD.
-# - A script that claims, renews, releases or appends first writes again all that counts. So the next
-#   script for a run undoes what such writes may do later.
-# - Each script has at least two writes, which makes it a transaction.
-# - Only a run without entries expires, some time after its lease, because its owner may have died. The
-#   first append ends that before the write that makes the others count.
-
-_LEASE = frozenset({b"owner", b"fence", b"expires", b"uptime", b"length"})
-"""The fields of a run that is claimed and has no entries."""
-
-_RUN = """
-    local time = redis.call('TIME')
-    local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
-
-    local run = redis.call('HMGET', KEYS[1], 'owner', 'fence', 'expires', 'length',
-                           'summary', 'updated', 'born', 'uptime')
-    local owner, fence, expires, length = run[1] or '', run[2] or '0', run[3] or '0', run[4] or '0'
-    local uptime = run[8] or ''
-
-    local function held()
-        return owner, fence, expires, uptime, string.format('%.6f', now)
-    end
-
-    local function keep()
-        local append = 'append ' .. fence
-        redis.call('HSET', KEYS[1], 'owner', owner, 'fence', fence, 'expires', expires,
-                   'uptime', uptime, 'length', length, 'summary', run[5] or '', 'updated', run[6] or '',
-                   'born', run[7] or '', append, redis.call('HGET', KEYS[1], append) or '')
-    end
-
-    local function extend(seconds, until_uptime)
-        expires, uptime = string.format('%.6f', now + tonumber(seconds)), until_uptime
-        redis.call('HSET', KEYS[1], 'owner', owner, 'fence', fence, 'expires', expires,
-                   'uptime', uptime)
-        if length == '0' then
-            redis.call('EXPIREAT', KEYS[1], math.ceil(tonumber(expires)) + 3600)
-        end
-    end
-"""
-
-_CLAIM = (
-    _RUN
-    + """
-    -- ARGV: owner, seconds, uptime at the end, fence of a lease that is free.
-    if owner == '' or owner == ARGV[1] or fence == ARGV[4] then
-        keep()
-        local last = tonumber(redis.call('GET', KEYS[3]) or '0')
-        owner, fence = ARGV[1], string.format('%.0f', math.max(last, tonumber(fence)) + 1)
-        redis.call('SET', KEYS[3], fence)
-        extend(ARGV[2], ARGV[3])
-    end
-    return {held()}
-"""
-)
-
-_RENEW = (
-    _RUN
-    + """
-    -- ARGV: owner, fence, seconds, uptime at the end.
-    if owner ~= ARGV[1] or fence ~= ARGV[2] then
-        return {'refused', owner ~= '' and 'held ' .. owner or run[1] and 'released' or 'gone'}
-    end
-    keep()
-    extend(ARGV[3], ARGV[4])
-    return {'renewed', expires}
-"""
-)
-
-_RELEASE = (
-    _RUN
-    + """
-    -- ARGV: owner, fence.
-    if owner == ARGV[1] and fence == ARGV[2] then
-        keep()
-        if length == '0' then
-            redis.call('DEL', KEYS[1])
-        else
-            redis.call('HSET', KEYS[1], 'owner', '')
-        end
-    end
-"""
-)
-
-_APPEND = (
-    _RUN
-    + """
-    -- ARGV: owner, fence, after, release, run id, id of this append, summary or '', bodies.
-    local append = 'append ' .. ARGV[2]
-    if redis.call('HGET', KEYS[1], append) == ARGV[6] then
-        -- Its answer was lost, and it was sent again.
-        return false
-    end
-    if owner ~= '' and (owner ~= ARGV[1] or fence ~= ARGV[2]) then
-        return 'held ' .. owner
-    end
-    if length ~= ARGV[3] then
-        return length == '0' and 'gone' or 'length ' .. length
-    end
-    if owner == '' then
-        return 'released'
-    end
-    if ARGV[7] == '' and length == '0' then
-        return 'unsummarized'
-    end
-    keep()
-    local at, last = string.format('%.6f', now), tonumber(length)
-    for i = 8, #ARGV do
-        last = last + 1
-        redis.call('HSET', KEYS[1], last, at .. ' ' .. ARGV[i])
-    end
-    if ARGV[7] ~= '' then
-        redis.call('HSET', KEYS[2], KEYS[1], ARGV[5])
-    end
-    local changes = {'id', ARGV[5], append, ARGV[6], 'length', last}
-    local function set(field, value)
-        changes[#changes + 1] = field
-        changes[#changes + 1] = value
-    end
-    if #ARGV > 7 then set('updated', at) end
-    if length == '0' then
-        redis.call('PERSIST', KEYS[1])
-        set('born', fence)
-    end
-    if ARGV[7] ~= '' then set('summary', ARGV[7]) end
-    if ARGV[4] == '1' then set('owner', '') end
-    redis.call('HSET', KEYS[1], unpack(changes))
-    return false
-"""
-)
-
-_TRUNCATE = (
-    _RUN
-    + """
-    -- ARGV: owner, fence, after, summary.
-    if owner ~= ARGV[1] or fence ~= ARGV[2] then
-        return {'held', owner}
-    end
-    if tonumber(ARGV[3]) < 1 or tonumber(length) < tonumber(ARGV[3]) then
-        return {'length', length}
-    end
-    keep()
-    local newest = redis.call('HGET', KEYS[1], ARGV[3]) or ''
-    local at = string.match(newest, '^[%d.]+') or string.format('%.6f', now)
-    redis.call('HSET', KEYS[1], 'summary', ARGV[4], 'updated', at, 'length', ARGV[3])
-    return {'length', ARGV[3]}
-"""
-)
-
-_DELETE = (
-    _RUN
-    + """
-    -- ARGV: `born` of the run, and fence of a lease that is free; or that of the caller, and its owner.
-    -- There may be a new run by now.
-    if length == '0' or run[7] ~= ARGV[1] then
-        return {'missing'}
-    end
-    local is_known = fence == ARGV[2] and owner == (ARGV[3] or owner)
-    if not is_known and (owner ~= '' or ARGV[3]) then
-        return {'held', held()}
-    end
-    -- If its memory is full, a server only continues scripts that have removed something.
-    redis.call('HDEL', KEYS[1], 'expires', 'uptime')
-    redis.call('HSET', KEYS[1], 'owner', '', 'length', 0)
-    return {'deleted'}
-"""
-)
-
-_SWEEP = """
-    -- ARGV: fields left by a deleted or truncated run. There may be a new run by now.
-    local length = tonumber(redis.call('HGET', KEYS[1], 'length') or '0')
-    for _, field in ipairs(ARGV) do
-        if (tonumber(field) or 1) > length then
-            redis.call('HDEL', KEYS[1], field)
-        end
-    end
-    if length == 0 then
-        redis.call('HDEL', KEYS[2], KEYS[1])
-        if (redis.call('HGET', KEYS[1], 'owner') or '') == '' then
-            redis.call('DEL', KEYS[1])
-        end
-    end
-"""

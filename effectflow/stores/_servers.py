@@ -8,9 +8,9 @@ import math
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -18,7 +18,7 @@ from effectflow.checkpoint.errors import LeaseLost, RunBusy, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import CheckpointStore
 from effectflow.effects import RetryPolicy
-from effectflow.effects.event_loop import Waiter, new_waiter, running_backend
+from effectflow.effects.event_loop import Waiter, new_waiter, running_backend, shielded
 from effectflow.stores._base import ReentrantStore, first_summary, lease_lost
 
 logger = logging.getLogger(__name__)
@@ -175,6 +175,25 @@ class ServerStore(ReentrantStore, CheckpointStore):
             future.cancel()
             raise
         return future.result()
+
+    @asynccontextmanager
+    async def _in_background(
+        self, f: Callable[[], Coroutine[object, object, None]]
+    ) -> AsyncGenerator[None]:
+        """Let `f()` run in asyncio while the context is open. Then cancel it, and wait for its end."""
+
+        async def start() -> asyncio.Task[None]:
+            return asyncio.create_task(f())
+
+        async def stop() -> None:
+            task.cancel()
+            await asyncio.wait([task])
+
+        task = await self._in_asyncio(start)
+        try:
+            yield
+        finally:
+            await shielded(self._in_asyncio(stop))
 
 
 class _AsyncioThread:

@@ -4,42 +4,54 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack, closing, suppress
-from itertools import islice
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from anyio import CapacityLimiter
 
-from effectflow.checkpoint.errors import RunNotFound, SaveFailed, StoreUnavailable
+from effectflow.checkpoint.errors import RunEnded, RunNotFound, SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import (
+    Changes,
     CheckpointStore,
+    Claimed,
+    DueRuns,
+    Message,
     Record,
     RunInfo,
     RunQuery,
     RunStatus,
     RunSummary,
+    Taken,
+    notifies_parent,
 )
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.threads import in_thread
+from effectflow.stores import _sqlite_mailbox as mailbox
 from effectflow.stores._base import (
+    SUMMARY_FIELDS,
     ReentrantStore,
     check_current,
     check_deletable,
     check_free,
     check_kept,
     check_length,
+    check_messages,
+    due_by,
     first_summary,
+    page,
     readable,
     run_info,
     sql_conditions,
     summary_fields,
 )
+from effectflow.stores._changes import Announcements
 from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, open_database
+from effectflow.stores._sqlite_due import INFO, choose, note_starts
 
 A = TypeVar("A")
 
@@ -102,6 +114,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         self._durability = durability
         self._lock_timeout = in_seconds(lock_timeout)
         self._renew_timeout = in_seconds(renew_timeout)
+        self._announcements = Announcements()
         self._opened = ExitStack()
 
     def __repr__(self) -> str:
@@ -123,7 +136,12 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             connection = self._connect()
             self._files.check()
             _remove_abandoned(connection)
-            self._writer = SqliteWriter(connection, self._files, lock_timeout=self._lock_timeout)
+            self._writer = SqliteWriter(
+                connection,
+                self._files,
+                lock_timeout=self._lock_timeout,
+                announcements=self._announcements,
+            )
             self._opened.callback(self._writer.close)
 
         await shielded(in_thread(open_both, self._reading))
@@ -140,15 +158,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         def claim(database: sqlite3.Connection) -> Lease:
             now = time.time()
             check_free(_lease(database, run_id), now=now, claimant=owner)
-            [fence] = database.execute(
-                "UPDATE fences SET last = last + 1 RETURNING last"
-            ).fetchone()
-            lease = Lease(run_id, owner, fence, now).renewed(seconds, now=now)
-            database.execute(
-                "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?)",
-                (run_id, owner, fence, lease.expires_at, lease.expires_at_uptime),
-            )
-            return lease
+            return _take(database, run_id, owner, seconds, now)
 
         return await self._submit(run_id, claim)
 
@@ -185,7 +195,11 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         after: int,
         summary: RunSummary | None = None,
         release: bool = False,
+        takes: Sequence[int] = (),
+        seen: int | None = None,
     ) -> None:
+        told: list[str] = []
+
         def append(database: sqlite3.Connection) -> None:
             # Check everything before writing, so that a refused append does not affect its commit.
             owner, fence, number, length = database.execute(
@@ -198,26 +212,103 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             ).fetchone()
             check_current(lease, owner and Lease(lease.run_id, owner, fence, 0))
             check_length(lease, length or 0, after=after)
-            if summary is not None or number is None:
-                new = first_summary(summary)
-                [number] = database.execute(
-                    "INSERT INTO runs"
-                    " (run_id, workflow, kind, version, status, created_at, dead_letters)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET"
-                    " workflow = excluded.workflow, kind = excluded.kind, version = excluded.version,"
-                    " status = excluded.status, created_at = excluded.created_at,"
-                    " dead_letters = excluded.dead_letters RETURNING number",
-                    (lease.run_id, *summary_fields(new).values()),
-                ).fetchone()
+            if not length:
+                first_summary(summary)
+            if takes:
+                check_messages(lease, takes, mailbox.present(database, number, takes))
+                mailbox.remove(database, number, takes)
             now = time.time()
-            database.executemany(
-                "INSERT INTO entries (run, sequence, written_at, body) VALUES (?, ?, ?, ?)",
-                [(number, sequence, now, body) for sequence, body in enumerate(bodies, after + 1)],
-            )
+            if summary is not None:
+                number = _write_summary(database, lease.run_id, summary)
+                told[:] = [
+                    lease.run_id,
+                    *_after_summary(database, lease.run_id, number, summary, seen, now),
+                ]
+            _write_entries(database, number, after, bodies, now)
             if release:
                 database.execute("DELETE FROM leases WHERE run_id = ?", (lease.run_id,))
 
         await self._submit(lease.run_id, append)
+        self._announce(told)
+
+    async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
+        def create(database: sqlite3.Connection) -> bool:
+            if mailbox.receiver(database, run_id) is not None:
+                return False
+            now = time.time()
+            check_free(_lease(database, run_id), now=now)
+            database.execute("DELETE FROM leases WHERE run_id = ?", (run_id,))
+            _write_entries(database, _write_summary(database, run_id, summary), 0, bodies, now)
+            return True
+
+        is_new = await self._submit(run_id, create)
+        if is_new:
+            self._announce([run_id])
+        return is_new
+
+    async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
+        told: list[str] = []
+
+        def send(database: sqlite3.Connection) -> bool:
+            found = mailbox.receiver(database, run_id)
+            if found is None:
+                raise RunNotFound(run_id)
+            number, text, is_nested, parent = found
+            if (status := RunStatus.stored(text, run_id)).has_ended:
+                raise RunEnded(run_id, status)
+            now = time.time()
+            is_new = mailbox.put(database, number, topic, key, body, now)
+            told[:] = [run_id]
+            if is_new and is_nested:
+                told.extend(mailbox.notify(database, parent, run_id, now))
+            return is_new
+
+        is_new = await self._submit(run_id, send)
+        self._announce(told)
+        return is_new
+
+    async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
+        def read(database: sqlite3.Connection) -> list[Message]:
+            rows = database.execute(
+                "SELECT messages.number, topic, key, sent_at, body FROM runs"
+                " JOIN messages ON messages.run = runs.number"
+                " WHERE run_id = ? AND messages.number > ? ORDER BY messages.number",
+                (run_id, after),
+            )
+            return [Message(*row) for row in rows]
+
+        return await self._read(read)
+
+    async def claim_due(self, due: DueRuns) -> Claimed:
+        def claim(database: sqlite3.Connection) -> Claimed:
+            now = time.time()
+            chosen, next_due_at = choose(database, due, now)
+            note_starts(database, chosen, due, now)
+            taken = [
+                Taken(_take(database, info.run_id, owner, due.seconds, now), info)
+                for info, owner in zip(chosen, due.owners, strict=False)
+            ]
+            return Claimed((*taken,), next_due_at)
+
+        # Idle workers ask all the time, and should not keep others from writing.
+        chosen, next_due_at = await self._read(lambda database: choose(database, due, time.time()))
+        if not chosen:
+            return Claimed((), next_due_at)
+        try:
+            return await self._submit("", claim)
+        except SaveFailed as error:
+            raise StoreUnavailable(repr(self), error.reason) from error
+
+    @asynccontextmanager
+    async def changes(self) -> AsyncGenerator[Changes]:
+        self._check_open()
+        async with self._announcements.watch() as changes:
+            await self._writer.watch()
+            yield changes
+
+    def _announce(self, run_ids: Iterable[str]) -> None:
+        for run_id in run_ids:
+            self._announcements.announce(run_id)
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         def read(database: sqlite3.Connection) -> list[Record]:
@@ -242,21 +333,21 @@ class SqliteStore(ReentrantStore, CheckpointStore):
 
     async def info(self, run_id: str) -> RunInfo | None:
         def read(database: sqlite3.Connection) -> RunInfo | None:
-            row = database.execute(f"{_INFO} WHERE runs.run_id = ?", (run_id,)).fetchone()
+            row = database.execute(f"{INFO} WHERE runs.run_id = ?", (run_id,)).fetchone()
             return None if row is None else run_info(*row)
 
         return await self._read(read)
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         def read(database: sqlite3.Connection) -> list[RunInfo]:
-            conditions, parameters = sql_conditions(query, "?")
-            sql = f"{_INFO} WHERE {conditions} ORDER BY created_at DESC, runs.run_id"
+            conditions, parameters = sql_conditions(query, "?", "runs.run_id")
+            sql = f"{INFO} WHERE {conditions} ORDER BY created_at DESC, runs.run_id"
             now = time.time()
             with closing(database.execute(sql, parameters)) as cursor:
                 # SQL cannot tell whether an owner lives, so the paging is done here.
                 infos = readable(cursor, lambda row: run_info(*row))
                 found = (info for info in infos if query.matches(info, now))
-                return list(islice(found, query.offset, query.offset + query.limit))
+                return page(found, query)
 
         return await self._read(read)
 
@@ -277,10 +368,12 @@ class SqliteStore(ReentrantStore, CheckpointStore):
                 raise RunNotFound(run_id)
             check_deletable(lease, _lease(database, run_id), now=time.time())
             database.execute("DELETE FROM entries WHERE run = ?", row)
+            mailbox.clear(database, row[0])
             database.execute("DELETE FROM runs WHERE number = ?", row)
             database.execute("DELETE FROM leases WHERE run_id = ?", (run_id,))
 
         await self._submit(run_id, delete)
+        self._announce([run_id])
 
     async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
         def truncate(database: sqlite3.Connection) -> None:
@@ -293,11 +386,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             number, length = row or (None, None)
             check_kept(lease, length or 0, after=after)
             database.execute("DELETE FROM entries WHERE run = ? AND sequence > ?", (number, after))
-            database.execute(
-                "UPDATE runs SET workflow = ?, kind = ?, version = ?, status = ?, created_at = ?,"
-                " dead_letters = ? WHERE number = ?",
-                (*summary_fields(summary).values(), number),
-            )
+            _write_summary(database, lease.run_id, summary)
 
         await self._submit(lease.run_id, truncate)
 
@@ -319,17 +408,6 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         return await in_thread(perform, self._reading)
 
 
-_INFO = """
-    SELECT runs.run_id, workflow, kind, version, status, created_at, dead_letters,
-           newest.written_at, newest.sequence, leases.owner, leases.fence, leases.expires_at,
-           leases.expires_at_uptime
-    FROM runs
-    JOIN entries AS newest ON newest.run = runs.number AND newest.sequence =
-         (SELECT max(sequence) FROM entries WHERE entries.run = runs.number)
-    LEFT JOIN leases ON leases.run_id = runs.run_id
-"""
-
-
 def _remove_abandoned(database: sqlite3.Connection) -> None:
     """Remove the claims of processes that died before they wrote anything."""
     # If that fails, because another program has locked the file, the next opening does it.
@@ -349,3 +427,56 @@ def _lease(database: sqlite3.Connection, run_id: str) -> Lease | None:
         "SELECT owner, fence, expires_at, expires_at_uptime FROM leases WHERE run_id = ?", (run_id,)
     ).fetchone()
     return None if row is None else Lease(run_id, *row)
+
+
+def _take(
+    database: sqlite3.Connection, run_id: str, owner: str, seconds: float, now: float
+) -> Lease:
+    """Give a free lease to this owner."""
+    [fence] = database.execute("UPDATE fences SET last = last + 1 RETURNING last").fetchone()
+    lease = Lease(run_id, owner, fence, now).renewed(seconds, now=now)
+    database.execute(
+        "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?)",
+        (run_id, owner, fence, lease.expires_at, lease.expires_at_uptime),
+    )
+    return lease
+
+
+def _write_summary(database: sqlite3.Connection, run_id: str, summary: RunSummary) -> int:
+    """Write the summary of a run, new or not, and return the number of the run."""
+    [number] = database.execute(_SUMMARIZE, (run_id, *summary_fields(summary).values())).fetchone()
+    return number
+
+
+_COLUMNS = ", ".join(SUMMARY_FIELDS)
+
+_SUMMARIZE = f"""
+    INSERT INTO runs (run_id, {_COLUMNS}) VALUES (?{", ?" * len(SUMMARY_FIELDS)})
+    ON CONFLICT (run_id) DO UPDATE SET
+    {", ".join(f"{name} = excluded.{name}" for name in SUMMARY_FIELDS)} RETURNING number
+"""
+
+
+def _after_summary(
+    database: sqlite3.Connection,
+    run_id: str,
+    number: int,
+    summary: RunSummary,
+    seen: int | None,
+    now: float,
+) -> list[str]:
+    """Do what a new summary of a run entails in mailboxes. Return the ids of the runs that were told."""
+    if summary.status.has_ended:
+        mailbox.clear(database, number)
+    elif seen is not None and mailbox.has_newer(database, number, seen):
+        _write_summary(database, run_id, due_by(now, summary))
+    return mailbox.notify(database, summary.parent, run_id, now) if notifies_parent(summary) else []
+
+
+def _write_entries(
+    database: sqlite3.Connection, number: int, after: int, bodies: Sequence[bytes], now: float
+) -> None:
+    database.executemany(
+        "INSERT INTO entries (run, sequence, written_at, body) VALUES (?, ?, ?, ?)",
+        [(number, sequence, now, body) for sequence, body in enumerate(bodies, after + 1)],
+    )

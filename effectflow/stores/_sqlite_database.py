@@ -26,6 +26,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.effects.event_loop import CallSoon, Waiter, new_waiter
 from effectflow.stores._atomic_files import make_folder, sync_folder
+from effectflow.stores._changes import Announcements
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,9 @@ _LOG_LIMIT = 4 * 1024 * 1024
 _LOG_PAGES = 256
 """Pages in the write-ahead log before SQLite begins it anew, a quarter of SQLite's default. Syncing a
 file costs twice as much while it grows, so the log should reach its full length soon."""
+
+_LOOK_SECONDS = 0.06
+"""How often to look for commits of other processes, while runs are watched."""
 
 _COMMITS_BETWEEN_LOOKS = 100
 _REQUESTS_PER_COMMIT = 1000
@@ -52,9 +56,17 @@ _SCHEMA = """
         version TEXT NOT NULL,
         status TEXT NOT NULL,
         created_at REAL NOT NULL,
-        dead_letters INTEGER NOT NULL
+        dead_letters INTEGER NOT NULL,
+        due_at REAL,
+        priority INTEGER NOT NULL,
+        waits_for TEXT NOT NULL,
+        blocked TEXT NOT NULL,
+        parent TEXT NOT NULL,
+        is_nested INTEGER NOT NULL
     ) STRICT;
     CREATE INDEX runs_newest_first ON runs (created_at DESC, run_id);
+    CREATE INDEX runs_due ON runs (workflow, status, priority, due_at)
+        WHERE due_at IS NOT NULL AND NOT is_nested;
     -- In order of arrival, so that a commit for many runs writes few pages.
     CREATE TABLE entries (
         number INTEGER PRIMARY KEY,
@@ -64,6 +76,30 @@ _SCHEMA = """
         body BLOB NOT NULL,
         UNIQUE (run, sequence)
     ) STRICT;
+    -- Those that were not taken. A number is never used again.
+    CREATE TABLE messages (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        run INTEGER NOT NULL,
+        topic TEXT NOT NULL,
+        key TEXT NOT NULL,
+        sent_at REAL NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX mailboxes ON messages (run, number);
+    -- All messages of runs that have not ended, also those that were taken, but no notices.
+    CREATE TABLE received (
+        run INTEGER NOT NULL,
+        topic TEXT NOT NULL,
+        key TEXT NOT NULL,
+        PRIMARY KEY (run, topic, key)
+    ) STRICT, WITHOUT ROWID;
+    -- When runs of workflows with a limit were started, only as many as the limit looks at.
+    CREATE TABLE starts (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        workflow TEXT NOT NULL,
+        at REAL NOT NULL
+    ) STRICT;
+    CREATE INDEX starts_of_workflow ON starts (workflow, number);
     -- Only leases that were not released.
     CREATE TABLE leases (
         run_id TEXT PRIMARY KEY,
@@ -242,9 +278,17 @@ class SqliteWriter:
     """A thread with its own connection. `commits` is the number of transactions it committed."""
 
     def __init__(
-        self, connection: sqlite3.Connection, files: DatabaseFiles, *, lock_timeout: float = 5.0
+        self,
+        connection: sqlite3.Connection,
+        files: DatabaseFiles,
+        *,
+        lock_timeout: float = 5.0,
+        announcements: Announcements | None = None,
     ) -> None:
         self.commits = 0
+        self._announcements = announcements or Announcements()
+        self._others: int | None = None
+        self._looked_at = 0.0
         self._connection = connection
         self._files = files
         self._path = files.path
@@ -281,13 +325,19 @@ class SqliteWriter:
             raise StoreUnavailable(str(self._path), reason)
         return cast(A, request.outcome())
 
+    async def watch(self) -> None:
+        """Begin to announce commits of others, for as long as there are watchers."""
+        # If another program has locked the file, the looks begin a little later.
+        with suppress(CheckpointError):
+            await self.submit("", self._look)
+
     def close(self) -> None:
         """Perform all queued requests, and end the thread."""
         self._queue.put(None)
         self._thread.join()
 
     def _work(self) -> None:
-        while (request := self._queue.get()) is not None:
+        while (request := self._next_request()) is not None:
             requests = [request]
             self._perform(requests, self._with_queued(requests))
             _wake(requests)
@@ -370,6 +420,29 @@ class SqliteWriter:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error:
             logger.exception("could not roll back a transaction in %s", self._path)
+
+    def _next_request(self) -> _Request | None:
+        while self._announcements.is_watched:
+            seconds = self._looked_at + _LOOK_SECONDS - time.monotonic()
+            if seconds > 0:
+                with suppress(Empty):
+                    return self._queue.get(timeout=seconds)
+            self._look(self._connection)
+        self._others = None
+        return self._queue.get()
+
+    def _look(self, connection: sqlite3.Connection) -> None:
+        """Announce it if others have committed since the last look.
+
+        Only the connection that writes can tell its own commits from those of others.
+        """
+        self._looked_at = time.monotonic()
+        # If it fails, the requests of the store say so.
+        with suppress(sqlite3.Error):
+            [others] = connection.execute("PRAGMA data_version").fetchone()
+            before, self._others = self._others, others
+            if before not in (None, others):
+                self._announcements.announce(None)
 
     def _bound_log(self) -> None:
         """Empty the write-ahead log when it is large: overlapping readers can keep it from ending.

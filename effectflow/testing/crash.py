@@ -6,6 +6,7 @@ resumed run must end like one without a crash.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.stores import MemoryStore
 from effectflow.testing.doubles import TestClock
-from effectflow.testing.faulty_store import CrashPoint, FaultyStore, StepAppend, step_append
+from effectflow.testing.faulty_store import CrashPoint, FaultyStore, StepAppend, Write, step_append
 from effectflow.workflows import Workflow
 
 Env = TypeVar("Env", bound=HasCheckpoints)
@@ -39,7 +40,9 @@ async def crash_everywhere(
     *,
     at: Iterable[StepAppend] | None = None,
 ) -> list[CrashPoint]:
-    """Crash a workflow at every append, resume it each time, and compare with an uninterrupted run.
+    """Crash a workflow at every write, resume it each time, and compare with an uninterrupted run.
+
+    A write is an append, the creation of a run, or a message to a run.
 
     With `at`, crash it only at the appends `before` and `after` certain steps. A name stands for all
     steps of that name, and a path for one of them; steps of nested runs count too::
@@ -55,9 +58,9 @@ async def crash_everywhere(
         workflow: the workflow to run. Its steps must yield the same outputs each time.
         input: the input to start it with.
         make_env: creates an environment around a store, once for each life of the process.
-        at: the appends to crash at; None for all.
+        at: the appends to crash at; None for all writes.
 
-    Returns the points at which the run was crashed, two for each append: just before it and just after
+    Returns the points at which the run was crashed, two for each write: just before it and just after
     it. Raises AssertionError, naming the point, if a resumed run ended differently, and ValueError,
     naming the steps of the run, if it has no such step.
     """
@@ -81,13 +84,16 @@ async def crash_everywhere(
 
 
 def crash_points(whole: FaultyStore) -> list[CrashPoint]:
-    """Return the crash points before and after each append to a store."""
-    appends = sum(call.operation == "append" for call in whole.calls)
-    return [
-        CrashPoint(append, is_durable)
-        for append in range(1, appends + 1)
-        for is_durable in (False, True)
-    ]
+    """Return the crash points before and after each write to a store."""
+    counts: Counter[Write] = Counter()
+    points: list[CrashPoint] = []
+    for operation in (call.operation for call in whole.calls):
+        if operation in ("append", "create", "send"):
+            counts[operation] += 1
+            points += [
+                CrashPoint(counts[operation], is_durable, operation) for is_durable in (False, True)
+            ]
+    return points
 
 
 async def crash_points_at(whole: FaultyStore, at: Iterable[StepAppend]) -> list[CrashPoint]:

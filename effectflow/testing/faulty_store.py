@@ -3,12 +3,12 @@
 ::
 
     Fault
-    ├── SaveFails     an append fails with SaveFailed, without effect or with it
+    ├── SaveFails     an append, or another write, fails with SaveFailed, without effect or with it
     ├── TakenOver     another owner takes over the run, and an append fails with LeaseLost
     ├── Busy          a claim fails with RunBusy
     ├── Unavailable   a call fails with StoreUnavailable
     ├── Slow          calls take longer
-    └── CrashPoint    the process is dead, just before or just after an append
+    └── CrashPoint    the process is dead, just before or just after an append or another write
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, cast
 
 from effectflow.checkpoint import (
     BeforeStep,
+    Changes,
     CheckpointError,
     CheckpointStore,
+    Claimed,
     Completed,
+    DueRuns,
     Entry,
     Failed,
     Lease,
+    Message,
     Record,
     RunBusy,
     RunInfo,
@@ -51,9 +55,24 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
 Operation: TypeAlias = Literal[
-    "claim", "renew", "release", "append", "read", "info", "find", "delete", "truncate"
+    "claim",
+    "renew",
+    "release",
+    "append",
+    "read",
+    "info",
+    "find",
+    "create",
+    "send",
+    "mailbox",
+    "claim_due",
+    "delete",
+    "truncate",
 ]
 """The operations of a store."""
+
+Write: TypeAlias = Literal["append", "create", "send"]
+"""The operations that write entries or messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +137,13 @@ def step_append(run_id: str, entry: Entry) -> StepAppend | None:
 class SaveFails:
     """An append fails with SaveFailed: the `append`-th one (from 1), or that `before` or `after` a step.
 
-    It has written nothing; or, with `is_durable`, everything, as if the response of a server was lost.
+    It has written nothing; or, with `is_durable`, everything, as if the response of a server was lost. With
+    another `operation`, that is what fails, and `append` counts its calls.
     """
 
     append: int | StepAppend
     is_durable: bool = False
+    operation: Write = "append"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +188,17 @@ class Slow:
 class CrashPoint:
     """The process dies at an append, chosen as in SaveFails, just before or just after it became durable.
 
-    From then on every call raises `Crashed`. The leases of the process are free at once, as those of any
-    dead process.
+    With another `operation`, it dies at that one, and `append` counts its calls. From then on every call
+    raises `Crashed`. The leases of the process are free at once, as those of any dead process.
     """
 
     append: int | StepAppend
     is_durable: bool
+    operation: Write = "append"
 
     def __str__(self) -> str:
         is_numbered = isinstance(self.append, int)
-        append = f"append {self.append}" if is_numbered else f"{self.append} was saved"
+        append = f"{self.operation} {self.append}" if is_numbered else f"{self.append} was saved"
         return f"{'after' if self.is_durable else 'before'} {append}"
 
 
@@ -189,7 +211,7 @@ class Crashed(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of an operation; `run_id` is None for `find`."""
+    """A call of an operation; `run_id` is None for `find` and `claim_due`."""
 
     operation: Operation
     run_id: str | None
@@ -297,15 +319,52 @@ class FaultyStore(ForwardingStore):
         after: int,
         summary: RunSummary | None = None,
         release: bool = False,
+        takes: Sequence[int] = (),
+        seen: int | None = None,
     ) -> None:
         saved = await self._steps_in(lease.run_id, bodies, after)
         faults = await self._meet("append", lease.run_id, saved)
-        await self._strike(faults, lease, is_durable=False)
-        await super().append(lease, bodies, after=after, summary=summary, release=release)
+        if any(isinstance(fault, TakenOver) for fault in faults):
+            await self.store.release(lease)
+            await self.store.claim(lease.run_id, owner="the new owner", seconds=0)
+        self._strike(faults, lease.run_id, is_durable=False)
+        await super().append(
+            lease, bodies, after=after, summary=summary, release=release, takes=takes, seen=seen
+        )
         if summary is not None and summary.status is RunStatus.COMPLETED:
             self.completed.add(lease.run_id)
         self._check()
-        await self._strike(faults, lease, is_durable=True)
+        self._strike(faults, lease.run_id, is_durable=True)
+
+    async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
+        faults = await self._meet("create", run_id)
+        self._strike(faults, run_id, is_durable=False)
+        is_new = await super().create(run_id, bodies, summary=summary)
+        self._check()
+        self._strike(faults, run_id, is_durable=True)
+        return is_new
+
+    async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
+        faults = await self._meet("send", run_id)
+        self._strike(faults, run_id, is_durable=False)
+        is_new = await super().send(run_id, topic, key=key, body=body)
+        self._check()
+        self._strike(faults, run_id, is_durable=True)
+        return is_new
+
+    async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
+        await self._meet("mailbox", run_id)
+        return await super().mailbox(run_id, after=after)
+
+    async def claim_due(self, due: DueRuns) -> Claimed:
+        await self._meet("claim_due", None)
+        claimed = await super().claim_due(due)
+        self._leases.update({one.lease.run_id: one.lease for one in claimed.runs})
+        return claimed
+
+    def changes(self) -> AbstractAsyncContextManager[Changes]:
+        self._check()
+        return super().changes()
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         await self._meet("read", run_id)
@@ -378,15 +437,12 @@ class FaultyStore(ForwardingStore):
         if self._is_dead:
             raise Crashed
 
-    async def _strike(self, faults: list[Fault], lease: Lease, *, is_durable: bool) -> None:
-        """Trigger the faults that precede the effect of an append, or those that follow it."""
+    def _strike(self, faults: list[Fault], run_id: str, *, is_durable: bool) -> None:
+        """Trigger the faults that precede the effect of a write, or those that follow it."""
         for fault in faults:
-            if isinstance(fault, TakenOver) and not is_durable:
-                await self.store.release(lease)
-                await self.store.claim(lease.run_id, owner="the new owner", seconds=0)
-            elif isinstance(fault, SaveFails) and fault.is_durable is is_durable:
-                raise SaveFailed(lease.run_id, str(fault))
-            elif isinstance(fault, CrashPoint) and fault.is_durable is is_durable:
+            if isinstance(fault, SaveFails) and fault.is_durable is is_durable:
+                raise SaveFailed(run_id, str(fault))
+            if isinstance(fault, CrashPoint) and fault.is_durable is is_durable:
                 self._die()
 
     def _die(self) -> NoReturn:
@@ -402,7 +458,9 @@ class FaultyStore(ForwardingStore):
 def _is_met(fault: Fault, operation: Operation, number: int) -> bool:
     """Return whether a fault concerns the `number`-th call of an operation."""
     match fault:
-        case SaveFails(append) | TakenOver(append) | CrashPoint(append):
+        case SaveFails(write, operation=of) | CrashPoint(write, operation=of):
+            return operation == of and write == number
+        case TakenOver(append):
             return operation == "append" and append == number
         case Busy(claim):
             return operation == "claim" and number == claim

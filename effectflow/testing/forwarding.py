@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
 from effectflow.checkpoint import (
+    Changes,
     CheckpointStore,
+    Claimed,
+    DueRuns,
     FallsBack,
     KeepsHistory,
     Lease,
     ListsDamagedRuns,
+    Message,
     Record,
     Remains,
     RunInfo,
@@ -70,8 +75,12 @@ class ForwardingStore:
         after: int,
         summary: RunSummary | None = None,
         release: bool = False,
+        takes: Sequence[int] = (),
+        seen: int | None = None,
     ) -> None:
-        await self.store.append(lease, bodies, after=after, summary=summary, release=release)
+        await self.store.append(
+            lease, bodies, after=after, summary=summary, release=release, takes=takes, seen=seen
+        )
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         return await self.store.read(run_id, after=after)
@@ -81,6 +90,21 @@ class ForwardingStore:
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         return await self.store.find(query)
+
+    async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
+        return await self.store.create(run_id, bodies, summary=summary)
+
+    async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
+        return await self.store.send(run_id, topic, key=key, body=body)
+
+    async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
+        return await self.store.mailbox(run_id, after=after)
+
+    async def claim_due(self, due: DueRuns) -> Claimed:
+        return await self.store.claim_due(due)
+
+    def changes(self) -> AbstractAsyncContextManager[Changes]:
+        return self.store.changes()
 
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         await self.store.delete(run_id, lease=lease)

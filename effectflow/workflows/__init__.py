@@ -3,9 +3,9 @@
 Only code and lists of steps are imported with the package, and all others on first use.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from effectflow.effects.lazy_names import lazy_names
 from effectflow.workflows.workflow import Workflow, workflow
 
 if TYPE_CHECKING:
@@ -88,30 +88,25 @@ __all__ = [
     "workflow",
 ]
 
-_HOMES = {
-    "graph._builder": "Graph StateGraph",
-    "graph._problems": "InvalidGraph",
-    "graph._visits": "GraphProgress",
-    "graph._walk": "GraphError MaxIterationsExceeded NoEdge",
-    "iterative": "Iterative IterativeResult",
-    "machine._attempt": "TransitionInfo transition_info",
-    "machine._chart": "InvalidMachine",
-    "machine._machine": "History HistoryEntry Machine MachineMetadata PendingRetry",
-    "machine._state_machine": "DEFAULT_RETRY StateMachine",
-    "machine._transition": (
-        "Abort Moved NoTransition Outcome Retry Transition TransitionExhausted UndeclaredState"
-    ),
-    "mapreduce._job": "DeadLetter ItemFailed ItemFailure JobResult TooManyFailures",
-    "mapreduce._mapreduce": "MapReduce",
-    "migrations": "StepMigration",
-    "progress": "JobPhase JobProgress job_history job_progress",
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-
-
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
-
-    def __getattr__(name: str) -> object:
-        if name not in _HOME_OF:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "graph._builder": "Graph StateGraph",
+            "graph._problems": "InvalidGraph",
+            "graph._visits": "GraphProgress",
+            "graph._walk": "GraphError MaxIterationsExceeded NoEdge",
+            "iterative": "Iterative IterativeResult",
+            "machine._attempt": "TransitionInfo transition_info",
+            "machine._chart": "InvalidMachine",
+            "machine._machine": "History HistoryEntry Machine MachineMetadata PendingRetry",
+            "machine._state_machine": "DEFAULT_RETRY StateMachine",
+            "machine._transition": (
+                "Abort Moved NoTransition Outcome Retry Transition TransitionExhausted UndeclaredState"
+            ),
+            "mapreduce._job": "DeadLetter ItemFailed ItemFailure JobResult TooManyFailures",
+            "mapreduce._mapreduce": "MapReduce",
+            "migrations": "StepMigration",
+            "progress": "JobPhase JobProgress job_history job_progress",
+        },
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Self, cast
 from weakref import WeakValueDictionary
 
@@ -24,7 +25,7 @@ from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease import Lease, Owner, claim_or_release, end_claim
 from effectflow.checkpoint.replay import Recording
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary
+from effectflow.checkpoint.store import KeepsHistory, RunInfo, RunStatus, RunSummary, Taken
 from effectflow.effects.clock import in_seconds
 from effectflow.workflows.lookup import (
     Found,
@@ -37,6 +38,9 @@ from effectflow.workflows.lookup import (
 )
 
 logger = logging.getLogger(__name__)
+
+_SECONDS_BLOCKED = 60.0
+"""The seconds after which a run is tried again that a worker could not continue."""
 
 
 class _Overlap:
@@ -78,6 +82,7 @@ class Claim:
         self._overlap = _overlaps.setdefault(self._key, _Overlap())
         self._owner: Owner | None = None
         self._lease: Lease | None = None
+        self._info: RunInfo | None = None
         self._run: Run | None = None
 
     async def begin(self) -> None:
@@ -85,6 +90,45 @@ class Claim:
         self._owner, self._lease = await claim_or_release(
             self._claim, self._checkpoints.store.release
         )
+
+    @staticmethod
+    def of(place: Place, taken: Taken, owner: Owner) -> Claim:
+        """Return the claim of a run that a worker has taken for this owner."""
+        claim = Claim(place, taken.lease.run_id)
+        claim._owner, claim._lease, claim._info = owner, taken.lease, taken.info
+        return claim
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self._run_id
+
+    @property
+    def is_preserved(self) -> bool:
+        """Whether the run is kept once it is complete, as spawned runs are, whose parents may ask."""
+        is_spawned = self._run is not None and bool(self._run.writer.summary.parent)
+        return self.place.is_preserved or is_spawned
+
+    async def block(self, reason: str) -> None:
+        """Release a run that a worker has taken, and keep with it why this program cannot continue it.
+
+        Its status stays as it was. It is due again after a minute.
+        """
+        assert self._info is not None
+        writer = None if self._run is None else self._run.writer
+        lease, length, summary = self.lease, self._info.length, self._info.summary
+        if writer is not None:
+            lease = writer.lease
+            if writer.durable_length > length:
+                length, summary = writer.durable_length, writer.summary
+        due_at = self.place.scope.clock.now().timestamp() + _SECONDS_BLOCKED
+        summary = replace(summary, blocked=reason, due_at=due_at)
+        with anyio.move_on_after(5, shield=True), self._only_logged("marked as blocked"):
+            await self._checkpoints.store.append(
+                lease, [], after=length, summary=summary, release=True
+            )
+            if writer is not None:
+                writer.is_released = True
 
     async def _claim(self, owner: Owner) -> Lease:
         seconds = in_seconds(self._checkpoints.lease_seconds)
@@ -99,7 +143,7 @@ class Claim:
     async def __aexit__(self, *_: object) -> None:
         is_released = False
         try:
-            if self.finished is not None and not self.place.is_preserved:
+            if self.finished is not None and not self.is_preserved:
                 is_released = await self._delete(self.finished)
             if not is_released:
                 is_released = await self._release()
@@ -145,7 +189,8 @@ class Claim:
                 return output
             async with self:
                 info = await look(self.place, self._run_id)
-                if info is not None and info.summary.status is RunStatus.COMPLETED:
+                summary = None if info is None else info.summary
+                if summary and summary.status is RunStatus.COMPLETED and not summary.parent:
                     self.finished = completion
         return output
 
@@ -206,6 +251,9 @@ class Claim:
         # A check of the attribute, because a check of the protocol takes longer than the rest.
         if hasattr(checkpoints.store, "keep_history"):
             cast("KeepsHistory", checkpoints.store).keep_history(self._run_id, checkpoints.history)
+        around = place.around
+        is_nested = started.is_nested or around is not None
+        parent = started.parent if around is None else around.run.run_id
         summary = RunSummary(
             started.workflow,
             started.kind,
@@ -213,6 +261,11 @@ class Claim:
             RunStatus.RUNNING,
             started.at,
             len(recording.open_dead_letters),
+            # It is due as soon as nothing holds it.
+            due_at=None if is_nested else opening.at,
+            priority=started.priority,
+            parent=parent,
+            is_nested=is_nested,
         )
         writer = JournalWriter(
             self._run_id,

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+import math
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from os import urandom
-from typing import Any
+from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 
+from effectflow.checkpoint.attendant import Drain, attend
+from effectflow.checkpoint.cancellation import around_body
 from effectflow.checkpoint.delayed_saves import save_request
-from effectflow.checkpoint.entries import FORMAT, Entry, Finished, Resumed, Started
+from effectflow.checkpoint.entries import Finished, Resumed, Suspended
 from effectflow.checkpoint.errors import (
+    CheckpointError,
     LeaseLost,
     OutcomeUnknown,
     RunBusy,
     RunCancelled,
     RunNotEnded,
 )
-from effectflow.checkpoint.failures import write_error
+from effectflow.checkpoint.failures import write_end, write_error
+from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.journal_reader import (
     run_not_found,
 )
@@ -33,18 +40,17 @@ from effectflow.checkpoint.step import interruption_reason
 from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import (
     KnownTypes,
-    to_tree,
 )
 from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
-from effectflow.effects.event_loop import is_cancellation, mark_as_cancelled
+from effectflow.effects.event_loop import cancel_natively, is_cancellation, mark_as_cancelled
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.nodes import Failed
+from effectflow.effects.nodes import AnyEffect, Failed
 from effectflow.effects.scope import Scope
+from effectflow.workflows.children import cancel_spawned
 from effectflow.workflows.claim import Claim
 from effectflow.workflows.lookup import (
     Found,
-    GivenInput,
     Place,
     check_run_id,
     completion_of,
@@ -59,6 +65,7 @@ from effectflow.workflows.lookup import (
     output_of,
     recording_of,
 )
+from effectflow.workflows.submission import context_tree, given_input, new_started
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,28 @@ class Reopening:
 
 _NO_TYPES = KnownTypes.of()
 
+SUSPENDED: Final = object()
+"""The outcome of a run that was suspended."""
+
+CANCELLED: Final = object()
+"""The outcome of a body that a message has cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """How a worker drives runs.
+
+    Attributes:
+        drain: asks its runs to stop.
+        suspend_after: a run is suspended when all of its flows wait for more than this many seconds.
+        max_crashes: after this many processes in a row have ended before the run got further, it is not
+            continued.
+    """
+
+    drain: Drain
+    suspend_after: float = 5.0
+    max_crashes: int = 5
+
 
 def new_run_id(workflow: str) -> str:
     """Return a random id for a run."""
@@ -117,9 +146,7 @@ async def start_run(
 ) -> Any:
     """Return the output or `Failed` of a new run, or of an existing run with this id and input."""
     blueprint = place.blueprint
-    types = blueprint.input_types
-    given = GivenInput(to_tree(input, path="input: $", types=types), types)
-    context_tree = to_tree(dict(context), path="context: $", types=_NO_TYPES) if context else {}
+    given, saved_context = given_input(blueprint, input), context_tree(context)
     claim = Claim(place, run_id)
     info = None if is_new else await look(place, run_id)
     if info is not None and (completion := await completion_of(place, info, given)) is not None:
@@ -140,27 +167,20 @@ async def start_run(
                 return output_of(completion, blueprint, run_id)
             if not retry_failed and found.checkpoint.status is RunStatus.FAILED:
                 return failure_of(found, blueprint)
-            return await _continue(place, found, claim, force=False)
+            return await continue_run(place, found, claim, force=False)
         if (completion := claim.deleted_meanwhile(given)) is not None:
             return output_of(completion, blueprint, run_id)
         if info is not None:
             owner = "another start" if info.lease is None else info.lease.owner
             raise RunBusy(run_id, owner, 0.0, is_gone=True)
         blueprint.check_types(input)
-        definition = blueprint.definition
-        started = Started(
-            run_id=run_id,
-            workflow=definition.name,
-            kind=definition.kind,
-            version=definition.version,
-            fingerprint=definition.fingerprint,
-            steps=definition.steps,
-            input=given.tree,
-            context=context_tree,
-            format=FORMAT,
-            at=place.scope.clock.now().timestamp(),
-            structure=definition.structure,
-            module=blueprint.module,
+        started = new_started(
+            place,
+            run_id,
+            given,
+            saved_context,
+            parent="" if place.around is None else place.around.run.run_id,
+            is_nested=place.around is not None,
         )
         run = claim.run(started, Recording())
         return await _drive(claim, run, input, is_new=True)
@@ -180,7 +200,7 @@ async def resume_run(
     async with claim:
         found = await find(place, run_id)
         if found is not None:
-            return await _continue(place, found, claim, force=force, reopening=reopening)
+            return await continue_run(place, found, claim, force=force, reopening=reopening)
         if (completion := claim.deleted_meanwhile()) is not None:
             return output_of(completion, place.blueprint, run_id)
         raise await run_not_found(place.checkpoints.store, run_id)
@@ -229,17 +249,17 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         context=context_of(found.started),
         started_version=found.started_version,
     )
-    inside = _scope_of_body(run, scope)
-    inside.forbidden = run.forbidden(effects=effects)
+    place = replace(place, scope=scope.copy())
+    place.scope.forbidden = run.forbidden(effects=effects)
     input = input_of(known, blueprint)
     outcome: Any = None
     defect: Exception | None = None
     async with run.tasks:
         try:
-            outcome = await interpret(blueprint.body(input), place.env, inside)
-            run.root.end()
-        except Parked as parked:
-            run.park(run.root, parked)
+            outcome = await _interpret(place, run, blueprint.body(input), is_new=False)
+        except Parked:
+            # The flows have told the run what they come to.
+            pass
         except Halt as halt:
             if halt.reason is not run.writer.halted:
                 raise
@@ -249,15 +269,19 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
     return run.plan(outcome, defect)
 
 
-async def _continue(
+async def continue_run(
     place: Place,
     found: Found,
     claim: Claim,
     *,
-    force: bool,
+    force: bool = False,
     reopening: Reopening | None = None,
+    service: Service | None = None,
 ) -> Any:
-    """Continue a run at the end of its journal."""
+    """Continue a run at the end of its journal.
+
+    Return its output, `Failed`, or with a service `SUSPENDED`.
+    """
     blueprint, known = place.blueprint, found.checkpoint
     await claim.check_is_whole(known)
     if known.status is RunStatus.CANCELLED:
@@ -290,85 +314,183 @@ async def _continue(
     if place.checkpoints.observers:
         start = plan_resume(known).start
         run.notify(RunResumed(known.run_id, start[0] if start else None))
-    return await _drive(claim, run, input, is_new=False)
+    if service is not None:
+        run.drain = service.drain
+        if known.status is RunStatus.RUNNING:
+            # A process has died with it. If this one does so too, the journal tells.
+            run.writer.open()
+            await run.writer.save()
+    return await _drive(claim, run, input, is_new=False, service=service)
 
 
-async def _drive(claim: Claim, run: Run, input: Any, *, is_new: bool) -> Any:
+async def give_up(claim: Claim, found: Found, error: CheckpointError) -> None:
+    """Record that a run has failed with this error, without running it."""
+    at = claim.place.scope.clock.now().timestamp()
+    run = claim.run(
+        Resumed(claim.lease.owner, at), recording_of(found, claim.place.blueprint), found
+    )
+    record = write_error(error, claim.place.blueprint.output_types, is_defect=False)
+    with suppress(Halt):
+        await run.writer.finish(Finished(RunStatus.FAILED, at, None, record), RunStatus.FAILED)
+
+
+async def _drive(
+    claim: Claim, run: Run, input: Any, *, is_new: bool, service: Service | None = None
+) -> Any:
     """Run the body, and make its end durable before returning."""
-    place, writer = claim.place, run.writer
-    scope = place.scope
+    writer = run.writer
     request = save_request.get()
     if request is not None:
         request.cover(writer)
-    ended: BaseException | None = None
-    interrupted: BaseException | None = None
-    outcome: Any = None
     try:
         with keep_lease(writer):
-            async with run.tasks:
-                writer.on_halt = run.tasks.cancel_scope.cancel
-                try:
-                    if is_new:
-                        # Nothing runs before the run itself is durable.
-                        writer.open()
-                        await writer.save()
-                    body = place.blueprint.body(input)
-                    outcome = await interpret(body, place.env, _scope_of_body(run, scope))
-                    run.root.end()
-                except LeftToResume:
-                    # The run is being stopped. This wait raises its cancellation.
-                    await anyio.sleep_forever()
-                except BaseException as raised:
-                    if is_cancellation(raised):
-                        interrupted = raised
-                        # The task group uncancels the task, and then the cancellation would look stray.
-                        mark_as_cancelled(raised)
-                        raise
-                    # Not raised here, because the task group would wrap it.
-                    ended = raised
+            end = await _run_body(claim.place, run, input, is_new=is_new, service=service)
     except BaseException:
         await _record_interruption(run)
         raise
-    if interrupted is not None and writer.halted is None:
+    raised = end.raised
+    if run.suspension is not None and writer.halted is None:
+        await _record_interruption(run)
+        return SUSPENDED
+    if end.is_interrupted and writer.halted is None:
         # asyncio itself cancelled the run, and the task group mistook that for its own cancellation.
         await _record_interruption(run)
-        raise interrupted
-    if isinstance(ended, Halt) and ended.reason is writer.halted:
-        ended = None
-    elif ended is not None and not isinstance(ended, Exception):
+        assert raised is not None
+        raise raised
+    if end.is_interrupted or (isinstance(raised, Halt) and raised.reason is writer.halted):
+        raised = None
+    elif raised is not None and not isinstance(raised, Exception):
         await _record_interruption(run)
-        raise ended
+        raise raised
+    return await _outcome_of(claim, run, end.outcome, raised)
+
+
+async def _outcome_of(claim: Claim, run: Run, outcome: Any, defect: Exception | None) -> Any:
+    """Record the end of a run, and return its output or `Failed`, or raise its defect."""
+    writer = run.writer
     if writer.halted is None:
         with suppress(Halt):
-            await _record_end(claim, run, outcome, ended)
+            await _record_end(claim, run, outcome, defect)
     if writer.halted is not None:
         await writer.flush()
-        if isinstance(writer.halted, LeaseLost) and ended is not None:
-            writer.halted.add_note(f"the body ended in {ended!r} as well")
-        outcome = Failed(writer.halted)
-    elif ended is not None:
-        raise defect_in(run.run_id, ended)
+        if isinstance(writer.halted, LeaseLost) and defect is not None:
+            writer.halted.add_note(f"the body ended in {defect!r} as well")
+        return failure_in(run.run_id, Failed(writer.halted))
+    if defect is not None:
+        raise defect_in(run.run_id, defect)
+    if outcome is CANCELLED:
+        return Failed(RunCancelled(run.run_id))
     return failure_in(run.run_id, outcome) if outcome.__class__ is Failed else outcome
 
 
-def _scope_of_body(run: Run, scope: Scope) -> Scope:
+@dataclass(slots=True)
+class _End:
+    """How the body of a run ended.
+
+    Attributes:
+        outcome: its value, a `Failed`, or `CANCELLED`.
+        raised: what it raised instead.
+        is_interrupted: whether that is a cancellation.
+    """
+
+    outcome: Any = None
+    raised: BaseException | None = None
+    is_interrupted: bool = False
+
+
+async def _run_body(
+    place: Place, run: Run, input: Any, *, is_new: bool, service: Service | None
+) -> _End:
+    """Run the body in the tasks of the run. Raise a cancellation from outside."""
+    end, writer = _End(), run.writer
+    async with run.tasks:
+        writer.on_halt = run.tasks.cancel_scope.cancel
+        try:
+            if is_new:
+                # Nothing runs before the run itself is durable.
+                writer.open()
+                await writer.save()
+            body = place.blueprint.body(input)
+            with nullcontext() if service is None else _attended(run, service):
+                end.outcome = await _interpret(place, run, body, is_new=is_new)
+        except LeftToResume:
+            # The run is being stopped. This wait raises its cancellation.
+            await anyio.sleep_forever()
+        except BaseException as raised:
+            end.raised = raised
+            if is_cancellation(raised):
+                end.is_interrupted = True
+                # The task group uncancels the task, and then the cancellation would look stray.
+                mark_as_cancelled(raised)
+                raise
+            # Not raised here, because the task group would wrap it.
+    return end
+
+
+@contextmanager
+def _attended(run: Run, service: Service) -> Generator[None]:
+    """Do what the service does for a run while the block runs."""
+    attending = anyio.CancelScope()
+
+    async def attend_run() -> None:
+        with attending:
+            await attend(run, suspend_after=service.suspend_after)
+
+    run.tasks.start_soon(attend_run)
+    try:
+        yield
+    finally:
+        attending.cancel()
+
+
+async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -> Any:
+    """Return the outcome of a body, or `CANCELLED` if a message has cancelled the run."""
+    # The run must not refer to it: without cycles, no garbage has to be collected.
+    flow = DurableFlow(run, "")
+    scope = _scope_of_body(flow, place.scope)
+    if is_new or run.around is not None:
+        outcome = await interpret(body, place.env, scope)
+        flow.end()
+        return outcome
+    operator = run.cancellation = around_body(flow, scope)
+    limit, inside = operator.limit, operator.inside
+    assert limit is not None
+    with limit:
+        if run.records:
+            # One that came before this life began cancels the body before it begins anything.
+            await run.look_for_messages()
+        outcome = await flow.run_branch(inside, partial(interpret, body, place.env, inside))
+        # What comes after the decision is discarded.
+        if not operator.is_decided:
+            return outcome
+    if run.is_stopping:
+        # The run is being stopped as well, which the limit hides.
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        await cancel_natively()
+    if operator.unfinished is not None:
+        raise operator.unfinished
+    return CANCELLED
+
+
+def _scope_of_body(flow: DurableFlow, scope: Scope) -> Scope:
     """Return the scope of the body of a run. The operators around it may cancel it as well."""
     inside = scope.copy()
-    inside.flow = run.root
+    inside.flow = flow
     inside.step = None
-    inside.context = run.context
+    inside.context = flow.run.context
     inside.is_observing = inside.is_shielded = False
     return inside
 
 
-async def _record_end(claim: Claim, run: Run, outcome: Any, defect: BaseException | None) -> None:
+async def _record_end(claim: Claim, run: Run, outcome: Any, defect: Exception | None) -> None:
     place = claim.place
     types, version = place.blueprint.output_types, place.blueprint.definition.version
-    failed = outcome.__class__ is Failed
-    if defect is not None or failed:
-        error = write_error(
-            defect if defect is not None else outcome.error, types, is_defect=defect is not None
-        )
+    if outcome is CANCELLED and defect is None:
+        await cancel_spawned(run)
+        await run.writer.finish(Finished(RunStatus.CANCELLED, run.now()), RunStatus.CANCELLED)
+        return
+    if defect is not None or isinstance(outcome, Failed):
+        error = write_end(outcome if defect is None else defect, types)
         finished = Finished(RunStatus.FAILED, run.now(), None, error)
         await run.writer.finish(finished, finished.status)
         return
@@ -376,7 +498,7 @@ async def _record_end(claim: Claim, run: Run, outcome: Any, defect: BaseExceptio
     assert claim.input is not None
     digest = claim.input.digest
     finished = Finished(RunStatus.COMPLETED, run.now(), output, None, run.run_id, version, digest)
-    if await run.writer.finish(finished, finished.status, release=place.is_preserved):
+    if await run.writer.finish(finished, finished.status, release=claim.is_preserved):
         claim.finished = finished
 
 
@@ -388,9 +510,34 @@ async def _record_interruption(run: Run) -> None:
         with suppress(Halt):
             # If the outer run cannot settle its decision, this run is only interrupted.
             await run.cancel_if_decided()
-        status: RunStatus = RunStatus.INTERRUPTED
-        entry: Entry | None = run.interruption(interruption_reason())
         if run.cancelled_at is not None:
-            status = RunStatus.CANCELLED
-            entry = Finished(status, run.now())
-        await run.writer.finish(entry, status)
+            finished = Finished(RunStatus.CANCELLED, run.now())
+            await cancel_spawned(run)
+            await run.writer.finish(finished, finished.status)
+        elif run.is_suspending and not _is_due_now(run):
+            await _record_suspension(run)
+        else:
+            entry = run.interruption(interruption_reason())
+            await run.writer.finish(entry, RunStatus.INTERRUPTED, due_at=run.now())
+
+
+def _is_due_now(run: Run) -> bool:
+    """Return whether a worker that stops has kept a run from going on, which waits for nothing else."""
+    return run.suspension is not None and run.suspension.until <= run.now()
+
+
+async def _record_suspension(run: Run) -> None:
+    """Append `Suspended`. A message that the run has not read makes it due at once."""
+    suspension = run.suspension
+    if suspension is None:
+        # A nested run goes on with its outer run.
+        waits_for, until, seen = "its outer run", math.inf, run.mailbox.seen
+    else:
+        waits_for, until, seen = suspension.waits_for, suspension.until, suspension.seen
+    await run.writer.finish(
+        Suspended(run.now()),
+        RunStatus.SUSPENDED,
+        due_at=None if math.isinf(until) else until,
+        waits_for=waits_for,
+        seen=seen,
+    )

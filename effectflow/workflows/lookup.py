@@ -19,7 +19,7 @@ from effectflow.checkpoint.errors import (
     RunConflict,
     StoreUnavailable,
 )
-from effectflow.checkpoint.failures import read_error
+from effectflow.checkpoint.failures import read_failure
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.journal_reader import (
     Journal,
@@ -280,7 +280,7 @@ def failure_of(found: Found, blueprint: Blueprint) -> Failed:
         raise CorruptCheckpoint(run_id, "it has failed, and its error is missing")
     record, name = finished.error, blueprint.definition.name
     try:
-        error = read_error(record, f"run {run_id!r}", blueprint.output_types)
+        failure = read_failure(record, f"run {run_id!r}", blueprint.output_types)
     except NotSerializable as unreadable:
         raise NotSerializable(
             f"run {run_id!r}",
@@ -289,8 +289,8 @@ def failure_of(found: Found, blueprint: Blueprint) -> Failed:
             "they are made again of their arguments and attributes",
         ) from unreadable
     if record.is_defect:
-        raise defect_in(run_id, error)
-    return failure_in(run_id, Failed(error))
+        raise defect_in(run_id, failure.error)
+    return failure_in(run_id, failure)
 
 
 def failure_in(run_id: str, failed: Failed) -> Failed:

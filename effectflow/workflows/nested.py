@@ -8,18 +8,17 @@ from typing import Any
 
 from effectflow.checkpoint.entries import ChildEnded, ChildStarted
 from effectflow.checkpoint.errors import CheckpointError, NotSerializable, StepInputChanged
-from effectflow.checkpoint.failures import read_error, write_error
+from effectflow.checkpoint.failures import read_failure, write_end
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import RecordedChild
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.nodes import Failed
+from effectflow.effects.paths import as_name
 from effectflow.workflows.lookup import Place
 
-__all__ = ["run_nested"]
-
-_NAME = str.maketrans(dict.fromkeys("/[]#", "_"))
+__all__ = ["replayed_end", "run_nested"]
 
 
 async def run_nested(
@@ -43,7 +42,7 @@ async def run_nested(
     run = flow.run
     run.writer.check()
     blueprint = place.blueprint
-    path = flow.next_path(blueprint.definition.name.translate(_NAME))
+    path = flow.next_path(as_name(blueprint.definition.name))
     chosen = _made_id(run, path, input_digest) if run_id is None else run_id
     recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
     if recorded is not None:
@@ -51,7 +50,7 @@ async def run_nested(
         stands = recorded.is_settled or scope.limit < float("inf")
         is_ended = recorded.ended is not None and recorded.ended < scope.limit
         if is_ended and (recorded.status is RunStatus.COMPLETED or stands):
-            return _replayed(run, place, path, recorded)
+            return replayed_end(run, place, path, recorded)
     await flow.check(scope, path)
     if isinstance(run, PlannedRun):
         run.begin_child(path, is_begun=recorded is not None)
@@ -62,14 +61,14 @@ async def run_nested(
     except CheckpointError as error:
         raise run.writer.halt(error) from error
     except Exception as defect:
-        child.fail(defect, is_defect=True)
+        child.fail(defect)
         raise
     if outcome.__class__ is not Failed:
         child.complete(outcome)
     elif isinstance(outcome.error, CheckpointError):
         raise run.writer.halt(outcome.error)
     else:
-        child.fail(outcome.error, is_defect=False)
+        child.fail(outcome)
     return outcome
 
 
@@ -128,9 +127,10 @@ class _Child:
         run.writer.completed_since_save += 1
         run.writer.add(ChildEnded(self.path, RunStatus.COMPLETED, run.now(), tree))
 
-    def fail(self, error: object, *, is_defect: bool) -> None:
+    def fail(self, ended: Failed | Exception) -> None:
         run, flow = self.run, self.flow
-        record = write_error(error, self.place.blueprint.output_types, is_defect=is_defect)
+        record = write_end(ended, self.place.blueprint.output_types)
+        error = ended.error if isinstance(ended, Failed) else ended
         sequence = run.writer.add(ChildEnded(self.path, RunStatus.FAILED, run.now(), None, record))
         run.failures.add(sequence)
         flow.unsettled.append(sequence)
@@ -151,16 +151,17 @@ def _check_same(
         )
 
 
-def _replayed(run: Run, place: Place, path: str, recorded: RecordedChild) -> Any:
+def replayed_end(run: Run, place: Place, path: str, recorded: RecordedChild) -> Any:
+    """Return or raise how a run within this run has ended."""
     types = place.blueprint.output_types
     if recorded.status is RunStatus.COMPLETED:
         return run.decode(recorded.output, path, types, place.blueprint.output_type)
     assert recorded.error is not None
     try:
-        error = read_error(recorded.error, path, types)
+        failure = read_failure(recorded.error, path, types)
     except NotSerializable as unreadable:
         raise run.writer.halt(unreadable) from unreadable
-    run.replayed_failure(path, error)
+    run.replayed_failure(path, failure.error)
     if recorded.error.is_defect:
-        raise error
-    return Failed(error)
+        raise failure.error
+    return failure

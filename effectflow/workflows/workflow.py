@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from os.path import basename, splitext
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
@@ -74,8 +74,8 @@ def _defining_module() -> str:
     if main.__spec__ is not None:
         return main.__spec__.name
     # A script; its folder is the current one, most often. Typed code has no file.
-    script = Path(getattr(main, "__file__", ""))
-    return script.stem if script.suffix == ".py" else ""
+    stem, suffix = splitext(basename(getattr(main, "__file__", "")))
+    return stem if suffix == ".py" else ""
 
 
 @dataclass(frozen=True)

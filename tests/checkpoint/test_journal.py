@@ -48,8 +48,13 @@ json_values = st.recursive(
 )
 ranges = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=2).map(tuple)
 exact = st.fixed_dictionaries({"args": st.lists(json_values, max_size=2), "state": st.just({})})
-errors = st.builds(ErrorRecord, texts, texts, json_values) | st.builds(
+plain_errors = st.builds(ErrorRecord, texts, texts, json_values) | st.builds(
     ErrorRecord, texts, texts, st.none() | exact, texts
+)
+some_errors = st.lists(plain_errors, max_size=2).map(tuple)
+trails = st.lists(texts, max_size=2).map(tuple)
+errors = plain_errors | st.builds(
+    ErrorRecord, texts, texts, json_values, st.none(), trails, some_errors
 )
 source_ends = st.builds(SourceEnd, texts, texts, st.none() | st.integers(1, 9), st.none() | errors)
 entries: st.SearchStrategy[Entry] = st.one_of(
@@ -93,7 +98,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(Failed, texts, errors, st.booleans(), times, st.none() | times),
     st.builds(Interrupted, st.none() | texts, st.booleans(), texts, times),
     st.builds(Decided, texts, json_values, times, st.booleans(), ranges, ranges),
-    st.builds(BranchesEnded, texts, times),
+    st.builds(BranchesEnded, texts, times, st.lists(errors, max_size=2).map(tuple)),
     st.builds(ChildStarted, texts, texts, texts, texts, times, st.none() | texts, ranges),
     st.builds(
         ChildEnded, texts, st.sampled_from(RunStatus), times, json_values, st.none() | errors

@@ -130,3 +130,30 @@ def test_values_are_shown_as_python_writes_them(effectflow: Command) -> None:
 )
 def test_a_value_of_any_kind_has_a_plain_form(value: object, plain: object) -> None:
     assert plain_tree(to_tree(value, types=KnownTypes.of(type(value)))) == plain
+
+
+STUCK = textwrap.dedent("""
+    from effectflow import Do, bracket, fail, never, par, pure, sleep, workflow
+
+    @workflow
+    def visit(_: None) -> Do[object, str, None]:
+        room = bracket(pure("room"), lambda _: fail("stuck"), lambda _: never())
+        yield from par(room, sleep(0.1).and_then(lambda _: fail("closed"))).context("visiting")
+""")
+
+
+def test_show_and_history_tell_of_the_release_that_failed_after_a_cancellation(
+    effectflow: Command, folder: Path
+) -> None:
+    (folder / "visits.py").write_text(STUCK, encoding="utf-8")
+    assert effectflow("run", "visits:visit", "--input", "null", "--run-id", "v").code == 1
+
+    shown = effectflow("show", "v").out
+    history = effectflow("history", "v").out
+
+    assert shown.splitlines()[-3:] == [
+        "str: closed",
+        "  and a finalizer failed: 'stuck'",
+        "  visiting",
+    ]
+    assert "Ended        the branches of par; a finalizer failed with str: stuck\n" in history

@@ -366,3 +366,62 @@ async def test_gathered_errors_show_each_its_own_trail(gather: Any) -> None:
         [a, b] = (await both.run(None)).failure()
         assert (a.__notes__, b.__notes__) == (["reading"], ["writing"])
     assert (await both.traced().run(None)).failure().trail == ("reading", "writing")
+
+
+@do
+def raising_one(gathered: Effect[object, Any, Any]) -> Do[object, Any, Any]:
+    try:
+        return (yield from gathered)
+    except EffectError as failure:
+        errors: list[Any] = cast("list[Any]", failure.error)
+        yield from fail(errors[1])
+
+
+@do
+def choosing_one(gathered: Effect[object, Any, Any]) -> Do[object, Any, Any]:
+    errors = (yield from gathered.result()).failure()
+    yield from fail(errors[1])
+
+
+CHOSEN: dict[str, Callable[[Effect[object, Any, Any]], Effect[object, Any, Any]]] = {
+    "or_else": lambda gathered: gathered.or_else(lambda errors: fail(errors[1])),
+    "map_err": lambda gathered: gathered.map_err(lambda errors: errors[1]),
+    "result": lambda gathered: gathered.result().and_then(lambda it: fail(it.failure()[1])),
+    "body that catches": raising_one,
+    "body with a result": choosing_one,
+    "die": lambda gathered: gathered.or_else(lambda errors: die(errors[1])),
+}
+
+
+@pytest.mark.parametrize("gather", [par_all, first_success])
+@pytest.mark.parametrize("chosen", CHOSEN.values(), ids=CHOSEN)
+async def test_one_of_many_gathered_errors_keeps_its_own_trail(gather: Any, chosen: Any) -> None:
+    both = gather([fail(KeyError("a")).context("reading"), fail(KeyError("b")).context("writing")])
+
+    for _ in range(2):
+        with pytest.raises(KeyError, match="b") as caught:
+            await chosen(both.context("copying")).context("saving").run_or_raise(None)
+        assert caught.value.__notes__ == ["writing", "copying", "saving"]
+
+
+@pytest.mark.parametrize("gather", [par_all, first_success])
+async def test_an_error_within_gathered_errors_keeps_its_own_trail(gather: Any) -> None:
+    inner = gather([fail("a").context("reading"), fail("b").context("writing")])
+    outer = gather([inner.context("inside"), fail("c").context("closing")])
+
+    chosen = outer.or_else(lambda errors: fail(errors[0][1])).traced()
+
+    assert (await chosen.run(None)).failure().trail == ("writing", "inside")
+
+
+@pytest.mark.parametrize("gather", [par_all, first_success])
+async def test_a_new_error_in_place_of_gathered_errors_has_the_trail_that_its_handler_gives_it(
+    gather: Any,
+) -> None:
+    both = gather([fail("a").context("reading"), fail("b").context("writing")])
+
+    replaced = both.or_else(lambda _: fail("c")).traced()
+    counted = both.map_err(len).traced()
+
+    assert (await replaced.run(None)).failure().trail == ()
+    assert (await counted.run(None)).failure().trail == ("reading", "writing")

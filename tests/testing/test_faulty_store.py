@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 import pytest
@@ -10,6 +10,7 @@ from returns.result import Success
 
 from effectflow import Checkpoints, Do, Effect, from_async, from_fn, step, traverse, workflow
 from effectflow.checkpoint import (
+    DueRuns,
     Lease,
     LeaseLost,
     RunBusy,
@@ -93,6 +94,24 @@ async def test_a_failed_save_may_or_may_not_take_effect(
     await store.append(lease, [b"next"], after=1 + is_durable)
 
 
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_creations_and_messages_fail_too(disk: MemoryStore, is_durable: bool) -> None:
+    faults = [
+        SaveFails(2, is_durable, operation="create"),
+        SaveFails(1, is_durable, operation="send"),
+    ]
+    store = FaultyStore(disk, faults)
+    await store.create("r", [b"1"], summary=SUMMARY)
+    with pytest.raises(SaveFailed, match="'other'"):
+        await store.create("other", [b"1"], summary=SUMMARY)
+    with pytest.raises(SaveFailed, match="'r'"):
+        await store.send("r", "signal:go", key="k")
+
+    assert (await disk.info("other") is not None) is is_durable
+    assert len(await disk.mailbox("r")) == is_durable
+    assert not store.unmet
+
+
 async def test_a_run_that_is_taken_over_can_be_resumed(disk: MemoryStore) -> None:
     app = App(Checkpoints(FaultyStore(disk, [TakenOver(append=3)])))
 
@@ -148,6 +167,40 @@ async def test_after_a_crash_every_call_raises(disk: MemoryStore, is_durable: bo
     assert len(await store.read("r")) == 1 + is_durable
     # Another owner finds the run free at once.
     await store.claim("r", owner="another", seconds=0)
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_the_process_may_die_at_a_creation_or_a_message(
+    disk: MemoryStore, is_durable: bool
+) -> None:
+    points = [CrashPoint(1, is_durable, "create"), CrashPoint(1, is_durable, "send")]
+    store = FaultyStore(disk, points)
+    for point in points:
+        with store.life():
+            await store.create("r", [b"1"], summary=SUMMARY)
+            await store.send("r", "signal:go", key="k")
+            pytest.fail(f"it is alive {point}")
+
+    assert not store.unmet
+    assert len(await disk.mailbox("r")) == is_durable
+    assert [str(point) for point in points] == [
+        f"{'after' if is_durable else 'before'} create 1",
+        f"{'after' if is_durable else 'before'} send 1",
+    ]
+
+
+async def test_a_crash_releases_the_runs_that_were_claimed_because_they_were_due(
+    disk: MemoryStore,
+) -> None:
+    store = FaultyStore(disk, [CrashPoint(append=1, is_durable=False)])
+    await disk.create("r", [b"1"], summary=replace(SUMMARY, due_at=1.0))
+    due = DueRuns(frozenset({"w"}), ["me"], 60, 2.0)
+    with store.life():
+        [taken] = (await store.claim_due(due)).runs
+        await store.append(taken.lease, [b"2"], after=1)
+        pytest.fail("it is alive")
+
+    assert [one.info.run_id for one in (await disk.claim_due(due)).runs] == ["r"]
 
 
 async def test_the_next_life_continues_a_crashed_run(disk: MemoryStore) -> None:

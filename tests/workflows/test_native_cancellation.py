@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from returns.result import Success
@@ -15,7 +16,6 @@ from effectflow.checkpoint import (
     Interrupted,
     Lease,
     RunStatus,
-    RunSummary,
     read_checkpoint,
     read_entries,
 )
@@ -100,19 +100,11 @@ class CutOff(SqliteStore):
         self._left = cut
         self._happened = happened
 
-    async def append(
-        self,
-        lease: Lease,
-        bodies: Sequence[bytes],
-        *,
-        after: int,
-        summary: RunSummary | None = None,
-        release: bool = False,
-    ) -> None:
+    async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
         self._left -= 1
         is_cut = self._left == 0
         if not is_cut or self._happened:
-            await super().append(lease, bodies, after=after, summary=summary, release=release)
+            await super().append(lease, bodies, **options)
         if is_cut:
             task = asyncio.current_task()
             assert task is not None

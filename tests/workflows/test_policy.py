@@ -30,7 +30,7 @@ from effectflow import (
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import CheckpointPolicy, Lease, RunSummary, SaveFailed, StoreUnavailable
+from effectflow.checkpoint import CheckpointPolicy, Lease, SaveFailed, StoreUnavailable
 from effectflow.stores import MemoryStore
 from tests.workflows.journals import in_turn, made_of
 
@@ -44,16 +44,8 @@ class CountingStore(MemoryStore):
         super().__init__()
         self.appends: list[int] = []
 
-    async def append(
-        self,
-        lease: Lease,
-        bodies: Sequence[bytes],
-        *,
-        after: int,
-        summary: RunSummary | None = None,
-        release: bool = False,
-    ) -> None:
-        await super().append(lease, bodies, after=after, summary=summary, release=release)
+    async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
+        await super().append(lease, bodies, **options)
         self.appends.append(len(bodies))
 
 
@@ -379,17 +371,9 @@ def test_a_policy_that_means_nothing_is_refused(options: dict[str, Any]) -> None
 class SlowStore(MemoryStore):
     """Lets other tasks run during each append, as a store that does I/O does."""
 
-    async def append(
-        self,
-        lease: Lease,
-        bodies: Sequence[bytes],
-        *,
-        after: int,
-        summary: RunSummary | None = None,
-        release: bool = False,
-    ) -> None:
+    async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
         await anyio.lowlevel.checkpoint()
-        await super().append(lease, bodies, after=after, summary=summary, release=release)
+        await super().append(lease, bodies, **options)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -181,9 +181,11 @@ def _instance_find(annotation: Any, kind: Any) -> _Find:
 
 
 def _items_find(find_whole: _Find, argument: Any) -> _Find:
+    # Not now, since an alias may contain itself.
+    check = cache(lambda: _check_of(argument))
+
     def find(value: Any) -> Mismatch | None:
-        # Not before, since an alias may contain itself.
-        item = _check_of(argument)
+        item = check()
         found = find_whole(value)
         if found or item.exact is None or item.exact.issuperset(map(type, value)):
             return found
@@ -193,8 +195,11 @@ def _items_find(find_whole: _Find, argument: Any) -> _Find:
 
 
 def _pairs_find(find_whole: _Find, of_keys: Any = Any, of_values: Any = Any) -> _Find:
+    # Not now, since an alias may contain itself.
+    checks = cache(lambda: (_check_of(of_keys), _check_of(of_values)))
+
     def find(value: Any) -> Mismatch | None:
-        key_check, item = _check_of(of_keys), _check_of(of_values)
+        key_check, item = checks()
         found = find_whole(value)
         if found:
             return found

@@ -237,8 +237,11 @@ def encode_arguments(
         >>> encode_arguments({"item": "cap", "n": 2}, path="charge")[1]
         '{"item":"cap","n":2}'
     """
-    data = _canonical_json(bound, path, options)
-    shown = data if data.find(b'"$secret"') < 0 else sorted_json(_masked(orjson.loads(data)))
+    # Plain data has no secrets.
+    data = shown = plain_json(bound, orjson.OPT_SORT_KEYS)
+    if data is None or shown is None:
+        data = _canonical_json_of_other(bound, path, options)
+        shown = data if data.find(b'"$secret"') < 0 else sorted_json(_masked(orjson.loads(data)))
     # No character takes more than four bytes.
     text = shown[: 4 * (_PREVIEW + 1)].decode("utf-8", "ignore")
     preview = text if len(text) <= _PREVIEW else f"{text[:_PREVIEW]}..."
@@ -267,8 +270,10 @@ def are_same(one: Tree, other: Tree) -> bool:
 
 def _canonical_json(value: object, path: str, options: ValueOptions) -> bytes:
     data = plain_json(value, orjson.OPT_SORT_KEYS)
-    if data is not None:
-        return data
+    return _canonical_json_of_other(value, path, options) if data is None else data
+
+
+def _canonical_json_of_other(value: object, path: str, options: ValueOptions) -> bytes:
     try:
         types = _ANY_TYPES if options is NO_OPTIONS else _AnyTypes(options=options)
         return _canonical_tree(to_tree(value, path=path, types=types))

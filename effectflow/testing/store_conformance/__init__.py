@@ -11,11 +11,16 @@ same data each time, which is empty at first. With pytest and anyio::
 A check that fails raises AssertionError, or what the store raised.
 """
 
-from effectflow.testing.store_conformance import _journals, _runs
+from effectflow.testing.store_conformance import _due_runs, _journals, _mailboxes, _runs
 from effectflow.testing.store_conformance._check import Check, MakeStore, checks_of
 from effectflow.testing.store_conformance._runs import HOSTILE_RUN_IDS
 
 __all__ = ["CHECKS", "HOSTILE_RUN_IDS", "Check", "MakeStore"]
 
-CHECKS: list[Check] = [*checks_of(_journals), *checks_of(_runs)]
+CHECKS: list[Check] = [
+    *checks_of(_journals),
+    *checks_of(_runs),
+    *checks_of(_mailboxes),
+    *checks_of(_due_runs),
+]
 """All checks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType
 from typing import Generic, TypeAlias, TypeVar
 
@@ -55,6 +56,17 @@ def check_reopening(f: Callable[[MakeStore], Awaitable[None]]) -> Check:
     return Check(f.__name__, work)
 
 
+def check_of_two(f: Callable[[CheckpointStore, CheckpointStore], Awaitable[None]]) -> Check:
+    """Make a check of two open stores over the same data, which are one if a store keeps nothing."""
+
+    async def work(make: MakeStore) -> None:
+        store = make()
+        async with store, store if store.durability == "memory" else make() as other:
+            await f(store, other)
+
+    return Check(f.__name__, work)
+
+
 def checks_of(module: ModuleType) -> list[Check]:
     """Return the checks of a module, in their order."""
     return [value for value in vars(module).values() if isinstance(value, Check)]
@@ -102,6 +114,29 @@ async def begun(
     lease = await claimed(store, run_id, seconds)
     await store.append(lease, bodies or [b"1"], after=0, summary=summary_of())
     return lease
+
+
+async def created(
+    store: CheckpointStore,
+    run_id: str = "r",
+    status: RunStatus = RunStatus.PENDING,
+    *,
+    workflow: str = "w",
+    due_at: float | None = None,
+    priority: int = 0,
+    parent: str = "",
+    is_nested: bool = False,
+) -> RunSummary:
+    """Create a run that nobody holds, with one entry, and return its summary."""
+    summary = replace(
+        summary_of(status, workflow=workflow),
+        due_at=due_at,
+        priority=priority,
+        parent=parent,
+        is_nested=is_nested,
+    )
+    assert await store.create(run_id, [b"1"], summary=summary)
+    return summary
 
 
 async def info_of(store: CheckpointStore, run_id: str = "r") -> RunInfo:

@@ -328,6 +328,46 @@ async def find_selects_runs_and_sorts_the_newest_first(store: CheckpointStore) -
 
 
 @check
+async def find_selects_runs_by_the_beginning_of_their_ids(store: CheckpointStore) -> None:
+    run_ids = [
+        *("a", "A", "ab", "a%", "a%b", "a_b", "aXb", "a*b", "a?b", "a[x]", "ax", "a\\b", "a'b"),
+        *(
+            "",
+            "%",
+            "_",
+            "é",
+            "e\u0301",
+            "a\U0010ffff",
+            "a\U0010ffffz",
+            "z\U0010ffff",
+            "a\nb",
+            "a\0b",
+        ),
+    ]
+    for number, run_id in enumerate(run_ids):
+        lease = await claimed(store, run_id)
+        summary = summary_of(workflow="ab" if run_id == "ab" else "w", created_at=-number)
+        await store.append(lease, [b"1"], after=0, summary=summary, release=True)
+
+    for prefix in [*run_ids, "aX", "a[", "nothing", "a*b?"]:
+        found = [info.run_id for info in await store.find(RunQuery(prefix=prefix))]
+        assert found == [run_id for run_id in run_ids if run_id.startswith(prefix)], prefix
+    query = RunQuery(prefix="a", workflow="w", offset=1, limit=2)
+    assert [info.run_id for info in await store.find(query)] == ["a%", "a%b"]
+
+
+@check
+async def find_without_a_limit_returns_all_runs(store: CheckpointStore) -> None:
+    run_ids = [f"r{number:03}" for number in range(120)]
+    await at_once(lambda run_id: written(store, run_id, b"x"), run_ids)
+
+    found = [info.run_id for info in await store.find(RunQuery(limit=None))]
+    assert found == run_ids
+    found = [info.run_id for info in await store.find(RunQuery(limit=None, offset=100))]
+    assert found == run_ids[100:]
+
+
+@check
 async def a_run_is_resumable_until_it_is_completed_or_cancelled(store: CheckpointStore) -> None:
     for status in RunStatus:
         lease = await claimed(store, status.value)

@@ -286,7 +286,7 @@ class Job:
         return step.map(lambda value: replace(whole, value=Some(value)))
 
     def _result(self, part: PartialResult | None) -> AnyEffect:
-        """Return the effect that makes the job's result from the last part, which is None without items."""
+        """Return the effect that makes the job's result from the last part; None without items."""
         count, letters = (0, ()) if part is None else (part.count, part.dead_letters)
         if part is not None and part.value is not Nothing:
             return pure(JobResult(part.value.unwrap(), count, letters))

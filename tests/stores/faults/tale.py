@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from effectflow import Checkpoints, Do, Effect, from_fn, step, traverse, workflow
-from effectflow.checkpoint import CheckpointStore, Lease, RunSummary, SaveFailed
+from effectflow.checkpoint import CheckpointStore, Lease, SaveFailed
 from effectflow.stores import FileStore, SqliteStore
 from effectflow.testing.forwarding import ForwardingStore
 
@@ -54,16 +55,10 @@ class TellingStore(ForwardingStore):
         self._tell = tell
 
     async def append(
-        self,
-        lease: Lease,
-        bodies: Sequence[bytes],
-        *,
-        after: int,
-        summary: RunSummary | None = None,
-        release: bool = False,
+        self, lease: Lease, bodies: Sequence[bytes], *, after: int, **options: Any
     ) -> None:
         try:
-            await super().append(lease, bodies, after=after, summary=summary, release=release)
+            await super().append(lease, bodies, after=after, **options)
         except SaveFailed as error:
             if not error.is_unknown and await self.read(lease.run_id, after=after):
                 self._tell(f"untrue {error}")

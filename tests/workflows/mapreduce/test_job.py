@@ -31,7 +31,6 @@ from effectflow.checkpoint import (
     Lease,
     OutcomeUnknown,
     RunStatus,
-    RunSummary,
     StepInputChanged,
     read_checkpoint,
 )
@@ -349,17 +348,9 @@ async def test_concurrent_items_share_their_commits() -> None:
     class CountingStore(MemoryStore):
         appends = 0
 
-        async def append(
-            self,
-            lease: Lease,
-            bodies: Sequence[bytes],
-            *,
-            after: int,
-            summary: RunSummary | None = None,
-            release: bool = False,
-        ) -> None:
+        async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
             await anyio.lowlevel.checkpoint()
-            await super().append(lease, bodies, after=after, summary=summary, release=release)
+            await super().append(lease, bodies, **options)
             self.appends += 1
 
     async with CountingStore() as store:

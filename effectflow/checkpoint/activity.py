@@ -1,0 +1,99 @@
+"""Whether the flows of a run have work to do, or only wait.
+
+A run can be suspended once each of its flows rests: it waits for a time, a message or another run, and
+the journal says for what. A flow with branches does not count itself, only its branches do. So the number
+of busy flows is 1 at first, and a nested run takes part in that of its outer run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+__all__ = ["Activity"]
+
+
+@dataclass(eq=False, slots=True)
+class _Rest:
+    """What one flow waits for. `until` is in seconds since the epoch; `look` ends the rest."""
+
+    until: float
+    what: str
+    look: Callable[[], object] | None
+
+
+class Activity:
+    """The flows of a run that are busy, and what the others wait for.
+
+    Attributes:
+        busy: the number of flows that do not rest.
+        changes: grows whenever a flow begins or ends a rest.
+        on_rest: called when the last busy flow begins to rest; None if nothing is to happen then.
+    """
+
+    __slots__ = ("_deadlines", "_rests", "busy", "changes", "on_rest")
+
+    def __init__(self) -> None:
+        self.busy = 1
+        self.changes = 0
+        self.on_rest: Callable[[], object] | None = None
+        self._rests: dict[_Rest, None] = {}
+        self._deadlines: dict[object, float] = {}
+
+    @contextmanager
+    def rest(
+        self, what: str, until: float = math.inf, look: Callable[[], object] | None = None
+    ) -> Generator[None]:
+        """Count a flow as resting while the block runs.
+
+        Parameters:
+            what: what it waits for, for people.
+            until: when it goes on by itself, in seconds since the epoch.
+            look: ends the wait, so that the flow looks whether what it waits for has come.
+        """
+        rest = _Rest(until, what, look)
+        self._rests[rest] = None
+        self.changes += 1
+        self.end_branch()
+        try:
+            yield
+        finally:
+            self.busy += 1
+            self.changes += 1
+            del self._rests[rest]
+
+    def end_branch(self) -> None:
+        """Count one busy flow less."""
+        self.busy -= 1
+        if self.busy == 0 and self.on_rest is not None:
+            self.on_rest()
+
+    def look_again(self) -> None:
+        """Let each flow look whether what it waits for has come."""
+        for rest in list(self._rests):
+            if rest.look is not None:
+                rest.look()
+
+    def begin_deadline(self, operator: object, until: float) -> None:
+        """Note that an operator cancels its branches at this time, in seconds since the epoch."""
+        self._deadlines[operator] = until
+
+    def end_deadline(self, operator: object) -> None:
+        """Note that an operator has ended."""
+        self._deadlines.pop(operator, None)
+
+    @property
+    def next_at(self) -> float:
+        """When the first flow goes on by itself, in seconds since the epoch; infinite if none does."""
+        until = (rest.until for rest in self._rests)
+        return min((*until, *self._deadlines.values()), default=math.inf)
+
+    @property
+    def waits_for(self) -> str:
+        """What the flows wait for, for people."""
+        kinds = dict.fromkeys(rest.what for rest in self._rests)
+        shown = list(kinds)[:3]
+        more = len(kinds) - len(shown)
+        return ", ".join(shown) + (f" and {more} more" if more else "")

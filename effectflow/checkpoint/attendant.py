@@ -1,0 +1,104 @@
+"""What a worker does for each run that it drives: suspend it when it rests, and tell it of messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from effectflow.checkpoint.changes import watching
+from effectflow.effects.errors import Halt
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.run import Run
+
+__all__ = ["Drain", "Wakeup", "attend"]
+
+_GRACE = 0.02
+"""The seconds that all flows must rest before a run is suspended. A branch may be about to begin."""
+
+
+class Wakeup:
+    """An event that can be waited for again and again."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def set(self) -> None:
+        """End the wait, or the next one."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Wait until `set` was called since the last wait."""
+        await self._event.wait()
+        self._event = anyio.Event()
+
+
+class Drain:
+    """Asks the runs of a worker to begin nothing more. Each stops when its steps in flight have ended."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self._waiting: set[Wakeup] = set()
+
+    def begin(self) -> None:
+        """Ask all runs to stop."""
+        self.has_begun = True
+        for wakeup in self._waiting:
+            wakeup.set()
+
+    def notify(self, wakeup: Wakeup) -> None:
+        """Wake this when the drain begins."""
+        self._waiting.add(wakeup)
+
+    def forget(self, wakeup: Wakeup) -> None:
+        """Do not wake this any more."""
+        self._waiting.discard(wakeup)
+
+
+async def attend(run: Run, *, suspend_after: float) -> None:
+    """Suspend a run once all its flows wait for more than this many seconds, or its worker drains.
+
+    Until then, read the messages that arrive for it. Cancel this when the body of the run has ended.
+    """
+    activity, drain, woken = run.activity, run.drain, Wakeup()
+    assert drain is not None
+    has_changed = True
+
+    def change() -> None:
+        nonlocal has_changed
+        has_changed = True
+        woken.set()
+
+    activity.on_rest = woken.set
+    drain.notify(woken)
+    try:
+        async with watching(run.checkpoints.store, run.run_id, change):
+            while True:
+                if has_changed:
+                    has_changed = False
+                    if await run.look_for_messages():
+                        activity.look_again()
+                elif activity.busy == 0 and await _may_suspend(run, suspend_after):
+                    run.suspend()
+                    return
+                elif activity.busy > 0 or not has_changed:
+                    await woken.wait()
+    except Halt:
+        # The store cannot be read. The flows of the run end, and so does the run.
+        run.tasks.cancel_scope.cancel()
+    finally:
+        activity.on_rest = None
+        drain.forget(woken)
+
+
+async def _may_suspend(run: Run, suspend_after: float) -> bool:
+    """Return whether all flows rest, and will do so for long, knowing all messages so far."""
+    activity, seen = run.activity, run.activity.changes
+    await anyio.sleep(_GRACE)
+    if await run.look_for_messages():
+        activity.look_again()
+        return False
+    if activity.busy or activity.changes != seen:
+        return False
+    return run.is_draining or activity.next_at - run.now() > suspend_after

@@ -1,0 +1,46 @@
+"""The cancellation of a whole run: a decision about its body, which a message asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+
+from effectflow.checkpoint.entries import CancelRequested
+from effectflow.checkpoint.flow import DurableBranches, DurableFlow
+from effectflow.checkpoint.replay import RecordedDecision
+from effectflow.effects.errors import Suppressed
+from effectflow.effects.operators import Operator
+from effectflow.effects.scope import Scope
+
+__all__ = ["around_body"]
+
+
+def around_body(root: DurableFlow, scope: Scope) -> Operator:
+    """Return the operator around the body of a run that decides when a message asks to cancel the run.
+
+    If an earlier life has decided that, the body is only replayed, to complete its finalizers.
+    """
+    limit = anyio.CancelScope()
+    operator = Operator(scope, _Cancellation(root, scope), limit=limit)
+    if operator.is_decided:
+        limit.cancel()
+    return operator
+
+
+class _Cancellation(DurableBranches):
+    """The body as the only branch, and the request to cancel it as the decision."""
+
+    def __init__(self, root: DurableFlow, scope: Scope) -> None:
+        super().__init__(root, "", scope)
+        at = root.run.recording.cancelled_at
+        if at is not None:
+            self.sequence = at
+            self.decision = RecordedDecision(at, None)
+
+    def decide(self, value: object, *, failed: bool) -> None:
+        run = self.outer.run
+        self.sequence = run.writer.add(CancelRequested(run.now()))
+
+    def end(self, *, is_complete: bool, suppressed: Sequence[Suppressed]) -> None:
+        """Record nothing: the end of the run follows."""

@@ -1,0 +1,119 @@
+"""Be told when runs change: one watch for each store and event loop, which all that ask share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import anyio
+from anyio.lowlevel import RunVar
+
+from effectflow.checkpoint.store import CheckpointStore
+from effectflow.effects.event_loop import spawn_background
+
+logger = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_LOOKS = 5.0
+"""After this time without a change, all that wait look all the same: hints may be lost."""
+
+_SECONDS_AFTER_ERROR = 1.0
+
+_Notify: TypeAlias = Callable[[], object]
+
+
+@asynccontextmanager
+async def watching(
+    store: CheckpointStore, run_id: str | None, notify: Callable[[], object]
+) -> AsyncGenerator[None]:
+    """Call `notify` in the event loop whenever a run may have changed; with None, whenever any may have.
+
+    Changes from the moment on at which the block begins are noticed.
+    """
+    watches = _watches.get(None)
+    if watches is None:
+        watches = dict[int, _Watch]()
+        _watches.set(watches)
+    watch = watches.get(id(store))
+    if watch is None or watch.is_ending:
+        watch = watches[id(store)] = _Watch(store)
+    watch.add(run_id, notify)
+    try:
+        await watch.began.wait()
+        yield
+    finally:
+        if watch.remove(run_id, notify):
+            if watches.get(id(store)) is watch:
+                del watches[id(store)]
+            await watch.end()
+
+
+class _Watch:
+    """The watch of one store in one event loop."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self.began = anyio.Event()
+        self.is_ending = False
+        self._store = store
+        self._asking: dict[str | None, list[_Notify]] = {}
+        self._scope = anyio.CancelScope()
+        self._ended = anyio.Event()
+        self._is_running = False
+
+    def add(self, run_id: str | None, notify: _Notify) -> None:
+        self._asking.setdefault(run_id, []).append(notify)
+        if not self._is_running:
+            self._is_running = True
+            spawn_background(self._watch)
+
+    def remove(self, run_id: str | None, notify: _Notify) -> bool:
+        """Stop notifying. Return whether nothing is left to notify."""
+        remaining = self._asking[run_id]
+        remaining.remove(notify)
+        if not remaining:
+            del self._asking[run_id]
+        self.is_ending = not self._asking
+        return self.is_ending
+
+    async def end(self) -> None:
+        """Wait until the store is not watched any more."""
+        self._scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await self._ended.wait()
+
+    async def _watch(self) -> None:
+        try:
+            with self._scope:
+                while True:
+                    try:
+                        await self._watch_until_error()
+                    except Exception as error:
+                        logger.warning("%r cannot be watched for changes: %r", self._store, error)
+                    # Those that wait go on without hints, and look now and then.
+                    self.began.set()
+                    await anyio.sleep(_SECONDS_AFTER_ERROR)
+                    self._tell(None)
+        finally:
+            self.began.set()
+            self._ended.set()
+
+    async def _watch_until_error(self) -> None:
+        async with self._store.changes() as changes:
+            self.began.set()
+            while True:
+                changed = await changes.wait(_SECONDS_BETWEEN_LOOKS)
+                self._tell(changed or None)
+
+    def _tell(self, changed: frozenset[str] | None) -> None:
+        """Notify all that asked for these runs, or everyone if any run may have changed."""
+        if changed is None:
+            told = [notify for each in self._asking.values() for notify in each]
+        else:
+            wanted = (None, *changed)
+            told = [notify for run_id in wanted for notify in self._asking.get(run_id, ())]
+        for notify in told:
+            notify()
+
+
+_watches: RunVar[dict[int, _Watch]] = RunVar("_watches")

@@ -1,0 +1,31 @@
+"""Names of a package whose modules are imported when a program first uses one of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+
+def lazy_names(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return the functions `__getattr__` and `__dir__` of a package.
+
+    `homes` has the names by the submodule that they are from, separated by blanks; `.other.module` is
+    one of the package around this one. None of the names may be that of a submodule: importing it would
+    replace the name.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names.split()}
+
+    def get(name: str) -> object:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = getattr(import_module(f".{home_of[name]}", package), name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *home_of})
+
+    return get, names

@@ -1,0 +1,172 @@
+"""`App`: the workflows of a service, their environment, and where their runs are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from effectflow.checkpoint import Checkpoints
+from effectflow.service.environment import (
+    AnyWorkflow,
+    BadEnvironment,
+    missing_in,
+    opened_environment,
+)
+from effectflow.workflows import Workflow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from effectflow.service.schedule import Schedule
+
+__all__ = ["App"]
+
+Env = TypeVar("Env")
+
+
+class App(Generic[Env]):
+    """The workflows of a service, what makes their environment, and where their runs are kept.
+
+    It starts nothing: pass it to a `Worker`, or to the commands with `--app module:app`.
+
+    Attributes:
+        workflows: the workflows by name.
+        environment: makes the environment.
+        checkpoints: where the runs are kept, and how.
+        schedules: what starts runs at certain times.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from effectflow import App, Checkpoints, Do, sleep, workflow
+        >>> from effectflow.stores import SqliteStore
+        >>> @dataclass(frozen=True)
+        ... class Shop:
+        ...     checkpoints: Checkpoints
+        >>> @workflow
+        ... def remind(customer: str) -> Do[Shop, str, None]:
+        ...     yield from sleep(86400)
+        >>> app = App([remind], environment=Shop, checkpoints=Checkpoints(SqliteStore("runs.db")))
+        >>> sorted(app.workflows)
+        ['remind']
+    """
+
+    @overload
+    def __init__(
+        self,
+        workflows: Iterable[Workflow[Env, Any, Any, Any]],
+        *,
+        environment: Callable[[Checkpoints], AbstractAsyncContextManager[Env]],
+        checkpoints: Checkpoints,
+        schedules: Sequence[Schedule[Any]] = (),
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        workflows: Iterable[Workflow[Env, Any, Any, Any]],
+        *,
+        environment: Callable[[Checkpoints], AbstractContextManager[Env]],
+        checkpoints: Checkpoints,
+        schedules: Sequence[Schedule[Any]] = (),
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        workflows: Iterable[Workflow[Env, Any, Any, Any]],
+        *,
+        environment: Callable[[Checkpoints], Awaitable[Env]],
+        checkpoints: Checkpoints,
+        schedules: Sequence[Schedule[Any]] = (),
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        workflows: Iterable[Workflow[Env, Any, Any, Any]],
+        *,
+        environment: Callable[[Checkpoints], Env],
+        checkpoints: Checkpoints,
+        schedules: Sequence[Schedule[Any]] = (),
+    ) -> None: ...
+    def __init__(
+        self,
+        workflows: Iterable[AnyWorkflow],
+        *,
+        environment: Callable[[Checkpoints], Any],
+        checkpoints: Checkpoints,
+        schedules: Sequence[Schedule[Any]] = (),
+    ) -> None:
+        """Gather what a service needs.
+
+        Parameters:
+            workflows: those that its workers drive, also the ones that others spawn. If they ask for
+                several protocols, pyright needs to be told the environment: `App[Shop]([...], ...)`.
+            environment: makes the environment of the checkpoints: a function, an async function, or one
+                that returns a context manager or an async one. A worker calls it once, and closes the
+                environment when it ends.
+            checkpoints: where the runs are kept, and how.
+            schedules: what starts runs at certain times.
+
+        Raises ValueError for two workflows or schedules of one name, and for a schedule whose workflow
+        is not among the workflows.
+        """
+        self.workflows: Mapping[str, AnyWorkflow] = MappingProxyType(_by_name(workflows))
+        self.environment = environment
+        self.checkpoints = checkpoints
+        self.schedules = tuple(schedules)
+        _check_schedules(self.schedules, self.workflows, checkpoints)
+
+    @asynccontextmanager
+    async def opened_environment(self) -> AsyncGenerator[Env]:
+        """Make the environment, and close it afterwards.
+
+        Raises BadEnvironment if it cannot be made, or lacks what the annotation of a workflow asks for.
+        """
+        source = "`environment` of the App"
+        async with opened_environment(self.environment, self.checkpoints, source) as environment:
+            for workflow in self.workflows.values():
+                missing = missing_in(environment, workflow)
+                if missing:
+                    raise BadEnvironment(
+                        f"workflow {workflow.name!r} needs an environment with {missing}: let "
+                        f"`environment` of the App make one; it made {environment!r}"
+                    )
+            yield environment
+
+    def __repr__(self) -> str:
+        return f"<App of {', '.join(sorted(self.workflows)) or 'no workflows'}>"
+
+
+def _by_name(workflows: Iterable[AnyWorkflow]) -> dict[str, AnyWorkflow]:
+    found: dict[str, AnyWorkflow] = {}
+    for workflow in workflows:
+        if not isinstance(workflow, Workflow):
+            raise TypeError(f"an App takes workflows, such as those of @workflow, not {workflow!r}")
+        if workflow.name in found:
+            raise ValueError(
+                f"the App has two workflows of the name {workflow.name!r}, so a run could not tell "
+                "which one it is of: give one of them another name"
+            )
+        found[workflow.name] = workflow
+    return found
+
+
+def _check_schedules(
+    schedules: Sequence[Schedule[Any]],
+    workflows: Mapping[str, AnyWorkflow],
+    checkpoints: Checkpoints,
+) -> None:
+    names = [schedule.name for schedule in schedules]
+    for schedule in schedules:
+        if names.count(schedule.name) > 1:
+            raise ValueError(f"the App has two schedules of the name {schedule.name!r}: give name=")
+        if workflows.get(schedule.workflow.name) is not schedule.workflow:
+            raise ValueError(
+                f"schedule {schedule.name!r} starts workflow {schedule.workflow.name!r}, which is not "
+                "among the workflows of the App: add it, so that a worker drives its runs"
+            )
+    if schedules and not checkpoints.preserve:
+        raise ValueError(
+            "schedules need Checkpoints(preserve=True): the run of a tick tells other workers that the "
+            "tick was started"
+        )

@@ -1,0 +1,338 @@
+"""`Client` and `Handle`: submit runs, ask about them, and send to them, from any process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from uuid import uuid4
+
+import anyio
+from returns.result import Failure, Result
+
+from effectflow.checkpoint import (
+    CheckpointError,
+    Checkpoints,
+    RunEnded,
+    RunInfo,
+    RunNotEnded,
+    RunQuery,
+    RunStatus,
+)
+from effectflow.checkpoint.attendant import Wakeup
+from effectflow.checkpoint.changes import watching
+from effectflow.checkpoint.entries import Entry, Published, Signalled
+from effectflow.checkpoint.journal_reader import run_not_found
+from effectflow.checkpoint.mailbox import seal_message
+from effectflow.checkpoint.store import CANCEL
+from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
+from effectflow.effects.scope import Scope
+from effectflow.service.journal_tail import JournalTail, newest_entry
+from effectflow.workflows import Workflow
+from effectflow.workflows.driver import new_run_id
+from effectflow.workflows.lookup import Place, decode_as, look, store_errors
+from effectflow.workflows.submission import submit_run
+
+if TYPE_CHECKING:
+    from effectflow.service.signal import Signal
+
+__all__ = ["Change", "Client", "Handle"]
+
+E = TypeVar("E")
+Input = TypeVar("Input")
+Out = TypeVar("Out")
+T = TypeVar("T")
+E_co = TypeVar("E_co", covariant=True)
+Out_co = TypeVar("Out_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that happened to a run: it has a new status, or it published a value.
+
+    Attributes:
+        status: the status of the run from then on.
+        key: what it published; None for a new status.
+        value: the published value.
+    """
+
+    status: RunStatus
+    key: str | None = None
+    value: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class _OnlyCheckpoints:
+    """The environment of effects that only read."""
+
+    checkpoints: Checkpoints
+
+
+class Client:
+    """Submits runs, asks about them and sends to them, from any process. It executes nothing.
+
+    Workers drive the runs, in this process or in others. Each method opens the store if it is not open;
+    `async with` keeps it open.
+
+    Parameters:
+        checkpoints: where the runs are kept, and how.
+        clock: tells the time.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import anyio
+        >>> from effectflow import Checkpoints, Do, pure, workflow
+        >>> from effectflow.stores import MemoryStore
+        >>> @workflow
+        ... def greet(name: str) -> Do[object, str, str]:
+        ...     return (yield from pure(f"Hello {name}"))
+        >>> async def main():
+        ...     async with Client(Checkpoints(MemoryStore())) as client:
+        ...         handle = await client.submit(greet, "Ada", run_id="g1")
+        ...         print(handle.run_id, await handle.status())
+        >>> anyio.run(main)
+        g1 pending
+    """
+
+    def __init__(self, checkpoints: Checkpoints, *, clock: Clock | None = None) -> None:
+        self.checkpoints = checkpoints
+        self._clock: Clock = clock or SystemClock()
+
+    async def __aenter__(self) -> Self:
+        await self.checkpoints.store.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.checkpoints.store.__aexit__(exc_type, exc, traceback)
+
+    async def submit(
+        self,
+        workflow: Workflow[Any, E, Input, Out],
+        input: Input,
+        *,
+        run_id: str | None = None,
+        delay: Duration | None = None,
+        priority: int = 0,
+        context: Mapping[str, object] | None = None,
+    ) -> Handle[E, Out]:
+        """Submit a run, which is durable when this returns. A worker drives it.
+
+        With the id of an existing run and the same input, return the handle of that run in any state,
+        and execute nothing. So a request that is sent twice starts one run.
+
+        Parameters:
+            input: the input of the workflow.
+            run_id: the id of the run; a random one by default.
+            delay: the seconds, or the `timedelta`, until a worker may take it.
+            priority: workers take runs with a higher one first.
+            context: plain data to keep with the run (tenant, user, trace id), for `run_context`.
+
+        Raises NotSerializable for an input that is not as declared or cannot be saved, RunConflict if
+        the id belongs to another workflow or input, SaveFailed, and StoreUnavailable. If it is
+        cancelled, the run may or may not exist: submit it again under the same id.
+        """
+        chosen = new_run_id(workflow.name) if run_id is None else run_id
+        place = self._place(workflow)
+        async with self.checkpoints.store:
+            await submit_run(
+                place,
+                input,
+                run_id=chosen,
+                context=context,
+                delay=0.0 if delay is None else in_seconds(delay),
+                priority=priority,
+            )
+        return Handle(place, workflow, chosen)
+
+    def handle(self, workflow: Workflow[Any, E, Any, Out], run_id: str) -> Handle[E, Out]:
+        """Return the handle of a run, which may be unknown as yet."""
+        return Handle(self._place(workflow), workflow, run_id)
+
+    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
+        """Return the runs that match, newest first."""
+        async with self.checkpoints.store as store:
+            with store_errors(self.checkpoints, ""):
+                return await store.find(query)
+
+    def _place(self, workflow: Workflow[Any, Any, Any, Any]) -> Place:
+        blueprint = workflow.blueprint.saved_by(self.checkpoints)
+        environment = _OnlyCheckpoints(self.checkpoints)
+        return Place(blueprint, self.checkpoints, environment, Scope(self._clock))
+
+
+class Handle(Generic[E_co, Out_co]):
+    """A run, as other processes see it.
+
+    Attributes:
+        run_id: the id of the run.
+    """
+
+    def __init__(
+        self, place: Place, workflow: Workflow[Any, E_co, Any, Out_co], run_id: str
+    ) -> None:
+        self.run_id = run_id
+        self._place = place
+        self._workflow = workflow
+        self._checkpoints = place.checkpoints
+
+    async def status(self) -> RunStatus:
+        """Return the status of the run. It is `running` also if its process has died since.
+
+        Raises RunNotFound, and RunConflict for a run of another workflow.
+        """
+        async with self._checkpoints.store:
+            return await self._status()
+
+    async def result(
+        self,
+        timeout: Duration | None = None,  # noqa: ASYNC109, shorter than a scope around each call
+    ) -> Result[Out_co, E_co | CheckpointError]:
+        """Wait until the run has ended, and return how: `Success(output)` or `Failure(error)`.
+
+        The error is the one that the workflow failed with, rebuilt as its class, or a CheckpointError:
+        RunCancelled, RunNotFound, or NotSerializable for an error that cannot be rebuilt. A run that
+        ended in a defect raises it, or a RecordedDefect if it cannot be rebuilt.
+
+        Parameters:
+            timeout: wait for at most this many seconds, or this `timedelta`; by default for ever.
+
+        Raises TimeoutError once they are over. The run continues.
+        """
+        async with self._checkpoints.store, self._changes() as change:
+            seconds = None if timeout is None else in_seconds(timeout)
+            with anyio.fail_after(seconds):
+                while True:
+                    result = await self._ended()
+                    if result is not None:
+                        return result
+                    await change.wait()
+
+    async def cancel(self) -> None:
+        """Ask for the cancellation of the run: its finalizers and compensations run, then it has ended.
+
+        This returns once the request is durable; `result` waits for the end. Of a cancellation and the
+        end of the run, the first wins. Asked again, nothing more happens.
+
+        Raises RunNotFound, and RunEnded if the run is completed or cancelled.
+        """
+        async with self._checkpoints.store as store:
+            with store_errors(self._checkpoints, self.run_id):
+                await store.send(self.run_id, CANCEL, key="cancel")
+
+    async def send(
+        self, signal: Signal[T], value: T, *, idempotency_key: str | None = None
+    ) -> None:
+        """Send a value to the run, which receives it where it waits for the signal.
+
+        It is durable when this returns, and kept until the run waits for it. The run receives the values
+        of a signal in the order in which they were sent.
+
+        Parameters:
+            signal: the signal.
+            value: the value; it is checked against the type of the signal.
+            idempotency_key: the run receives only one value of the signal with this key, however often
+                it is sent. Without one, each call sends another value.
+
+        Raises NotSerializable, with the path of the part, for a value that is not as the signal declares
+        or cannot be saved; RunNotFound; and RunEnded if the run is completed or cancelled and has not
+        received the value before.
+        """
+        key = uuid4().hex if idempotency_key is None else idempotency_key
+        tree = signal.encode(value, self._checkpoints)
+        body = seal_message(self._checkpoints, self.run_id, signal.topic, key, tree)
+        async with self._checkpoints.store as store:
+            try:
+                with store_errors(self._checkpoints, self.run_id):
+                    await store.send(self.run_id, signal.topic, key=key, body=body)
+            except RunEnded:
+                if idempotency_key is None or not await self._has_received(signal.topic, key):
+                    raise
+
+    async def published(self, key: str) -> object:
+        """Return the value that the run has published last under this key; None if it has not.
+
+        Raises RunNotFound, and RunConflict for a run of another workflow.
+        """
+        async with self._checkpoints.store:
+            await self._status()
+
+            def is_of_key(entry: Entry) -> bool:
+                return isinstance(entry, Published) and entry.key == key
+
+            newest = await newest_entry(self._checkpoints, self.run_id, is_of_key)
+            return self._decoded(newest) if isinstance(newest, Published) else None
+
+    async def __aiter__(self) -> AsyncIterator[Change]:
+        """Yield the status of the run, then what it has published and every change, until it has ended.
+
+        A status that lasts for a moment only may be left out. Close it (`contextlib.aclosing`) to end
+        early.
+        """
+        async with self._checkpoints.store, self._changes() as change:
+            tail = JournalTail(self._checkpoints, self.run_id)
+            known: RunStatus | None = None
+            while True:
+                # Asked before the entries are read, so that none that led to it is missing.
+                status = await self._status()
+                entries = await tail.read_new()
+                for entry in entries:
+                    if isinstance(entry, Published):
+                        yield Change(known or status, entry.key, self._decoded(entry))
+                if status is not known:
+                    known = status
+                    yield Change(status)
+                if _is_over(status):
+                    return
+                await change.wait()
+
+    async def _ended(self) -> Result[Out_co, E_co | CheckpointError] | None:
+        """Return how the run has ended; None if it has not."""
+        try:
+            info = await look(self._place, self.run_id)
+        except CheckpointError as error:
+            return Failure(error)
+        # A look at each change must not read the whole journal.
+        if info is not None and not _is_over(info.summary.status):
+            return None
+        result = await self._workflow.result(self.run_id).run(self._place.env)
+        has_continued = isinstance(result, Failure) and isinstance(result.failure(), RunNotEnded)
+        return None if has_continued else result
+
+    async def _status(self) -> RunStatus:
+        info = await look(self._place, self.run_id)
+        if info is None:
+            raise await run_not_found(self._checkpoints.store, self.run_id)
+        return info.summary.status
+
+    async def _has_received(self, topic: str, key: str) -> bool:
+        def is_of_message(entry: Entry) -> bool:
+            return isinstance(entry, Signalled) and (entry.topic, entry.key) == (topic, key)
+
+        return await newest_entry(self._checkpoints, self.run_id, is_of_message) is not None
+
+    def _decoded(self, published: Published) -> object:
+        what = f"published {published.key!r}"
+        types = self._place.blueprint.output_types
+        return decode_as(published.value, types, self.run_id, what)
+
+    @asynccontextmanager
+    async def _changes(self) -> AsyncGenerator[Wakeup]:
+        """Give what is woken by changes of the run."""
+        woken = Wakeup()
+        async with watching(self._checkpoints.store, self.run_id, woken.set):
+            yield woken
+
+    def __repr__(self) -> str:
+        return f"<Handle of run {self.run_id!r} of {self._workflow.name!r}>"
+
+
+def _is_over(status: RunStatus) -> bool:
+    """Return whether a run of this status has a result. One that has failed may be retried."""
+    return status.has_ended or status is RunStatus.FAILED

@@ -1,0 +1,138 @@
+"""Make the environment of workflows from the checkpoints, and close it afterwards."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias, TypeVar, cast, get_origin
+
+from effectflow.checkpoint import Checkpoints
+from effectflow.effects.signatures import meaning_of
+from effectflow.workflows import Workflow
+
+__all__ = [
+    "AnyWorkflow",
+    "BadEnvironment",
+    "Environment",
+    "PlainEnvironment",
+    "missing_in",
+    "needs_of",
+    "opened_environment",
+]
+
+Env = TypeVar("Env")
+
+AnyWorkflow: TypeAlias = Workflow[Any, Any, Any, Any]
+
+Environment: TypeAlias = Callable[
+    [Checkpoints],
+    Env | Awaitable[Env] | AbstractContextManager[Env] | AbstractAsyncContextManager[Env],
+]
+"""Makes an environment: a function, an async function, or one that returns an (async) context manager."""
+
+
+class BadEnvironment(Exception):
+    """The environment of a workflow is missing, or could not be made. `__cause__` is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainEnvironment:
+    """The environment of a workflow whose module defines no `environment` function."""
+
+    checkpoints: Checkpoints
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"the environment has only checkpoints, not {name!r}: define a function "
+            "`environment(checkpoints)`, which returns it, in the module of the workflow"
+        )
+
+
+@asynccontextmanager
+async def opened_environment(
+    make: Environment[Env], checkpoints: Checkpoints, source: str
+) -> AsyncGenerator[Env]:
+    """Make the environment; enter and leave it if it is a context manager.
+
+    `source` says in messages what made it. Raise BadEnvironment if it cannot be made.
+    """
+    async with AsyncExitStack() as stack:
+        yield await _entered(stack, make, checkpoints, source)
+
+
+async def _entered(
+    stack: AsyncExitStack, make: Callable[[Checkpoints], Any], checkpoints: Checkpoints, source: str
+) -> Any:
+    try:
+        made = make(checkpoints)
+        if inspect.isawaitable(made):
+            made = await made
+        if isinstance(made, AbstractAsyncContextManager):
+            made = await stack.enter_async_context(cast("AbstractAsyncContextManager[Any]", made))
+        elif isinstance(made, AbstractContextManager):
+            made = stack.enter_context(cast("AbstractContextManager[Any]", made))
+    except (Exception, SystemExit) as error:
+        raise BadEnvironment(
+            f"the environment could not be made: {source} raised {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(getattr(made, "checkpoints", None), Checkpoints):
+        raise BadEnvironment(
+            f"{source} should return an object, or a context manager of one, that has these "
+            f"`checkpoints`; it returned {made!r}"
+        )
+    return made
+
+
+def needs_of(workflow: AnyWorkflow) -> tuple[frozenset[str], str]:
+    """Return the attributes besides `checkpoints` that the steps and bodies of a workflow declare to need
+    of the environment, and the names of the classes that declare them."""
+    kinds = [
+        kind
+        for kind in map(_class_of, workflow.blueprint.environment_types())
+        if kind is not None and _members(kind) - {"checkpoints"}
+    ]
+    names = frozenset[str]().union(*map(_members, kinds)) - {"checkpoints"}
+    return names, ", ".join(dict.fromkeys(kind.__name__ for kind in kinds))
+
+
+def missing_in(environment: object, workflow: AnyWorkflow) -> str:
+    """Return what a workflow declares to need and an environment lacks, as text; or ""."""
+    if hasattr(type(environment), "__getattr__"):
+        # Only asking tells what it has, and that may do anything.
+        return ""
+    names, declared = needs_of(workflow)
+    missing = [name for name in sorted(names) if not _has(environment, name)]
+    return f"{', '.join(missing)} ({declared})" if missing else ""
+
+
+_MISSING = object()
+
+
+def _has(environment: object, name: str) -> bool:
+    """Return whether there is an attribute, without running the code of a property."""
+    return inspect.getattr_static(environment, name, _MISSING) is not _MISSING
+
+
+def _class_of(annotation: object) -> type | None:
+    """Return the class or protocol that an annotation names; None for Any, a type variable or a union."""
+    meant = meaning_of(annotation) or annotation
+    kind = get_origin(meant) or meant
+    return cast("type[Any]", kind) if isinstance(kind, type) else None
+
+
+def _members(kind: type) -> set[str]:
+    """Return the public attributes and methods that a class or protocol declares."""
+    return {
+        name
+        for base in kind.__mro__
+        if base.__module__ not in ("builtins", "typing", "abc")
+        for name in (*inspect.get_annotations(base), *vars(base))
+        if not name.startswith("_")
+    }

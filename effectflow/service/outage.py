@@ -1,0 +1,44 @@
+"""Go on after errors of a store: log them once, and try again after a while."""
+
+from __future__ import annotations
+
+import logging
+
+from effectflow.effects import RetryPolicy
+
+__all__ = ["Outage"]
+
+logger = logging.getLogger(__name__)
+
+_POLICY = RetryPolicy.exponential(0.2).with_max_delay(10.0).with_jitter(0.5)
+
+
+class Outage:
+    """The time from an error to the next success.
+
+    `who` works with the store; the log names it.
+    """
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+        self._errors = 0
+        self._delays = _POLICY.delays()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the last attempt failed."""
+        return self._errors > 0
+
+    def begin(self, error: Exception) -> float:
+        """Note an error. Return the seconds after which to try again."""
+        if not self._errors:
+            logger.warning("%s failed, and tries again until it does not: %r", self._who, error)
+        self._errors += 1
+        return next(self._delays)
+
+    def end(self) -> None:
+        """Note that the store works."""
+        if self._errors:
+            logger.warning("%s works again after %d errors", self._who, self._errors)
+            self._errors = 0
+            self._delays = _POLICY.delays()

@@ -1,0 +1,223 @@
+"""`Schedule`: start runs at the times that a cron expression names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import anyio
+
+from effectflow.checkpoint import (
+    NotSerializable,
+    RunBusy,
+    RunConflict,
+    RunQuery,
+    SaveFailed,
+    StoreUnavailable,
+)
+from effectflow.service.outage import Outage
+from effectflow.workflows import Workflow
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
+
+    from effectflow.effects.clock import Clock
+    from effectflow.service.client import Client
+
+__all__ = ["Missed", "Schedule", "keep_schedule"]
+
+logger = logging.getLogger(__name__)
+
+Input = TypeVar("Input")
+
+Missed: TypeAlias = Literal["latest", "all", "skip"]
+
+_LATE = timedelta(minutes=1)
+"""A tick that is not started within this time is a missed one."""
+
+_AT_MOST = 30.0
+"""The seconds after which to look at the clock again, because it may have been set."""
+
+_PAGE = 100
+
+_SHIFT = timedelta(hours=2)
+"""More than any time zone shifts its clocks by."""
+
+
+@dataclass(frozen=True)
+class Schedule(Generic[Input]):
+    """Starts a run of a workflow at the times that a cron expression names. Part of an `App`.
+
+    The id of each run is made of the name and the time, such as `nightly@2026-11-22T02:30:00+00:00`, so a
+    tick is started once, however many workers there are. Needs the package `cronsim`:
+    `effectflow[service]`.
+
+    Where clocks are set back by an hour, an expression with a fixed hour has one tick, and one with `*`
+    or `*/2` as its hour has a tick in both hours. Where an hour is left out, its ticks with a fixed hour
+    come right after it.
+
+    Attributes:
+        workflow: the workflow.
+        cron: five fields, "minute hour day month weekday", or six with the second in front.
+        timezone: the time zone of the expression, such as "Europe/Berlin".
+        input: the input of the runs, or a function that returns it for the time of a tick, which is
+            aware and in the time zone.
+        missed: what to do about ticks while no worker ran: start the `latest` one, `all`, or `skip` them.
+            A tick counts as missed after one minute. What came before the schedule was first used is
+            never started.
+        name: the name of the schedule; that of the workflow by default.
+
+    Example:
+        >>> from effectflow import Do, workflow
+        >>> @workflow
+        ... def report(day: str) -> Do[object, Exception, None]:
+        ...     yield from write_report(day)
+        >>> nightly = Schedule(report, "30 2 * * *", input=lambda tick: str(tick.date()))
+        >>> nightly.run_id(datetime(2026, 11, 22, 2, 30, tzinfo=UTC))
+        'report@2026-11-22T02:30:00+00:00'
+    """
+
+    workflow: Workflow[Any, Any, Input, Any]
+    cron: str
+    timezone: str = "UTC"
+    input: Input | Callable[[datetime], Input] | None = None
+    missed: Missed = "latest"
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", self.workflow.name)
+        if self.missed not in ("latest", "all", "skip"):
+            raise ValueError(f'missed must be "latest", "all" or "skip", not {self.missed!r}')
+        # Checks the time zone and the expression now instead of in a worker.
+        self._ticks(datetime(2000, 1, 1, tzinfo=UTC))
+        if not callable(self.input):
+            try:
+                self.workflow.blueprint.check_types(self.input)
+            except NotSerializable as error:
+                raise ValueError(f"schedule {self.name!r} has no valid input: {error}") from error
+
+    def run_id(self, tick: datetime) -> str:
+        """Return the id of the run of a tick."""
+        return f"{self.name}@{tick.astimezone(UTC).isoformat()}"
+
+    def ticks_after(self, moment: datetime) -> Iterator[datetime]:
+        """Yield the ticks after a moment, in order, in UTC. The expression may have no more of them."""
+        # From a repeated hour, the expression may give a tick of that hour's first pass again.
+        return (tick for tick in self._ticks(moment) if tick > moment)
+
+    def latest_tick(self, now: datetime) -> datetime | None:
+        """Return the latest tick that is not after `now`, in UTC."""
+        return next((tick for tick in self._ticks(now + _SHIFT, reverse=True) if tick <= now), None)
+
+    def due(self, last: datetime, now: datetime) -> Iterator[datetime]:
+        """Yield the ticks to start at `now`, in order, if those up to `last` were started or skipped."""
+        if self.missed == "latest":
+            latest = self.latest_tick(now)
+            return iter(() if latest is None or latest <= last else (latest,))
+        begin = last if self.missed == "all" else max(last, now - _LATE)
+        return takewhile(lambda tick: tick <= now, self.ticks_after(begin))
+
+    def input_at(self, tick: datetime) -> Input:
+        """Return the input for the run of a tick."""
+        if callable(self.input):
+            make = cast("Callable[[datetime], Input]", self.input)
+            return make(tick.astimezone(self._zone))
+        return cast("Input", self.input)
+
+    def tick_of(self, run_id: str) -> datetime | None:
+        """Return the tick of a run; None for a run that the schedule did not start."""
+        try:
+            tick = datetime.fromisoformat(run_id.removeprefix(f"{self.name}@"))
+        except ValueError:
+            return None
+        return tick if tick.tzinfo is not None else None
+
+    def _ticks(self, start: datetime, *, reverse: bool = False) -> Iterator[datetime]:
+        CronSim, CronSimError = _cronsim()  # noqa: N806, classes
+        try:
+            ticks = CronSim(self.cron, start.astimezone(self._zone), reverse=reverse)
+        except CronSimError as error:
+            raise ValueError(
+                f"schedule {self.name!r}: {self.cron!r} is not a cron expression: {error}"
+            ) from error
+        return (tick.astimezone(UTC) for tick in ticks)
+
+    @property
+    def _zone(self) -> ZoneInfo:
+        try:
+            return ZoneInfo(self.timezone)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise ValueError(
+                f"schedule {self.name!r}: {self.timezone!r} is not a known time zone; on a system "
+                "without a time zone database, pip install 'effectflow[service]'"
+            ) from error
+
+
+def _cronsim() -> tuple[type[CronSim], type[Exception]]:
+    try:
+        from cronsim import CronSim, CronSimError
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            "schedules need the package cronsim: pip install 'effectflow[service]'", name="cronsim"
+        ) from missing
+    return CronSim, CronSimError
+
+
+async def keep_schedule(schedule: Schedule[Any], client: Client, clock: Clock) -> None:
+    """Submit the runs of a schedule when it is time, until cancelled."""
+    outage = Outage(f"schedule {schedule.name!r}")
+    last: datetime | None = None
+    while True:
+        try:
+            if last is None:
+                last = await _last_tick(schedule, client, clock.now())
+            now = clock.now()
+            # If the clock was set back, ticks are submitted again, which starts nothing again.
+            last = min(last, now)
+            for tick in schedule.due(last, now):
+                await _submit(schedule, client, tick)
+                last = tick
+            outage.end()
+        except Exception as error:
+            # Never the end of the worker.
+            await anyio.sleep(outage.begin(error))
+            continue
+        upcoming = next(schedule.ticks_after(now), None)
+        ahead = _AT_MOST if upcoming is None else (upcoming - clock.now()).total_seconds()
+        await clock.sleep(min(ahead, _AT_MOST))
+
+
+async def _last_tick(schedule: Schedule[Any], client: Client, now: datetime) -> datetime:
+    """Return the last tick that was started; `now` if none was."""
+    page = RunQuery(workflow=schedule.workflow.name, prefix=f"{schedule.name}@", limit=_PAGE)
+    while True:
+        found = await client.find(page)
+        ticks = [schedule.tick_of(info.run_id) for info in found]
+        # A clock that was ahead may have started ticks that are still to come.
+        past = [tick for tick in ticks if tick is not None and tick <= now]
+        if past or len(found) < _PAGE:
+            return max(past, default=now)
+        page = replace(page, offset=page.offset + _PAGE)
+
+
+async def _submit(schedule: Schedule[Any], client: Client, tick: datetime) -> None:
+    """Submit the run of a tick, unless another worker has. A broken input is logged."""
+    run_id = schedule.run_id(tick)
+    async with client.checkpoints.store as store:
+        if await store.info(run_id) is not None:
+            return
+    try:
+        await client.submit(schedule.workflow, schedule.input_at(tick), run_id=run_id)
+    except RunConflict as error:
+        # Another worker was faster, and the function made another input there.
+        logger.info("schedule %r: %s", schedule.name, error)
+    except (StoreUnavailable, SaveFailed, RunBusy):
+        raise
+    except Exception:
+        logger.exception("schedule %r: run %r was not started", schedule.name, run_id)

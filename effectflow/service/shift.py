@@ -1,0 +1,198 @@
+"""The work of a worker from its beginning to its end: take due runs, drive them, and stop in order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from effectflow.checkpoint.attendant import Drain, Wakeup
+from effectflow.checkpoint.changes import watching
+from effectflow.checkpoint.lease import Owner, begin_claim, end_claim
+from effectflow.checkpoint.step import StopRequest, stop_request
+from effectflow.checkpoint.store import Claimed, DueRuns, Limit, Taken
+from effectflow.effects.clock import Clock, in_seconds
+from effectflow.service.app import App
+from effectflow.service.client import Client
+from effectflow.service.outage import Outage
+from effectflow.service.schedule import keep_schedule
+from effectflow.workflows.driver import Service
+from effectflow.workflows.recovery import recover_run
+
+__all__ = ["Shift", "Terms"]
+
+logger = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+"""A process that dies changes nothing in the store, and its runs should go on in less than a second."""
+
+_SECONDS_AFTER_NOTHING = 0.01
+"""After a look that found nothing, all changes within this time are one reason to look again."""
+
+_MOST_AT_ONCE = 32
+"""The runs to claim in one request, so that other workers get theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a worker works; the attributes are the parameters of `Worker`, in seconds."""
+
+    concurrency: int
+    limits: Mapping[str, Limit]
+    grace: float
+    suspend_after: float
+    max_crashes: int
+    clock: Clock
+
+
+class Shift:
+    """Takes due runs and drives them in a task group, from `begin` until `end`."""
+
+    def __init__(
+        self, app: App[Any], env: Any, client: Client, terms: Terms, tasks: TaskGroup
+    ) -> None:
+        self._app, self._env, self._client = app, env, client
+        self._terms, self._tasks = terms, tasks
+        self._service = Service(Drain(), terms.suspend_after, terms.max_crashes)
+        self._stop = stop_request.get() or StopRequest()
+        self._driving: set[anyio.CancelScope] = set()
+        self._others: set[anyio.CancelScope] = set()
+        self._owners: list[Owner] = []
+        self._woken = Wakeup()
+        self._taking = anyio.CancelScope(shield=True)
+        self._is_ending = anyio.Event()
+        self._has_taken_last = anyio.Event()
+
+    def begin(self) -> None:
+        """Begin to take runs, and to start those of the schedules."""
+        self._tasks.start_soon(self._take_runs)
+        for schedule in self._app.schedules:
+            self._start(self._others, keep_schedule, schedule, self._client, self._terms.clock)
+
+    async def end(self) -> None:
+        """Take nothing more, let steps in progress end for a while, and interrupt the rest."""
+        if self._stop.reason == StopRequest().reason:
+            self._stop.reason = "the worker ended"
+        _cancel(self._others)
+        self._service.drain.begin()
+        self._is_ending.set()
+        self._woken.set()
+        with anyio.move_on_after(self._terms.grace):
+            await self._has_taken_last.wait()
+            while self._driving:
+                await self._woken.wait()
+        if self._driving:
+            logger.warning("%d runs are interrupted: their steps did not end", len(self._driving))
+        _cancel({self._taking, *self._driving})
+
+    def _start(
+        self, scopes: set[anyio.CancelScope], work: Callable[..., Awaitable[object]], *args: object
+    ) -> None:
+        """Start a task that only this shift cancels. Whoever leaves the worker cancels, it drains."""
+        scope = anyio.CancelScope(shield=True)
+        scopes.add(scope)
+
+        async def run() -> None:
+            stop_request.set(self._stop)
+            try:
+                with scope:
+                    await work(*args)
+            finally:
+                scopes.discard(scope)
+                self._woken.set()
+
+        self._tasks.start_soon(run)
+
+    async def _take_runs(self) -> None:
+        store = self._app.checkpoints.store
+        try:
+            with self._taking:
+                async with watching(store, None, self._woken.set):
+                    await self._take_until_end()
+        finally:
+            for owner in self._owners:
+                end_claim(owner, is_released=True)
+            self._has_taken_last.set()
+
+    async def _take_until_end(self) -> None:
+        outage = Outage("a worker")
+        while not self._is_ending.is_set():
+            free = self._terms.concurrency - len(self._driving)
+            if free == 0:
+                await self._woken.wait()
+                continue
+            try:
+                # During an outage it is unknown what a request has claimed.
+                claimed = await self._claim(1 if outage.has_begun else free)
+            except Exception as error:
+                with anyio.move_on_after(outage.begin(error)):
+                    await self._is_ending.wait()
+                continue
+            outage.end()
+            if not claimed.runs:
+                await self._wait(claimed.next_due_at)
+
+    async def _claim(self, free: int) -> Claimed:
+        """Claim due runs, and start to drive them."""
+        most = min(free, _MOST_AT_ONCE)
+        while len(self._owners) < most:
+            self._owners.append(begin_claim())
+        owners, checkpoints = (
+            {str(owner): owner for owner in self._owners[:most]},
+            self._app.checkpoints,
+        )
+        due = DueRuns(
+            frozenset(self._app.workflows),
+            [*owners],
+            in_seconds(checkpoints.lease_seconds),
+            self._terms.clock.now().timestamp(),
+            self._terms.limits,
+        )
+        try:
+            claimed = await checkpoints.store.claim_due(due)
+        except BaseException:
+            # They may hold runs all the same. Nobody waits for the leases of an owner that is dead.
+            for owner in owners.values():
+                self._owners.remove(owner)
+                end_claim(owner, is_released=False)
+            raise
+        for taken in claimed.runs:
+            owner = owners[taken.lease.owner]
+            self._owners.remove(owner)
+            self._start(self._driving, self._drive, taken, owner)
+        return claimed
+
+    async def _drive(self, taken: Taken, owner: Owner) -> None:
+        workflow = self._app.workflows[taken.info.summary.workflow]
+        try:
+            await recover_run(
+                workflow,
+                taken,
+                owner,
+                env=self._env,
+                checkpoints=self._app.checkpoints,
+                service=self._service,
+                clock=self._terms.clock,
+            )
+        except Exception:
+            logger.exception("run %r was left by its worker", taken.lease.run_id)
+
+    async def _wait(self, next_due_at: float | None) -> None:
+        """Wait until there may be something to take."""
+        clock = self._terms.clock
+        await anyio.sleep(_SECONDS_AFTER_NOTHING)
+        with anyio.move_on_after(_SECONDS_BETWEEN_LOOKS - _SECONDS_AFTER_NOTHING):
+            if next_due_at is None:
+                await self._woken.wait()
+                return
+            with clock.move_on_after(max(0.0, next_due_at - clock.now().timestamp())):
+                await self._woken.wait()
+
+
+def _cancel(scopes: set[anyio.CancelScope]) -> None:
+    for scope in scopes:
+        scope.cancel()

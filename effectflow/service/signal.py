@@ -1,0 +1,117 @@
+"""`Signal`: a named value that a workflow waits for, and that others send to its runs."""
+
+from __future__ import annotations
+
+from types import NoneType
+from typing import Any, Generic, Never, TypeVar, overload
+
+from effectflow.checkpoint import Checkpoints, NotSerializable
+from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.values import (
+    KnownTypes,
+    Tree,
+    check_savable,
+    from_tree,
+    mismatch_of,
+    of_type,
+    to_tree,
+)
+from effectflow.effects import Effect
+from effectflow.effects.nodes import Perform
+from effectflow.effects.scope import Scope
+
+__all__ = ["Signal"]
+
+T = TypeVar("T")
+
+
+class Signal(Generic[T]):
+    """A named value that a workflow waits for, and that others send to its runs.
+
+    The same object is used on both sides: `yield from approval.wait()` in the workflow, and
+    `handle.send(approval, value)` elsewhere.
+
+    Attributes:
+        name: the name of the signal. A run tells its signals apart by their names.
+        type: the type of the values.
+
+    Example:
+        >>> from effectflow import Do, workflow
+        >>> approval = Signal("approval", bool)
+        >>> @workflow
+        ... def refund(amount: int) -> Do[object, Exception, str]:
+        ...     approved = yield from approval.wait()
+        ...     return "paid" if approved else "declined"
+    """
+
+    name: str
+    type: Any
+
+    @overload
+    def __init__(self, name: str, type: type[T]) -> None: ...
+    @overload
+    def __init__(self: Signal[Any], name: str, type: object) -> None: ...
+    def __init__(self, name: str, type: object) -> None:  # noqa: A002, what it is
+        """Create a signal.
+
+        Parameters:
+            name: the name, which must be the same on both sides.
+            type: the type of the values: a class, or any annotation, such as `int | None`.
+        """
+        if not name:
+            raise ValueError("a signal needs a name")
+        self.name = name
+        self.type = NoneType if type is None else type
+
+    def _known(self, checkpoints: Checkpoints) -> KnownTypes:
+        """Return the classes of the values. Raises NotSerializable if values cannot be saved."""
+        # Not before, since a class may have fields of classes that follow in its module.
+        known = checkpoints.known(KnownTypes.of(self.type))
+        check_savable(self.type, known, path=self._path)
+        return known
+
+    @property
+    def _path(self) -> str:
+        return f"signal {self.name!r}: $"
+
+    @property
+    def topic(self) -> str:
+        """The topic of its messages in the mailboxes of runs."""
+        return f"signal:{self.name}"
+
+    def wait(self) -> Effect[object, Never, T]:
+        """Wait durably for the next value that is sent to the run, and yield it.
+
+        Each value is received once, in the order of sending; a value that was sent before is there
+        already. A run that a worker drives is suspended meanwhile: it holds no resources and no memory.
+        Give the wait a deadline with `.timeout(seconds)`.
+
+        Outside a durable run it ends in a TypeError.
+        """
+
+        async def receive(_: object, scope: Scope) -> T:
+            flow = scope.flow
+            if not isinstance(flow, DurableFlow):
+                raise TypeError(
+                    f"signal {self.name!r} can be waited for in a durable run only, which others can "
+                    "send to: start or submit a workflow"
+                )
+            known = self._known(flow.run.checkpoints)
+            return await flow.receive(scope, self.topic, lambda tree: self._decode(tree, known))
+
+        return Perform(receive, (".wait", self))
+
+    def encode(self, value: T, checkpoints: Checkpoints) -> Tree:
+        """Return a value in its saved form. Raises NotSerializable, with the path, if it is not valid."""
+        known = self._known(checkpoints)
+        mismatch = mismatch_of(value, self.type)
+        if mismatch is not None:
+            raise NotSerializable(f"{self._path}{mismatch[0]}", mismatch[1])
+        return to_tree(value, path=self._path, types=known)
+
+    def _decode(self, tree: Tree, types: KnownTypes) -> T:
+        value = from_tree(tree, path=self._path, types=types)
+        return of_type(value, self.type, path=self._path)
+
+    def __repr__(self) -> str:
+        return f"Signal({self.name!r})"

@@ -1,0 +1,142 @@
+"""`Worker`: drive the runs of a store that are due, in any asyncio or trio program."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import anyio
+
+from effectflow.checkpoint.store import Limit
+from effectflow.effects.arguments import check_count
+from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
+from effectflow.effects.event_loop import is_cancellation, shielded
+from effectflow.service.app import App
+from effectflow.service.client import Client
+from effectflow.service.shift import Shift, Terms
+
+__all__ = ["Worker"]
+
+Env = TypeVar("Env")
+
+
+class Worker(Generic[Env]):
+    """Drives the runs of an `App`: an async context manager for any asyncio or trio program.
+
+    While it is open, it takes runs that were submitted, are due, received a message, or whose process
+    has died, and renews their leases. A run that only waits, for longer than some seconds, is suspended:
+    it needs no memory until it goes on, in any worker. A failed run stays failed until someone resumes
+    it; one that ends its process again and again is not continued; one that does not fit this program is
+    left for others, and shown as blocked.
+
+    When it is left, it takes nothing more. Steps in progress may end within `grace`; then the rest is
+    interrupted, and all leases are released, so that other workers continue the runs at once.
+
+    Errors of the store are logged, and the worker tries again.
+
+    Attributes:
+        app: what it drives.
+        client: a client of the same checkpoints.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import anyio
+        >>> from effectflow import App, Checkpoints, Do, pure, workflow
+        >>> from effectflow.stores import MemoryStore
+        >>> @dataclass(frozen=True)
+        ... class Shop:
+        ...     checkpoints: Checkpoints
+        >>> @workflow
+        ... def greet(name: str) -> Do[Shop, str, str]:
+        ...     return (yield from pure(f"Hello {name}"))
+        >>> app = App([greet], environment=Shop, checkpoints=Checkpoints(MemoryStore()))
+        >>> async def main():
+        ...     async with Worker(app) as worker:
+        ...         handle = await worker.client.submit(greet, "Ada")
+        ...         print(await handle.result())
+        >>> anyio.run(main)
+        <Success: Hello Ada>
+    """
+
+    def __init__(
+        self,
+        app: App[Env],
+        *,
+        concurrency: int = 100,
+        limits: Mapping[str, Limit] | None = None,
+        grace: Duration = 10.0,
+        suspend_after: Duration = 5.0,
+        max_crashes: int = 5,
+        clock: Clock | None = None,
+    ) -> None:
+        """Create a worker.
+
+        Parameters:
+            concurrency: the number of runs that it drives at the same time.
+            limits: bounds by the name of the workflow, across all workers, which should give the same.
+            grace: the seconds, or the `timedelta`, that steps in progress may take when it is left.
+            suspend_after: suspend a run once all its flows wait for more than this many seconds.
+            max_crashes: do not continue a run after this many processes in a row have died with it.
+            clock: tells the time; tests pass a `TestClock`. Runs are due by this clock.
+
+        Raises ValueError for a limit of a workflow that the app does not have.
+        """
+        check_count("concurrency", concurrency, least=1)
+        check_count("max_crashes", max_crashes, least=1)
+        unknown = sorted(set(limits or {}) - set(app.workflows))
+        if unknown:
+            raise ValueError(
+                f"limits names workflows that the App does not have: {', '.join(unknown)}"
+            )
+        self.app = app
+        self._terms = Terms(
+            concurrency=concurrency,
+            limits=dict(limits or {}),
+            grace=in_seconds(grace),
+            suspend_after=in_seconds(suspend_after),
+            max_crashes=max_crashes,
+            clock=clock or SystemClock(),
+        )
+        self.client = Client(app.checkpoints, clock=self._terms.clock)
+        self._serving: AbstractAsyncContextManager[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._serving is not None:
+            raise RuntimeError("this worker is open already: create one for each `async with`")
+        self._serving = self._serve()
+        await self._serving.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._serving is not None
+        serving, self._serving = self._serving, None
+        await serving.__aexit__(exc_type, exc, traceback)
+
+    @asynccontextmanager
+    async def _serve(self) -> AsyncGenerator[None]:
+        raised: BaseException | None = None
+        async with (
+            self.app.checkpoints.store,
+            self.app.opened_environment() as env,
+            anyio.create_task_group() as tasks,
+        ):
+            shift = Shift(self.app, env, self.client, self._terms, tasks)
+            shift.begin()
+            try:
+                yield
+            except BaseException as error:
+                if is_cancellation(error):
+                    raise
+                # Kept from the task group, which would wrap it.
+                raised = error
+            finally:
+                await shielded(shift.end())
+        if raised is not None:
+            raise raised

@@ -1,0 +1,224 @@
+"""Spawned runs: runs of their own that another run has created, and may wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from effectflow.checkpoint.attendant import Wakeup
+from effectflow.checkpoint.changes import watching
+from effectflow.checkpoint.entries import ChildEnded, ChildStarted, Finished
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    RunCancelled,
+    RunEnded,
+    RunNotFound,
+    StepInputChanged,
+)
+from effectflow.checkpoint.failures import write_error
+from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.replay import RecordedChild
+from effectflow.checkpoint.run import Run
+from effectflow.checkpoint.store import CANCEL, RunStatus
+from effectflow.checkpoint.values import digest_of
+from effectflow.effects import Effect
+from effectflow.effects.nodes import Failed, Options, Perform
+from effectflow.effects.paths import as_name
+from effectflow.effects.scope import Scope
+from effectflow.workflows.lookup import Place, find
+from effectflow.workflows.nested import replayed_end
+from effectflow.workflows.submission import submit_run
+from effectflow.workflows.workflow import Workflow
+
+__all__ = ["Child", "cancel_spawned", "spawn"]
+
+Input = TypeVar("Input", contravariant=True)
+E = TypeVar("E", covariant=True)
+Out = TypeVar("Out", covariant=True)
+
+
+def spawn(
+    workflow: Workflow[Any, E, Input, Out],
+    input: Input,
+    *,
+    run_id: str | None = None,
+    is_detached: bool = False,
+    priority: int = 0,
+    context: Mapping[str, object] | None = None,
+) -> Effect[object, CheckpointError, Child[E, Out]]:
+    """Create a run of its own, which any worker may drive, and yield it at once.
+
+    It is cancelled when this run is cancelled, and not when this run completes or fails.
+
+    Parameters:
+        workflow: its workflow, which a worker of the same store has in its `App`.
+        input: the input of its body.
+        run_id: the id of the run; by default made from the id of this run and the path.
+        is_detached: leave it alone when this run is cancelled.
+        priority: workers take runs with a higher one first.
+        context: plain data to keep with it; by default the context of this run.
+
+    Fails with RunConflict if a run with this id and another workflow or input exists.
+    """
+
+    async def perform(_env: object, scope: Scope) -> Any:
+        flow = _durable_flow(scope, f"spawn({workflow.name!r}, ...)")
+        place = _place(workflow, flow, scope)
+        run = flow.run
+        path = flow.next_path(as_name(workflow.name))
+        run.writer.check()
+        digest = digest_of(input, options=run.checkpoints.value_options)
+        chosen = f"{run.run_id}/{path}" if run_id is None else run_id
+        recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
+        if recorded is None:
+            await flow.check(scope, path)
+            _record_start(flow, workflow.name, path, chosen, digest, is_detached=is_detached)
+            await run.writer.save()
+        elif (recorded.run_id, recorded.input) != (chosen, digest):
+            found = f"run {chosen!r}" if recorded.run_id != chosen else "another input"
+            changed = StepInputChanged(run.run_id, path, f"run {recorded.run_id!r}", found)
+            raise run.writer.halt(changed)
+        if recorded is None or not flow.has_ahead(scope):
+            # The process may have ended before it had created the run.
+            try:
+                await submit_run(
+                    place,
+                    input,
+                    run_id=chosen,
+                    context=run.context if context is None else context,
+                    priority=priority,
+                    parent=run.run_id,
+                )
+            except CheckpointError as error:
+                return Failed(error)
+        if not is_detached:
+            run.spawned[chosen] = None
+        return Child(workflow, chosen)
+
+    return Perform(perform, ("spawn", workflow, input, Options(run_id=run_id)))
+
+
+@dataclass(frozen=True, slots=True)
+class Child(Generic[E, Out]):
+    """A spawned run.
+
+    Attributes:
+        workflow: its workflow.
+        run_id: its id.
+    """
+
+    workflow: Workflow[Any, E, Any, Out]
+    run_id: str
+
+    def result(self) -> Effect[object, E, Out]:
+        """Wait for the end of the run, durably, and yield its output or fail as it failed.
+
+        A defect of the run is raised again. If it was cancelled, the wait ends in a RunCancelled, which
+        is a defect here. To give up this wait, as by a timeout, does not cancel the run.
+        """
+
+        async def perform(_env: object, scope: Scope) -> Any:
+            flow = _durable_flow(scope, f"result of run {self.run_id!r}")
+            return await _result(flow, scope, self)
+
+        return Perform(perform, ("result", self.run_id))
+
+
+async def cancel_spawned(run: Run) -> None:
+    """Ask the spawned runs of a cancelled run to cancel themselves, too."""
+    for child in run.spawned:
+        try:
+            await run.checkpoints.store.send(child, CANCEL, key=CANCEL)
+        except (RunNotFound, RunEnded):
+            continue
+        except CheckpointError as error:
+            raise run.writer.halt(error) from error
+
+
+def _durable_flow(scope: Scope, what: str) -> DurableFlow:
+    flow = scope.flow
+    if not isinstance(flow, DurableFlow):
+        raise TypeError(f"{what} needs a durable run around it: use it in the body of a workflow")
+    flow.check_can_wait(scope, what)
+    return flow
+
+
+def _place(workflow: Workflow[Any, Any, Any, Any], flow: DurableFlow, scope: Scope) -> Place:
+    checkpoints = flow.run.checkpoints
+    return Place(workflow.blueprint.saved_by(checkpoints), checkpoints, None, scope)
+
+
+def _record_start(
+    flow: DurableFlow, workflow: str, path: str, run_id: str, digest: str, *, is_detached: bool
+) -> None:
+    run = flow.run
+    run.writer.add(
+        ChildStarted(
+            path,
+            run_id,
+            workflow,
+            digest,
+            run.now(),
+            flow.take_item(),
+            run.failures.settle(flow),
+            flow.take_source_ends(),
+            is_spawned=True,
+            is_detached=is_detached,
+        )
+    )
+
+
+async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> Any:
+    run, place = flow.run, _place(child.workflow, flow, scope)
+    path = flow.next_path(f"{as_name(child.workflow.name)}.result")
+    run.writer.check()
+    if flow.reach(path, scope):
+        wait = run.recording.waits[path]
+        ended = wait.child
+        if ended is not None and ended.ended is not None and ended.ended < scope.limit:
+            stands = ended.is_settled or scope.limit < float("inf")
+            if ended.status is RunStatus.COMPLETED or stands:
+                return replayed_end(run, place, path, ended)
+        await flow.check(scope, path)
+    else:
+        await flow.check(scope, path)
+        flow.begin_wait(scope, path, child=child.run_id)
+    finished = await _end_of(run, place, child.run_id)
+    # An operator may have decided in the same moment.
+    await flow.check(scope, path)
+    return _record_end(flow, place, path, child.run_id, finished)
+
+
+async def _end_of(run: Run, place: Place, run_id: str) -> Finished:
+    """Wait until a run has ended. Return its last entry."""
+    woken = Wakeup()
+    async with watching(run.checkpoints.store, run_id, woken.set):
+        while True:
+            try:
+                found = await find(place, run_id)
+            except CheckpointError as error:
+                raise run.writer.halt(error) from error
+            if found is None:
+                raise run.writer.halt(RunNotFound(run_id))
+            finished = found.checkpoint.finished
+            if finished is not None:
+                return finished
+            with run.activity.rest(f"run {run_id!r}", look=woken.set):
+                await woken.wait()
+
+
+def _record_end(flow: DurableFlow, place: Place, path: str, run_id: str, end: Finished) -> Any:
+    """Record how a spawned run has ended, and return its output or `Failed`, or raise its defect."""
+    run = flow.run
+    status, error = end.status, end.error
+    if status is RunStatus.CANCELLED:
+        types = place.blueprint.output_types
+        error = write_error(RunCancelled(run_id), types, is_defect=True)
+    sequence = run.writer.add(ChildEnded(path, status, run.now(), end.output, error))
+    if status is not RunStatus.COMPLETED:
+        run.failures.add(sequence)
+        flow.unsettled.append(sequence)
+    recorded = RecordedChild(sequence, run_id, place.blueprint.definition.name, "")
+    recorded.status, recorded.output, recorded.error = status, end.output, error
+    return replayed_end(run, place, path, recorded)

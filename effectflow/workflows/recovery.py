@@ -1,0 +1,124 @@
+"""Drive a run that a worker has claimed because it was due."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from effectflow.checkpoint.checkpoints import Checkpoints
+from effectflow.checkpoint.entries import (
+    BeforeStep,
+    BranchesEnded,
+    CancelRequested,
+    ChildEnded,
+    Completed,
+    Entry,
+    Failed,
+    Finished,
+    Interrupted,
+    Resumed,
+    Signalled,
+    Suspended,
+)
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    CrashedTooOften,
+    LeaseLost,
+    RunCancelled,
+    RunNotFound,
+    StoreUnavailable,
+)
+from effectflow.checkpoint.lease import Owner
+from effectflow.checkpoint.store import Taken
+from effectflow.effects.clock import Clock
+from effectflow.effects.nodes import Failed as Failure
+from effectflow.effects.scope import Scope
+from effectflow.workflows.claim import Claim
+from effectflow.workflows.driver import Service, continue_run, give_up
+from effectflow.workflows.lookup import Place, find
+from effectflow.workflows.workflow import Workflow
+
+__all__ = ["recover_run"]
+
+logger = logging.getLogger(__name__)
+
+_PROGRESS = (
+    Completed,
+    Failed,
+    ChildEnded,
+    Signalled,
+    BranchesEnded,
+    CancelRequested,
+    Interrupted,
+    Suspended,
+    Finished,
+)
+"""The entries after which a run has got further, or has ended a life in an orderly way."""
+
+
+async def recover_run(
+    workflow: Workflow[Any, Any, Any, Any],
+    taken: Taken,
+    owner: Owner,
+    *,
+    env: Any,
+    checkpoints: Checkpoints,
+    service: Service,
+    clock: Clock,
+) -> None:
+    """Drive a claimed run until it ends, is suspended, or is stopped, and release it.
+
+    How it ended is in its journal. A run that cannot be continued by this program keeps its status, and
+    the reason is kept with it as `blocked`: it is tried again a minute later, maybe by another program.
+
+    Parameters:
+        owner: the owner of the lease of `taken`.
+    """
+    place = Place(workflow.blueprint.saved_by(checkpoints), checkpoints, env, Scope(clock))
+    claim = Claim.of(place, taken, owner)
+    async with claim:
+        try:
+            found = await find(place, taken.lease.run_id)
+            if found is None:
+                raise RunNotFound(taken.lease.run_id)
+            crashes, after = crashes_in_a_row(found.journal.entries)
+            if crashes >= service.max_crashes:
+                error = CrashedTooOften(taken.lease.run_id, crashes, after)
+                await give_up(claim, found, error)
+                return
+            outcome = await continue_run(place, found, claim, service=service)
+        except RunCancelled:
+            return
+        except CheckpointError as error:
+            await _block(claim, error)
+        except Exception as defect:
+            # It is in the journal, where people look for it.
+            logger.warning("run %r has failed with a defect: %r", taken.lease.run_id, defect)
+        else:
+            if isinstance(outcome, Failure) and isinstance(outcome.error, CheckpointError):
+                await _block(claim, outcome.error)
+
+
+async def _block(claim: Claim, error: CheckpointError) -> None:
+    if isinstance(error, RunCancelled):
+        return
+    logger.warning("run %r cannot be continued here: %s", claim.run_id, error)
+    if not isinstance(error, LeaseLost | StoreUnavailable):
+        await claim.block(str(error))
+
+
+def crashes_in_a_row(entries: Iterable[Entry]) -> tuple[int, str]:
+    """Return how many processes have died with a run since it last got further, and how far it got.
+
+    Pure. The life that is about to begin is not among them.
+    """
+    crashes, after = 0, "its beginning"
+    for entry in entries:
+        if isinstance(entry, Resumed):
+            crashes += 1
+        elif isinstance(entry, _PROGRESS):
+            crashes = 0
+        if isinstance(entry, BeforeStep):
+            after = f"step {entry.step!r}"
+    return crashes, after

@@ -1,0 +1,144 @@
+"""Submit a run for a worker to drive, and execute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import anyio
+
+from effectflow.checkpoint.entries import FORMAT, Started
+from effectflow.checkpoint.errors import RunBusy
+from effectflow.checkpoint.integrity import first_digest
+from effectflow.checkpoint.store import RunStatus, RunSummary
+from effectflow.checkpoint.values import KnownTypes, Tree, to_tree
+from effectflow.workflows.lookup import (
+    GivenInput,
+    Place,
+    check_run_id,
+    completion_of,
+    find,
+    last_completion,
+    look,
+    store_errors,
+)
+from effectflow.workflows.workflow import Blueprint
+
+__all__ = ["context_tree", "given_input", "new_started", "submit_run"]
+
+_NO_TYPES = KnownTypes.of()
+
+_TRIES = 100
+_SECONDS_BETWEEN_TRIES = 0.05
+
+
+def given_input(blueprint: Blueprint, input: object) -> GivenInput:
+    """Return an input in its saved form. Raise NotSerializable if it cannot be saved."""
+    types = blueprint.input_types
+    return GivenInput(to_tree(input, path="input: $", types=types), types)
+
+
+def context_tree(context: Mapping[str, object] | None) -> Tree:
+    """Return the context of a run in its saved form. Raise NotSerializable if it cannot be saved."""
+    return to_tree(dict(context), path="context: $", types=_NO_TYPES) if context else {}
+
+
+def new_started(
+    place: Place,
+    run_id: str,
+    given: GivenInput,
+    context: Tree,
+    *,
+    priority: int = 0,
+    parent: str = "",
+    is_nested: bool = False,
+) -> Started:
+    """Return the first entry of a new run. The parameters are as in `Started`."""
+    blueprint = place.blueprint
+    definition = blueprint.definition
+    return Started(
+        run_id=run_id,
+        workflow=definition.name,
+        kind=definition.kind,
+        version=definition.version,
+        fingerprint=definition.fingerprint,
+        steps=definition.steps,
+        input=given.tree,
+        context=context,
+        format=FORMAT,
+        at=place.scope.clock.now().timestamp(),
+        structure=definition.structure,
+        module=blueprint.module,
+        priority=priority,
+        parent=parent,
+        is_nested=is_nested,
+    )
+
+
+async def submit_run(
+    place: Place,
+    input: object,
+    *,
+    run_id: str,
+    context: Mapping[str, object] | None = None,
+    delay: float = 0.0,
+    priority: int = 0,
+    parent: str = "",
+) -> bool:
+    """Make a run of this input durable, for a worker to drive. Return whether it is new.
+
+    With the id of an existing run of the same workflow and input, in any state, nothing happens.
+
+    Parameters:
+        context: plain data to keep with the run.
+        delay: the seconds until a worker may take it.
+        priority: workers take runs with a higher one first.
+        parent: the run that spawned it.
+
+    Raise NotSerializable for an input that is not as declared, RunConflict if the id belongs to another
+    workflow or input, and SaveFailed.
+    """
+    blueprint, checkpoints = place.blueprint, place.checkpoints
+    check_run_id(run_id)
+    blueprint.check_types(input)
+    given, saved_context = given_input(blueprint, input), context_tree(context)
+    started = new_started(place, run_id, given, saved_context, priority=priority, parent=parent)
+    body, _ = checkpoints.seal.close(started, first_digest(run_id))
+    summary = RunSummary(
+        started.workflow,
+        started.kind,
+        started.version,
+        RunStatus.PENDING,
+        started.at,
+        due_at=started.at + delay,
+        priority=priority,
+        parent=parent,
+    )
+    tries = 0
+    while True:
+        try:
+            with store_errors(checkpoints, run_id):
+                if await checkpoints.store.create(run_id, [body], summary=summary):
+                    return True
+        except RunBusy:
+            # Somebody starts a run of this id at this moment: its first entry tells which one.
+            tries += 1
+            if tries == _TRIES:
+                raise
+            await anyio.sleep(_SECONDS_BETWEEN_TRIES)
+        if await _is_same(place, run_id, given):
+            return False
+
+
+async def _is_same(place: Place, run_id: str, given: GivenInput) -> bool:
+    """Return whether the run exists. Raise RunConflict if it has another input."""
+    info = await look(place, run_id)
+    if info is None:
+        return False
+    if await completion_of(place, info, given) is not None:
+        return True
+    found = await find(place, run_id)
+    if found is None:
+        return False
+    # It raises RunConflict for another input.
+    last_completion(found, given)
+    return True

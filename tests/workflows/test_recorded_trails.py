@@ -1,0 +1,283 @@
+"""The trail of a failure is recorded with it, so that every life of a run tells the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from returns.result import Result
+
+from effectflow import (
+    Do,
+    Effect,
+    Workflow,
+    bracket,
+    fail,
+    never,
+    par,
+    par_all,
+    par_traverse,
+    pure,
+    race,
+    step,
+    workflow,
+)
+from effectflow.checkpoint import BranchesEnded, RecordedDefect, read_entries
+from effectflow.effects import RetryPolicy, TracedError, die
+from effectflow.stores import MemoryStore
+from tests.apps import App, Broken, app_on, note
+from tests.workflows.journals import act, after_others, cut, resume, start
+
+pytestmark = pytest.mark.anyio
+
+AnyEffect = Effect[App, Any, Any]
+AnyWorkflow = Workflow[App, Any, str, Any]
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A failure whose class no annotation of a workflow here declares."""
+
+    resource: str
+
+
+@step
+def failing_step(_: str) -> Effect[App, str, None]:
+    return note("release").fallback(0).and_then(lambda _: fail("stuck"))
+
+
+@step
+def breaking_step(_: str) -> Effect[App, Broken, None]:
+    return fail(Broken("release"))
+
+
+@step
+def go_on() -> Effect[App, Broken, int]:
+    return note("go on")
+
+
+RELEASES: dict[str, Callable[[str], AnyEffect]] = {
+    "failing": lambda _: fail("stuck"),
+    "failing step": failing_step,
+    "breaking step": breaking_step,
+    "defective": lambda _: die(ValueError("stuck")),
+}
+
+CANCELLED: dict[str, Callable[[AnyEffect], AnyEffect]] = {
+    "timeout": lambda use: use.timeout(1),
+    "failed sibling": lambda use: par(use, after_others(fail("no"))),
+    "failed item": lambda use: par_traverse(["a", "b"], lambda item: use if item == "a" else no()),
+    "lost race": lambda use: race(use, after_others(fail("no"))),
+    "within another": lambda use: par(use, never()).timeout(1),
+}
+
+
+def no() -> AnyEffect:
+    return after_others(fail("no"))
+
+
+def used(release: Callable[[str], AnyEffect]) -> AnyEffect:
+    return bracket(act("acquire"), release, lambda _: never())
+
+
+def telling(effect: Callable[[], AnyEffect], name: str = "telling") -> AnyWorkflow:
+    """Return a workflow that yields the trail of a failure that it handles, after another step."""
+
+    @workflow(name=name)
+    def tell(_: str) -> Do[App, Broken, list[str]]:
+        traced = (yield from effect().traced().result()).failure()
+        yield from go_on()
+        return [*traced.trail, "suppressed:", *map(repr, traced.suppressed)]
+
+    return tell
+
+
+async def assert_same_in_every_life(made: AnyWorkflow, store: MemoryStore) -> Result[Any, Any]:
+    """Run a workflow, and resume it after each of its entries. Return its outcome."""
+    whole = await start(made, app_on(store), input="input")
+    count = len(await read_entries(store, "r"))
+    for entries in range(1, count):
+        again = await resume(made, app_on(await cut(store, entries)))
+        assert repr(again) == repr(whole), f"after {entries} of {count} entries"
+    return whole
+
+
+async def cut_after_the_end_of_branches(store: MemoryStore) -> MemoryStore:
+    """Return a store with the entries up to the step that settles the decision of an operator."""
+    entries = await read_entries(store, "r")
+    ended = next(n for n, entry in enumerate(entries, 1) if isinstance(entry, BranchesEnded))
+    return await cut(store, ended + 1)
+
+
+@pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
+@pytest.mark.parametrize("cancelled", CANCELLED.values(), ids=CANCELLED)
+async def test_every_life_tells_of_the_release_that_failed_after_a_cancellation(
+    store: MemoryStore,
+    cancelled: Callable[[AnyEffect], AnyEffect],
+    release: Callable[[str], AnyEffect],
+) -> None:
+    made = telling(lambda: cancelled(used(release)))
+
+    told = (await assert_same_in_every_life(made, store)).unwrap()
+
+    assert told[0].startswith("and a finalizer failed: ")
+    assert told[1:] == ["suppressed:", told[0].removeprefix("and a finalizer failed: ")]
+
+
+async def test_a_release_that_failed_is_not_repeated_once_the_branches_have_ended(
+    store: MemoryStore,
+) -> None:
+    made = telling(lambda: used(failing_step).timeout(1))
+    await start(made, app_on(store), input="input")
+    app = app_on(await cut_after_the_end_of_branches(store))
+
+    await resume(made, app)
+
+    assert app.world.done == ["go on"]
+
+
+async def test_the_journal_tells_what_finalizers_in_cancelled_branches_failed_with(
+    store: MemoryStore,
+) -> None:
+    made = telling(lambda: par(used(failing_step), used(breaking_step)).timeout(1))
+    await start(made, app_on(store), input="input")
+
+    entries = await read_entries(store, "r")
+    (ended,) = [one for one in entries if isinstance(one, BranchesEnded) and one.failures]
+
+    assert sorted((one.type, one.message) for one in ended.failures) == [
+        ("str", "stuck"),
+        ("tests.apps.Broken", "release"),
+    ]
+
+
+async def test_the_error_of_a_finalizer_whose_class_is_not_declared_comes_back_as_text(
+    store: MemoryStore,
+) -> None:
+    found: list[object] = []
+
+    @workflow
+    def tell(_: str) -> Do[App, Broken, None]:
+        stuck = used(lambda r: fail(Stuck(r))).timeout(1)
+        found.extend((yield from stuck.traced().result()).failure().suppressed)
+        yield from go_on()
+
+    await start(tell, app_on(store), input="input")
+    await resume(tell, app_on(await cut_after_the_end_of_branches(store)))
+
+    live, recorded = found
+    assert live == Stuck("acquire")
+    assert isinstance(recorded, RecordedDefect)
+    assert str(recorded) == f"{__name__}.Stuck: Stuck(resource='acquire')"
+
+
+@step
+def broken() -> Effect[App, Broken, None]:
+    return fail(Broken("no")).context("connecting")
+
+
+@step(retry=RetryPolicy.constant(0).with_max_retries(1))
+def broken_twice() -> Effect[App, Broken, None]:
+    return fail(Broken("no")).context("connecting")
+
+
+@step
+def stuck_and_broken() -> Effect[App, Broken, None]:
+    return bracket(pure("r"), lambda _: fail("stuck"), lambda _: fail(Broken("no")))  # pyright: ignore[reportReturnType]  # its releases fail with text
+
+
+@workflow
+def breaking(_: str) -> Do[App, Broken, None]:
+    yield from broken().context("loading")
+
+
+def second(gathered: AnyEffect) -> AnyEffect:
+    return gathered.or_else(lambda errors: fail(errors[1]))
+
+
+@step
+def gathered_in_a_step() -> Effect[App, list[str], list[Any]]:
+    return par_all([fail("a").context("reading"), fail("b").context("writing")])
+
+
+FAILURES: dict[str, tuple[Callable[[], AnyEffect], list[str]]] = {
+    "step": (broken, ["connecting", "suppressed:"]),
+    "step with a policy": (broken_twice, ["connecting", "suppressed:"]),
+    "step with a release": (
+        stuck_and_broken,
+        ["and a finalizer failed: 'stuck'", "suppressed:", "'stuck'"],
+    ),
+    "nested run": (
+        lambda: breaking.call("input", run_id="child"),
+        ["connecting", "loading", "in run 'child'", "suppressed:"],
+    ),
+    "one of the gathered failures of steps": (
+        lambda: second(par_all([broken(), broken().context("loading")])),
+        ["connecting", "loading", "suppressed:"],
+    ),
+    "one of the errors of a step": (lambda: second(gathered_in_a_step()), ["suppressed:"]),
+    "use with a release step": (
+        lambda: bracket(
+            pure("r"), lambda _: go_on(), lambda _: fail(Broken("no")).context("using")
+        ),
+        ["using", "suppressed:"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("failing", "expected"), FAILURES.values(), ids=FAILURES)
+async def test_every_life_tells_the_trail_of_a_failure(
+    store: MemoryStore, failing: Callable[[], AnyEffect], expected: list[str]
+) -> None:
+    made = telling(failing)
+
+    whole = await made.start("input", run_id="r").run(app_on(store))
+    count = len(await read_entries(store, "r"))
+    for entries in range(count - 3, count):
+        again = await made.resume("r").run(app_on(await cut(store, entries)))
+        assert again == whole
+
+    assert whole.unwrap() == expected
+
+
+@workflow
+def failing_run(_: str) -> Do[App, Any, None]:
+    yield from go_on()
+    yield from race(used(failing_step), no()).context("loading")
+
+
+READ: dict[str, Callable[[AnyWorkflow], AnyEffect]] = {
+    "result": lambda made: made.result("r"),
+    "start": lambda made: made.start("input", run_id="r", retry_failed=False),
+}
+
+
+@pytest.mark.parametrize("read", READ.values(), ids=READ)
+async def test_the_recorded_failure_of_a_run_gives_back_its_trail(
+    store: MemoryStore, read: Callable[[AnyWorkflow], AnyEffect]
+) -> None:
+    app = app_on(store)
+    traced: TracedError[Any] = (
+        await failing_run.start("input", run_id="r").traced().run(app)
+    ).failure()
+
+    again: TracedError[Any] = (await read(failing_run).traced().run(app)).failure()
+
+    assert again == traced
+    assert again.trail == ("and a finalizer failed: 'stuck'", "loading", "in run 'r'")
+    assert again.suppressed == ("stuck",)
+
+
+async def test_a_context_may_begin_like_the_line_of_a_failed_finalizer(store: MemoryStore) -> None:
+    @workflow
+    def confusing(_: str) -> Do[App, str, None]:
+        yield from fail("no").context("and a finalizer failed: not really")
+
+    app = app_on(store)
+    await confusing.start("input", run_id="r").run(app)
+    again: TracedError[Any] = (await confusing.result("r").traced().run(app)).failure()
+
+    assert again.trail == ("and a finalizer failed: not really", "in run 'r'")
+    assert again.suppressed == ()
