@@ -199,7 +199,7 @@ def dead_letters(
         bool, typer.Option("--retry", help="Map these items again, and continue the run.")
     ] = False,
     drop: Annotated[
-        bool, typer.Option("--drop", help="Do without these items, and continue the run.")
+        bool, typer.Option("--drop", help="Drop these items from the result, and continue the run.")
     ] = False,
     app: AppOption = None,
     force: Annotated[

@@ -137,7 +137,7 @@ def _state_row(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _progress_rows(progress: JobProgress | None) -> dict[str, str]:
-    """Return how far a map-reduce or iterative run has come."""
+    """Return the progress of a map-reduce or iterative run."""
     if progress is None:
         return {}
     rows = {} if progress.iteration is None else {"round": str(progress.iteration)}

@@ -252,7 +252,7 @@ def verify(
     encryption_keys: EncryptionKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that every entry of a run, or of all runs, is as it was written."""
+    """Check that the entries of a run, or of all runs, are undamaged."""
     if run_id is not None:
         check_choice(run_id=run_id, latest=latest)
     seal = read_keys(key_file, encryption_keys).seal
@@ -297,7 +297,7 @@ def repair(
 ) -> None:
     """Cut a damaged run to its last intact entry, so that it can be resumed.
 
-    What is removed is kept in a file. Show first what is lost and which steps run again, and ask.
+    First show what is lost and which steps run again, and ask. What is removed is kept in a file.
     """
     check_choice(run_id=run_id, latest=latest)
     seal = read_keys(key_file, encryption_keys).seal

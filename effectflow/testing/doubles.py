@@ -41,7 +41,7 @@ class TestClock:
     use the clock, such as threads and sockets.
 
     Parameters:
-        start: the time at which it begins; aware.
+        start: the time at which it starts, with a time zone.
 
     Example:
         >>> import anyio

@@ -94,7 +94,7 @@ class StepAppend:
         return f"the {self.part} of step {self.step!r}{run}"
 
     def includes(self, found: StepAppend) -> bool:
-        """Return whether this one, which may name any run, means `found`, which names one."""
+        """Return whether this append, in any run if `run_id` is None, is the one that was `found`."""
         if self.run_id is not None:
             return self == found
         return self.part == found.part and self.step in (found.step, StepPath(found.step).name)
@@ -137,7 +137,7 @@ def step_append(run_id: str, entry: Entry) -> StepAppend | None:
 class SaveFails:
     """An append fails with SaveFailed: the `append`-th one (from 1), or that `before` or `after` a step.
 
-    It has written nothing; or, with `is_durable`, everything, as if the answer of a server was lost. With
+    It has written nothing; or, with `is_durable`, everything, as if the response of a server was lost. With
     another `operation`, that is what fails, and `append` counts its calls.
     """
 
@@ -438,7 +438,7 @@ class FaultyStore(ForwardingStore):
             raise Crashed
 
     def _strike(self, faults: list[Fault], run_id: str, *, is_durable: bool) -> None:
-        """Let those faults happen that precede the effect of a write, or those that follow it."""
+        """Trigger the faults that precede the effect of a write, or those that follow it."""
         for fault in faults:
             if isinstance(fault, SaveFails) and fault.is_durable is is_durable:
                 raise SaveFailed(run_id, str(fault))
@@ -478,7 +478,7 @@ def _is_at_step(fault: Fault, saved: Sequence[StepAppend]) -> bool:
 
 
 def _mute_dead_tasks() -> None:
-    """Let asyncio say nothing about tasks that end in `Crashed` and that nothing awaits any more.
+    """Silence asyncio about tasks that end in `Crashed` and that nothing awaits any more.
 
     A process that has died does not report its tasks either.
     """

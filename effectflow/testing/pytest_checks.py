@@ -163,7 +163,7 @@ class ChangedArguments(_Watch):
         return mapping
 
     def _creating(self, create: Callable[..., Any]) -> Callable[..., Any]:
-        """Remember the item of a job's step, which records none if the function is no step."""
+        """Remember the item of a job's step, which records none if the function is not a step."""
 
         def creating(*args: Any) -> Any:
             step = create(*args)
@@ -282,7 +282,7 @@ class UnusedEffects(_Watch):
         return self._never_run
 
     def mark_used(self, parts: Iterable[CreatedEffect]) -> None:
-        """Take note that these effects are used."""
+        """Mark these effects as used."""
         for part in parts:
             if self._pending.get(part.key, (None,))[0] is part:
                 del self._pending[part.key]

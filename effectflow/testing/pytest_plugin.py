@@ -87,7 +87,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the markers known, and register the checks."""
+    """Register the markers and the checks."""
     config.addinivalue_line(
         "markers",
         f"{_MARKER}(at=None): run the test once for each append to `checkpoints`, crashed before it or "

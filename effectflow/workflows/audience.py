@@ -17,7 +17,7 @@ from effectflow.effects.scope import Scope
 
 @dataclass(frozen=True, slots=True)
 class Audience:
-    """Observers, and the id of the run that they are told about; None without a durable run."""
+    """Observers, and the id of the run whose events they receive; None without a durable run."""
 
     run_id: str | None
     observers: Sequence[Observer]
@@ -32,7 +32,7 @@ class Audience:
         began: CheckpointEvent,
         ended: Callable[[Exit[Any, Any]], CheckpointEvent],
     ) -> AnyEffect:
-        """Tell the observers that work begins, and return the effect that does it and tells its end."""
+        """Report the start of work, and return the effect that does it and reports its end."""
         self.notify(began)
         return OnExit(work, lambda end: FromFn(lambda _: self.notify(ended(end))))
 

@@ -162,7 +162,7 @@ async def completion_of(
 ) -> Finished | None:
     """Return how a complete run ended; None if it is not complete.
 
-    Its last entries tell that, so that the price does not depend on the length of the run. If they are
+    Its last entries tell that, so that the cost does not depend on the length of the run. If they are
     damaged, or of another version, the whole journal is read.
 
     Parameters:

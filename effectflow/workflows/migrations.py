@@ -35,8 +35,8 @@ class StepMigration:
 
     Attributes:
         state: upgrades saved states, as a plain function would; None to leave them.
-        removes: names of steps that the next version does not come to any more. What runs of the earlier
-            version recorded of them is left behind.
+        removes: names of steps that the next version no longer reaches. What runs of the earlier
+            version recorded of them is ignored.
         renames: new names by old names.
 
     Example:

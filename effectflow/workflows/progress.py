@@ -89,7 +89,7 @@ def job_progress(checkpoint: Checkpoint) -> JobProgress | None:
 
 
 def _job_of(checkpoint: Checkpoint) -> _Job | None:
-    """Return the job of a run, or the one within it that began last; None without a job."""
+    """Return the job of a run, or the job within it that began last; None without a job."""
     iteration, prefix = None, ""
     if checkpoint.kind == "iterative":
         iteration = sum(

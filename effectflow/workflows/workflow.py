@@ -318,7 +318,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         async def perform(place: Place) -> Any:
             if not place.is_nested:
                 raise TypeError(
-                    f"call() runs {self.name!r} within a durable run, and none is around: use start()"
+                    f"call() runs {self.name!r} within a durable run, and there is none: use start()"
                 )
             return await interpret(self.start(input, run_id=run_id), place.env, place.scope)
 
@@ -378,9 +378,9 @@ class Workflow(Generic[Env, E, Input, Out]):
         *,
         force: bool = False,
     ) -> Effect[Env2, E2 | CheckpointError, Out2]:
-        """Do without the dead letters of the run's `MapReduce` jobs, and yield the new result.
+        """Drop the dead letters of the run's `MapReduce` jobs, and yield the new result.
 
-        The items do not count any more: neither in the result nor for `max_failures`. No item is mapped
+        The items no longer count, neither in the result nor for `max_failures`. No item is mapped
         again; otherwise see `retry_dead_letters`.
         """
         return self._reopen(run_id, keys, drops=True, force=force)

@@ -1,4 +1,4 @@
-"""Run a graph: one durable step per visit of a node, and what observers are told of it."""
+"""Run a graph: one durable step per visit of a node, reported to observers."""
 
 from __future__ import annotations
 

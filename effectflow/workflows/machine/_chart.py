@@ -274,7 +274,7 @@ def problems_of(chart: Chart, retry: RetryPolicy, *, is_endless: bool) -> list[s
     if _has_initial(chart):
         problems += _misplaced(chart)
     else:
-        problems.append("it has no initial state: `initial` must be the state in which it begins")
+        problems.append("it has no initial state: `initial` must be the state to begin in")
     if not chart.final and not is_endless:
         problems.append(
             "it has no final state: set `final` to the states that end it, or to None if it never ends"

@@ -83,7 +83,7 @@ class StateMachine(
 
     Parameters:
         name: the machine's name.
-        initial: the state in which it begins.
+        initial: the state to begin in.
         transitions: tried in this order.
         final: the states, or their classes, that end it; None for a machine that never ends.
         retry: the number and the delays of attempts after `Retry`, unless the transition has a policy.

@@ -71,7 +71,7 @@ class DeadLetter(Generic[E_co]):
         item: the item.
         error: the error of the last attempt.
         attempts: the number of attempts, over all retries and lives of the run. Attempts that a crash
-            cut off count as well.
+            interrupted count as well.
         failures: the attempts that failed, oldest first.
     """
 
@@ -155,7 +155,7 @@ class TooManyFailures(Copyable, Exception):
         most = f"{allowed:.0%} of the" if isinstance(allowed, float) else str(allowed)
         return (
             f"more than {most} items of job {self.job!r} failed: {self.failed}. Retry them with "
-            "retry_dead_letters or `effectflow dead-letters RUN --retry`, or do without them with "
+            "retry_dead_letters or `effectflow dead-letters RUN --retry`, or drop them with "
             "drop_dead_letters or `--drop`; a resume with a higher max_failures continues as well"
         )
 
@@ -286,7 +286,7 @@ class Job:
         return step.map(lambda value: replace(whole, value=Some(value)))
 
     def _result(self, part: PartialResult | None) -> AnyEffect:
-        """Return the effect that makes the job's result of the last part; None if there are no items."""
+        """Return the effect that makes the job's result from the last part; None without items."""
         count, letters = (0, ()) if part is None else (part.count, part.dead_letters)
         if part is not None and part.value is not Nothing:
             return pure(JobResult(part.value.unwrap(), count, letters))

@@ -79,7 +79,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         reduce: returns the effect that combines a list of values; the grouping must not matter. Without
             any items it gets an empty list.
         key: returns the unique key of an item, as text. A completed item stays complete under its key:
-            include whatever may change in the key, or make `map` a `@step`.
+            include in the key everything that may change, or make `map` a `@step`.
         max_parallel: the number of items and groups that run at once; an int >= 1.
         on_item_failure: "fail" stops the job with ItemFailed; "dead_letter" sets the item aside. A
             defect stops the job in either case. A run continues with another choice only with

@@ -81,7 +81,7 @@ def test_the_error_lists_the_problems_and_names_the_machine() -> None:
     assert str(caught.value) == (
         "state machine 'empty' cannot be built:\n"
         "- it has no transitions\n"
-        "- it has no initial state: `initial` must be the state in which it begins\n"
+        "- it has no initial state: `initial` must be the state to begin in\n"
         "- it has no final state: set `final` to the states that end it, or to None if it never ends"
     )
 
@@ -131,7 +131,7 @@ def go(target: Any, action: Any = None, **options: Any) -> Transition[Any, Any, 
     return Transition("go", Step.A, target, action, **options)
 
 
-NO_INITIAL = "it has no initial state: `initial` must be the state in which it begins"
+NO_INITIAL = "it has no initial state: `initial` must be the state to begin in"
 C_UNREACHABLE = "state C is unreachable: nothing leads to it from the initial state"
 NEITHER = "is dead: it is not final, and no transition leaves it"
 FALL = Transition("fall", Step.A, Step.B, guard=no)
@@ -436,7 +436,7 @@ def test_invalid_transitions_and_policies_are_reported_with_all_other_problems()
         "`transitions` must have transitions only, but has 'x' at index 0",
         "`transitions` must have transitions only, but has 5 at index 2",
         "the retry policy of the machine must be a RetryPolicy, not 3",
-        "it has no initial state: `initial` must be the state in which it begins",
+        "it has no initial state: `initial` must be the state to begin in",
     )
     none: Any = None
     assert problems(Transition("go", Step.A, Step.D, act, retry=policy), retry=none) == (
