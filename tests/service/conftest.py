@@ -34,8 +34,10 @@ class Service:
             workflows, environment=environment, checkpoints=self.checkpoints(), **options
         )
 
-    def worker(self, *workflows: Workflow[Any, Any, Any, Any], **options: Any) -> Worker[apps.App]:
-        return Worker(self.app(*workflows), **options)
+    def worker(
+        self, *workflows: Workflow[Any, Any, Any, Any], schedules: Any = (), **options: Any
+    ) -> Worker[apps.App]:
+        return Worker(self.app(*workflows, schedules=schedules), **options)
 
     @property
     def client(self) -> Client:

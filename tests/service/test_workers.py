@@ -361,7 +361,7 @@ def test_an_app_refuses_what_cannot_be_told_apart() -> None:
     with pytest.raises(ValueError, match="limits names workflows that the App does not have: pay"):
         Worker(app, limits={"pay": Limit(at_once=1)})
     for options in ({"concurrency": 0}, {"max_crashes": 0}):
-        with pytest.raises(ValueError, match="concurrency|max_crashes"):
+        with pytest.raises(ValueError, match=r"concurrency|max_crashes"):
             Worker(app, **options)
 
 

@@ -1,0 +1,159 @@
+"""Schedules in workers: each tick starts one run, whatever clocks and other workers do."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import anyio
+import pytest
+
+from effectflow import Checkpoints, Do, pure, workflow
+from effectflow.checkpoint import RunQuery
+from effectflow.service import App, Schedule
+from effectflow.stores import MemoryStore
+from effectflow.testing import TestClock
+from tests import apps
+from tests.apps import Broken
+from tests.service.conftest import Service
+
+pytestmark = pytest.mark.anyio
+
+
+@workflow
+def report(day: str) -> Do[apps.App, Broken, str]:
+    return (yield from pure(day))
+
+
+class AdjustableClock(TestClock):
+    """A virtual clock whose time of day can be set."""
+
+    def __init__(self, start: datetime) -> None:
+        super().__init__(start)
+        self.offset = timedelta(0)
+
+    def now(self) -> datetime:
+        return super().now() + self.offset
+
+
+BEGIN = datetime(2026, 6, 1, 9, 59, tzinfo=UTC)
+
+
+def hourly(**options: Any) -> Schedule[str]:
+    return Schedule(report, "0 * * * *", input=lambda tick: f"{tick:%H}", **options)
+
+
+async def ticks(service: Service) -> list[str]:
+    found = await service.client.find(RunQuery(prefix="report@", limit=None))
+    return sorted(info.run_id.removeprefix("report@2026-06-01T")[:5] for info in found)
+
+
+async def advance(clock: TestClock, *, hours: float) -> None:
+    """Advance in steps, after each of which the stores may take real time."""
+    for _ in range(round(hours * 60)):
+        await clock.advance(60)
+        await anyio.sleep(0.002)
+    await anyio.sleep(0.1)
+
+
+async def test_each_tick_starts_one_run_with_two_workers(service: Service) -> None:
+    clocks = [AdjustableClock(BEGIN), AdjustableClock(BEGIN)]
+    async with (
+        service.worker(report, clock=clocks[0], schedules=[hourly()]),
+        service.worker(report, clock=clocks[1], schedules=[hourly()]),
+    ):
+        await anyio.sleep(0.05)
+        async with anyio.create_task_group() as tasks:
+            for clock in clocks:
+                tasks.start_soon(lambda clock=clock: advance(clock, hours=2))
+        assert await ticks(service) == ["10:00", "11:00"]
+        handle = service.client.handle(report, "report@2026-06-01T10:00:00+00:00")
+        assert (await handle.result(timeout=5)).unwrap() == "10"
+
+
+@pytest.mark.parametrize(
+    ("missed", "expected"),
+    [
+        ("latest", ["10:00", "13:00"]),
+        ("all", ["10:00", "11:00", "12:00", "13:00"]),
+        ("skip", ["10:00"]),
+    ],
+)
+async def test_what_was_missed_without_a_worker_is_made_up(
+    service: Service, missed: Any, expected: list[str]
+) -> None:
+    clock = AdjustableClock(BEGIN)
+    async with service.worker(report, clock=clock, schedules=[hourly(missed=missed)]):
+        await anyio.sleep(0.05)
+        await advance(clock, hours=0.1)
+    clock.offset += timedelta(hours=3, minutes=20)
+    async with service.worker(report, clock=clock, schedules=[hourly(missed=missed)]):
+        await anyio.sleep(0.1)
+        assert await ticks(service) == expected
+
+
+async def test_nothing_that_came_before_the_first_use_is_started(service: Service) -> None:
+    clock = AdjustableClock(BEGIN)
+    async with service.worker(report, clock=clock, schedules=[hourly(missed="all")]):
+        await anyio.sleep(0.1)
+    assert await ticks(service) == []
+
+
+async def test_a_clock_that_is_set_back_by_an_hour_repeats_no_tick(service: Service) -> None:
+    clock = AdjustableClock(BEGIN)
+    async with service.worker(report, clock=clock, schedules=[hourly(missed="all")]):
+        await anyio.sleep(0.05)
+        await advance(clock, hours=1.2)
+        assert await ticks(service) == ["10:00", "11:00"]
+        clock.offset -= timedelta(hours=1)
+        await advance(clock, hours=2)
+    assert await ticks(service) == ["10:00", "11:00", "12:00"]
+
+
+async def test_a_clock_that_is_set_forward_by_an_hour_and_back_loses_no_tick(
+    service: Service,
+) -> None:
+    clock = AdjustableClock(BEGIN)
+    async with service.worker(report, clock=clock, schedules=[hourly(missed="latest")]):
+        await anyio.sleep(0.05)
+        await advance(clock, hours=0.1)
+        clock.offset += timedelta(hours=1)
+        await advance(clock, hours=0.1)
+        assert await ticks(service) == ["10:00", "11:00"]
+        clock.offset -= timedelta(hours=1)
+        await advance(clock, hours=2)
+    assert await ticks(service) == ["10:00", "11:00", "12:00"]
+
+
+async def test_a_broken_input_loses_its_tick_and_not_the_schedule(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken_at_ten(tick: datetime) -> str:
+        if tick.hour == 10:
+            raise ZeroDivisionError
+        return str(tick.hour)
+
+    clock = AdjustableClock(BEGIN)
+    broken = Schedule(report, "0 * * * *", input=broken_at_ten)
+    async with service.worker(report, clock=clock, schedules=[broken]):
+        await anyio.sleep(0.05)
+        await advance(clock, hours=1.1)
+    assert await ticks(service) == ["11:00"]
+    assert "run 'report@2026-06-01T10:00:00+00:00' was not started" in caplog.text
+
+
+def test_an_app_refuses_schedules_that_cannot_work() -> None:
+    kept, deleted = Checkpoints(MemoryStore()), Checkpoints(MemoryStore(), preserve=False)
+
+    def app(
+        *workflows: Any, schedules: list[Schedule[Any]], checkpoints: Checkpoints = kept
+    ) -> None:
+        App(workflows, environment=apps.App, checkpoints=checkpoints, schedules=schedules)
+
+    app(report, schedules=[hourly(), hourly(name="again")])
+    with pytest.raises(ValueError, match="two schedules of the name 'report'"):
+        app(report, schedules=[hourly(), hourly()])
+    with pytest.raises(ValueError, match="'report' starts workflow 'report', which is not among"):
+        app(schedules=[hourly()])
+    with pytest.raises(ValueError, match="preserve=True"):
+        app(report, schedules=[hourly()], checkpoints=deleted)
