@@ -1,0 +1,51 @@
+"""What tests of services may ask for: stores, and services on them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from effectflow import Checkpoints, Client, Workflow
+from effectflow.checkpoint import CheckpointStore
+from effectflow.service import App, Worker
+from effectflow.stores import open_store
+from tests import apps
+
+
+@dataclass(frozen=True)
+class Service:
+    """A store, and a world that its workers act on. Each worker and client has its own checkpoints."""
+
+    store: CheckpointStore
+    world: apps.World = field(default_factory=apps.World)
+
+    def checkpoints(self, **options: Any) -> Checkpoints:
+        return Checkpoints(self.store, **options)
+
+    def app(self, *workflows: Workflow[Any, Any, Any, Any], **options: Any) -> App[apps.App]:
+        def environment(checkpoints: Checkpoints) -> apps.App:
+            return apps.App(checkpoints, self.world)
+
+        return App[apps.App](
+            workflows, environment=environment, checkpoints=self.checkpoints(), **options
+        )
+
+    def worker(self, *workflows: Workflow[Any, Any, Any, Any], **options: Any) -> Worker[apps.App]:
+        return Worker(self.app(*workflows), **options)
+
+    @property
+    def client(self) -> Client:
+        return Client(self.checkpoints())
+
+
+STORES = {"memory": "memory:", "sqlite": "sqlite:///{folder}/runs.db"}
+
+
+@pytest.fixture(params=STORES)
+async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Service]:
+    async with open_store(STORES[request.param].format(folder=tmp_path)) as store:
+        yield Service(store)
