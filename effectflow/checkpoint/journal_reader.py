@@ -316,10 +316,11 @@ def read_exported(lines: Iterable[bytes]) -> Iterator[ExportedRun]:
     """Yield the runs in lines of `write_exported`. Raise CorruptCheckpoint for other lines."""
     remaining = iter(lines)
     for line in remaining:
-        run_id = "to be imported"
+        run_id, what = "", "the file"
         try:
             tree = orjson.loads(line)
             run_id, version = str(tree["run_id"]), tree["effectflow_export"]
+            what = f"the export of run {run_id!r}"
             if version > _EXPORT_VERSION:
                 raise UnsupportedVersion(f"the export of run {run_id!r}", version, _EXPORT_VERSION)
             header = schema_of(_ExportHeader).read(tree)
@@ -332,8 +333,8 @@ def read_exported(lines: Iterable[bytes]) -> Iterator[ExportedRun]:
                 for row in rows
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            reason = f"the file is not an export of effectflow, or is cut off: {error!r}"
-            raise CorruptCheckpoint(run_id, reason) from error
+            reason = f"it is not an export of effectflow, or is cut off: {error!r}"
+            raise CorruptCheckpoint(run_id, reason, what=what) from error
         if len(bodies) < header.entries:
-            raise CorruptCheckpoint(run_id, "the exported file is cut off")
+            raise CorruptCheckpoint(run_id, "it is cut off", what=what)
         yield ExportedRun(header.run_id, summary, bodies)

@@ -73,7 +73,7 @@ def load_workflow(reference: str) -> LoadedWorkflow:
     Raise BadUse if there is none, and BadEnvironment if the module does not make what it needs.
     """
     module_name, _, name = reference.partition(":")
-    if not name:
+    if not (module_name and name):
         raise BadUse(f"{reference!r} should be MODULE:WORKFLOW, such as shop.orders:checkout")
     module = _import(module_name)
     return _pick(name, _workflows_of(module), module)
@@ -126,10 +126,14 @@ def _pick(name: str, workflows: Mapping[str, AnyWorkflow], module: Any) -> Loade
 def _import(name: str) -> Any:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
+    named = "give the name of a module, such as shop.orders for the file shop/orders.py"
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise BadUse(f"{name!r} cannot be imported: {named}")
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
+        hint = f". Without .py: {named}" if name.endswith(".py") else ""
         raise BadUse(
             f"cannot import module {name!r} from the current folder or the installed packages: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}{hint}"
         ) from error

@@ -60,7 +60,14 @@ from effectflow.cli.options import (
     store_at,
     with_store,
 )
-from effectflow.cli.render import dead_letter_tree, plain_tree, print_json, say, show_dead_letters
+from effectflow.cli.render import (
+    counted,
+    dead_letter_tree,
+    plain_tree,
+    print_json,
+    say,
+    show_dead_letters,
+)
 from effectflow.cli.run_progress import RunProgress
 from effectflow.effects.nodes import AnyEffect
 from effectflow.service import StoppedBySignal, run_until_signal
@@ -410,7 +417,8 @@ async def _end_of(effect: AnyEffect, env: object, console: Console) -> _End:
         case Failure(CheckpointError() as error):
             return _End("checkpoint error", str(error))
         case Failure(error):
-            return _End("failed", f"The workflow failed: {type(error).__name__}: {error}")
+            kind = f"{type(error).__name__}: " if isinstance(error, Exception) else ""
+            return _End("failed", f"The workflow failed: {kind}{error}")
         case _:
             return _End("completed", output=result.unwrap())
 
@@ -419,7 +427,7 @@ def _report(job: _Job, progress: RunProgress, end: _End) -> None:
     console = progress.console
     if end.message is not None:
         say(end.message, console)
-    counts = f"{progress.completed} steps run, {progress.skipped} skipped (done before)"
+    counts = f"{counted(progress.completed, 'step')} run, {progress.skipped} skipped (done before)"
     say(f"Run {job.run_id}: {end.status}; {counts}.", console)
     if end.output is not None:
         many = isinstance(end.output, list)

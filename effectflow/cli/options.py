@@ -138,8 +138,8 @@ def with_store(
 def check_choice(**choices: object) -> None:
     """Raise BadUse unless exactly one of these ways to choose runs is used."""
     if sum(given not in (None, False) for given in choices.values()) != 1:
-        names = [f"--{name}" if name != "run_id" else "a run id" for name in choices]
-        raise BadUse(f"give either {' or '.join(names)}")
+        *others, last = [f"--{name}" if name != "run_id" else "a run id" for name in choices]
+        raise BadUse(f"give either {', '.join(others)} or {last}")
 
 
 async def chosen_run(store: CheckpointStore, run_id: str | None, *, resumable: bool = False) -> str:

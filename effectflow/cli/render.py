@@ -102,8 +102,7 @@ def show_checkpoint(
         **_state_row(checkpoint),
         **_progress_rows(job_progress(checkpoint)),
         **_dead_letter_row(dead_letters, checkpoint.run_id),
-        "completed steps": str(len(checkpoint.completed_steps)),
-        "begun steps": str(len(metadata.attempts)),
+        "steps": f"{len(checkpoint.completed_steps)} completed, {len(metadata.attempts)} begun",
         "resumes": str(metadata.resumes),
         "entries": str(metadata.entries),
         "created": _when(checkpoint.created_at),
@@ -219,7 +218,7 @@ def show_dead_letters(
             ended, error = _when(failure.ended), failure.error
             took = f"after {failure.ended - failure.began:.3f} s"
             say(printable(f"    {ended}  {took}  {error.type}: {error.message}"), console)
-    say("1 dead letter" if len(letters) == 1 else f"{len(letters)} dead letters", console)
+    say(counted(len(letters), "dead letter"), console)
 
 
 def dead_letter_tree(letter: RecordedDeadLetter, recording: Recording) -> dict[str, Tree]:
@@ -244,13 +243,12 @@ def show_verifications(console: Console, verifications: Sequence[Verification]) 
     """Print for each run that it is good, or its first problem."""
     for one in verifications:
         if one.problem is None:
-            say(f"{one.run_id}: good, {one.length} entries", console)
+            say(f"{one.run_id}: good, {counted(one.length, 'entry')}", console)
         else:
-            good = f"{one.good} of {one.length} entries are good"
+            good = f"{one.good} of {counted(one.length, 'entry')} are good"
             say(f"{one.run_id}: {good}. {one.problem}", console)
     damaged = sum(one.problem is not None for one in verifications)
-    runs = "1 run" if len(verifications) == 1 else f"{len(verifications)} runs"
-    say(f"{runs} checked, {damaged} damaged", console)
+    say(f"{counted(len(verifications), 'run')} checked, {damaged} damaged", console)
 
 
 def repair_tree(repair: Repair) -> dict[str, Tree]:
@@ -278,8 +276,8 @@ def _repair_lines(repair: Repair) -> Iterable[str]:
         entry = repair.problem.sequence
         what = f"entry {entry} cannot be read: " if entry else ""
         yield f"{repair.run_id}: {what}{repair.problem.reason}"
-    yield f"keep: {repair.kept} entries"
-    yield f"lose: {repair.lost} later entries"
+    yield f"keep: {counted(repair.kept, 'entry')}"
+    yield f"lose: {counted(repair.lost, 'later entry')}"
     for step in repair.runs_again:
         yield f"run again: {step}{_warning_of(step, repair)}"
     if repair.has_unknown_steps:
@@ -320,7 +318,7 @@ def show_plan(console: Console, plan: ResumePlan, workflow_name: str, app_hint: 
 
 
 def _plan_lines(plan: ResumePlan, workflow_name: str, app_hint: str) -> Iterable[str]:
-    yield f"skip: {len(plan.skip)} completed steps"
+    yield f"skip: {counted(len(plan.skip), 'completed step')}"
     if plan.is_complete:
         yield "start: nothing; the run is complete, and a resume returns its recorded output"
         return
@@ -341,13 +339,29 @@ def _plan_lines(plan: ResumePlan, workflow_name: str, app_hint: str) -> Iterable
         yield f"start: unknown; only the code of {workflow_name} can tell: {app_hint}"
 
 
+_MAX_WIDTH = 32
+"""The cells of a table that the other rows align with; a longer one moves only its own row."""
+
+
 def _say_table(rows: Sequence[Sequence[str]], console: Console) -> None:
     """Print rows with aligned columns, each on one line, never cut."""
     cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    widths = [
+        max((length for length in map(cell_len, column) if length <= _MAX_WIDTH), default=0)
+        for column in zip(*cells, strict=True)
+    ]
     for row in cells:
-        aligned = map(set_cell_size, row, widths)
+        aligned = (
+            set_cell_size(cell, max(width, cell_len(cell)))
+            for cell, width in zip(row, widths, strict=True)
+        )
         say("  ".join(aligned).rstrip(), console)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, such as "1 step", "2 steps" or "2 entries"."""
+    plural = noun.removesuffix("y") + "ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count} {noun if count == 1 else plural}"
 
 
 def _bounded(tree: Tree, limit: int = 120) -> str:

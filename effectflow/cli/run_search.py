@@ -164,6 +164,6 @@ def read_statuses(texts: Iterable[str]) -> frozenset[str]:
 def read_pair(text: str) -> tuple[str, str]:
     """Return the key and the value in `KEY=VALUE`. Raise BadUse for other text."""
     key, equals, value = text.partition("=")
-    if not equals:
+    if not (key and equals):
         raise BadUse(f"--context takes KEY=VALUE, such as tenant=acme, not {text!r}")
     return key, value

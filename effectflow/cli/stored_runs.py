@@ -64,6 +64,7 @@ from effectflow.cli.options import (
 )
 from effectflow.cli.render import (
     checkpoint_tree,
+    counted,
     plan_tree,
     print_json,
     repair_tree,
@@ -321,7 +322,10 @@ def repair(
     if as_json:
         print_json({**repair_tree(repaired), "aside": path})
     elif repaired.problem is None:
-        say(f"{found.run_id}: good, {repaired.kept} entries. There is nothing to repair.", console)
+        say(
+            f"{found.run_id}: good, {counted(repaired.kept, 'entry')}. There is nothing to repair.",
+            console,
+        )
     else:
         say(f"Repaired{f': what was removed is in {path}' if path else ''}.", console)
 
@@ -393,13 +397,18 @@ def export_runs(
         Path | None, typer.Option(help="The file to write; by default standard output.")
     ] = None,
     store: StoreOption = STORE,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Tell which runs were exported as JSON; with --output.")
+    ] = False,
 ) -> None:
     """Write runs as lines of JSON, which `import` reads into a store of any kind.
 
     Skip runs that cannot be read, and name them at the end.
     """
+    if as_json and output is None:
+        raise BadUse("an export is JSON: leave out --json, or write it to a file with --output")
     if run_ids:
-        check_choice(run_id=run_ids, latest=latest)
+        check_choice(run_id=run_ids[0], latest=latest)
     problems: list[CheckpointError] = []
 
     async def export(opened: CheckpointStore) -> list[ExportedRun]:
@@ -412,7 +421,8 @@ def export_runs(
                 problems.append(error)
         return runs
 
-    data = b"".join(line for run in with_store(store, export) for line in write_exported(run))
+    exported = with_store(store, export)
+    data = b"".join(line for run in exported for line in write_exported(run))
     if output is None:
         sys.stdout.buffer.write(data)
         sys.stdout.flush()
@@ -421,6 +431,10 @@ def export_runs(
             output.write_bytes(data)
         except OSError as error:
             raise BadUse(f"cannot write {output}: {error.strerror}") from error
+        if as_json:
+            print_json([run.run_id for run in exported])
+        else:
+            say(f"{counted(len(exported), 'run')} written to {output}")
     if problems:
         reasons = "; ".join(map(str, problems))
         say(f"effectflow: some runs were not exported: {reasons}", Console(stderr=True))

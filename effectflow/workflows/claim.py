@@ -103,6 +103,12 @@ class Claim:
         """The id of the run."""
         return self._run_id
 
+    @property
+    def is_preserved(self) -> bool:
+        """Whether the run is kept once it is complete, as spawned runs are, whose parents may ask."""
+        is_spawned = self._run is not None and bool(self._run.writer.summary.parent)
+        return self.place.is_preserved or is_spawned
+
     async def block(self, reason: str) -> None:
         """Release a run that a worker has taken, and keep with it why this program cannot continue it.
 
@@ -137,7 +143,7 @@ class Claim:
     async def __aexit__(self, *_: object) -> None:
         is_released = False
         try:
-            if self.finished is not None and not self.place.is_preserved:
+            if self.finished is not None and not self.is_preserved:
                 is_released = await self._delete(self.finished)
             if not is_released:
                 is_released = await self._release()
@@ -183,7 +189,8 @@ class Claim:
                 return output
             async with self:
                 info = await look(self.place, self._run_id)
-                if info is not None and info.summary.status is RunStatus.COMPLETED:
+                summary = None if info is None else info.summary
+                if summary and summary.status is RunStatus.COMPLETED and not summary.parent:
                     self.finished = completion
         return output
 

@@ -498,7 +498,7 @@ async def _record_end(claim: Claim, run: Run, outcome: Any, defect: Exception | 
     assert claim.input is not None
     digest = claim.input.digest
     finished = Finished(RunStatus.COMPLETED, run.now(), output, None, run.run_id, version, digest)
-    if await run.writer.finish(finished, finished.status, release=place.is_preserved):
+    if await run.writer.finish(finished, finished.status, release=claim.is_preserved):
         claim.finished = finished
 
 

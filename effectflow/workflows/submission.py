@@ -113,19 +113,20 @@ async def submit_run(
         priority=priority,
         parent=parent,
     )
-    for _ in range(_TRIES):
+    tries = 0
+    while True:
         try:
             with store_errors(checkpoints, run_id):
                 if await checkpoints.store.create(run_id, [body], summary=summary):
                     return True
         except RunBusy:
             # Somebody starts a run of this id at this moment: its first entry tells which one.
+            tries += 1
+            if tries == _TRIES:
+                raise
             await anyio.sleep(_SECONDS_BETWEEN_TRIES)
         if await _is_same(place, run_id, given):
             return False
-    with store_errors(checkpoints, run_id):
-        # It still has no entry.
-        return await checkpoints.store.create(run_id, [body], summary=summary)
 
 
 async def _is_same(place: Place, run_id: str, given: GivenInput) -> bool:

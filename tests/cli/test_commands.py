@@ -86,10 +86,16 @@ def test_nothing_is_cut_or_wrapped_on_a_narrow_terminal(
     monkeypatch.setenv("COLUMNS", "30")
 
     digest = effectflow("show", run_id, "--json").json["digest"]
-    assert f"digest           {digest}\n" in effectflow("show", run_id).out
-    heading, row = effectflow("list").out.splitlines()
-    assert heading.startswith(f"{'RUN':{len(run_id)}}  WORKFLOW  STATUS ")
-    assert row.startswith(f"{run_id}  sell      completed")
+    shown = effectflow("show", run_id).out
+    assert f"digest    {digest}\n" in shown
+    assert max(len(line) for line in shown.splitlines() if run_id not in line) <= 80
+
+    effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", "short")
+    heading, short, long = effectflow("list").out.splitlines()
+    # Only its own row is longer.
+    assert heading.startswith("RUN    WORKFLOW  STATUS ")
+    assert short.startswith("short  sell      completed")
+    assert long.startswith(f"{run_id}  sell      completed")
 
 
 def test_commands_print_json(effectflow: Command) -> None:
@@ -138,7 +144,13 @@ def test_a_failure_ends_with_code_1_and_the_command_that_resumes(effectflow: Com
         (["run", "shop:sell", "--input", '{"item": }'], "line 1, column 10"),
         (["run", "shop:sell", "--input", "@missing.json"], "missing.json"),
         (["run", "shop:sell", "--input", '{"itme": "cap"}'], "itme"),
-        (["resume"], "run id or --latest"),
+        (["run", ":sell"], "MODULE:WORKFLOW"),
+        (["run", "./shop:sell"], "such as shop.orders for the file shop/orders.py"),
+        (["run", "shop.py:sell"], "Without .py: give the name of a module"),
+        (["resume"], "give either a run id, --latest or --all"),
+        (["export", "r1", "--latest"], "give either a run id or --latest"),
+        (["export", "--json"], "--output"),
+        (["list", "--context", "=5"], "KEY=VALUE"),
         (["resume", "--latest"], "there is no store effectflow.db"),
         (["show", "r1"], "there is no store effectflow.db"),
         (["list", "--store", "mongo://x"], "sqlite:///"),
@@ -220,7 +232,7 @@ def test_repair_makes_a_damaged_run_resumable(effectflow: Command, folder: Path)
     assert rows[1]["text"].encode() == bad
 
     assert effectflow("verify", "r/1").code == 0
-    assert "1 steps run" in effectflow("resume", "r/1", "--app", "shop").out
+    assert "1 step run," in effectflow("resume", "r/1", "--app", "shop").out
     assert effectflow("repair", "unknown", "--yes").code == 2
     assert effectflow("repair", "r/1", "--json").json["problem"] is None
     assert "r/1: good" in effectflow("repair", "--latest").out
@@ -271,7 +283,11 @@ def test_a_missing_driver_is_bad_use(effectflow: Command, monkeypatch: pytest.Mo
 def test_runs_can_be_exported_and_imported(effectflow: Command, folder: Path) -> None:
     for run_id in ("a", "b"):
         effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", run_id)
-    assert effectflow("export", "--output", "runs.jsonl").code == 0
+    ran = effectflow("export", "--output", "runs.jsonl")
+    assert (ran.code, ran.out.endswith(" written to runs.jsonl\n")) == (0, True)
+    listed = [run["run_id"] for run in effectflow("list", "--json").json]
+    written = effectflow("export", "--output", "runs.jsonl", "--json").json
+    assert sorted(written) == sorted(listed)
 
     ran = effectflow("import", "runs.jsonl", "--store", "file:./elsewhere")
     assert (ran.code, ran.out) == (0, "b: imported\na: imported\n")
@@ -285,6 +301,11 @@ def test_runs_can_be_exported_and_imported(effectflow: Command, folder: Path) ->
     exported = effectflow("export", "--store", "file:./elsewhere").out
     assert exported == (folder / "runs.jsonl").read_text()
 
+    refused = effectflow("import", "shop.py")
+    assert (refused.code, "the file cannot be read: it is not an export" in refused.err) == (
+        4,
+        True,
+    )
     (folder / "cut.jsonl").write_text(exported[:300])
     assert effectflow("import", "cut.jsonl", "--store", "file:./third").code == 4
     assert effectflow("import", "missing.jsonl").code == 2

@@ -99,7 +99,7 @@ def test_an_output_is_plain_in_json(effectflow: Command) -> None:
 
 
 def test_a_message_about_a_file_name_of_any_bytes_is_json(effectflow: Command) -> None:
-    message = "The workflow failed: str: cannot open a\udcff.py"
+    message = "The workflow failed: cannot open a\udcff.py"
     assert effectflow("run", "receipts:opens", "--json").json["message"] == message
 
 

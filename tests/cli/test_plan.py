@@ -48,7 +48,7 @@ def test_plan_reports_the_step_that_a_resume_retries(effectflow: Command) -> Non
 
     assert (
         effectflow("plan", "r", "--app", "saga").out
-        == "skip: 1 completed steps\nstart: charge (again)\n"
+        == "skip: 1 completed step\nstart: charge (again)\n"
     )
     assert effectflow("plan", "r", "--json", "--app", "saga").json == {
         "run_id": "r",
@@ -89,7 +89,7 @@ def test_every_part_of_a_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> No
         "fails again: audit; the run ends with its recorded failure, which a resume does not retry."
     )
     assert capsys.readouterr().out.splitlines() == [
-        "skip: 1 completed steps",
+        "skip: 1 completed step",
         "start: pay (again)",
         "start: notify",
         "wait: sleep#2",
@@ -112,5 +112,5 @@ def test_a_plan_of_code_without_the_code_says_that_it_needs_it(effectflow: Comma
     effectflow("run", "saga:pay", "--input", "5", "--run-id", "r")
 
     assert effectflow("plan", "r").out == (
-        "skip: 1 completed steps\nstart: unknown; only the code of pay can tell: try --app saga\n"
+        "skip: 1 completed step\nstart: unknown; only the code of pay can tell: try --app saga\n"
     )

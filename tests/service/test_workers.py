@@ -1,0 +1,383 @@
+"""Workers take what is due, within their limits, and leave no run behind when they end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import pytest
+from returns.result import Success
+
+from effectflow import Checkpoints, Do, Effect, from_async, sleep, step, workflow
+from effectflow.checkpoint import RunQuery, RunStatus, StoreUnavailable
+from effectflow.checkpoint.lease import begin_claim, end_claim
+from effectflow.checkpoint.store import Claimed, DueRuns
+from effectflow.service import App, BadEnvironment, Limit, Worker
+from effectflow.stores import MemoryStore
+from tests import apps
+from tests.apps import Broken, note
+from tests.service.conftest import Service
+
+pytestmark = pytest.mark.anyio
+
+
+@workflow
+def act(action: str) -> Do[apps.App, Broken, int]:
+    return (yield from note(action))
+
+
+@dataclass
+class Gate:
+    """A step passes when it is open. `inside` is the number of steps that wait there."""
+
+    opened: anyio.Event
+    inside: int = 0
+    most: int = 0
+
+    async def wait(self, world: apps.World) -> None:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        try:
+            await self.opened.wait()
+            world.note("passed")
+        finally:
+            self.inside -= 1
+
+    async def until(self, inside: int) -> None:
+        with anyio.fail_after(10):
+            while self.inside < inside:
+                await anyio.sleep(0.005)
+
+
+gates: dict[str, Gate] = {}
+
+
+@pytest.fixture
+def gate(anyio_backend: str) -> Gate:
+    gates["gate"] = Gate(anyio.Event())
+    return gates["gate"]
+
+
+@step
+def pass_gate() -> Effect[apps.App, Broken, None]:
+    return from_async(lambda app: gates["gate"].wait(app.world))
+
+
+@step
+def finish() -> Effect[apps.App, Broken, int]:
+    return note("done")
+
+
+@workflow
+def guarded(_: None) -> Do[apps.App, Broken, int]:
+    yield from pass_gate()
+    return (yield from finish())
+
+
+async def statuses(service: Service) -> dict[str, str]:
+    found = await service.client.find(RunQuery(limit=None))
+    return {info.run_id: str(info.summary.status) for info in found}
+
+
+async def ended(service: Service, *, within: float = 10) -> dict[str, str]:
+    """Wait until every run is completed or has failed."""
+    with anyio.fail_after(within):
+        while not set((await statuses(service)).values()) <= {"completed", "failed"}:
+            await anyio.sleep(0.01)
+    return await statuses(service)
+
+
+async def assert_nothing_is_held(service: Service) -> None:
+    assert [
+        info.lease for info in await service.client.find(RunQuery(limit=None)) if info.lease
+    ] == []
+
+
+async def test_a_worker_drives_what_was_submitted_before_and_after_it_began(
+    service: Service,
+) -> None:
+    await service.client.submit(act, "before", run_id="before")
+    async with service.worker(act) as worker:
+        await worker.client.submit(act, "after", run_id="after")
+        assert await ended(service) == {"before": "completed", "after": "completed"}
+    await assert_nothing_is_held(service)
+
+
+async def test_a_submitted_run_begins_at_once_and_not_at_the_next_look(service: Service) -> None:
+    async with service.worker(act) as worker:
+        await anyio.sleep(0.1)
+        with anyio.fail_after(0.3):
+            assert await (await worker.client.submit(act, "a")).result() == Success(1)
+
+
+async def test_the_run_of_a_dead_process_goes_on_in_less_than_a_second(service: Service) -> None:
+    dead = begin_claim()
+    await service.client.submit(act, "a", run_id="r")
+    async with service.worker(act) as worker:
+        await worker.client.handle(act, "r").result()
+        await worker.client.submit(act, "b", run_id="s", delay=0.2)
+        await service.store.claim("s", owner=str(dead), seconds=60)
+        await anyio.sleep(0.3)
+        assert await worker.client.handle(act, "s").status() is RunStatus.PENDING
+        end_claim(dead, is_released=False)
+        with anyio.fail_after(1):
+            assert await worker.client.handle(act, "s").result() == Success(1)
+
+
+async def test_a_run_that_has_failed_stays_failed(service: Service) -> None:
+    service.world.failing.add("a")
+    async with service.worker(act) as worker:
+        await (await worker.client.submit(act, "a", run_id="r")).result()
+        service.world.recover()
+    async with service.worker(act):
+        await anyio.sleep(0.1)
+    assert await statuses(service) == {"r": "failed"}
+    assert service.world.done == ["a"]
+
+
+async def test_a_worker_drives_no_more_runs_at_once_than_its_concurrency(
+    service: Service, gate: Gate
+) -> None:
+    for number in range(7):
+        await service.client.submit(guarded, None, run_id=f"{number}")
+    async with service.worker(guarded, concurrency=3):
+        await gate.until(inside=3)
+        await anyio.sleep(0.1)
+        assert gate.inside == 3
+        gate.opened.set()
+        assert set((await ended(service)).values()) == {"completed"}
+    assert gate.most == 3
+
+
+async def test_a_limit_holds_across_workers(service: Service, gate: Gate) -> None:
+    limits = {"guarded": Limit(at_once=2)}
+    for number in range(5):
+        await service.client.submit(guarded, None, run_id=f"{number}")
+    await service.client.submit(act, "free", run_id="free")
+    async with (
+        service.worker(guarded, act, limits=limits),
+        service.worker(guarded, act, limits=limits),
+    ):
+        await gate.until(inside=2)
+        await service.client.handle(act, "free").result()
+        await anyio.sleep(0.1)
+        assert gate.inside == 2
+        gate.opened.set()
+        await ended(service)
+    assert gate.most == 2
+
+
+async def test_a_limit_bounds_how_many_runs_start_per_second(service: Service) -> None:
+    for number in range(6):
+        await service.client.submit(act, "a", run_id=f"{number}")
+    began = anyio.current_time()
+    async with service.worker(act, limits={"act": Limit(per_second=4)}):
+        with anyio.fail_after(1):
+            while len(service.world.done) < 4:
+                await anyio.sleep(0.005)
+        assert len(service.world.done) == 4
+        await ended(service)
+    assert anyio.current_time() - began >= 0.9
+
+
+async def test_two_workers_drive_each_run_once(service: Service) -> None:
+    for number in range(60):
+        await service.client.submit(act, f"{number}", run_id=f"{number}")
+    async with service.worker(act, concurrency=5), service.worker(act, concurrency=5):
+        await ended(service)
+    assert sorted(service.world.done) == sorted(map(str, range(60)))
+    await assert_nothing_is_held(service)
+
+
+async def test_a_worker_leaves_the_runs_of_other_workflows_alone(service: Service) -> None:
+    await service.client.submit(guarded, None, run_id="r")
+    async with service.worker(act):
+        await anyio.sleep(0.1)
+    assert await statuses(service) == {"r": "pending"}
+
+
+async def test_a_step_in_progress_may_end_when_its_worker_is_left(
+    service: Service, gate: Gate
+) -> None:
+    async def open_soon() -> None:
+        await anyio.sleep(0.1)
+        await service.client.submit(guarded, None, run_id="not taken")
+        gate.opened.set()
+
+    async with anyio.create_task_group() as tasks, service.worker(guarded, grace=10) as worker:
+        handle = await worker.client.submit(guarded, None, run_id="r")
+        await gate.until(inside=1)
+        tasks.start_soon(open_soon)
+    # The step is complete, and nothing was begun after it.
+    assert service.world.done == ["passed"]
+    assert await statuses(service) == {"r": "interrupted", "not taken": "pending"}
+    await assert_nothing_is_held(service)
+    async with service.worker(guarded):
+        assert await handle.result() == Success(1)
+    assert service.world.done[:2] == ["passed", "done"]
+
+
+async def test_a_step_that_does_not_end_in_time_is_interrupted_and_goes_on_elsewhere(
+    service: Service, gate: Gate
+) -> None:
+    async with service.worker(guarded, grace=0.05) as worker:
+        handle = await worker.client.submit(guarded, None, run_id="r")
+        await gate.until(inside=1)
+    assert await handle.status() is RunStatus.INTERRUPTED
+    await assert_nothing_is_held(service)
+    gate.opened.set()
+    async with service.worker(guarded):
+        assert await handle.result() == Success(1)
+
+
+async def test_cancelling_what_is_around_a_worker_gives_its_steps_their_time(
+    service: Service, gate: Gate
+) -> None:
+    async def open_soon() -> None:
+        await anyio.sleep(0.1)
+        gate.opened.set()
+
+    async with anyio.create_task_group() as tasks:
+        with anyio.CancelScope() as scope:
+            async with service.worker(guarded, grace=10) as worker:
+                await worker.client.submit(guarded, None, run_id="r")
+                await gate.until(inside=1)
+                tasks.start_soon(open_soon)
+                scope.cancel()
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+        assert service.world.done == ["passed"]
+    await assert_nothing_is_held(service)
+
+
+async def test_what_the_code_in_a_worker_raises_is_raised_as_itself(service: Service) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with service.worker(act):
+            raise ZeroDivisionError
+    with pytest.raises(KeyboardInterrupt):
+        async with service.worker(act):
+            raise KeyboardInterrupt
+
+
+class Failing(MemoryStore):
+    """A store whose claims fail while it is broken; they may have taken effect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_broken = False
+        self.errors = 0
+
+    async def claim_due(self, due: DueRuns) -> Claimed:
+        claimed = await super().claim_due(due)
+        if self.is_broken:
+            self.errors += 1
+            raise StoreUnavailable("the store", "it is down")
+        return claimed
+
+
+async def test_a_worker_outlives_errors_of_its_store_and_logs_them_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = Service(Failing())
+    assert isinstance(service.store, Failing)
+    with caplog.at_level(logging.WARNING, "effectflow"):
+        async with service.worker(act):
+            service.store.is_broken = True
+            await service.client.submit(act, "a", run_id="r")
+            with anyio.fail_after(10):
+                while service.store.errors < 3:
+                    await anyio.sleep(0.01)
+            service.store.is_broken = False
+            # A claim that was cut off does not keep the run from going on.
+            await ended(service, within=5)
+    messages = [record.getMessage() for record in caplog.records]
+    assert ["it is down" in message for message in messages].count(True) == 1
+    assert messages[-1].startswith("a worker works again after")
+
+
+async def test_the_environment_is_made_once_and_closed_at_the_end(service: Service) -> None:
+    told: list[str] = []
+
+    @asynccontextmanager
+    async def opened(checkpoints: Checkpoints) -> AsyncIterator[apps.App]:
+        told.append("open")
+        yield apps.App(checkpoints, service.world)
+        told.append("closed")
+
+    @contextmanager
+    def entered(checkpoints: Checkpoints) -> Any:
+        told.append("open")
+        yield apps.App(checkpoints, service.world)
+        told.append("closed")
+
+    async def awaited(checkpoints: Checkpoints) -> apps.App:
+        told.extend(["open", "closed"])
+        return apps.App(checkpoints, service.world)
+
+    for environment in (opened, entered, awaited):
+        app = App([act], environment=environment, checkpoints=service.checkpoints())
+        async with Worker(app) as worker:
+            for action in ("a", "b"):
+                await (await worker.client.submit(act, action)).result()
+        assert told == ["open", "closed"]
+        told.clear()
+
+
+async def test_an_environment_that_cannot_be_made_ends_the_worker_before_it_takes_anything(
+    service: Service,
+) -> None:
+    def failing(checkpoints: Checkpoints) -> apps.App:
+        raise ConnectionError("no database")
+
+    @dataclass(frozen=True)
+    class Bare:
+        checkpoints: Checkpoints
+
+    await service.client.submit(act, "a", run_id="r")
+    for environment, message in (
+        (failing, "raised ConnectionError: no database"),
+        (Bare, r"'act' needs an environment with world \(App\)"),
+        (lambda _: 5, "should return an object"),
+    ):
+        make: Any = environment
+        app = App([act], environment=make, checkpoints=service.checkpoints())
+        with pytest.raises(BadEnvironment, match=message):
+            async with Worker(app):
+                pytest.fail("the worker began")
+    assert await statuses(service) == {"r": "pending"}
+
+
+def test_an_app_refuses_what_cannot_be_told_apart() -> None:
+    checkpoints = Checkpoints(MemoryStore())
+    with pytest.raises(ValueError, match="two workflows of the name 'act'"):
+        App([act, act], environment=apps.App, checkpoints=checkpoints)
+    with pytest.raises(TypeError, match="an App takes workflows"):
+        App([act.body], environment=apps.App, checkpoints=checkpoints)  # type: ignore[list-item]
+    app = App([act], environment=apps.App, checkpoints=checkpoints)
+    with pytest.raises(ValueError, match="limits names workflows that the App does not have: pay"):
+        Worker(app, limits={"pay": Limit(at_once=1)})
+    for options in ({"concurrency": 0}, {"max_crashes": 0}):
+        with pytest.raises(ValueError, match="concurrency|max_crashes"):
+            Worker(app, **options)
+
+
+@workflow
+def patient(seconds: float) -> Do[apps.App, Broken, int]:
+    yield from sleep(seconds)
+    return (yield from note("awake"))
+
+
+async def test_a_run_that_waits_for_long_is_suspended_and_goes_on_when_it_is_time(
+    service: Service,
+) -> None:
+    async with service.worker(patient, suspend_after=0.1) as worker:
+        handle = await worker.client.submit(patient, 0.6)
+        with anyio.fail_after(5):
+            while await handle.status() is not RunStatus.SUSPENDED:
+                await anyio.sleep(0.005)
+        await assert_nothing_is_held(service)
+        assert await handle.result(timeout=5) == Success(1)
