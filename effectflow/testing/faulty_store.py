@@ -17,13 +17,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, cast
 
 from effectflow.checkpoint import (
     BeforeStep,
-    Changes,
     CheckpointError,
     CheckpointStore,
     Claimed,
@@ -223,6 +222,8 @@ _UNSIGNED = Seal()
 class FaultyStore(ForwardingStore):
     """Forwards every call to another store, except for the given faults.
 
+    Its changes are those of the other store: a task in the background watches them, also for lives to come.
+
     Parameters:
         store: the other store; it is entered and left with this one.
         faults: what fails, and when. Calls are counted from the creation of this store.
@@ -361,10 +362,6 @@ class FaultyStore(ForwardingStore):
         claimed = await super().claim_due(due)
         self._leases.update({one.lease.run_id: one.lease for one in claimed.runs})
         return claimed
-
-    def changes(self) -> AbstractAsyncContextManager[Changes]:
-        self._check()
-        return super().changes()
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         await self._meet("read", run_id)

@@ -1,0 +1,220 @@
+"""Messages to runs: each is received once, in order, whenever it comes and whatever dies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from returns.result import Success
+
+from effectflow import Do, Signal, par, workflow
+from effectflow.checkpoint import NotSerializable, RunEnded, RunNotFound, RunStatus
+from effectflow.checkpoint.entries import Signalled
+from effectflow.stores import MemoryStore
+from tests.apps import App, Broken
+from tests.service.conftest import Service
+from tests.service.lives import (
+    act,
+    entries_of,
+    info_of,
+    killed_everywhere,
+    received,
+    result_of,
+    suspended,
+    working,
+)
+
+pytestmark = pytest.mark.anyio
+
+approval: Signal[str] = Signal("approval", str)
+count: Signal[int] = Signal("count", int)
+
+
+@workflow
+def approve(_: None) -> Do[App, Broken, list[str]]:
+    yield from act("begin")
+    first = yield from approval.wait()
+    yield from act(f"after {first}")
+    second = yield from approval.wait()
+    yield from act(f"after {second}")
+    return [first, second]
+
+
+@workflow
+def approve_twice_at_once(_: None) -> Do[App, Broken, list[str]]:
+    first = approval.wait().tap(lambda who: act(f"first got {who}"))
+    second = approval.wait().tap(lambda who: act(f"second got {who}"))
+    both = yield from par(first, second)
+    return sorted(both)
+
+
+@workflow
+def add(_: None) -> Do[App, Broken, int]:
+    one = yield from count.wait()
+    return one + (yield from count.wait())
+
+
+@pytest.fixture
+def memory() -> Service:
+    return Service(MemoryStore())
+
+
+async def test_a_killed_service_neither_loses_a_message_nor_receives_it_twice() -> None:
+    async def live(service: Service) -> object:
+        async with working(service, approve, grace=0) as worker:
+            handle = await worker.client.submit(approve, None, run_id="r")
+            await handle.send(approval, "ann", idempotency_key="1")
+            await handle.send(approval, "bob", idempotency_key="2")
+            return await result_of(handle)
+
+    assert await killed_everywhere(live) > 15
+
+
+async def test_a_service_that_is_killed_while_its_runs_wait_receives_what_comes_meanwhile() -> None:
+    async def live(service: Service) -> object:
+        async with working(service, approve, grace=0) as worker:
+            handle = await worker.client.submit(approve, None, run_id="r")
+            for key, name in (("1", "ann"), ("2", "bob")):
+                with anyio.move_on_after(0.05):
+                    await suspended(service, "r")
+                await handle.send(approval, name, idempotency_key=key)
+            return await result_of(handle)
+
+    assert await killed_everywhere(live) > 15
+
+
+async def test_messages_are_received_in_the_order_of_sending(service: Service) -> None:
+    handle = await service.client.submit(approve, None, run_id="r")
+    await handle.send(approval, "ann")
+    await handle.send(approval, "bob")
+    async with working(service, approve):
+        assert await handle.result(timeout=10) == Success(["ann", "bob"])
+    assert service.world.done == ["begin", "after ann", "after bob"]
+
+
+async def test_a_message_is_kept_until_it_is_awaited_and_other_signals_do_not_matter(
+    service: Service,
+) -> None:
+    handle = await service.client.submit(approve, None, run_id="r")
+    for number in range(3):
+        await handle.send(count, number)
+    await handle.send(approval, "ann")
+    async with working(service, approve):
+        info = await suspended(service, "r", waits_for="signal approval")
+        assert info.summary.due_at is None
+        await handle.send(count, 7)
+        await handle.send(approval, "bob")
+        assert await handle.result(timeout=10) == Success(["ann", "bob"])
+    assert await service.store.mailbox("r") == []
+
+
+async def test_a_key_is_received_once_also_after_it_was_consumed_and_after_the_run_has_ended(
+    service: Service,
+) -> None:
+    handle = await service.client.submit(approve, None, run_id="r")
+    async with working(service, approve):
+        await handle.send(approval, "ann", idempotency_key="k")
+        await handle.send(approval, "eve", idempotency_key="k")
+        await suspended(service, "r")
+        await handle.send(approval, "eve", idempotency_key="k")
+        await anyio.sleep(0.1)
+        assert await handle.status() is RunStatus.SUSPENDED
+        # The key of another signal is another one.
+        await handle.send(count, 1, idempotency_key="k")
+        await handle.send(approval, "bob", idempotency_key="l")
+        assert await handle.result(timeout=10) == Success(["ann", "bob"])
+    await handle.send(approval, "eve", idempotency_key="k")
+    with pytest.raises(RunEnded):
+        await handle.send(approval, "eve", idempotency_key="m")
+    assert await received(service, "r") == ["k", "l"]
+
+
+async def test_two_flows_that_wait_for_one_signal_get_one_message_each(service: Service) -> None:
+    async with working(service, approve_twice_at_once) as worker:
+        handle = await worker.client.submit(approve_twice_at_once, None, run_id="r")
+        waiting = await suspended(service, "r", waits_for="signal approval")
+        await handle.send(approval, "ann")
+        await suspended(service, "r", after=waiting)
+        assert len(service.world.done) == 1
+        await handle.send(approval, "bob")
+        assert await handle.result(timeout=10) == Success(["ann", "bob"])
+    signalled = [e for e in await entries_of(service, "r") if isinstance(e, Signalled)]
+    assert len({entry.path for entry in signalled}) == 2
+
+
+async def test_many_senders_at_once_lose_nothing(service: Service) -> None:
+    @workflow
+    def collect(_: None) -> Do[App, Broken, list[int]]:
+        found: list[int] = []
+        for _number in range(40):
+            found += [(yield from count.wait())]
+        return found
+
+    async with working(service, collect) as worker:
+        handle = await worker.client.submit(collect, None, run_id="r")
+        async with anyio.create_task_group() as tasks:
+            for number in range(40):
+                tasks.start_soon(handle.send, count, number)
+        result = await handle.result(timeout=20)
+    assert sorted(result.unwrap()) == list(range(40))
+
+
+@pytest.mark.parametrize("value", [5, None, object(), ["a"], "\ud800"])
+async def test_a_bad_value_is_refused_to_the_sender_and_not_sent(
+    memory: Service, value: Any
+) -> None:
+    handle = await memory.client.submit(approve, None, run_id="r")
+    with pytest.raises(NotSerializable, match="signal 'approval': "):
+        await handle.send(approval, value)
+    assert await memory.store.mailbox("r") == []
+
+
+async def test_a_message_to_an_ended_or_unknown_run_is_an_error(service: Service) -> None:
+    with pytest.raises(RunNotFound):
+        await service.client.handle(approve, "nobody").send(approval, "ann")
+    completed = await service.client.submit(add, None, run_id="completed")
+    cancelled = await service.client.submit(add, None, run_id="cancelled")
+    async with working(service, add):
+        await completed.send(count, 1)
+        await completed.send(count, 2)
+        assert await completed.result(timeout=10) == Success(3)
+        await cancelled.cancel()
+        await cancelled.result(timeout=10)
+    for handle in (completed, cancelled):
+        with pytest.raises(RunEnded, match=handle.run_id):
+            await handle.send(count, 3)
+        assert await service.store.mailbox(handle.run_id) == []
+
+
+async def test_a_message_wakes_a_run_at_once_and_a_run_of_another_name_stays_asleep(
+    service: Service,
+) -> None:
+    async with working(service, approve, add) as worker:
+        other = await worker.client.submit(add, None, run_id="other")
+        handle = await worker.client.submit(approve, None, run_id="r")
+        await suspended(service, "r")
+        asleep = await suspended(service, "other")
+        with anyio.fail_after(0.4):
+            await handle.send(approval, "ann")
+            while "after ann" not in service.world.done:
+                await anyio.sleep(0.002)
+        assert (await info_of(service, "other")).length == asleep.length
+        await other.cancel()
+
+
+async def test_a_signal_cannot_be_awaited_inside_a_step(memory: Service) -> None:
+    from effectflow import step
+
+    @step
+    def ask_inside() -> Any:
+        return approval.wait()
+
+    @workflow
+    def wrong(_: None) -> Do[App, Broken, str]:
+        return (yield from ask_inside())
+
+    async with working(memory, wrong) as worker:
+        handle = await worker.client.submit(wrong, None, run_id="r")
+        with pytest.raises(Exception, match="inside step 'ask_inside'.*wait between steps"):
+            await handle.result(timeout=10)
