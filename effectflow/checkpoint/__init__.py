@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         Waiting,
     )
     from effectflow.checkpoint.errors import (
+        CompensationFailed,
         CorruptCheckpoint,
         CrashedTooOften,
         DefinitionChanged,
@@ -137,6 +138,7 @@ __all__ = [
     "ChildStarted",
     "Claimed",
     "Codec",
+    "CompensationFailed",
     "Completed",
     "CompletedStep",
     "CorruptCheckpoint",
@@ -238,7 +240,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "Resumed SourceEnd Started Waiting"
             ),
             "errors": (
-                "CorruptCheckpoint CrashedTooOften DefinitionChanged LeaseLost "
+                "CompensationFailed CorruptCheckpoint CrashedTooOften DefinitionChanged LeaseLost "
                 "NotSerializable OutcomeUnknown RunBusy RunCancelled RunConflict RunEnded "
                 "RunNotEnded RunNotFound SaveFailed StepInputChanged StoreUnavailable "
                 "UnsupportedVersion"
