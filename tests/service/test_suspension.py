@@ -205,7 +205,8 @@ async def test_a_nested_run_waits_and_its_outer_run_is_suspended_with_it(
     nested = await info_of(service, "inner")
     assert nested.summary.status is RunStatus.SUSPENDED
     # No worker takes it, as its outer run drives it.
-    assert nested.summary.due_at is None and nested.lease is None
+    assert nested.summary.due_at is None
+    assert nested.lease is None
     await service.client.handle(inner, "inner").send(approval, "ann")
     async with working(service, outer):
         assert await handle.result(timeout=10) == Success("outer: inner got ann")
