@@ -45,9 +45,12 @@ if TYPE_CHECKING:
         Finished,
         HeadState,
         Interrupted,
+        Published,
         Resumed,
+        Signalled,
         SourceEnd,
         Started,
+        Suspended,
         Waiting,
     )
     from effectflow.checkpoint.errors import (
@@ -172,6 +175,7 @@ __all__ = [
     "Observer",
     "OutcomeUnknown",
     "Owner",
+    "Published",
     "Record",
     "RecordedDefect",
     "Remains",
@@ -192,6 +196,7 @@ __all__ = [
     "Salvages",
     "SaveFailed",
     "Seal",
+    "Signalled",
     "SourceEnd",
     "Started",
     "Step",
@@ -199,6 +204,7 @@ __all__ = [
     "StepInputChanged",
     "StepSkipped",
     "StoreUnavailable",
+    "Suspended",
     "Taken",
     "TransitionEnded",
     "TransitionStarted",
@@ -235,7 +241,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "entries": (
                 "Arguments BeforeStep BranchesEnded CancelRequested ChildEnded ChildStarted "
                 "Completed Decided Entry ErrorRecord Failed Finished HeadState Interrupted "
-                "Resumed SourceEnd Started Waiting"
+                "Published Resumed Signalled SourceEnd Started Suspended Waiting"
             ),
             "errors": (
                 "CorruptCheckpoint CrashedTooOften DefinitionChanged LeaseLost "

@@ -812,8 +812,11 @@ def _fields(run_id: str, summary: RunSummary) -> dict[str, Any]:
     escapes = {name: escaped(fields[name]) for name in ESCAPED_FIELDS}
     parent_key = "\\x" + key_of(summary.parent).hex()
     return {
-        **fields, **escapes, "status": str(summary.status),
-        "run_id": escaped(run_id), "parent_key": parent_key,
+        **fields,
+        **escapes,
+        "status": str(summary.status),
+        "run_id": escaped(run_id),
+        "parent_key": parent_key,
     }
 
 

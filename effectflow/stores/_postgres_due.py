@@ -135,8 +135,8 @@ class DueClaims:
             else:
                 free_fences.append(lease[1])
         if self._limited:
-            for workflow, times, now in await self._rows(connection, _STARTS, (self._limited,)):
-                starts[unescaped(workflow)] = times or ()
+            for workflow, times, moment in await self._rows(connection, _STARTS, (self._limited,)):
+                starts[unescaped(workflow)], now = times or (), moment
         return _Usage(held, starts, free_fences, now)
 
     async def _find(

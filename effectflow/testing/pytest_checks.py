@@ -338,9 +338,11 @@ class UnusedEffects(_Watch):
         return creating
 
     def _creating_perform(self, create: Callable[..., None]) -> Callable[..., None]:
-        def creating(effect: nodes.Perform, f: Any, shown: tuple[Any, ...] = ()) -> None:
+        def creating(
+            effect: nodes.Perform, f: Any, shown: tuple[Any, ...] = (), depth: int | None = None
+        ) -> None:
             parts = self._parts_of((f, shown))
-            create(effect, _Performing(f, parts, self) if parts else f, shown)
+            create(effect, _Performing(f, parts, self) if parts else f, shown, depth)
 
         return creating
 
