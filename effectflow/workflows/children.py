@@ -96,14 +96,15 @@ def spawn(
             run.spawned[chosen] = None
         return Child(workflow, chosen)
 
-    return Perform(perform, (
+    return Perform(
+        perform,
+        (
             "spawn",
             Written(workflow.name),
             input,
-            Options(
-                run_id=run_id, is_detached=is_detached, priority=priority, context=context
-            ),
-        ))
+            Options(run_id=run_id, is_detached=is_detached, priority=priority, context=context),
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
