@@ -17,7 +17,7 @@ from effectflow.checkpoint.values import (
     to_tree,
 )
 from effectflow.effects import Effect
-from effectflow.effects.nodes import Perform
+from effectflow.effects.nodes import Perform, show_arguments
 from effectflow.effects.scope import Scope
 
 __all__ = ["Signal"]
@@ -118,4 +118,4 @@ class Signal(Generic[T]):
         return of_type(value, self.type, path=self._path)
 
     def __repr__(self) -> str:
-        return f"Signal({self.name!r})"
+        return f"Signal{show_arguments((self.name, self.type))}"
