@@ -45,9 +45,12 @@ if TYPE_CHECKING:
         Finished,
         HeadState,
         Interrupted,
+        Published,
         Resumed,
+        Signalled,
         SourceEnd,
         Started,
+        Suspended,
         Waiting,
     )
     from effectflow.checkpoint.errors import (
@@ -174,6 +177,7 @@ __all__ = [
     "Observer",
     "OutcomeUnknown",
     "Owner",
+    "Published",
     "Record",
     "RecordedDefect",
     "Remains",
@@ -194,6 +198,7 @@ __all__ = [
     "Salvages",
     "SaveFailed",
     "Seal",
+    "Signalled",
     "SourceEnd",
     "Started",
     "Step",
@@ -201,6 +206,7 @@ __all__ = [
     "StepInputChanged",
     "StepSkipped",
     "StoreUnavailable",
+    "Suspended",
     "Taken",
     "TransitionEnded",
     "TransitionStarted",
@@ -237,7 +243,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "entries": (
                 "Arguments BeforeStep BranchesEnded CancelRequested ChildEnded ChildStarted "
                 "Completed Decided Entry ErrorRecord Failed Finished HeadState Interrupted "
-                "Resumed SourceEnd Started Waiting"
+                "Published Resumed Signalled SourceEnd Started Suspended Waiting"
             ),
             "errors": (
                 "CompensationFailed CorruptCheckpoint CrashedTooOften DefinitionChanged LeaseLost "

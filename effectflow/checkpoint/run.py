@@ -357,7 +357,7 @@ class Run:
         self, flow: DurableFlow, path: str, retry_at: float, scope: Scope
     ) -> None:
         left = retry_at - self.now()
-        if left > 0:
+        if left > 0 and flow.is_recording:
             # A finalizer is shielded. It ends before its next attempt if the run is stopped meanwhile.
             with self.activity.rest("a retry", retry_at), anyio.CancelScope() as waiting:
                 self._retry_waits.add(waiting)
@@ -365,6 +365,9 @@ class Run:
                     await self.sleep(path, left, scope)
                 finally:
                     self._retry_waits.discard(waiting)
+        elif left > 0:
+            # The step around it is in progress, so the run cannot be suspended.
+            await self.sleep(path, left, scope)
         await flow.check(scope, path)
 
     async def _attempt(

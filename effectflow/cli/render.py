@@ -27,12 +27,15 @@ from effectflow.checkpoint import (
     Failed,
     Finished,
     Interrupted,
+    Published,
     Repair,
     Resumed,
     ResumePlan,
     RunInfo,
     RunStatus,
+    Signalled,
     Started,
+    Suspended,
     Verification,
     Waiting,
 )
@@ -199,13 +202,33 @@ def _entry_text(entry: Entry) -> str:
             return f"ChildStarted {path}: run {run_id} of {workflow}"
         case ChildEnded(path, status):
             return f"ChildEnded   {path}: {status}"
-        case Waiting(path, until):
-            return f"Waiting      {path} until {_when(until)}"
+        case Waiting(path):
+            return f"Waiting      {path} {_wait_text(entry)}"
+        case Signalled(path, topic):
+            return f"Signalled    {path} by {topic_text(topic)}"
+        case Published(_, key, value):
+            return f"Published    {key} = {_bounded(value, 60)}"
+        case Suspended():
+            return "Suspended    all flows wait"
         case CancelRequested(reason=reason):
             return f"Cancelling   {reason}"
         case Finished(status=status, output=output, error=error):
             what = f"{error.type}: {error.message}" if error else _bounded(output, 60)
             return f"Finished     {status}: {what}"
+
+
+def _wait_text(wait: Waiting) -> str:
+    """Return what a flow waits for."""
+    if wait.topic:
+        return f"for {topic_text(wait.topic)}"
+    if wait.child:
+        return f"for run {wait.child}"
+    return "for ever" if wait.until is None else f"until {_when(wait.until)}"
+
+
+def topic_text(topic: str) -> str:
+    """Return what a message is about, as in "signal approval"."""
+    return topic.replace(":", " ", 1)
 
 
 def show_dead_letters(

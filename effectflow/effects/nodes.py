@@ -441,6 +441,15 @@ class Options(dict[str, Any]):
     """The keyword arguments of a call that `repr` shows. Those that are None or False are left out."""
 
 
+class Written(str):
+    """The name under which code knows an argument, which `repr` shows as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def _call(name: str, arguments: Sequence[Any], depth: int) -> str:
     """Return `name(arguments)`, or `source.name(arguments)` for a name that begins with a dot."""
     receiver = ""

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from effectflow.service.app import App
     from effectflow.service.client import Change, Client, Handle
     from effectflow.service.environment import BadEnvironment
+    from effectflow.service.progress import publish
     from effectflow.service.schedule import Schedule
     from effectflow.service.signal import Signal
     from effectflow.service.signals import StoppedBySignal, run_until_signal
@@ -29,6 +30,7 @@ __all__ = [
     "StoppedBySignal",
     "Worker",
     "compensate",
+    "publish",
     "run_until_signal",
     "saga",
     "spawn",
@@ -42,6 +44,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "app": "App",
             "client": "Change Client Handle",
             "environment": "BadEnvironment",
+            "progress": "publish",
             "schedule": "Schedule",
             "signal": "Signal",
             "signals": "StoppedBySignal run_until_signal",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.service.environment import (
@@ -137,17 +137,18 @@ class App(Generic[Env]):
         return f"<App of {', '.join(sorted(self.workflows)) or 'no workflows'}>"
 
 
-def _by_name(workflows: Iterable[AnyWorkflow]) -> dict[str, AnyWorkflow]:
+def _by_name(workflows: Iterable[object]) -> dict[str, AnyWorkflow]:
     found: dict[str, AnyWorkflow] = {}
     for workflow in workflows:
         if not isinstance(workflow, Workflow):
             raise TypeError(f"an App takes workflows, such as those of @workflow, not {workflow!r}")
-        if workflow.name in found:
+        known = cast("AnyWorkflow", workflow)
+        if known.name in found:
             raise ValueError(
-                f"the App has two workflows of the name {workflow.name!r}, so a run could not tell "
+                f"the App has two workflows of the name {known.name!r}, so a run could not tell "
                 "which one it is of: give one of them another name"
             )
-        found[workflow.name] = workflow
+        found[known.name] = known
     return found
 
 

@@ -43,8 +43,8 @@ def approve(_: None) -> Do[App, Broken, list[str]]:
 
 @workflow
 def approve_twice_at_once(_: None) -> Do[App, Broken, list[str]]:
-    first = approval.wait().tap(lambda who: act(f"first got {who}"))
-    second = approval.wait().tap(lambda who: act(f"second got {who}"))
+    first = approval.wait().within(App).tap(lambda who: act(f"first got {who}"))
+    second = approval.wait().within(App).tap(lambda who: act(f"second got {who}"))
     both = yield from par(first, second)
     return sorted(both)
 
@@ -216,5 +216,5 @@ async def test_a_signal_cannot_be_awaited_inside_a_step(memory: Service) -> None
 
     async with working(memory, wrong) as worker:
         handle = await worker.client.submit(wrong, None, run_id="r")
-        with pytest.raises(Exception, match="inside step 'ask_inside'.*wait between steps"):
+        with pytest.raises(Exception, match=r"inside step 'ask_inside'.*wait between steps"):
             await handle.result(timeout=10)
