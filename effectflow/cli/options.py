@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -167,6 +168,13 @@ class Keys:
 
     seal: Seal
     options: tuple[str, ...]
+
+
+def command_line(*words: str, store: str, keys: Keys, app: str | None = None) -> str:
+    """Return a command of effectflow as it is typed, with the options that it needs to find its run."""
+    options = ["--store", store] if store != STORE else []
+    options += ["--app", app] if app is not None else []
+    return shlex.join(["effectflow", *words, *options, *keys.options])
 
 
 def read_keys(key_file: Path | None, encryption_keys: Path | None) -> Keys:

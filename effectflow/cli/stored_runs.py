@@ -39,7 +39,6 @@ from effectflow.checkpoint import (
     write_removed,
 )
 from effectflow.checkpoint.checkpoint import iso_time
-from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.journal_reader import all_run_ids, open_records, run_not_found
 from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.values import Tree
@@ -58,6 +57,7 @@ from effectflow.cli.options import (
     StoreOption,
     check_choice,
     chosen_run,
+    command_line,
     read_file,
     read_keys,
     with_store,
@@ -65,6 +65,7 @@ from effectflow.cli.options import (
 from effectflow.cli.render import (
     checkpoint_tree,
     counted,
+    entry_tree,
     plan_tree,
     print_json,
     repair_tree,
@@ -197,7 +198,8 @@ def show(
 ) -> None:
     """Show the state of a run, now or after an earlier entry."""
     check_choice(run_id=run_id, latest=latest)
-    seal = read_keys(key_file, encryption_keys).seal
+    keys = read_keys(key_file, encryption_keys)
+    seal = keys.seal
 
     async def read(opened: CheckpointStore) -> tuple[Checkpoint, str, int]:
         try:
@@ -213,7 +215,9 @@ def show(
     if as_json:
         print_json(checkpoint_tree(checkpoint, dead_letters))
     else:
-        show_checkpoint(Console(), checkpoint, durability, dead_letters)
+        see = command_line("dead-letters", checkpoint.run_id, store=store, keys=keys)
+        told = f"{dead_letters}: {see}" if dead_letters else ""
+        show_checkpoint(Console(), checkpoint, durability, told)
 
 
 def history(
@@ -237,7 +241,7 @@ def history(
 
     entries = with_store(store, read)
     if as_json:
-        print_json([write_entry(entry) for entry in entries])
+        print_json([entry_tree(entry) for entry in entries])
     else:
         show_history(Console(), entries)
 
