@@ -72,7 +72,7 @@ if TYPE_CHECKING:
         traverse,
         using,
     )
-    from effectflow.service import App, Client, Signal, Worker, spawn
+    from effectflow.service import App, Client, Signal, Worker, publish, spawn
     from effectflow.workflows import (
         Abort,
         DeadLetter,
@@ -172,6 +172,7 @@ __all__ = [
     "par_traverse",
     "par_try_all",
     "partition",
+    "publish",
     "pure",
     "race",
     "random",
@@ -205,7 +206,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "Invalid Valid Validation acquiring bracket par par_all par_reduce "
                 "par_traverse par_try_all partition traverse using"
             ),
-            "service": "App Client Signal Worker spawn",
+            "service": "App Client Signal Worker publish spawn",
             "workflows": (
                 "Abort DeadLetter GraphError InvalidGraph InvalidMachine ItemFailed "
                 "ItemFailure Iterative IterativeResult JobResult Machine MapReduce "

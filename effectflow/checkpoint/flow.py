@@ -8,8 +8,8 @@ exists before anything releases it. The rules are in `docs/durability.md`.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -205,7 +205,7 @@ class DurableFlow:
     async def wait(self, scope: Scope, seconds: float) -> None:
         run = self.run
         path = self.next_path("sleep")
-        if not self._is_durable(scope) or not seconds > 0:
+        if not self.is_durable(scope) or not seconds > 0:
             await run.sleep(path, seconds, scope)
             return
         run.writer.check()
@@ -219,7 +219,7 @@ class DurableFlow:
         await self._sleep_until(path, until, seconds, scope)
 
     async def wait_for_retry(self, scope: Scope, until: float, longest: float) -> None:
-        if self._is_durable(scope):
+        if self.is_durable(scope):
             path = step_path(self.path, "retry", self._occurrences["retry"])
             await self._sleep_until(path, until, longest, scope)
         else:
@@ -235,7 +235,7 @@ class DurableFlow:
         else:
             await run.sleep(path, left, scope)
 
-    def _is_durable(self, scope: Scope) -> bool:
+    def is_durable(self, scope: Scope) -> bool:
         """Return whether a wait here is recorded, so that the run can be suspended meanwhile."""
         return self.is_recording and not scope.is_shielded
 
@@ -289,7 +289,7 @@ class DurableFlow:
 
     def check_can_wait(self, scope: Scope, name: str) -> None:
         """Raise TypeError inside a step, an acquisition or a finalizer, which are not suspended."""
-        if not self._is_durable(scope):
+        if not self.is_durable(scope):
             where = (
                 f"step {self.path!r}" if not self.is_recording else "an acquisition or finalizer"
             )
@@ -503,7 +503,7 @@ class DurableFlow:
                 around.end_branch()
 
     def begin_branch(self) -> None:
-        """Count a branch as busy in place of this flow, or with other branches."""
+        """Count a branch, or the reading of an item, as busy in place of this flow, or with others."""
         if self._branches:
             self.run.activity.busy += 1
         self._branches += 1
@@ -657,6 +657,14 @@ class DurableBranches:
 
     def has_records(self, key: object) -> bool:
         return child_path(self.path, key) in self.outer.run.recording.flows
+
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        self.outer.begin_branch()
+        try:
+            yield
+        finally:
+            self.outer.end_branch()
 
     def decide(self, value: object, *, failed: bool) -> None:
         outer, run, scope = self.outer, self.outer.run, self.scope

@@ -351,9 +351,12 @@ class Run:
         self, flow: DurableFlow, path: str, retry_at: float, scope: Scope
     ) -> None:
         left = retry_at - self.now()
-        if left > 0:
+        if left > 0 and flow.is_durable(scope):
             with self.activity.rest("a retry", retry_at):
                 await self.sleep(path, left, scope)
+        elif left > 0:
+            # The step or finalizer around it is in progress, so the run cannot be suspended.
+            await self.sleep(path, left, scope)
         await flow.check(scope, path)
 
     async def _attempt(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
@@ -106,6 +107,10 @@ class Branches(Protocol):
     def has_records(self, key: object) -> bool:
         """Return whether an earlier life recorded anything in this branch."""
         return False
+
+    def reading(self) -> AbstractContextManager[object]:
+        """Note that the operator reads an item, which takes time, whatever its branches do meanwhile."""
+        return nullcontext()
 
     def decide(self, value: object, *, failed: bool) -> None:
         """Record the decision, before it takes effect."""

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from effectflow.service.app import App
     from effectflow.service.client import Change, Client, Handle
     from effectflow.service.environment import BadEnvironment
+    from effectflow.service.progress import publish
     from effectflow.service.schedule import Schedule
     from effectflow.service.signal import Signal
     from effectflow.service.signals import StoppedBySignal, run_until_signal
@@ -27,6 +28,7 @@ __all__ = [
     "Signal",
     "StoppedBySignal",
     "Worker",
+    "publish",
     "run_until_signal",
     "spawn",
 ]
@@ -39,6 +41,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "app": "App",
             "client": "Change Client Handle",
             "environment": "BadEnvironment",
+            "progress": "publish",
             "schedule": "Schedule",
             "signal": "Signal",
             "signals": "StoppedBySignal run_until_signal",

@@ -11,12 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from psycopg import AsyncConnection
-
 from effectflow.checkpoint.lease import Lease, uptime
 from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, RunStatus, Taken
 from effectflow.stores._base import SUMMARY_FIELDS, choose_due, readable, room, run_info
-from effectflow.stores._postgres_schema import Queries, escaped, key_of, unescaped
+from effectflow.stores._postgres_connection import (
+    ESCAPED_FIELDS,
+    Connection,
+    Queries,
+    escaped,
+    key_of,
+    unescaped,
+)
 
 INFO = """
     SELECT runs.run_id, workflow, kind, version, status, created_at, dead_letters, due_at, priority,
@@ -30,9 +35,6 @@ INFO = """
     LEFT JOIN {schema}.leases ON leases.key = runs.key AND leases.owner <> ''
 """
 """Selects the arguments of `info_of`."""
-
-ESCAPED_FIELDS = ("workflow", "version", "waits_for", "blocked", "parent")
-"""The fields of a summary that are kept `escaped`."""
 
 _NOW = -1
 """The time of the server is the last column of `INFO`."""
@@ -105,7 +107,7 @@ class DueClaims:
         self._limited = [escaped(name) for name in sorted(due.limits)]
         self._may_have_claimed = False
 
-    async def attempt(self, connection: AsyncConnection[Any]) -> Claimed:
+    async def attempt(self, connection: Connection) -> Claimed:
         """Claim the runs, unless an earlier attempt has."""
         if self._may_have_claimed and (taken := await self._taken_before(connection)):
             return Claimed(taken)
@@ -123,24 +125,26 @@ class DueClaims:
             found, next_due_at = await self._find(connection, usage, lock=True)
             return Claimed(await self._claim(connection, found, usage), next_due_at)
 
-    async def _usage(self, connection: AsyncConnection[Any]) -> _Usage:
+    async def _usage(self, connection: Connection) -> _Usage:
         held: Counter[str] = Counter()
         starts: dict[str, Sequence[float]] = {}
         free_fences: list[int] = []
         now = 0.0
         workflows = sorted({*self._workflows, *self._limited})
-        for workflow, *lease, now in await self._rows(connection, _HELD, (workflows,)):
+        for workflow, *lease, at in await self._rows(connection, _HELD, (workflows,)):
+            now = at
             if Lease("", *lease).is_held(now):
                 held[unescaped(workflow)] += 1
             else:
                 free_fences.append(lease[1])
         if self._limited:
-            for workflow, times, moment in await self._rows(connection, _STARTS, (self._limited,)):
-                starts[unescaped(workflow)], now = times or (), moment
+            for workflow, times, at in await self._rows(connection, _STARTS, (self._limited,)):
+                now = at
+                starts[unescaped(workflow)] = times or ()
         return _Usage(held, starts, free_fences, now)
 
     async def _find(
-        self, connection: AsyncConnection[Any], usage: _Usage, *, lock: bool
+        self, connection: Connection, usage: _Usage, *, lock: bool
     ) -> tuple[list[int], float | None]:
         """Return numbers of runs that are due and free, and when the next of the others are due."""
         rooms, rooms_for_pending = (
@@ -166,7 +170,7 @@ class DueClaims:
         return [number for number, _ in rows if number is not None], min(later, default=None)
 
     async def _claim(
-        self, connection: AsyncConnection[Any], found: list[int], usage: _Usage
+        self, connection: Connection, found: list[int], usage: _Usage
     ) -> tuple[Taken, ...]:
         due = self._due
         rows = await self._rows(connection, f"{INFO} WHERE runs.number = ANY(%s)", (found,))
@@ -189,7 +193,7 @@ class DueClaims:
         leases = {bytes(key): lease for key, *lease in rows}
         return tuple(Taken(Lease(info.run_id, *leases[key]), info) for key, info in keys.items())
 
-    async def _taken_before(self, connection: AsyncConnection[Any]) -> tuple[Taken, ...]:
+    async def _taken_before(self, connection: Connection) -> tuple[Taken, ...]:
         """Return the runs that were claimed by an attempt whose answer was lost."""
         statement = f"{INFO} WHERE leases.owner = ANY(%s::text[])"
         rows = await self._rows(connection, statement, ([*self._due.owners],))
