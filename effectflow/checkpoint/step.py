@@ -112,7 +112,7 @@ class StepDefinition:
         retry_when: whether `retry` applies to an error; to all if None. Unlike `retryable`, it does not
             concern resumes.
         may_wait: whether its effect may wait for messages, times and other runs, as the body of a run
-            does. The run may be suspended meanwhile, and the next life runs the effect again, up to there.
+            may. The run is suspended meanwhile, and the next life runs the effect again, up to there.
     """
 
     name: str

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, S
 from copy import copy
 from dataclasses import dataclass, field, replace
 from os.path import basename, splitext
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, overload
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
@@ -612,7 +612,7 @@ def workflow(
 def _step_of(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], Any, Any, Any]:
     """Return a step that calls the function, or is a copy of it, and that may wait."""
     given: Any = function
-    made: Step[[Any], Any, Any, Any] = copy(given) if isinstance(given, Step) else step(given)
+    made: Any = copy(given) if isinstance(function, Step) else step(given)
     made.definition = replace(made.definition, may_wait=True)
     return made
 

@@ -190,7 +190,7 @@ async def test_the_time_of_a_wait_in_a_listed_step_is_kept(service: Service, wai
 
 @step(retry=RetryPolicy.constant(0.05).with_max_retries(1))
 def approve_and_note(state: str) -> Effect[App, Broken, str]:
-    return approval.wait().and_then(lambda who: note("pay").map(lambda _: who))
+    return approval.wait().within(App).tap(lambda _: note("pay"))
 
 
 retried = Workflow.of_steps("retried", [approve_and_note])
