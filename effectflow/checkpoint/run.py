@@ -336,7 +336,8 @@ class Run:
         number = recorded.attempts if recorded else 0
         spent = recorded.spent if recorded else 0
         if recorded is not None and recorded.retry_at is not None:
-            await self._wait_for_retry(flow, path, recorded.retry_at, scope)
+            failed_at = recorded.failures[-1].ended
+            await self._wait_for_retry(flow, path, recorded.retry_at, failed_at, scope)
         began = self.clock.monotonic()
         if recorded is not None and recorded.since is not None:
             # Earlier lives, and the time between them, count as well.
@@ -351,23 +352,22 @@ class Run:
             retry_at = await self._record_failure(flow, definition, path, outcome, delay)
             if retry_at is None:
                 return outcome
-            await self._wait_for_retry(flow, path, retry_at, scope)
+            await self._wait_for_retry(flow, path, retry_at, self.now(), scope)
 
     async def _wait_for_retry(
-        self, flow: DurableFlow, path: str, retry_at: float, scope: Scope
+        self, flow: DurableFlow, path: str, retry_at: float, failed_at: float, scope: Scope
     ) -> None:
-        left = retry_at - self.now()
-        if left > 0 and flow.is_recording:
+        # It waits anew in its next attempt.
+        self.recording.forget_times(path)
+        if retry_at > self.now():
+            longest = max(0.0, retry_at - failed_at)
             # A finalizer is shielded. It ends before its next attempt if the run is stopped meanwhile.
-            with self.activity.rest("a retry", retry_at), anyio.CancelScope() as waiting:
+            with anyio.CancelScope() as waiting:
                 self._retry_waits.add(waiting)
                 try:
-                    await self.sleep(path, left, scope)
+                    await flow.sleep_until(path, retry_at, longest, scope, what="a retry")
                 finally:
                     self._retry_waits.discard(waiting)
-        elif left > 0:
-            # The step around it is in progress, so the run cannot be suspended.
-            await self.sleep(path, left, scope)
         await flow.check(scope, path)
 
     async def _attempt(
@@ -410,7 +410,8 @@ class Run:
                 raise
         at_most_once = definition.at_most_once or scope.is_at_most_once
         current = CurrentStep(self.run_id, path, number, step.make_info, at_most_once)
-        inside = scope.inside_step(body := flow.body_of(path), current)
+        body = flow.body_of(path, may_wait=definition.can_be_suspended)
+        inside = scope.inside_step(body, current)
         token = running_step.set(current)
         if scope.observer is not None:
             scope.observer.began(path)
