@@ -38,7 +38,6 @@ from effectflow.checkpoint import (
     write_removed,
 )
 from effectflow.checkpoint.checkpoint import iso_time
-from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.journal_reader import all_run_ids, open_records, run_not_found
 from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.values import Tree
@@ -64,6 +63,7 @@ from effectflow.cli.options import (
 from effectflow.cli.render import (
     checkpoint_tree,
     counted,
+    entry_tree,
     plan_tree,
     print_json,
     repair_tree,
@@ -216,7 +216,9 @@ def show(
     if as_json:
         print_json(checkpoint_tree(checkpoint, dead_letters))
     else:
-        show_checkpoint(Console(), checkpoint, durability, dead_letters)
+        see = access.command("dead-letters", checkpoint.run_id)
+        told = f"{dead_letters}: {see}" if dead_letters else ""
+        show_checkpoint(Console(), checkpoint, durability, told)
 
 
 def history(
@@ -242,7 +244,7 @@ def history(
 
     entries = access.use(read)
     if as_json:
-        print_json([write_entry(entry) for entry in entries])
+        print_json([entry_tree(entry) for entry in entries])
     else:
         show_history(Console(), entries)
 
