@@ -468,10 +468,11 @@ class Traversal:
     async def _start_async(self, items: AsyncIterator[Any], limit: int | None) -> None:
         if limit is None:
             waiting: deque[tuple[int, Any]] = deque()
-            async for item in items:
-                waiting.append((self.read, item))
-                self.children.start(self._run_first, waiting)
-                self.read += 1
+            with self.operator.branches.reading():
+                async for item in items:
+                    waiting.append((self.read, item))
+                    self.children.start(self._run_first, waiting)
+                    self.read += 1
             return
         turn = anyio.Lock()
         for _ in range(limit):
@@ -520,7 +521,8 @@ class Traversal:
         while not self.is_over:
             try:
                 async with turn:
-                    item = await anext(items)
+                    with self.operator.branches.reading():
+                        item = await anext(items)
                     position = self.read
                     self.read += 1
             except StopAsyncIteration:

@@ -1,0 +1,322 @@
+"""A run is suspended when all its flows wait, wherever they are, and goes on in another worker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+from returns.result import Success
+
+from effectflow import (
+    Do,
+    Effect,
+    RetryPolicy,
+    Signal,
+    TimedOut,
+    bracket,
+    from_async,
+    from_fn,
+    par,
+    par_traverse,
+    race,
+    sleep,
+    step,
+    workflow,
+)
+from effectflow.checkpoint import RunStatus
+from effectflow.checkpoint.entries import Interrupted, Suspended
+from tests.apps import App, Broken, note
+from tests.service.conftest import Service
+from tests.service.lives import act, entries_of, info_of, suspended, working
+
+pytestmark = pytest.mark.anyio
+
+approval: Signal[str] = Signal("approval", str)
+review: Signal[str] = Signal("review", str)
+
+HOUR = 3600.0
+
+
+async def lived(service: Service, workflow: Any, input: Any = None) -> Any:
+    """Let a worker drive a run until it is suspended, and end the worker. Return the handle."""
+    async with working(service, workflow) as worker:
+        handle = await worker.client.submit(workflow, input, run_id="r")
+        await suspended(service, "r")
+    return handle
+
+
+# Operators.
+
+
+@workflow
+def both(_: None) -> Do[App, Broken, tuple[str, str]]:
+    yield from act("begin")
+    one = approval.wait().tap(lambda who: act(f"approved by {who}"))
+    other = review.wait().tap(lambda who: act(f"reviewed by {who}"))
+    return (yield from par(one, other))
+
+
+async def test_branches_of_par_wait_for_different_messages_in_different_workers(
+    service: Service,
+) -> None:
+    handle = await lived(service, both)
+    waiting = await info_of(service, "r")
+    assert sorted(waiting.summary.waits_for.split(", ")) == ["signal approval", "signal review"]
+    await handle.send(review, "bob")
+    async with working(service, both):
+        await suspended(service, "r", waits_for="signal approval", after=waiting)
+    await handle.send(approval, "ann")
+    async with working(service, both):
+        assert await handle.result(timeout=10) == Success(("ann", "bob"))
+    assert service.world.done == ["begin", "reviewed by bob", "approved by ann"]
+
+
+@workflow
+def either(_: None) -> Do[App, Broken, str]:
+    slow = sleep(HOUR).and_then(lambda _: act("slept"))
+    answered = approval.wait().and_then(lambda who: act(f"approved by {who}"))
+    return (yield from race(slow, answered))
+
+
+async def test_a_message_wins_a_race_against_a_sleep(service: Service) -> None:
+    handle = await lived(service, either)
+    info = await info_of(service, "r")
+    assert sorted(info.summary.waits_for.split(", ")) == ["a time", "signal approval"]
+    assert info.summary.due_at == pytest.approx(info.updated_at + HOUR, abs=60)
+    await handle.send(approval, "ann")
+    async with working(service, either):
+        assert await handle.result(timeout=10) == Success("approved by ann")
+    assert service.world.done == ["approved by ann"]
+
+
+@step
+def work(seconds: float) -> Effect[App, Broken, str]:
+    return from_async(lambda _: anyio.sleep(seconds)).and_then(lambda _: act("work"))
+
+
+@workflow
+def wait_and_work(_: None) -> Do[App, Broken, tuple[str, str]]:
+    return (yield from par(approval.wait(), work(0.3)))
+
+
+async def test_a_run_with_one_busy_branch_is_not_suspended(service: Service) -> None:
+    handle = await lived(service, wait_and_work)
+    assert service.world.done == ["work"]
+    entries = await entries_of(service, "r")
+    assert not any(isinstance(entry, Interrupted) for entry in entries)
+    await handle.send(approval, "ann")
+    async with working(service, wait_and_work):
+        assert await handle.result(timeout=10) == Success(("ann", "work"))
+
+
+@workflow
+def in_time(_: None) -> Do[App, Broken, str]:
+    answer = yield from approval.wait().timeout(0.5).result()
+    if isinstance(answer, Success):
+        return answer.unwrap()
+    assert isinstance(answer.failure(), TimedOut)
+    return (yield from act("too late"))
+
+
+async def test_a_deadline_is_kept_while_the_run_is_suspended(service: Service) -> None:
+    handle = await lived(service, in_time)
+    due_at = (await info_of(service, "r")).summary.due_at
+    assert due_at is not None
+    async with working(service, in_time):
+        assert await handle.result(timeout=10) == Success("too late")
+    entries = await entries_of(service, "r")
+    assert entries[-1].at == pytest.approx(due_at, abs=5)
+
+
+# Resources.
+
+
+def resource(name: str) -> tuple[Effect[App, Broken, str], Any]:
+    """Return an acquisition and a release that are no steps, since each process needs its own."""
+    return (
+        note(f"open {name}").map(lambda _: name),
+        lambda name: note(f"close {name}"),
+    )
+
+
+@workflow
+def with_resource(_: None) -> Do[App, Broken, str]:
+    def use(name: str) -> Effect[App, Broken, str]:
+        return act("before").and_then(lambda _: approval.wait()).tap(lambda who: act(f"for {who}"))
+
+    acquire, release = resource("file")
+    return (yield from bracket(acquire, release, use))
+
+
+async def test_the_resource_around_a_wait_is_released_and_acquired_again(service: Service) -> None:
+    handle = await lived(service, with_resource)
+    assert service.world.done == ["open file", "before", "close file"]
+    await handle.send(approval, "ann")
+    async with working(service, with_resource):
+        assert await handle.result(timeout=10) == Success("ann")
+    assert service.world.done[3:] == ["open file", "for ann", "close file"]
+
+
+@workflow
+def with_durable_resource(_: None) -> Do[App, Broken, str]:
+    return (yield from bracket(act("rent"), lambda _: act("return"), lambda _: approval.wait()))
+
+
+async def test_a_resource_of_steps_is_kept_while_the_run_is_suspended(service: Service) -> None:
+    handle = await lived(service, with_durable_resource)
+    assert service.world.done == ["rent"]
+    await handle.send(approval, "ann")
+    async with working(service, with_durable_resource):
+        assert await handle.result(timeout=10) == Success("ann")
+    assert service.world.done == ["rent", "return"]
+
+
+# Nested runs.
+
+
+@workflow
+def inner(_: None) -> Do[App, Broken, str]:
+    yield from act("inner begins")
+    who = yield from approval.wait()
+    return (yield from act(f"inner got {who}"))
+
+
+@workflow
+def calling(_: None) -> Do[App, Broken, str]:
+    yield from act("outer begins")
+    answer = yield from inner.call(None, run_id="inner")
+    return (yield from act(f"outer: {answer}"))
+
+
+@workflow
+def starting(_: None) -> Do[App, Exception, str]:
+    yield from act("outer begins")
+    answer = yield from inner.start(None, run_id="inner")
+    return (yield from act(f"outer: {answer}"))
+
+
+@pytest.mark.parametrize("outer", [calling, starting], ids=["call", "start"])
+async def test_a_nested_run_waits_and_its_outer_run_is_suspended_with_it(
+    service: Service, outer: Any
+) -> None:
+    handle = await lived(service, outer)
+    nested = await info_of(service, "inner")
+    assert nested.summary.status is RunStatus.SUSPENDED
+    # No worker takes it, as its outer run drives it.
+    assert nested.summary.due_at is None
+    assert nested.lease is None
+    await service.client.handle(inner, "inner").send(approval, "ann")
+    async with working(service, outer):
+        assert await handle.result(timeout=10) == Success("outer: inner got ann")
+    assert service.world.done == [
+        "outer begins",
+        "inner begins",
+        "inner got ann",
+        "outer: inner got ann",
+    ]
+
+
+# Retries.
+
+
+@step(retry=RetryPolicy.constant(0.4).with_max_retries(2))
+def unreliable() -> Effect[App, Broken, int]:
+    return note("try")
+
+
+@workflow
+def retrying_step(_: None) -> Do[App, Broken, int]:
+    return (yield from unreliable())
+
+
+@step
+def attempt() -> Effect[App, Broken, int]:
+    return note("try")
+
+
+@workflow
+def retrying_effect(_: None) -> Do[App, Any, int]:
+    return (yield from attempt().retry(RetryPolicy.constant(0.4).with_max_retries(2)))
+
+
+async def test_the_back_off_of_a_step_suspends_the_run(service: Service) -> None:
+    service.world.failing |= {"try#1", "try#2"}
+    handle = await lived(service, retrying_step)
+    waiting = await info_of(service, "r")
+    assert waiting.summary.waits_for == "a retry"
+    async with working(service, retrying_step):
+        assert await handle.result(timeout=10) == Success(3)
+    assert service.world.done == ["try"] * 3
+    assert await suspensions(service) == 2
+
+
+async def test_the_back_off_of_an_effect_suspends_the_run(service: Service) -> None:
+    service.world.failing |= {"try#1", "try#2"}
+    handle = await lived(service, retrying_effect)
+    assert (await info_of(service, "r")).summary.waits_for == "a time"
+    async with working(service, retrying_effect):
+        assert await handle.result(timeout=10) == Success(3)
+    assert service.world.done == ["try"] * 3
+    assert await suspensions(service) == 2
+
+
+@step
+def step_around_a_retry() -> Effect[App, Broken, int]:
+    return unreliable().tap(lambda _: note("after"))
+
+
+@workflow
+def retrying_within_a_step(_: None) -> Do[App, Broken, int]:
+    return (yield from step_around_a_retry())
+
+
+@workflow
+def retrying_within_a_release(_: None) -> Do[App, Broken, str]:
+    return (yield from bracket(act("open"), lambda _: unreliable(), lambda _: act("use")))
+
+
+@pytest.mark.parametrize(
+    "workflow", [retrying_within_a_step, retrying_within_a_release], ids=["step", "release"]
+)
+async def test_a_back_off_within_a_step_or_a_release_does_not_suspend_the_run(
+    service: Service, workflow: Any
+) -> None:
+    service.world.failing |= {"try#1"}
+    async with working(service, workflow) as worker:
+        handle = await worker.client.submit(workflow, None, run_id="r")
+        assert isinstance(await handle.result(timeout=10), Success)
+    assert await suspensions(service) == 0
+
+
+async def suspensions(service: Service) -> int:
+    return sum(isinstance(entry, Suspended) for entry in await entries_of(service, "r"))
+
+
+# Items that are read while others wait.
+
+
+async def slow_items() -> AsyncIterator[str]:
+    yield "ann"
+    await anyio.sleep(0.3)
+    yield "bob"
+
+
+@pytest.mark.parametrize("limit", [None, 1, 3])
+async def test_a_run_that_waits_for_the_next_item_is_not_suspended(
+    service: Service, limit: int | None
+) -> None:
+    @workflow
+    def read(_: None) -> Do[App, Broken, list[str]]:
+        def wait(name: str) -> Effect[App, Broken, str]:
+            waited = sleep(0.15) if name == "ann" else from_fn(lambda _: None)
+            return waited.and_then(lambda _: act(name))
+
+        return (yield from par_traverse(slow_items(), wait, limit=limit))
+
+    async with working(service, read) as worker:
+        handle = await worker.client.submit(read, None, run_id="r")
+        assert await handle.result(timeout=10) == Success(["ann", "bob"])
+    # With a limit of 1, nothing is read while the only item waits.
+    assert await suspensions(service) == (1 if limit == 1 else 0)
