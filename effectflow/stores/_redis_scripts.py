@@ -129,6 +129,7 @@ RUN = """
         local known = process and redis.call('ZSCORE', prefix .. ':processes', process)
         if process and (not known or tonumber(known) < tonumber(run.expires)) then
             redis.call('ZADD', prefix .. ':processes', run.expires, process)
+            redis.call('ZREMRANGEBYSCORE', prefix .. ':processes', '-inf', now - 3600)
         end
     end
 

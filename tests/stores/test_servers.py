@@ -274,7 +274,9 @@ async def test_the_next_deletion_completes_an_interrupted_one(
         with pytest.raises(RunNotFound):
             await store.delete("r")
     with driver.Redis.from_url(redis) as client:
-        assert client.keys(f"{tmp_path}:*") == [f"{tmp_path}:fences".encode()]
+        assert sorted(client.keys(f"{tmp_path}:*")) == [
+            f"{tmp_path}:{left}".encode() for left in ("fences", "processes")
+        ]
 
 
 async def test_a_deletion_that_is_sent_again_keeps_a_new_run(proxied: Proxied) -> None:
