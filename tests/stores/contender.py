@@ -1,17 +1,22 @@
-"""A process that competes for the runs of a store with others like it. Its tests may kill it.
+"""Processes that compete for the runs of a store. Tests may kill them.
 
-It prints each of its results as a line of JSON, once that is durable.
+Each of their results is a line of JSON, with the number of the process, once it is durable. The first is
+its process id, once it has opened the store, and the last is null. They are forked from one process,
+because it takes long to import what they need.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import anyio
 
@@ -34,6 +39,10 @@ DONE = replace(SUMMARY, status=RunStatus.COMPLETED)
 GO = "signal:go"
 
 
+Place: TypeAlias = tuple[str, str, str]
+"""Where a store is: the arguments of `opened`."""
+
+
 def opened(kind: str, place: str, name: str) -> CheckpointStore:
     """Return the store of this name at a folder or server."""
     match kind:
@@ -49,9 +58,12 @@ def opened(kind: str, place: str, name: str) -> CheckpointStore:
             raise ValueError(kind)
 
 
+own_number = 0
+"""The number of this process among its competitors."""
+
+
 def tell(result: object) -> None:
-    sys.stdout.write(json.dumps(result) + "\n")
-    sys.stdout.flush()
+    os.write(1, json.dumps([own_number, result]).encode() + b"\n")
 
 
 def due_runs(*workflows: str, most: int = 4) -> DueRuns:
@@ -141,16 +153,29 @@ ROLES: dict[str, Callable[[CheckpointStore], Awaitable[None]]] = {
 }
 
 
-def main() -> None:
-    role, *place = sys.argv[1:]
-
+def compete(role: str, place: Place) -> None:
     async def work() -> None:
         async with opened(*place) as store:
-            tell("ready")
-            sys.stdin.readline()
+            tell(os.getpid())
             await ROLES[role](store)
+            tell(None)
+            # It goes on to hold what it has claimed.
+            await anyio.sleep_forever()
 
     anyio.run(work)
+
+
+def main() -> None:
+    """Fork a process for each line of the standard input: its number, its role, and its store."""
+    global own_number
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        own_number, role, place = json.loads(line)
+        if os.fork() == 0:
+            try:
+                compete(role, place)
+            finally:
+                os._exit(0)
 
 
 if __name__ == "__main__":

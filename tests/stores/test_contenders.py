@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from threading import Thread
-from typing import Any, TypeAlias
+from threading import Event, Thread
+from typing import Any
 
 import anyio
 import pytest
 
 from effectflow.checkpoint import CheckpointStore, RunEnded, RunStatus
-from tests.stores.contender import GO, SUMMARY, claimed, opened
+from tests.stores.contender import GO, SUMMARY, Place, claimed, opened
 from tests.stores.servers import wait_for
 
 ROOT = Path(__file__).parents[2]
-
-
-Place: TypeAlias = tuple[str, str, str]
-"""Where a store is: the arguments of `opened`."""
 
 
 @pytest.fixture(params=["file", "sqlite", "postgres", "redis"])
@@ -38,62 +36,98 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 class Contender:
-    """A process with a role of `contender.py`. `told` are its results so far."""
+    """A process that competes for the runs of a store. `told` are its results so far."""
 
-    def __init__(self, role: str, place: Place) -> None:
+    def __init__(self) -> None:
         self.told: list[Any] = []
+        self._pid: int | None = None
+        self._is_over = Event()
+
+    def hear(self, result: Any) -> None:
+        """Note what it has told."""
+        if self._pid is None:
+            self._pid = result
+        elif result is None:
+            self._is_over.set()
+        else:
+            self.told.append(result)
+
+    def get_ready(self) -> None:
+        """Wait until it has opened the store."""
+        wait_for(lambda: self._pid is not None, seconds=60)
+
+    def kill(self) -> None:
+        """Kill it, if it lives."""
+        assert self._pid is not None
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        wait_for(self._has_gone, seconds=60)
+
+    def _has_gone(self) -> bool:
+        assert self._pid is not None
+        try:
+            os.kill(self._pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    async def end(self) -> None:
+        """Wait until it has done its work."""
+        assert await anyio.to_thread.run_sync(self._is_over.wait, 120)
+
+
+class Contenders:
+    """The process that forks them."""
+
+    def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.stores.contender", role, *place],
+            [sys.executable, "-m", "tests.stores.contender"],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
+        self._all: list[Contender] = []
         self._reader = Thread(target=self._read)
         self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.endswith("\n"):
-                self.told.append(json.loads(line))
+            number, result = json.loads(line)
+            self._all[number].hear(result)
 
-    def get_ready(self) -> None:
-        """Wait until it has opened the store."""
-        wait_for(lambda: bool(self.told), seconds=60)
-        assert self.told.pop(0) == "ready"
-
-    def begin(self) -> None:
-        """Let it begin its role."""
+    @contextmanager
+    def competing(self, place: Place, *roles: str) -> Iterator[list[Contender]]:
+        """Run a process in each role. Kill those that are left when the block ends."""
         assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
+        started: list[Contender] = []
+        for role in roles:
+            contender = Contender()
+            self._all.append(contender)
+            started.append(contender)
+            request = json.dumps([len(self._all) - 1, role, place])
+            print(request, file=self._process.stdin, flush=True)
+        try:
+            for contender in started:
+                contender.get_ready()
+            yield started
+        finally:
+            for contender in started:
+                contender.kill()
 
-    def kill(self) -> None:
-        """Kill it, and read all that it has told."""
-        self._process.kill()
-        self.wait()
-
-    def wait(self) -> int:
-        """Wait for its end, and return its exit code."""
+    def close(self) -> None:
         with self._process:
-            self._reader.join(120)
-        return self._process.returncode
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._reader.join(60)
 
 
-@contextmanager
-def contending(place: Place, *roles: str) -> Iterator[list[Contender]]:
-    """Run a process in each role, until the block ends."""
-    contenders = [Contender(role, place) for role in roles]
-    try:
-        for contender in contenders:
-            contender.get_ready()
-        for contender in contenders:
-            contender.begin()
-        yield contenders
-    finally:
-        for contender in contenders:
-            contender.kill()
+@pytest.fixture(scope="module")
+def contenders() -> Iterator[Contenders]:
+    contenders = Contenders()
+    yield contenders
+    contenders.close()
 
 
 async def create(store: CheckpointStore, workflow: str, count: int) -> list[str]:
@@ -110,49 +144,55 @@ async def keys_in_journal(store: CheckpointStore) -> list[str]:
 
 
 @pytest.mark.anyio
-async def test_each_due_run_is_claimed_by_one_process_within_the_limits(place: Place) -> None:
+async def test_each_due_run_is_claimed_by_one_process_within_the_limits(
+    contenders: Contenders, place: Place
+) -> None:
     async with opened(*place) as store:
         free = await create(store, "w", 40)
         limited = await create(store, "held", 20)
-        with contending(place, *["claim"] * 4) as contenders:
-            codes = [await anyio.to_thread.run_sync(one.wait) for one in contenders]
+        with contenders.competing(place, *["claim"] * 4) as started:
+            for one in started:
+                await one.end()
 
-        claims = [run_id for one in contenders for told in one.told for run_id in told]
-        assert codes == [0] * 4
+        claims = [run_id for one in started for told in one.told for run_id in told]
         assert len(set(claims)) == len(claims)
         assert set(free) <= set(claims)
         assert len(set(claims) & set(limited)) == 5
 
 
 @pytest.mark.anyio
-async def test_processes_together_start_only_so_many_runs_in_a_second(place: Place) -> None:
+async def test_processes_together_start_only_so_many_runs_in_a_second(
+    contenders: Contenders, place: Place
+) -> None:
     async with opened(*place) as store:
         run_ids = await create(store, "started", 15)
-        with contending(place, *["start"] * 3) as contenders:
-            codes = [await anyio.to_thread.run_sync(one.wait) for one in contenders]
+        with contenders.competing(place, *["start"] * 3) as started:
+            for one in started:
+                await one.end()
 
-        times = sorted(at for one in contenders for at in one.told)
-        assert codes == [0] * 3
+        times = sorted(at for one in started for at in one.told)
         assert len(times) == len(run_ids)
         # Five at once, then five more after one second, and after two.
         assert times[-1] - times[0] > 1.9
 
 
 @pytest.mark.anyio
-async def test_processes_that_are_killed_leave_their_runs_to_others(place: Place) -> None:
+async def test_processes_that_are_killed_leave_their_runs_to_others(
+    contenders: Contenders, place: Place
+) -> None:
     chance = Random(7)
     async with opened(*place) as store:
-        run_ids = await create(store, "w", 150)
+        run_ids = await create(store, "w", 60)
         survivors = 2
-        with contending(place, *["drive"] * (3 + survivors)) as contenders:
-            for contender in contenders[survivors:]:
-                await anyio.sleep(chance.uniform(0.02, 0.2))
+        with contenders.competing(place, *["drive"] * (3 + survivors)) as started:
+            for contender in started[survivors:]:
+                await anyio.sleep(chance.uniform(0.01, 0.1))
                 contender.kill()
             with anyio.fail_after(60):
                 while not all(info.summary.status.has_ended for info in await store.find()):
                     await anyio.sleep(0.05)
 
-        ends = Counter(run_id for one in contenders for run_id in one.told)
+        ends = Counter(run_id for one in started for run_id in one.told)
         assert max(ends.values()) == 1
         for run_id in run_ids:
             info = await store.info(run_id)
@@ -164,14 +204,14 @@ async def test_processes_that_are_killed_leave_their_runs_to_others(place: Place
 
 @pytest.mark.anyio
 async def test_a_message_is_taken_once_although_senders_and_takers_are_killed(
-    place: Place,
+    contenders: Contenders, place: Place
 ) -> None:
     async with opened(*place) as store:
         await store.create("r", [b"0"], summary=SUMMARY)
-        with contending(place, "send", "send", "take", "take", "take") as contenders:
-            *senders, first, second, third = contenders
+        with contenders.competing(place, "send", "send", "take", "take", "take") as started:
+            *senders, first, second, third = started
             for taker in (first, second):
-                wait_for(lambda: sum(len(one.told) for one in contenders[2:]) > 20, seconds=60)
+                wait_for(lambda: sum(len(one.told) for one in started[2:]) > 20, seconds=60)
                 taker.kill()
             for sender in senders:
                 sender.kill()
@@ -185,7 +225,7 @@ async def test_a_message_is_taken_once_although_senders_and_takers_are_killed(
         for sender in senders:
             assert set(sender.told) <= set(received)
         # What a taker has told is in the journal, in the order in which each sender has sent it.
-        assert {key for taker in contenders[2:] for key in taker.told} <= set(journal)
+        assert {key for taker in started[2:] for key in taker.told} <= set(journal)
         for sender in senders:
             own = [key for key in journal + messages if key in set(sender.told)]
             assert own == sender.told
@@ -194,18 +234,20 @@ async def test_a_message_is_taken_once_although_senders_and_takers_are_killed(
 
 
 @pytest.mark.anyio
-async def test_a_message_that_races_with_the_end_is_taken_or_refused_or_newer(place: Place) -> None:
+async def test_a_message_that_races_with_the_end_is_taken_or_refused_or_newer(
+    contenders: Contenders, place: Place
+) -> None:
     """Newer than all that the last driver has looked at. It goes with the run."""
     async with opened(*place) as store:
         await store.create("r", [b"0"], summary=SUMMARY)
-        with contending(place, "send", "send", "end") as contenders:
-            codes = [await anyio.to_thread.run_sync(one.wait) for one in contenders]
+        with contenders.competing(place, "send", "send", "end") as started:
+            for one in started:
+                await one.end()
 
-        assert codes == [0, 0, 0]
         journal = await keys_in_journal(store)
         assert len(journal) >= 19
         assert await store.mailbox("r") == []
-        for sender in contenders[:2]:
+        for sender in started[:2]:
             taken = [key for key in journal if key.split()[0] == sender.told[0].split()[0]]
             assert taken == sender.told[: len(taken)]
         with pytest.raises(RunEnded):
