@@ -7,6 +7,7 @@ nothing is done twice.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Protocol
@@ -30,18 +31,18 @@ class SqliteLedger:
 
     Parameters:
         path: the file.
-        seconds: how long an answer takes. What was asked for is done before.
+        seconds: how long the answers to some actions take. What was asked for is done before.
     """
 
-    def __init__(self, path: Path, *, seconds: float = 0.0) -> None:
+    def __init__(self, path: Path, seconds: Mapping[str, float] | None = None) -> None:
         self._path = path
-        self._seconds = seconds
+        self._seconds = seconds or {}
         with self._open() as database:
             database.execute("CREATE TABLE IF NOT EXISTS requests (key, action, about, answer)")
 
     async def request(self, action: str, about: str, *, key: str) -> str:
         answer = await to_thread.run_sync(self._do, action, about, key)
-        await anyio.sleep(self._seconds)
+        await anyio.sleep(self._seconds.get(action, 0.0))
         return answer
 
     def _do(self, action: str, about: str, key: str) -> str:

@@ -5,12 +5,14 @@
 A request is answered once what it asks for is durable. A worker in the same process does the rest, now or
 after a restart. Any number of these processes may share the orders.
 
-Environment variables: SHOP_STORE is the URL of the store, SHOP_LEDGER the file of the simulated bank and
-warehouse, and SHOP_SECONDS how slow these are.
+Environment variables: SHOP_STORE is the URL of the store, and SHOP_LEDGER the file of the simulated bank
+and warehouse. SHOP_SECONDS makes these slow, so that you can kill the process while they work: with
+'{"charge": 60}', the answer to a charge takes a minute.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -145,8 +147,8 @@ def create_api(app: App[Shop], *, clock: Clock | None = None) -> FastAPI:
 
 
 def open_shop(checkpoints: Checkpoints) -> Shop:
-    seconds = float(os.environ.get("SHOP_SECONDS", "0.5"))
-    ledger = SqliteLedger(Path(os.environ.get("SHOP_LEDGER", "ledger.db")), seconds=seconds)
+    seconds: dict[str, float] = json.loads(os.environ.get("SHOP_SECONDS", "{}"))
+    ledger = SqliteLedger(Path(os.environ.get("SHOP_LEDGER", "ledger.db")), seconds)
     return Shop(checkpoints, LedgerBank(ledger), LedgerWarehouse(ledger))
 
 
