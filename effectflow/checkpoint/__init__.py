@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         Waiting,
     )
     from effectflow.checkpoint.errors import (
+        CompensationFailed,
         CorruptCheckpoint,
         CrashedTooOften,
         DefinitionChanged,
@@ -140,6 +141,7 @@ __all__ = [
     "ChildStarted",
     "Claimed",
     "Codec",
+    "CompensationFailed",
     "Completed",
     "CompletedStep",
     "CorruptCheckpoint",
@@ -244,7 +246,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "Published Resumed Signalled SourceEnd Started Suspended Waiting"
             ),
             "errors": (
-                "CorruptCheckpoint CrashedTooOften DefinitionChanged LeaseLost "
+                "CompensationFailed CorruptCheckpoint CrashedTooOften DefinitionChanged LeaseLost "
                 "NotSerializable OutcomeUnknown RunBusy RunCancelled RunConflict RunEnded "
                 "RunNotEnded RunNotFound SaveFailed StepInputChanged StoreUnavailable "
                 "UnsupportedVersion"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,21 +21,24 @@ from rich.console import Console
 from effectflow.checkpoint import (
     Checkpoint,
     CheckpointError,
-    Checkpoints,
     CheckpointStore,
     HasCheckpoints,
     RunInfo,
     RunQuery,
+    RunStatus,
     read_checkpoint,
     read_entries,
 )
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.values import to_tree
+from effectflow.cli.access import Access, access_to
 from effectflow.cli.app_loader import (
     LoadedWorkflow,
     demo_workflow,
     load_workflow,
+    workflow_named,
+    workflow_names,
     workflow_of_run,
 )
 from effectflow.cli.census import CensusJob, census
@@ -47,18 +50,13 @@ from effectflow.cli.options import (
     ExitCode,
     JsonOption,
     KeyFileOption,
-    Keys,
     LatestOption,
     LatestResumableOption,
     RunArgument,
     StoreOption,
     check_choice,
     chosen_run,
-    command_line,
     read_file,
-    read_keys,
-    store_at,
-    with_store,
 )
 from effectflow.cli.render import (
     counted,
@@ -101,22 +99,28 @@ def demo(
     def start(_: object) -> AnyEffect:
         return census.start(job, run_id=run_id)
 
-    keys = read_keys(key_file, encryption_keys)
+    access = access_to(store, key_file, encryption_keys)
     title = f"Run {run_id}: Python files below {chosen}"
-    _drive(_Job(demo_workflow(), start, run_id, store, keys, title=title, as_json=as_json))
+    _drive(_Job(demo_workflow(), start, run_id, access, title=title, as_json=as_json))
 
 
 def run(
-    workflow: Annotated[str, typer.Argument(metavar="APP:WORKFLOW", help="Module and workflow.")],
+    workflow: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:WORKFLOW", help="Module and workflow; with --app, the workflow's name."
+        ),
+    ],
     input: Annotated[str, typer.Option("--input", help="The input: JSON, or @FILE.")] = "null",
     run_id: Annotated[str | None, typer.Option(help="The id of the run.")] = None,
+    app: AppOption = None,
     store: StoreOption = STORE,
     key_file: KeyFileOption = None,
     encryption_keys: EncryptionKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a workflow on an input. Given the id of a run with the same input, continue that run."""
-    loaded = load_workflow(workflow)
+    loaded = load_workflow(workflow) if app is None else workflow_named(workflow, app)
     data = _read_input(input)
     run_id = _run_id_or_new(run_id, loaded.workflow.name)
 
@@ -126,10 +130,10 @@ def run(
             value = loaded.workflow.structure_input(data, env.checkpoints)
         except ValueError as error:
             raise BadUse(str(error)) from error
-        return loaded.workflow.start(value, run_id=run_id)
+        return loaded.to_start.start(value, run_id=run_id)
 
-    keys = read_keys(key_file, encryption_keys)
-    _drive(_Job(loaded, start, run_id, store, keys, app=workflow, as_json=as_json))
+    access = access_to(store, key_file, encryption_keys, app=app)
+    _drive(_Job(loaded, start, run_id, access, app=app or workflow, as_json=as_json))
 
 
 def resume(
@@ -139,8 +143,8 @@ def resume(
         bool,
         typer.Option(
             "--all",
-            help="Resume all runs that can be resumed, oldest first; with --app MODULE:WORKFLOW, those "
-            "of this workflow.",
+            help="Resume all runs that can be resumed, oldest first, except those that wait; with --app "
+            "MODULE:WORKFLOW or MODULE:APP, those of its workflows.",
         ),
     ] = False,
     app: AppOption = None,
@@ -157,13 +161,17 @@ def resume(
 ) -> None:
     """Continue a run from where it stopped. Completed steps are skipped."""
     check_choice(run_id=run_id, latest=latest, all=every)
-    keys = read_keys(key_file, encryption_keys)
+    access = access_to(store, key_file, encryption_keys, app=app)
 
     async def find(opened: CheckpointStore) -> list[RunInfo]:
         if every:
-            workflow = load_workflow(app).workflow.name if app is not None and ":" in app else None
-            query = RunQuery(workflow=workflow, resumable=True, limit=sys.maxsize)
-            return (await opened.find(query))[::-1]
+            names = None if app is None else workflow_names(app)
+            runs = await opened.find(RunQuery(resumable=True, limit=None))
+            return [
+                info
+                for info in reversed(runs)
+                if (names is None or info.summary.workflow in names) and not _only_waits(info)
+            ]
         chosen = await chosen_run(opened, run_id, resumable=True)
         info = await opened.info(chosen)
         if info is None:
@@ -172,21 +180,29 @@ def resume(
 
     def job_of(info: RunInfo) -> _Job:
         async def module(opened: CheckpointStore) -> str:
-            return (await read_checkpoint(opened, info.run_id, keys.seal, at=1)).module
+            return (await read_checkpoint(opened, info.run_id, access.seal, at=1)).module
 
         # Given --app, nothing needs to be read.
-        hint = with_store(store, module) if app is None else ""
+        hint = access.use(module) if app is None else ""
         loaded = workflow_of_run(info.run_id, info.summary.workflow, app, hint)
 
         def resume(_: object) -> AnyEffect:
             return loaded.workflow.resume(info.run_id, force=force)
 
-        return _Job(loaded, resume, info.run_id, store, keys, app=app, as_json=as_json)
+        return _Job(loaded, resume, info.run_id, access, app=app, as_json=as_json)
 
-    found = with_store(store, find)
+    found = access.use(find)
     if not every:
         _drive(job_of(found[0]))
     _drive_all(found, job_of, as_json=as_json)
+
+
+def _only_waits(info: RunInfo) -> bool:
+    """Return whether a run waits for something, so that a resume would do nothing but wait, too."""
+    summary = info.summary
+    if summary.status not in (RunStatus.PENDING, RunStatus.SUSPENDED):
+        return False
+    return summary.due_at is None or summary.due_at > time.time()
 
 
 def dead_letters(
@@ -216,17 +232,17 @@ def dead_letters(
     """Show the items of map-reduce jobs that failed, and how each attempt ended; retry or drop them."""
     if retry and drop:
         raise BadUse("give either --retry or --drop")
-    seals = read_keys(key_file, encryption_keys)
+    access = access_to(store, key_file, encryption_keys, app=app)
     given = [*(() if run_id is None else (run_id,)), *(keys or ())]
     check_choice(run_id=given[0] if given and not latest else None, latest=latest)
     chosen_keys = frozenset(given if latest else given[1:])
 
     async def read(opened: CheckpointStore) -> tuple[Checkpoint, Recording]:
         chosen = await chosen_run(opened, None if latest else given[0])
-        checkpoint = await read_checkpoint(opened, chosen, seals.seal)
-        return checkpoint, read_recording(await read_entries(opened, chosen, seals.seal))
+        checkpoint = await read_checkpoint(opened, chosen, access.seal)
+        return checkpoint, read_recording(await read_entries(opened, chosen, access.seal))
 
-    checkpoint, recording = with_store(store, read)
+    checkpoint, recording = access.use(read)
     unknown = chosen_keys - {letter.key for letter in recording.dead_letters.values()}
     if unknown:
         shown = ", ".join(sorted(map(repr, unknown)))
@@ -239,22 +255,14 @@ def dead_letters(
         else:
             show_dead_letters(Console(), letters, recording)
             if letters:
-                reopen = command_line(
-                    "dead-letters",
-                    checkpoint.run_id,
-                    "--retry",
-                    store=store,
-                    keys=seals,
-                    app=app or checkpoint.module,
-                )
+                words = ("dead-letters", checkpoint.run_id, "--retry")
+                reopen = access.command(*words, app=app or checkpoint.module)
                 say(f"Retry them with: {reopen}\nDo without them with --drop in place of --retry.")
         return
     loaded = workflow_of_run(checkpoint.run_id, checkpoint.workflow, app, checkpoint.module)
     change = loaded.workflow.retry_dead_letters if retry else loaded.workflow.drop_dead_letters
     effect = change(checkpoint.run_id, chosen_keys or None, force=force)
-    _drive(
-        _Job(loaded, lambda _: effect, checkpoint.run_id, store, seals, app=app, as_json=as_json)
-    )
+    _drive(_Job(loaded, lambda _: effect, checkpoint.run_id, access, app=app, as_json=as_json))
 
 
 def _run_id_or_new(run_id: str | None, workflow_name: str) -> str:
@@ -285,8 +293,7 @@ class _Job:
     loaded: LoadedWorkflow
     effect: Callable[[HasCheckpoints], AnyEffect]
     run_id: str
-    store: str
-    keys: Keys
+    access: Access
     app: str | None = None
     title: str | None = None
     as_json: bool = False
@@ -294,12 +301,12 @@ class _Job:
     @property
     def resume_command(self) -> str:
         """The command that resumes the run."""
-        return command_line("resume", self.run_id, store=self.store, keys=self.keys, app=self.app)
+        return self.access.command("resume", self.run_id, app=self.app)
 
     @property
     def dead_letters_command(self) -> str:
         """The command that shows the dead letters of the run."""
-        return command_line("dead-letters", self.run_id, store=self.store, keys=self.keys)
+        return self.access.command("dead-letters", self.run_id, app=self.app)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +378,6 @@ def _drive_all(
 
 def _driven(job: _Job) -> tuple[RunProgress, _End]:
     """Drive a run to its end, or until a signal. Raise BadEnvironment before the run is touched."""
-    store_at(job.store)
     errors = Console(stderr=True)
     progress = RunProgress(Console(stderr=job.as_json), job.loaded.workflow)
     ends: list[_End | BadUse] = []
@@ -393,10 +399,8 @@ def _driven(job: _Job) -> tuple[RunProgress, _End]:
 
 async def _perform(job: _Job, progress: RunProgress, ends: list[_End | BadUse]) -> None:
     """Drive a run, and append its end before the environment closes, which may fail."""
-    seal = job.keys.seal
-    checkpoints = Checkpoints(
-        store_at(job.store), key=seal.key, encryption=seal.encryption, observers=(progress,)
-    )
+    known = job.access.checkpoints
+    checkpoints = dataclasses.replace(known, observers=(*known.observers, progress))
     # A signal cancels only the run, so that the environment can close in an orderly way.
     async with job.loaded.opened_environment(checkpoints) as env:
         try:

@@ -469,6 +469,12 @@ def show_arguments(arguments: Sequence[Any]) -> str:
     return _call("", arguments, _DEPTH)
 
 
+def shortened(value: Any) -> str:
+    """Return the `repr` of a value, bounded."""
+    text = repr(value)
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
+
+
 def _short(part: Any, depth: int) -> str:
     """Return the name of a function or class, an effect down to `depth`, or a bounded `repr`."""
     if isinstance(part, Effect):
@@ -484,5 +490,4 @@ def _short(part: Any, depth: int) -> str:
     name = getattr(part, "__qualname__", None)
     if isinstance(name, str):
         return name.rpartition("<locals>.")[2]
-    text = repr(part)
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
+    return shortened(part)

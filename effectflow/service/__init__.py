@@ -6,6 +6,7 @@ from effectflow.effects.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.store import Limit
+    from effectflow.effects.saga import compensate, saga
     from effectflow.service.app import App
     from effectflow.service.client import Change, Client, Handle
     from effectflow.service.environment import BadEnvironment
@@ -28,8 +29,10 @@ __all__ = [
     "Signal",
     "StoppedBySignal",
     "Worker",
+    "compensate",
     "publish",
     "run_until_signal",
+    "saga",
     "spawn",
 ]
 
@@ -47,6 +50,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "signals": "StoppedBySignal run_until_signal",
             "worker": "Worker",
             ".checkpoint.store": "Limit",
+            ".effects.saga": "compensate saga",
             ".workflows.children": "Child spawn",
         },
     )

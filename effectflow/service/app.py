@@ -117,13 +117,19 @@ class App(Generic[Env]):
         _check_schedules(self.schedules, self.workflows, checkpoints)
 
     @asynccontextmanager
-    async def opened_environment(self) -> AsyncGenerator[Env]:
+    async def opened_environment(
+        self, checkpoints: Checkpoints | None = None
+    ) -> AsyncGenerator[Env]:
         """Make the environment, and close it afterwards.
+
+        Parameters:
+            checkpoints: give the environment these, instead of those of the app.
 
         Raises BadEnvironment if it cannot be made, or lacks what the annotation of a workflow asks for.
         """
         source = "`environment` of the App"
-        async with opened_environment(self.environment, self.checkpoints, source) as environment:
+        given = self.checkpoints if checkpoints is None else checkpoints
+        async with opened_environment(self.environment, given, source) as environment:
             for workflow in self.workflows.values():
                 missing = missing_in(environment, workflow)
                 if missing:

@@ -349,6 +349,8 @@ async def _drive(
         await _record_interruption(run)
         raise
     raised = end.raised
+    if run.given_up is not None and writer.halted is None:
+        return await _outcome_of(claim, run, Failed(run.given_up), None)
     if run.suspension is not None and writer.halted is None:
         await _record_interruption(run)
         return SUSPENDED
@@ -479,6 +481,7 @@ def _scope_of_body(flow: DurableFlow, scope: Scope) -> Scope:
     inside.step = None
     inside.context = flow.run.context
     inside.is_observing = inside.is_shielded = False
+    inside.undos = None
     return inside
 
 
