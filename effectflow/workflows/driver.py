@@ -206,6 +206,26 @@ async def resume_run(
         raise await run_not_found(place.checkpoints.store, run_id)
 
 
+async def cancel_nested(place: Place, run_id: str) -> None:
+    """Complete the finalizers of a nested run that a decision of its outer run has cancelled.
+
+    Nothing else of it is executed. Afterwards it is cancelled.
+    """
+    info = await look(place, run_id)
+    if info is None or info.summary.status.has_ended or info.summary.status is RunStatus.FAILED:
+        return
+    claim = Claim(place, run_id)
+    await claim.begin()
+    async with claim:
+        found = await find(place, run_id)
+        if found is None:
+            return
+        outcome = await continue_run(place, found, claim, is_cancelled=True)
+    if isinstance(outcome, Failed) and isinstance(outcome.error, CheckpointError):
+        if not isinstance(outcome.error, RunCancelled):
+            raise outcome.error
+
+
 async def read_result(place: Place, run_id: str) -> Any:
     """Return the recorded output or `Failed` of a run that has ended. Change nothing."""
     info = await look(place, run_id)
@@ -277,10 +297,14 @@ async def continue_run(
     force: bool = False,
     reopening: Reopening | None = None,
     service: Service | None = None,
+    is_cancelled: bool = False,
 ) -> Any:
     """Continue a run at the end of its journal.
 
     Return its output, `Failed`, or with a service `SUSPENDED`.
+
+    Parameters:
+        is_cancelled: whether its outer run has cancelled it.
     """
     blueprint, known = place.blueprint, found.checkpoint
     await claim.check_is_whole(known)
@@ -311,6 +335,9 @@ async def continue_run(
     if reopening is not None and recording.repeated and not force:
         raise OutcomeUnknown(known.run_id, recording.repeated[0], is_repeated=True)
     run = claim.run(resumed, recording, found, force=force)
+    if is_cancelled and recording.cancelled_at is None:
+        await run.cancel_if_decided()
+        recording.cancelled_at = run.cancelled_at
     if place.checkpoints.observers:
         start = plan_resume(known).start
         run.notify(RunResumed(known.run_id, start[0] if start else None))
@@ -448,7 +475,7 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
     # The run must not refer to it: without cycles, no garbage has to be collected.
     flow = DurableFlow(run, "")
     scope = _scope_of_body(flow, place.scope)
-    if is_new or run.around is not None:
+    if is_new or (run.around is not None and run.recording.cancelled_at is None):
         outcome = await interpret(body, place.env, scope)
         flow.end()
         return outcome
@@ -456,7 +483,7 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
     limit, inside = operator.limit, operator.inside
     assert limit is not None
     with limit:
-        if run.records:
+        if run.records and run.around is None:
             # One that came before this life began cancels the body before it begins anything.
             await run.look_for_messages()
         outcome = await flow.run_branch(inside, partial(interpret, body, place.env, inside))
@@ -478,6 +505,8 @@ def _scope_of_body(flow: DurableFlow, scope: Scope) -> Scope:
     inside.flow = flow
     inside.step = None
     inside.context = flow.run.context
+    # A position in the journal of an outer run means nothing here.
+    inside.limit = math.inf
     inside.is_observing = inside.is_shielded = False
     return inside
 
@@ -510,7 +539,7 @@ async def _record_interruption(run: Run) -> None:
         with suppress(Halt):
             # If the outer run cannot settle its decision, this run is only interrupted.
             await run.cancel_if_decided()
-        if run.cancelled_at is not None:
+        if run.cancelled_at is not None and not run.is_stopping:
             finished = Finished(RunStatus.CANCELLED, run.now())
             await cancel_spawned(run)
             await run.writer.finish(finished, finished.status)

@@ -16,6 +16,7 @@ from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.nodes import Failed
 from effectflow.effects.paths import as_name
+from effectflow.effects.scope import Scope
 from effectflow.workflows.lookup import Place
 
 __all__ = ["replayed_end", "run_nested"]
@@ -51,10 +52,12 @@ async def run_nested(
         is_ended = recorded.ended is not None and recorded.ended < scope.limit
         if is_ended and (recorded.status is RunStatus.COMPLETED or stands):
             return replayed_end(run, place, path, recorded)
+    child = _Child(flow, place, path, chosen, input_digest)
+    if recorded is not None and recorded.ended is None and _is_cancelled(run, scope):
+        await child.cancel()
     await flow.check(scope, path)
     if isinstance(run, PlannedRun):
         run.begin_child(path, is_begun=recorded is not None)
-    child = _Child(flow, place, path, chosen, input_digest)
     await child.begin()
     try:
         outcome = await drive(replace(place, around=child), chosen)
@@ -70,6 +73,11 @@ async def run_nested(
     else:
         child.fail(outcome)
     return outcome
+
+
+def _is_cancelled(run: Run, scope: Scope) -> bool:
+    """Return whether a decision of the run cancels what happens here, and this life may act on that."""
+    return run.records and not run.is_stopping and scope.cancelling_operator() is not None
 
 
 def _made_id(run: Run, path: str, input_digest: str) -> str:
@@ -119,6 +127,18 @@ class _Child:
             )
         )
         await run.writer.save()
+
+    async def cancel(self) -> None:
+        """Complete the finalizers of a nested run that an earlier life began, and that is cancelled now."""
+        from effectflow.workflows.driver import cancel_nested
+
+        run = self.run
+        # Like a finalizer, it ends in spite of the cancellation, except if the run is stopped.
+        with run.gated():
+            try:
+                await cancel_nested(replace(self.place, around=self), self.run_id)
+            except CheckpointError as error:
+                raise run.writer.halt(error) from error
 
     def complete(self, output: Any) -> None:
         run = self.run
