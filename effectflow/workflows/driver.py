@@ -221,9 +221,9 @@ async def cancel_nested(place: Place, run_id: str) -> None:
         if found is None:
             return
         outcome = await continue_run(place, found, claim, is_cancelled=True)
-    if isinstance(outcome, Failed) and isinstance(outcome.error, CheckpointError):
-        if not isinstance(outcome.error, RunCancelled):
-            raise outcome.error
+    error = outcome.error if isinstance(outcome, Failed) else None
+    if isinstance(error, CheckpointError) and not isinstance(error, RunCancelled):
+        raise error
 
 
 async def read_result(place: Place, run_id: str) -> Any:

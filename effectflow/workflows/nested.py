@@ -129,7 +129,7 @@ class _Child:
         await run.writer.save()
 
     async def cancel(self) -> None:
-        """Complete the finalizers of a nested run that an earlier life began, and that is cancelled now."""
+        """Complete the finalizers of a nested run that an earlier life began and that is now cancelled."""
         from effectflow.workflows.driver import cancel_nested
 
         run = self.run
