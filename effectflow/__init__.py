@@ -72,7 +72,16 @@ if TYPE_CHECKING:
         traverse,
         using,
     )
-    from effectflow.service import App, Client, Signal, Worker, spawn
+    from effectflow.service import (
+        App,
+        Client,
+        Signal,
+        Worker,
+        compensate,
+        publish,
+        saga,
+        spawn,
+    )
     from effectflow.workflows import (
         Abort,
         DeadLetter,
@@ -152,6 +161,7 @@ __all__ = [
     "asks",
     "attempt",
     "bracket",
+    "compensate",
     "current_step",
     "die",
     "do",
@@ -172,10 +182,12 @@ __all__ = [
     "par_traverse",
     "par_try_all",
     "partition",
+    "publish",
     "pure",
     "race",
     "random",
     "run_context",
+    "saga",
     "save_now",
     "sleep",
     "spawn",
@@ -205,7 +217,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "Invalid Valid Validation acquiring bracket par par_all par_reduce "
                 "par_traverse par_try_all partition traverse using"
             ),
-            "service": "App Client Signal Worker spawn",
+            "service": "App Client Signal Worker compensate publish saga spawn",
             "workflows": (
                 "Abort DeadLetter GraphError InvalidGraph InvalidMachine ItemFailed "
                 "ItemFailure Iterative IterativeResult JobResult Machine MapReduce "

@@ -45,12 +45,16 @@ if TYPE_CHECKING:
         Finished,
         HeadState,
         Interrupted,
+        Published,
         Resumed,
+        Signalled,
         SourceEnd,
         Started,
+        Suspended,
         Waiting,
     )
     from effectflow.checkpoint.errors import (
+        CompensationFailed,
         CorruptCheckpoint,
         CrashedTooOften,
         DefinitionChanged,
@@ -137,6 +141,7 @@ __all__ = [
     "ChildStarted",
     "Claimed",
     "Codec",
+    "CompensationFailed",
     "Completed",
     "CompletedStep",
     "CorruptCheckpoint",
@@ -172,6 +177,7 @@ __all__ = [
     "Observer",
     "OutcomeUnknown",
     "Owner",
+    "Published",
     "Record",
     "RecordedDefect",
     "Remains",
@@ -192,6 +198,7 @@ __all__ = [
     "Salvages",
     "SaveFailed",
     "Seal",
+    "Signalled",
     "SourceEnd",
     "Started",
     "Step",
@@ -199,6 +206,7 @@ __all__ = [
     "StepInputChanged",
     "StepSkipped",
     "StoreUnavailable",
+    "Suspended",
     "Taken",
     "TransitionEnded",
     "TransitionStarted",
@@ -235,10 +243,10 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "entries": (
                 "Arguments BeforeStep BranchesEnded CancelRequested ChildEnded ChildStarted "
                 "Completed Decided Entry ErrorRecord Failed Finished HeadState Interrupted "
-                "Resumed SourceEnd Started Waiting"
+                "Published Resumed Signalled SourceEnd Started Suspended Waiting"
             ),
             "errors": (
-                "CorruptCheckpoint CrashedTooOften DefinitionChanged LeaseLost "
+                "CompensationFailed CorruptCheckpoint CrashedTooOften DefinitionChanged LeaseLost "
                 "NotSerializable OutcomeUnknown RunBusy RunCancelled RunConflict RunEnded "
                 "RunNotEnded RunNotFound SaveFailed StepInputChanged StoreUnavailable "
                 "UnsupportedVersion"

@@ -12,6 +12,7 @@
     ├── RunNotEnded          the run has not ended, so it has no result
     ├── RunCancelled         the run was cancelled and cannot continue
     ├── RunEnded             the run is completed or cancelled, so it receives no messages
+    ├── CompensationFailed   an undo of a saga failed, so the run waits for someone to resume it
     ├── CrashedTooOften      the run ended its process again and again, so workers do not continue it
     ├── OutcomeUnknown       an at-most-once step would run again, although it may have happened
     ├── CorruptCheckpoint    stored data cannot be read
@@ -193,6 +194,28 @@ class RunEnded(CheckpointError):
         super().__init__(
             f"run {run_id!r} is {status}, so nothing receives the message, and it was not kept. Send it "
             "before the run ends, or start the work anew, under another run id."
+        )
+
+
+class CompensationFailed(CheckpointError):
+    """An undo of a saga failed, after the retries of its step.
+
+    Attributes:
+        run_id: the run.
+        reason: what the undo failed with.
+        left: the undos that are left, in their order. The first is the one that failed.
+    """
+
+    def __init__(self, run_id: str, reason: str, left: Sequence[str]) -> None:
+        self.run_id = run_id
+        self.reason = reason
+        self.left = tuple(left)
+        first, *others = self.left
+        after = f", and after it {', '.join(others)}" if others else ""
+        super().__init__(
+            f"run {run_id!r} could not undo its work: the undo {first} failed with {reason}. It is left"
+            f"{after}. Correct the cause, then resume the run: it tries this undo again, and goes on "
+            "with the rest."
         )
 
 

@@ -10,19 +10,25 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 
 from effectflow.checkpoint.entries import (
     BranchesEnded,
     Decided,
+    ErrorRecord,
     Published,
     Signalled,
     SourceEnd,
     Waiting,
 )
-from effectflow.checkpoint.errors import DefinitionChanged, NotSerializable, StepInputChanged
+from effectflow.checkpoint.errors import (
+    CompensationFailed,
+    DefinitionChanged,
+    NotSerializable,
+    StepInputChanged,
+)
 from effectflow.checkpoint.failures import (
     read_failure,
     read_suppressed,
@@ -37,7 +43,15 @@ from effectflow.checkpoint.replay import (
     RecordedFlow,
     RecordedWait,
 )
-from effectflow.checkpoint.values import KnownTypes, Tree, digest_of, from_tree, to_tree
+from effectflow.checkpoint.schema import schema_of
+from effectflow.checkpoint.values import (
+    KnownTypes,
+    Tree,
+    digest_of,
+    from_tree,
+    safe_repr,
+    to_tree,
+)
 from effectflow.effects.errors import LeftToResume, NotAcquired, Parked, Suppressed
 from effectflow.effects.nodes import Failed, FromFn, Step
 from effectflow.effects.operators import Operator
@@ -52,6 +66,8 @@ __all__ = ["DurableBranches", "DurableFinalization", "DurableFlow"]
 A = TypeVar("A")
 
 _NO_TYPES = KnownTypes.of()
+
+_ERRORS = schema_of(ErrorRecord)
 
 
 class DurableFlow:
@@ -70,6 +86,7 @@ class DurableFlow:
         may_wait: whether it is the body of a step that may wait. Once it does, it records decisions.
         replays_only: why it must begin nothing: its end is recorded and cannot be rebuilt. Or None.
         last_failure: the error of the last failure with an entry, and its sequence number.
+        ended_at: the sequence number of the end of the last step or nested run that succeeded in it.
     """
 
     __slots__ = (
@@ -83,6 +100,7 @@ class DurableFlow:
         "_recorded",
         "around",
         "branches_around",
+        "ended_at",
         "is_ordered",
         "is_recording",
         "last_failure",
@@ -114,6 +132,7 @@ class DurableFlow:
         self.may_wait = may_wait
         self.unsettled: list[int] = []
         self.last_failure: tuple[object, int] | None = None
+        self.ended_at: int = 0 if around is None else around.ended_at
         self.source_end: Callable[[], SourceEnd] | None = None
         self.replays_only: NotSerializable | None = None
         self._item: str | None = None
@@ -539,6 +558,7 @@ class DurableFlow:
             if self.branches_around is not None:
                 self.branches_around.take_failures(self)
             if around is not None:
+                around.ended_at = max(around.ended_at, self.ended_at)
                 around.end_branch()
 
     def begin_branch(self) -> None:
@@ -571,6 +591,14 @@ class DurableFlow:
         if path in self.run.recording.places:
             self._pass_operator(path, scope)
         return DurableBranches(self, path, scope)
+
+    async def finalize(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
+        return await self.run.finalizing(work)
+
+    def compensation_failed(self, error: object, left: Callable[[], Sequence[str]]) -> None:
+        if self.is_recording:
+            run = self.run
+            raise run.give_up(CompensationFailed(run.run_id, safe_repr(error), left()))
 
     def finalization(self, name: str) -> Finalization | None:
         return DurableFinalization(self, self.next_path(name))
@@ -735,22 +763,52 @@ class DurableBranches:
         finally:
             self.outer.end_branch()
 
+    def _may_decide(self) -> bool:
+        outer, run = self.outer, self.outer.run
+        if not outer.is_recording or not run.records or run.is_stopping:
+            return False
+        # A flow that is being cancelled itself makes no more decisions.
+        is_cancelled = any(operator.is_decided for operator in self.scope.operators)
+        return not is_cancelled and run.writer.halted is None
+
+    def _record_failed_decision(self, tree: Tree) -> None:
+        run = self.outer.run
+        because = run.failures.as_ranges(self._unsettled)
+        self.sequence = run.writer.add(Decided(self.path, tree, run.now(), True, because))
+        run.failures.add(self.sequence)
+        self._failed = [self.sequence, *self._unsettled]
+
     def decide(self, value: object, *, failed: bool) -> None:
         outer, run, scope = self.outer, self.outer.run, self.scope
-        if not outer.is_recording or not run.records or run.is_stopping:
-            return
-        if any(operator.is_decided for operator in scope.operators) or run.writer.halted:
-            # This flow is being cancelled itself, so it makes no more decisions.
+        if not self._may_decide():
             return
         tree = to_tree(value, path=self.path, types=_NO_TYPES)
         if failed:
-            because = run.failures.as_ranges(self._unsettled)
-            self.sequence = run.writer.add(Decided(self.path, tree, run.now(), True, because))
-            run.failures.add(self.sequence)
-            self._failed = [self.sequence, *self._unsettled]
+            self._record_failed_decision(tree)
         else:
             settles = () if scope.is_observing else run.failures.settle(outer, self._unsettled)
             self.sequence = run.writer.add(Decided(self.path, tree, run.now(), settles=settles))
+
+    def fail(self, ended: Failed | Exception) -> None:
+        if self._may_decide():
+            record = write_end(ended, self.outer.run.types)
+            self._record_failed_decision(_ERRORS.write(record))
+
+    def recorded_failure(self, again: object) -> Failed | Exception:
+        run, decision = self.outer.run, self.decision
+        assert decision is not None
+        record = _ERRORS.read(cast("dict[str, Any]", decision.value))
+        if isinstance(again, Failed | Exception):
+            # As itself, even if it could not be rebuilt.
+            found = write_end(again, run.types)
+            same = (found.type, found.message, found.is_defect)
+            if same == (record.type, record.message, record.is_defect):
+                return again
+        try:
+            failure = read_failure(record, self.path, run.types)
+        except NotSerializable as unreadable:
+            raise run.writer.halt(unreadable) from unreadable
+        return failure.error if record.is_defect else failure
 
     def take_failures(self, flow: DurableFlow) -> None:
         """Take over the failures of a branch that has ended."""
@@ -796,6 +854,9 @@ class DurableBranches:
             return
         # Without entries, a resume has nothing to replay before it cancels the branches.
         can_record = run.records and not run.is_stopping and not run.writer.halted
+        if self.scope.undos is not None:
+            # A resume replays the branches, since they may register undos with the saga around.
+            return
         if is_complete and self.has_entries and can_record:
             failures = write_suppressed(suppressed, run.types)
             run.writer.add(BranchesEnded(self.path, run.now(), failures))

@@ -174,3 +174,6 @@ class PlannedRun(Run):
 
     def stop(self) -> None:
         pass
+
+    def give_up(self, error: CheckpointError) -> Halt:
+        return self.writer.halt(error)

@@ -63,6 +63,7 @@ from effectflow.effects.errors import (
     EffectError,
     ExecutorError,
     Halt,
+    LeftToResume,
     Parked,
     RetryExhausted,
     TimedOut,
@@ -135,6 +136,7 @@ class Run:
         cancellation: the operator around the body that decides when a message asks to cancel the run;
             None if the run does not look for such messages.
         suspension: what it waited for when it was suspended; None if it was not.
+        given_up: the error with which the run ends as failed, whatever its body does; None without one.
         drain: asks the runs of a worker to begin nothing more; None outside of workers.
         spawned: the ids of the spawned runs that are cancelled with this one.
     """
@@ -171,6 +173,7 @@ class Run:
         self.outer_operators = outer_operators
         self._is_stopping = False
         self.suspension: Suspension | None = None
+        self.given_up: CheckpointError | None = None
         self.activity = Activity() if around is None else around.run.activity
         self.mailbox = Mailbox(checkpoints.store, run_id)
         self.cancellation: Operator | None = None
@@ -187,6 +190,7 @@ class Run:
         self._cut_off: dict[str, None] = {}
         self._ends_interrupted = False
         self._gates: set[anyio.CancelScope] = set()
+        self._retry_waits: set[anyio.CancelScope] = set()
         self._savable: dict[str, Any] = {}
         self._watched = 0
         self._is_watching = False
@@ -223,6 +227,8 @@ class Run:
             self._check_arguments(path, recorded.arguments, arguments)
             outcome = self._replayed(definition, path, recorded, scope)
             if outcome is not _PENDING:
+                if recorded.is_completed and recorded.ended is not None:
+                    flow.ended_at = recorded.ended
                 return outcome
             if scope.limit < math.inf and not definition.at_most_once:
                 await self._complete_finalizers_within(flow, step, path, recorded, env, scope)
@@ -353,9 +359,19 @@ class Run:
     ) -> None:
         # It waits anew in its next attempt.
         self.recording.forget_times(path)
-        if retry_at > self.now():
-            longest = max(0.0, retry_at - failed_at)
-            await flow.sleep_until(path, retry_at, longest, scope, what="a retry")
+        # The clock may have been set since. Never wait longer because of that.
+        left = min(retry_at - self.now(), max(0.0, retry_at - failed_at))
+        if left > 0 and flow.is_recording:
+            # A finalizer is shielded. It ends before its next attempt if the run is stopped meanwhile.
+            with self.activity.rest("a retry", self.now() + left), anyio.CancelScope() as waiting:
+                self._retry_waits.add(waiting)
+                try:
+                    await self.sleep(path, left, scope)
+                finally:
+                    self._retry_waits.discard(waiting)
+        elif left > 0:
+            # The step around it is in progress, so the run cannot be suspended.
+            await self.sleep(path, left, scope)
         await flow.check(scope, path)
 
     async def _attempt(
@@ -424,7 +440,7 @@ class Run:
             writer.completed_since_save += 1
             self.last_completed = path
             duration = self.clock.monotonic() - began
-            writer.add(Completed(path, output, duration, self.now(), settles))
+            flow.ended_at = writer.add(Completed(path, output, duration, self.now(), settles))
             if current.is_cancelled:
                 await anyio.lowlevel.checkpoint()
             return outcome
@@ -631,6 +647,15 @@ class Run:
         self._is_stopping = True
         for gate in list(self._gates):
             gate.shield = False
+        for waiting in list(self._retry_waits):
+            waiting.cancel()
+
+    def give_up(self, error: CheckpointError) -> Halt:
+        """End the run as failed with this error, past every handler. Return the exception to raise."""
+        self.given_up = self.given_up or error
+        self.stop()
+        self.tasks.cancel_scope.cancel()
+        return LeftToResume(str(error))
 
     async def finalizing(
         self, work: Coroutine[Any, Any, A]

@@ -1,4 +1,4 @@
-"""Load the workflow that a command names, and the environment that its module makes."""
+"""Load the App or workflow that a command names, and the environment that goes with it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import shlex
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.cli import census
 from effectflow.cli.options import BadUse
+from effectflow.service.app import App
 from effectflow.service.environment import (
     AnyWorkflow,
     BadEnvironment,
@@ -30,13 +31,24 @@ class LoadedWorkflow:
 
     Attributes:
         workflow: the workflow.
-        module: its module.
+        module: the module that was imported.
         environment: makes its environment; None if the module defines none.
+        app: the App that has the workflow, and makes its environment; None without one.
+        found_at: where the App was found: `MODULE:APP`.
     """
 
     workflow: AnyWorkflow
     module: str
-    environment: Callable[[Checkpoints], Any] | None
+    environment: Callable[[Checkpoints], Any] | None = None
+    app: App[Any] | None = None
+    found_at: str = ""
+
+    @property
+    def to_start(self) -> AnyWorkflow:
+        """The workflow, whose new runs remember the App as a hint for people."""
+        if self.app is None:
+            return self.workflow
+        return Workflow(replace(self.workflow.blueprint, module=self.found_at))
 
     @asynccontextmanager
     async def opened_environment(self, checkpoints: Checkpoints) -> AsyncGenerator[Any]:
@@ -44,6 +56,10 @@ class LoadedWorkflow:
 
         Raise BadEnvironment if it cannot be made.
         """
+        if self.app is not None:
+            async with self.app.opened_environment(checkpoints) as opened:
+                yield opened
+            return
         if self.environment is None:
             yield PlainEnvironment(checkpoints)
             return
@@ -58,13 +74,34 @@ class LoadedWorkflow:
             raise BadEnvironment(
                 f"module {self.module!r} has no function `environment(checkpoints)`, and workflow "
                 f"{self.workflow.name!r} needs an environment with {', '.join(sorted(names))} "
-                f"({declared}). Define the function in that module, and let it return the environment"
+                f"({declared}). Define the function in that module, and let it return the environment; "
+                "or give the MODULE:APP of an App that has the workflow"
             )
 
 
 def demo_workflow() -> LoadedWorkflow:
     """Return the workflow of `effectflow demo`."""
     return LoadedWorkflow(census.census, census.__name__, census.environment)
+
+
+def load_app(reference: str) -> App[Any]:
+    """Return the App at `MODULE:NAME`. Raise BadUse if there is none."""
+    app = find_app(reference)
+    if app is None:
+        raise BadUse(
+            f"{reference!r} is no App: give the MODULE:NAME of one, such as shop.service:app"
+        )
+    return app
+
+
+def find_app(reference: str) -> App[Any] | None:
+    """Return the App at `MODULE:NAME`; None if that is a module, or something else in it.
+
+    Raise BadUse if the module cannot be imported.
+    """
+    module_name, _, name = reference.partition(":")
+    found = getattr(_import(module_name), name, None) if name else None
+    return cast("App[Any]", found) if isinstance(found, App) else None
 
 
 def load_workflow(reference: str) -> LoadedWorkflow:
@@ -76,7 +113,30 @@ def load_workflow(reference: str) -> LoadedWorkflow:
     if not (module_name and name):
         raise BadUse(f"{reference!r} should be MODULE:WORKFLOW, such as shop.orders:checkout")
     module = _import(module_name)
+    if isinstance(getattr(module, name, None), App):
+        raise BadUse(
+            f"{reference!r} is an App: give the name of its workflow, and --app {reference}"
+        )
     return _pick(name, _workflows_of(module), module)
+
+
+def workflow_named(name: str, app: str) -> LoadedWorkflow:
+    """Return the workflow of this name that the option `--app` brings.
+
+    Raise BadUse if there is none, and BadEnvironment if the module does not make what it needs.
+    """
+    service = find_app(app)
+    if service is not None:
+        if name not in service.workflows:
+            known = ", ".join(sorted(service.workflows)) or "none"
+            raise BadUse(f"the App {app!r} has no workflow {name!r}; it has: {known}")
+        module_name = app.partition(":")[0]
+        return LoadedWorkflow(service.workflows[name], module_name, app=service, found_at=app)
+    if ":" in app:
+        return load_workflow(app)
+    imported = _import(app)
+    workflows = {found.name: found for found in _workflows_of(imported).values()}
+    return _pick(name, workflows, imported)
 
 
 def workflow_of_run(
@@ -90,11 +150,15 @@ def workflow_of_run(
         if is_demo(workflow_name, module):
             return demo_workflow()
         raise BadUse(f"run {run_id!r} is of workflow {workflow_name!r}: {app_hint(module)}")
-    if ":" in app:
-        return load_workflow(app)
-    imported = _import(app)
-    workflows = {found.name: found for found in _workflows_of(imported).values()}
-    return _pick(workflow_name, workflows, imported)
+    return workflow_named(workflow_name, app)
+
+
+def workflow_names(app: str) -> frozenset[str] | None:
+    """Return the names of the workflows that the option `--app` brings; None for those of a module."""
+    service = find_app(app)
+    if service is not None:
+        return frozenset(service.workflows)
+    return frozenset({load_workflow(app).workflow.name}) if ":" in app else None
 
 
 def is_demo(workflow_name: str, module: str) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
-import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,21 +21,24 @@ from rich.console import Console
 from effectflow.checkpoint import (
     Checkpoint,
     CheckpointError,
-    Checkpoints,
     CheckpointStore,
     HasCheckpoints,
     RunInfo,
     RunQuery,
+    RunStatus,
     read_checkpoint,
     read_entries,
 )
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.values import to_tree
+from effectflow.cli.access import Access, access_to
 from effectflow.cli.app_loader import (
     LoadedWorkflow,
     demo_workflow,
     load_workflow,
+    workflow_named,
+    workflow_names,
     workflow_of_run,
 )
 from effectflow.cli.census import CensusJob, census
@@ -48,7 +50,6 @@ from effectflow.cli.options import (
     ExitCode,
     JsonOption,
     KeyFileOption,
-    Keys,
     LatestOption,
     LatestResumableOption,
     RunArgument,
@@ -56,9 +57,6 @@ from effectflow.cli.options import (
     check_choice,
     chosen_run,
     read_file,
-    read_keys,
-    store_at,
-    with_store,
 )
 from effectflow.cli.render import (
     counted,
@@ -72,7 +70,7 @@ from effectflow.cli.run_progress import RunProgress
 from effectflow.effects.nodes import AnyEffect
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.service.environment import AnyWorkflow, BadEnvironment
-from effectflow.workflows import Machine
+from effectflow.workflows import JobResult, Machine, TooManyFailures
 
 
 def demo(
@@ -101,22 +99,28 @@ def demo(
     def start(_: object) -> AnyEffect:
         return census.start(job, run_id=run_id)
 
-    keys = read_keys(key_file, encryption_keys)
+    access = access_to(store, key_file, encryption_keys)
     title = f"Run {run_id}: Python files below {chosen}"
-    _drive(_Job(demo_workflow(), start, run_id, store, keys, title=title, as_json=as_json))
+    _drive(_Job(demo_workflow(), start, run_id, access, title=title, as_json=as_json))
 
 
 def run(
-    workflow: Annotated[str, typer.Argument(metavar="APP:WORKFLOW", help="Module and workflow.")],
+    workflow: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:WORKFLOW", help="Module and workflow; with --app, the workflow's name."
+        ),
+    ],
     input: Annotated[str, typer.Option("--input", help="The input: JSON, or @FILE.")] = "null",
     run_id: Annotated[str | None, typer.Option(help="The id of the run.")] = None,
+    app: AppOption = None,
     store: StoreOption = STORE,
     key_file: KeyFileOption = None,
     encryption_keys: EncryptionKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a workflow on an input. Given the id of a run with the same input, continue that run."""
-    loaded = load_workflow(workflow)
+    loaded = load_workflow(workflow) if app is None else workflow_named(workflow, app)
     data = _read_input(input)
     run_id = _run_id_or_new(run_id, loaded.workflow.name)
 
@@ -126,10 +130,10 @@ def run(
             value = loaded.workflow.structure_input(data, env.checkpoints)
         except ValueError as error:
             raise BadUse(str(error)) from error
-        return loaded.workflow.start(value, run_id=run_id)
+        return loaded.to_start.start(value, run_id=run_id)
 
-    keys = read_keys(key_file, encryption_keys)
-    _drive(_Job(loaded, start, run_id, store, keys, app=workflow, as_json=as_json))
+    access = access_to(store, key_file, encryption_keys, app=app)
+    _drive(_Job(loaded, start, run_id, access, app=app or workflow, as_json=as_json))
 
 
 def resume(
@@ -139,8 +143,8 @@ def resume(
         bool,
         typer.Option(
             "--all",
-            help="Resume all runs that can be resumed, oldest first; with --app MODULE:WORKFLOW, those "
-            "of this workflow.",
+            help="Resume all runs that can be resumed, oldest first, except those that wait; with --app "
+            "MODULE:WORKFLOW or MODULE:APP, those of its workflows.",
         ),
     ] = False,
     app: AppOption = None,
@@ -157,13 +161,17 @@ def resume(
 ) -> None:
     """Continue a run from where it stopped. Completed steps are skipped."""
     check_choice(run_id=run_id, latest=latest, all=every)
-    keys = read_keys(key_file, encryption_keys)
+    access = access_to(store, key_file, encryption_keys, app=app)
 
     async def find(opened: CheckpointStore) -> list[RunInfo]:
         if every:
-            workflow = load_workflow(app).workflow.name if app is not None and ":" in app else None
-            query = RunQuery(workflow=workflow, resumable=True, limit=sys.maxsize)
-            return (await opened.find(query))[::-1]
+            names = None if app is None else workflow_names(app)
+            runs = await opened.find(RunQuery(resumable=True, limit=None))
+            return [
+                info
+                for info in reversed(runs)
+                if (names is None or info.summary.workflow in names) and not _only_waits(info)
+            ]
         chosen = await chosen_run(opened, run_id, resumable=True)
         info = await opened.info(chosen)
         if info is None:
@@ -172,21 +180,29 @@ def resume(
 
     def job_of(info: RunInfo) -> _Job:
         async def module(opened: CheckpointStore) -> str:
-            return (await read_checkpoint(opened, info.run_id, keys.seal, at=1)).module
+            return (await read_checkpoint(opened, info.run_id, access.seal, at=1)).module
 
         # Given --app, nothing needs to be read.
-        hint = with_store(store, module) if app is None else ""
+        hint = access.use(module) if app is None else ""
         loaded = workflow_of_run(info.run_id, info.summary.workflow, app, hint)
 
         def resume(_: object) -> AnyEffect:
             return loaded.workflow.resume(info.run_id, force=force)
 
-        return _Job(loaded, resume, info.run_id, store, keys, app=app, as_json=as_json)
+        return _Job(loaded, resume, info.run_id, access, app=app, as_json=as_json)
 
-    found = with_store(store, find)
+    found = access.use(find)
     if not every:
         _drive(job_of(found[0]))
     _drive_all(found, job_of, as_json=as_json)
+
+
+def _only_waits(info: RunInfo) -> bool:
+    """Return whether a run waits for something, so that a resume would do nothing but wait, too."""
+    summary = info.summary
+    if summary.status not in (RunStatus.PENDING, RunStatus.SUSPENDED):
+        return False
+    return summary.due_at is None or summary.due_at > time.time()
 
 
 def dead_letters(
@@ -216,17 +232,17 @@ def dead_letters(
     """Show the items of map-reduce jobs that failed, and how each attempt ended; retry or drop them."""
     if retry and drop:
         raise BadUse("give either --retry or --drop")
-    seals = read_keys(key_file, encryption_keys)
+    access = access_to(store, key_file, encryption_keys, app=app)
     given = [*(() if run_id is None else (run_id,)), *(keys or ())]
     check_choice(run_id=given[0] if given and not latest else None, latest=latest)
     chosen_keys = frozenset(given if latest else given[1:])
 
     async def read(opened: CheckpointStore) -> tuple[Checkpoint, Recording]:
         chosen = await chosen_run(opened, None if latest else given[0])
-        checkpoint = await read_checkpoint(opened, chosen, seals.seal)
-        return checkpoint, read_recording(await read_entries(opened, chosen, seals.seal))
+        checkpoint = await read_checkpoint(opened, chosen, access.seal)
+        return checkpoint, read_recording(await read_entries(opened, chosen, access.seal))
 
-    checkpoint, recording = with_store(store, read)
+    checkpoint, recording = access.use(read)
     unknown = chosen_keys - {letter.key for letter in recording.dead_letters.values()}
     if unknown:
         shown = ", ".join(sorted(map(repr, unknown)))
@@ -238,13 +254,16 @@ def dead_letters(
             print_json([dead_letter_tree(letter, recording) for letter in letters])
         else:
             show_dead_letters(Console(), letters, recording)
+            if letters:
+                reopen = access.command(
+                    "dead-letters", checkpoint.run_id, "--retry", app=app or checkpoint.module
+                )
+                say(f"Retry them with: {reopen}\nDo without them with --drop in place of --retry.")
         return
     loaded = workflow_of_run(checkpoint.run_id, checkpoint.workflow, app, checkpoint.module)
     change = loaded.workflow.retry_dead_letters if retry else loaded.workflow.drop_dead_letters
     effect = change(checkpoint.run_id, chosen_keys or None, force=force)
-    _drive(
-        _Job(loaded, lambda _: effect, checkpoint.run_id, store, seals, app=app, as_json=as_json)
-    )
+    _drive(_Job(loaded, lambda _: effect, checkpoint.run_id, access, app=app, as_json=as_json))
 
 
 def _run_id_or_new(run_id: str | None, workflow_name: str) -> str:
@@ -275,8 +294,7 @@ class _Job:
     loaded: LoadedWorkflow
     effect: Callable[[HasCheckpoints], AnyEffect]
     run_id: str
-    store: str
-    keys: Keys
+    access: Access
     app: str | None = None
     title: str | None = None
     as_json: bool = False
@@ -284,10 +302,12 @@ class _Job:
     @property
     def resume_command(self) -> str:
         """The command that resumes the run."""
-        words = ["effectflow", "resume", self.run_id]
-        words += ["--store", self.store] if self.store != STORE else []
-        words += ["--app", self.app] if self.app is not None else []
-        return shlex.join([*words, *self.keys.options])
+        return self.access.command("resume", self.run_id, app=self.app)
+
+    @property
+    def dead_letters_command(self) -> str:
+        """The command that shows the dead letters of the run."""
+        return self.access.command("dead-letters", self.run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +317,7 @@ class _End:
     status: Literal["completed", "failed", "interrupted", "checkpoint error"]
     message: str | None = None
     output: object = None
+    has_dead_letters: bool = False
 
     @property
     def can_be_resumed(self) -> bool:
@@ -358,7 +379,6 @@ def _drive_all(
 
 def _driven(job: _Job) -> tuple[RunProgress, _End]:
     """Drive a run to its end, or until a signal. Raise BadEnvironment before the run is touched."""
-    store_at(job.store)
     errors = Console(stderr=True)
     progress = RunProgress(Console(stderr=job.as_json), job.loaded.workflow)
     ends: list[_End | BadUse] = []
@@ -380,10 +400,8 @@ def _driven(job: _Job) -> tuple[RunProgress, _End]:
 
 async def _perform(job: _Job, progress: RunProgress, ends: list[_End | BadUse]) -> None:
     """Drive a run, and append its end before the environment closes, which may fail."""
-    seal = job.keys.seal
-    checkpoints = Checkpoints(
-        store_at(job.store), key=seal.key, encryption=seal.encryption, observers=(progress,)
-    )
+    known = job.access.checkpoints
+    checkpoints = dataclasses.replace(known, observers=(*known.observers, progress))
     # A signal cancels only the run, so that the environment can close in an orderly way.
     async with job.loaded.opened_environment(checkpoints) as env:
         try:
@@ -418,9 +436,16 @@ async def _end_of(effect: AnyEffect, env: object, console: Console) -> _End:
             return _End("checkpoint error", str(error))
         case Failure(error):
             kind = f"{type(error).__name__}: " if isinstance(error, Exception) else ""
-            return _End("failed", f"The workflow failed: {kind}{error}")
+            message = f"The workflow failed: {kind}{error}"
+            has_dead_letters = isinstance(error, TooManyFailures)
+            return _End("failed", message, has_dead_letters=has_dead_letters)
         case _:
-            return _End("completed", output=result.unwrap())
+            output = result.unwrap()
+            return _End("completed", output=output, has_dead_letters=_has_dead_letters(output))
+
+
+def _has_dead_letters(output: object) -> bool:
+    return isinstance(output, JobResult) and bool(cast("JobResult[Any, Any]", output).dead_letters)
 
 
 def _report(job: _Job, progress: RunProgress, end: _End) -> None:
@@ -433,6 +458,8 @@ def _report(job: _Job, progress: RunProgress, end: _End) -> None:
         many = isinstance(end.output, list)
         for line in cast("list[object]", end.output) if many else [end.output]:
             say(str(line), console)
+    if end.has_dead_letters:
+        say(f"Items failed, and were set aside: {job.dead_letters_command}", console)
     if end.can_be_resumed:
         say(f"Resume it with: {job.resume_command}", console)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-import anyio
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
@@ -24,8 +22,6 @@ from effectflow.checkpoint import (
 from effectflow.cli.render import say
 from effectflow.service.environment import BadEnvironment
 from effectflow.stores import open_store
-
-A = TypeVar("A")
 
 STORE = "sqlite:///effectflow.db"
 """The default of `StoreOption`."""
@@ -54,7 +50,19 @@ LatestResumableOption = Annotated[
 ]
 AppOption = Annotated[
     str | None,
-    typer.Option("--app", help="The MODULE or MODULE:WORKFLOW that defines the run's workflow."),
+    typer.Option(
+        "--app",
+        help="What defines the run's workflow: a MODULE, a MODULE:WORKFLOW, or the MODULE:APP of a "
+        "service, which also says where its runs are.",
+    ),
+]
+ServiceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="MODULE:APP",
+        help="The App that says where its runs are, instead of --store.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 # Keys are never arguments, which other users could see.
@@ -112,27 +120,6 @@ def store_at(url: str) -> CheckpointStore:
         return open_store(url)
     except (ValueError, ModuleNotFoundError) as error:
         raise BadUse(str(error)) from error
-
-
-def with_store(
-    url: str, use: Callable[[CheckpointStore], Awaitable[A]], *, must_exist: bool = True
-) -> A:
-    """Open the store at a URL and return `await use(store)`.
-
-    Raise BadUse if the store does not exist and `must_exist` is true.
-    """
-    store = store_at(url)
-    path = getattr(store, "path", None) or getattr(store, "directory", None)
-    if must_exist and isinstance(path, Path) and not path.exists():
-        raise BadUse(
-            f"there is no store {path}; `effectflow demo` and `effectflow run` create stores"
-        )
-
-    async def main() -> A:
-        async with store as opened:
-            return await use(opened)
-
-    return anyio.run(main)
 
 
 def check_choice(**choices: object) -> None:

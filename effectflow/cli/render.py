@@ -27,16 +27,20 @@ from effectflow.checkpoint import (
     Failed,
     Finished,
     Interrupted,
+    Published,
     Repair,
     Resumed,
     ResumePlan,
     RunInfo,
     RunStatus,
+    Signalled,
     Started,
+    Suspended,
     Verification,
     Waiting,
 )
 from effectflow.checkpoint.checkpoint import iso_time
+from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.errors import printable
 from effectflow.checkpoint.replay import RecordedDeadLetter, Recording
 from effectflow.checkpoint.values import Tree, render_tree
@@ -61,6 +65,9 @@ def print_json(tree: object, *, on_one_line: bool = False) -> None:
     sys.stdout.flush()
 
 
+_TIMES = ("at", "retry_at", "until")
+"""The fields of entries that are times."""
+
 CRASHED = "crashed"
 """How a run is shown that is recorded as running, and that no live process holds."""
 
@@ -84,9 +91,9 @@ def show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
 
 
 def show_checkpoint(
-    console: Console, checkpoint: Checkpoint, durability: str, dead_letters: int
+    console: Console, checkpoint: Checkpoint, durability: str, dead_letters: str
 ) -> None:
-    """Print the state of one run."""
+    """Print the state of one run. `dead_letters` is what to say about them; empty for nothing."""
     head, metadata = checkpoint.state, checkpoint.metadata
     position = "before its first step" if head is None else f"{type(head).__name__}: {head.step}"
     survives = {
@@ -101,7 +108,7 @@ def show_checkpoint(
         "position": position,
         **_state_row(checkpoint),
         **_progress_rows(job_progress(checkpoint)),
-        **_dead_letter_row(dead_letters, checkpoint.run_id),
+        **({"dead letters": dead_letters} if dead_letters else {}),
         "steps": f"{len(checkpoint.completed_steps)} completed, {len(metadata.attempts)} begun",
         "resumes": str(metadata.resumes),
         "entries": str(metadata.entries),
@@ -150,15 +157,18 @@ def _progress_rows(progress: JobProgress | None) -> dict[str, str]:
     return rows
 
 
-def _dead_letter_row(count: int, run_id: str) -> dict[str, str]:
-    return {"dead letters": f"{count}: `effectflow dead-letters {run_id}`"} if count else {}
-
-
 def checkpoint_tree(checkpoint: Checkpoint, dead_letters: int) -> Tree:
     """Return the state of one run as plain data, with the progress of a job."""
     tree = {**orjson.loads(checkpoint.to_json()), "dead_letters": dead_letters}
     progress = job_progress(checkpoint)
     return tree if progress is None else {**tree, "progress": dataclasses.asdict(progress)}
+
+
+def entry_tree(entry: Entry) -> Tree:
+    """Return an entry as plain data, with its times in ISO 8601."""
+    tree = write_entry(entry)
+    times = {name: iso_time(tree[name]) for name in _TIMES if name in tree}
+    return {**tree, **times}
 
 
 def show_history(console: Console, entries: Sequence[Entry]) -> None:
@@ -199,13 +209,33 @@ def _entry_text(entry: Entry) -> str:
             return f"ChildStarted {path}: run {run_id} of {workflow}"
         case ChildEnded(path, status):
             return f"ChildEnded   {path}: {status}"
-        case Waiting(path, until):
-            return f"Waiting      {path} until {_when(until)}"
+        case Waiting(path):
+            return f"Waiting      {path} {_wait_text(entry)}"
+        case Signalled(path, topic):
+            return f"Signalled    {path} by {topic_text(topic)}"
+        case Published(_, key, value):
+            return f"Published    {key} = {_bounded(value, 60)}"
+        case Suspended():
+            return "Suspended    all flows wait"
         case CancelRequested(reason=reason):
             return f"Cancelling   {reason}"
         case Finished(status=status, output=output, error=error):
             what = f"{error.type}: {error.message}" if error else _bounded(output, 60)
             return f"Finished     {status}: {what}"
+
+
+def _wait_text(wait: Waiting) -> str:
+    """Return what a flow waits for."""
+    if wait.topic:
+        return f"for {topic_text(wait.topic)}"
+    if wait.child:
+        return f"for run {wait.child}"
+    return "for ever" if wait.until is None else f"until {_when(wait.until)}"
+
+
+def topic_text(topic: str) -> str:
+    """Return what a message is about, as in "signal approval"."""
+    return topic.replace(":", " ", 1)
 
 
 def show_dead_letters(

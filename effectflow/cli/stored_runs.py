@@ -16,7 +16,6 @@ from rich.console import Console
 from effectflow.checkpoint import (
     Checkpoint,
     CheckpointError,
-    Checkpoints,
     CheckpointStore,
     CorruptCheckpoint,
     Entry,
@@ -39,10 +38,10 @@ from effectflow.checkpoint import (
     write_removed,
 )
 from effectflow.checkpoint.checkpoint import iso_time
-from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.journal_reader import all_run_ids, open_records, run_not_found
 from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.values import Tree
+from effectflow.cli.access import access_to
 from effectflow.cli.app_loader import app_hint, is_demo, workflow_of_run
 from effectflow.cli.options import (
     STORE,
@@ -55,16 +54,16 @@ from effectflow.cli.options import (
     LatestOption,
     LatestResumableOption,
     RunArgument,
+    ServiceOption,
     StoreOption,
     check_choice,
     chosen_run,
     read_file,
-    read_keys,
-    with_store,
 )
 from effectflow.cli.render import (
     checkpoint_tree,
     counted,
+    entry_tree,
     plan_tree,
     print_json,
     repair_tree,
@@ -116,6 +115,7 @@ def list_runs(
     watch: Annotated[
         bool, typer.Option("--watch", help="Show the table again every two seconds, until Ctrl-C.")
     ] = False,
+    app: ServiceOption = None,
     store: StoreOption = STORE,
     key_file: KeyFileOption = None,
     encryption_keys: EncryptionKeysOption = None,
@@ -124,24 +124,25 @@ def list_runs(
     """List the runs of a store, newest first."""
     if watch and as_json:
         raise BadUse("--watch shows a table: leave out --json")
+    access = access_to(store, key_file, encryption_keys, app=app)
     search = RunSearch(
         RunQuery(workflow=workflow, resumable=resumable),
         statuses=read_statuses(status or ()),
         since=None if since is None else read_moment(since, time.time()),
         context=tuple(map(read_pair, context or ())),
         limit=limit,
-        seal=read_keys(key_file, encryption_keys).seal,
+        seal=access.seal,
     )
     console = Console()
     with suppress(KeyboardInterrupt):
         while watch:
-            found = with_store(store, search.run)
+            found = access.use(search.run)
             console.clear()
             _show_found(found, search, console)
             time.sleep(_SECONDS_BETWEEN_TABLES)
     if watch:
         return
-    found = with_store(store, search.run)
+    found = access.use(search.run)
     _show_found(found, search, console, as_json=as_json)
     if found.problems:
         raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
@@ -190,6 +191,7 @@ def show(
     at: Annotated[
         int | None, typer.Option(min=1, help="Show the run as it was after this many entries.")
     ] = None,
+    app: ServiceOption = None,
     store: StoreOption = STORE,
     key_file: KeyFileOption = None,
     encryption_keys: EncryptionKeysOption = None,
@@ -197,7 +199,8 @@ def show(
 ) -> None:
     """Show the state of a run, now or after an earlier entry."""
     check_choice(run_id=run_id, latest=latest)
-    seal = read_keys(key_file, encryption_keys).seal
+    access = access_to(store, key_file, encryption_keys, app=app)
+    seal = access.seal
 
     async def read(opened: CheckpointStore) -> tuple[Checkpoint, str, int]:
         try:
@@ -209,16 +212,19 @@ def show(
         dead_letters = read_recording([*journal.entries]).open_dead_letters
         return checkpoint, opened.durability, len(dead_letters)
 
-    checkpoint, durability, dead_letters = with_store(store, read)
+    checkpoint, durability, dead_letters = access.use(read)
     if as_json:
         print_json(checkpoint_tree(checkpoint, dead_letters))
     else:
-        show_checkpoint(Console(), checkpoint, durability, dead_letters)
+        see = access.command("dead-letters", checkpoint.run_id)
+        told = f"{dead_letters}: {see}" if dead_letters else ""
+        show_checkpoint(Console(), checkpoint, durability, told)
 
 
 def history(
     run_id: RunArgument = None,
     latest: LatestOption = False,
+    app: ServiceOption = None,
     store: StoreOption = STORE,
     key_file: KeyFileOption = None,
     encryption_keys: EncryptionKeysOption = None,
@@ -226,7 +232,8 @@ def history(
 ) -> None:
     """Show the journal of a run, one entry per line."""
     check_choice(run_id=run_id, latest=latest)
-    seal = read_keys(key_file, encryption_keys).seal
+    access = access_to(store, key_file, encryption_keys, app=app)
+    seal = access.seal
 
     async def read(opened: CheckpointStore) -> list[Entry]:
         chosen = await chosen_run(opened, run_id)
@@ -235,9 +242,9 @@ def history(
             raise await run_not_found(opened, chosen)
         return entries
 
-    entries = with_store(store, read)
+    entries = access.use(read)
     if as_json:
-        print_json([write_entry(entry) for entry in entries])
+        print_json([entry_tree(entry) for entry in entries])
     else:
         show_history(Console(), entries)
 
@@ -255,7 +262,8 @@ def verify(
     """Check that the entries of a run, or of all runs, are undamaged."""
     if run_id is not None:
         check_choice(run_id=run_id, latest=latest)
-    seal = read_keys(key_file, encryption_keys).seal
+    access = access_to(store, key_file, encryption_keys)
+    seal = access.seal
 
     async def check(opened: CheckpointStore) -> list[Verification]:
         if run_id is None and not latest:
@@ -264,7 +272,7 @@ def verify(
             run_ids = [await chosen_run(opened, run_id)]
         return [await verify_run(opened, one, seal) for one in run_ids]
 
-    verifications = with_store(store, check)
+    verifications = access.use(check)
     if as_json:
         print_json(
             [
@@ -300,20 +308,20 @@ def repair(
     First show what is lost and which steps run again, and ask. What is removed is kept in a file.
     """
     check_choice(run_id=run_id, latest=latest)
-    seal = read_keys(key_file, encryption_keys).seal
+    access = access_to(store, key_file, encryption_keys)
+    seal = access.seal
     console = Console(stderr=as_json)
 
     async def look(opened: CheckpointStore) -> Repair:
         return await repair_run(opened, await chosen_run(opened, run_id), seal, dry_run=True)
 
-    found = with_store(store, look)
+    found = access.use(look)
     if found.problem is not None:
         show_repair(console, found)
         if not (yes or _is_confirmed("Repair the run?", err=as_json)):
             raise BadUse("nothing was changed. `--yes` repairs the run without asking")
     kept: list[Path] = []
-    repaired = with_store(
-        store,
+    repaired = access.use(
         lambda opened: repair_run(
             opened, found.run_id, seal, aside=lambda one: kept.extend(_keep_removed(one, aside))
         ),
@@ -364,7 +372,8 @@ def plan(
 ) -> None:
     """Show what a resume of a run would do, without doing it."""
     check_choice(run_id=run_id, latest=latest)
-    seal = read_keys(key_file, encryption_keys).seal
+    access = access_to(store, key_file, encryption_keys, app=app)
+    seal = access.seal
 
     async def make(opened: CheckpointStore) -> tuple[Checkpoint, ResumePlan]:
         chosen = await chosen_run(opened, run_id, resumable=True)
@@ -373,15 +382,14 @@ def plan(
         if app is None and not is_demo(name, module):
             return checkpoint, plan_resume(checkpoint)
         loaded = workflow_of_run(chosen, name, app, module)
-        checkpoints = Checkpoints(opened, key=seal.key, encryption=seal.encryption)
-        async with loaded.opened_environment(checkpoints) as env:
+        async with loaded.opened_environment(access.checkpoints) as env:
             made = await loaded.workflow.plan(chosen, effects=effects).run(env)
         # Not raised through the environment, which might wrap it.
         if isinstance(made, Failure):
             raise made.failure()
         return checkpoint, made.unwrap()
 
-    checkpoint, made = with_store(store, make)
+    checkpoint, made = access.use(make)
     if as_json:
         print_json({"run_id": checkpoint.run_id, **plan_tree(made)})
     else:
@@ -421,7 +429,7 @@ def export_runs(
                 problems.append(error)
         return runs
 
-    exported = with_store(store, export)
+    exported = access_to(store).use(export)
     data = b"".join(line for run in exported for line in write_exported(run))
     if output is None:
         sys.stdout.buffer.write(data)
@@ -452,7 +460,7 @@ def import_runs(
     async def load(opened: CheckpointStore) -> dict[str, bool]:
         return {run.run_id: await import_run(opened, run) for run in read_exported(lines)}
 
-    imported = with_store(store, load, must_exist=False)
+    imported = access_to(store).use(load, must_exist=False)
     if as_json:
         print_json(dict(imported))
         return

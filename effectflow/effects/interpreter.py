@@ -260,7 +260,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                 elif kind is Bracket:
                     # An acquisition is shielded: what was cancelled before must not begin it.
                     await anyio.lowlevel.checkpoint_if_cancelled()
-                    value, cancelled = await _acquire(current, env, scope)
+                    value, cancelled = await acquire(current.source, env, scope)
                     if value.__class__ is not Failed:
                         # From here on the resource is released in any case.
                         current = _used(current, value, cancelled)
@@ -376,16 +376,17 @@ def raise_failure(failed: Failed) -> NoReturn:
 raising_code.update([interpret.__code__, raise_failure.__code__])
 
 
-async def _acquire(bracket: Bracket, env: Any, scope: Scope) -> tuple[Any, BaseException | None]:
-    """Return the resource or a `Failed`, and the cancellation that arrived meanwhile."""
+async def acquire(source: AnyEffect, env: Any, scope: Scope) -> tuple[Any, BaseException | None]:
+    """Run an effect that a cancellation must not cut off, since something undoes it later.
+
+    Return its value or a `Failed`, and the cancellation that arrived meanwhile.
+    """
     inside = scope.shielded()
     inside.acquisition = Acquisition(scope.operators)
     if scope.forbidden:
         inside.forbidden = scope.forbidden | {FromFn}
     try:
-        return await run_to_the_end(
-            interpret(bracket.source, env, inside), on_cancellation=scope.flow.stop
-        )
+        return await run_to_the_end(interpret(source, env, inside), on_cancellation=scope.flow.stop)
     except NotAcquired:
         # The cancellation is raised here.
         await anyio.sleep_forever()

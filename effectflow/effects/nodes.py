@@ -441,6 +441,15 @@ class Options(dict[str, Any]):
     """The keyword arguments of a call that `repr` shows. Those that are None or False are left out."""
 
 
+class Written(str):
+    """The name under which code knows an argument, which `repr` shows as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def _call(name: str, arguments: Sequence[Any], depth: int) -> str:
     """Return `name(arguments)`, or `source.name(arguments)` for a name that begins with a dot."""
     receiver = ""
@@ -460,6 +469,12 @@ def show_arguments(arguments: Sequence[Any]) -> str:
     return _call("", arguments, _DEPTH)
 
 
+def shortened(value: Any) -> str:
+    """Return the `repr` of a value, bounded."""
+    text = repr(value)
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
+
+
 def _short(part: Any, depth: int) -> str:
     """Return the name of a function or class, an effect down to `depth`, or a bounded `repr`."""
     if isinstance(part, Effect):
@@ -475,5 +490,4 @@ def _short(part: Any, depth: int) -> str:
     name = getattr(part, "__qualname__", None)
     if isinstance(name, str):
         return name.rpartition("<locals>.")[2]
-    text = repr(part)
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
+    return shortened(part)

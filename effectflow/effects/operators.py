@@ -120,6 +120,15 @@ class Operator:
             self.outer.cause()
         self._decide(value, failed=failed)
 
+    def fail(self, ended: nodes.Failed | Exception) -> None:
+        """Decide that this failure or defect ends the operator, unless a decision exists."""
+        if self.is_decided:
+            return
+        if is_cancelled_by_scope():
+            self.outer.cause()
+        self.is_decided = True
+        self.branches.fail(ended)
+
     def has_expired(self) -> bool:
         """Return whether the deadline has passed and cancels the branches."""
         return self.limit is not None and self.limit.cancel_called

@@ -20,11 +20,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
 from effectflow.effects.errors import Exit, Suppressed
-from effectflow.effects.event_loop import is_cancelled_by_scope, raise_again_later
+from effectflow.effects.event_loop import (
+    is_cancelled_by_scope,
+    raise_again_later,
+    run_to_the_end,
+)
 
 if TYPE_CHECKING:
-    from effectflow.effects.nodes import Step
+    from effectflow.effects.nodes import Failed, Step
     from effectflow.effects.operators import Operator
+    from effectflow.effects.saga import Undo
 
 A = TypeVar("A")
 
@@ -116,6 +121,17 @@ class Branches(Protocol):
         """Record the decision, before it takes effect."""
         return
 
+    def fail(self, ended: Failed | Exception) -> None:
+        """Record the decision that this failure or defect ends the operator, before it takes effect."""
+        return
+
+    def recorded_failure(self, again: object) -> Failed | Exception:
+        """Return the failure or defect that the decision of an earlier life recorded.
+
+        `again` is how the branch ended when it was replayed.
+        """
+        raise AssertionError("nothing is recorded outside of durable runs")
+
     def suppressed(self) -> Sequence[Suppressed]:
         """Return what finalizers failed with in the branches that an earlier life cancelled and ended."""
         return ()
@@ -178,6 +194,11 @@ class Flow(Protocol):
         """The version of the workflow that the run was started with; None outside runs."""
         return None
 
+    @property
+    def ended_at(self) -> int:
+        """The position in the journal of the last step that ended in it; 0 outside runs."""
+        return 0
+
     def execute(self, step: Step, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
         """Execute a step, or return its recorded outcome: its value or a `Failed`."""
         return step.definition.execute_plainly(step, env, scope)
@@ -217,6 +238,19 @@ class Flow(Protocol):
     def finalization(self, name: str) -> Finalization | None:
         """Return the place of the next finalizer in this flow; None if nothing is recorded here."""
         return None
+
+    async def finalize(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
+        """Run what finalizes something, shielded from cancellation; see `run_to_the_end`."""
+        return await run_to_the_end(work)
+
+    def compensation_failed(self, error: object, left: Callable[[], Sequence[str]]) -> None:
+        """End a durable run as failed, because an undo has failed. Elsewhere, do nothing.
+
+        Parameters:
+            error: the failure or defect of the undo.
+            left: returns the names of the undos that are left, this one first.
+        """
+        return
 
     async def run_branch(self, scope: Scope, work: Callable[[], Awaitable[A]]) -> A:
         """Run everything that happens in this flow, which is a branch."""
@@ -285,6 +319,7 @@ class Scope:
         finalizer_deadline: the seconds that each finalizer may take; None for no limit.
         context: the context of the run; empty outside runs.
         forbidden: the kinds of effects that must not run here, in a plan.
+        undos: where compensated effects register their undos; None outside of sagas.
     """
 
     __slots__ = (
@@ -301,6 +336,7 @@ class Scope:
         "operators",
         "sink",
         "step",
+        "undos",
     )
 
     def __init__(
@@ -327,6 +363,7 @@ class Scope:
         self.context = context
         self.forbidden: frozenset[type] = frozenset()
         self.acquisition: Acquisition | None = None
+        self.undos: list[Undo] | None = None
 
     @property
     def path(self) -> str:
@@ -400,6 +437,14 @@ class Scope:
         scope = self.copy()
         scope.flow = flow
         scope.step = step
+        # A replay skips the step as a whole, and what would be registered in it.
+        scope.undos = None
+        return scope
+
+    def with_undos(self, undos: list[Undo] | None) -> Scope:
+        """Return the same position in another saga, or in none."""
+        scope = self.copy()
+        scope.undos = undos
         return scope
 
     def with_sink(self, sink: Sink | None) -> Scope:
@@ -425,4 +470,5 @@ class Scope:
         scope.context = self.context
         scope.forbidden = self.forbidden
         scope.acquisition = self.acquisition
+        scope.undos = self.undos
         return scope

@@ -6,9 +6,11 @@ from effectflow.effects.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.store import Limit
+    from effectflow.effects.saga import compensate, saga
     from effectflow.service.app import App
     from effectflow.service.client import Change, Client, Handle
     from effectflow.service.environment import BadEnvironment
+    from effectflow.service.progress import publish
     from effectflow.service.schedule import Schedule
     from effectflow.service.signal import Signal
     from effectflow.service.signals import StoppedBySignal, run_until_signal
@@ -27,7 +29,10 @@ __all__ = [
     "Signal",
     "StoppedBySignal",
     "Worker",
+    "compensate",
+    "publish",
     "run_until_signal",
+    "saga",
     "spawn",
 ]
 
@@ -39,11 +44,13 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "app": "App",
             "client": "Change Client Handle",
             "environment": "BadEnvironment",
+            "progress": "publish",
             "schedule": "Schedule",
             "signal": "Signal",
             "signals": "StoppedBySignal run_until_signal",
             "worker": "Worker",
             ".checkpoint.store": "Limit",
+            ".effects.saga": "compensate saga",
             ".workflows.children": "Child spawn",
         },
     )

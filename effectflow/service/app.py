@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.service.environment import (
@@ -117,13 +117,19 @@ class App(Generic[Env]):
         _check_schedules(self.schedules, self.workflows, checkpoints)
 
     @asynccontextmanager
-    async def opened_environment(self) -> AsyncGenerator[Env]:
+    async def opened_environment(
+        self, checkpoints: Checkpoints | None = None
+    ) -> AsyncGenerator[Env]:
         """Make the environment, and close it afterwards.
+
+        Parameters:
+            checkpoints: give the environment these, instead of those of the app.
 
         Raises BadEnvironment if it cannot be made, or lacks what the annotation of a workflow asks for.
         """
         source = "`environment` of the App"
-        async with opened_environment(self.environment, self.checkpoints, source) as environment:
+        given = self.checkpoints if checkpoints is None else checkpoints
+        async with opened_environment(self.environment, given, source) as environment:
             for workflow in self.workflows.values():
                 missing = missing_in(environment, workflow)
                 if missing:
@@ -137,17 +143,18 @@ class App(Generic[Env]):
         return f"<App of {', '.join(sorted(self.workflows)) or 'no workflows'}>"
 
 
-def _by_name(workflows: Iterable[AnyWorkflow]) -> dict[str, AnyWorkflow]:
+def _by_name(workflows: Iterable[object]) -> dict[str, AnyWorkflow]:
     found: dict[str, AnyWorkflow] = {}
     for workflow in workflows:
         if not isinstance(workflow, Workflow):
             raise TypeError(f"an App takes workflows, such as those of @workflow, not {workflow!r}")
-        if workflow.name in found:
+        known = cast("AnyWorkflow", workflow)
+        if known.name in found:
             raise ValueError(
-                f"the App has two workflows of the name {workflow.name!r}, so a run could not tell "
+                f"the App has two workflows of the name {known.name!r}, so a run could not tell "
                 "which one it is of: give one of them another name"
             )
-        found[workflow.name] = workflow
+        found[known.name] = known
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import NoneType
-from typing import Any, Generic, Never, TypeVar, overload
+from typing import Any, Generic, Never, TypeAlias, TypeVar, overload
 
 from effectflow.checkpoint import Checkpoints, NotSerializable
 from effectflow.checkpoint.flow import DurableFlow
@@ -17,12 +17,15 @@ from effectflow.checkpoint.values import (
     to_tree,
 )
 from effectflow.effects import Effect
-from effectflow.effects.nodes import Perform
+from effectflow.effects.nodes import Perform, show_arguments
 from effectflow.effects.scope import Scope
 
 __all__ = ["Signal"]
 
 T = TypeVar("T")
+
+# Within the class, mypy takes `type` for its attribute.
+_ClassOf: TypeAlias = type[T]
 
 
 class Signal(Generic[T]):
@@ -48,15 +51,16 @@ class Signal(Generic[T]):
     type: Any
 
     @overload
-    def __init__(self, name: str, type: type[T]) -> None: ...
+    def __init__(self, name: str, type: _ClassOf[T]) -> None: ...
     @overload
-    def __init__(self: Signal[Any], name: str, type: object) -> None: ...
+    def __init__(self, name: str, type: object) -> None: ...
     def __init__(self, name: str, type: object) -> None:  # noqa: A002, what it is
         """Create a signal.
 
         Parameters:
             name: the name, which must be the same on both sides.
-            type: the type of the values: a class, or any annotation, such as `int | None`.
+            type: the type of the values: a class, or any other annotation, which type checkers need to be
+                told: `Signal[int | None]("number", int | None)`.
         """
         if not name:
             raise ValueError("a signal needs a name")
@@ -114,4 +118,4 @@ class Signal(Generic[T]):
         return of_type(value, self.type, path=self._path)
 
     def __repr__(self) -> str:
-        return f"Signal({self.name!r})"
+        return f"Signal{show_arguments((self.name, self.type))}"

@@ -6,9 +6,8 @@ import logging
 import os
 import sys
 from abc import abstractmethod
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import fields
 from itertools import islice
 from typing import Any, Self, TypeVar
 
@@ -23,13 +22,10 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import (
-    DueRuns,
     RunInfo,
     RunQuery,
     RunStatus,
     RunSummary,
-    Taken,
-    wakes,
 )
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads, shielded
 
@@ -220,109 +216,6 @@ def check_receives(run_id: str, summary: RunSummary) -> None:
     """Raise RunEnded if a run receives no messages any more."""
     if summary.status.has_ended:
         raise RunEnded(run_id, summary.status)
-
-
-def due_by(at: float, summary: RunSummary) -> RunSummary:
-    """Return the summary of a run that is due at this time at the latest. Nested runs never are."""
-    if summary.is_nested or (summary.due_at is not None and summary.due_at <= at):
-        return summary
-    return replace(summary, due_at=at)
-
-
-def woken(topic: str, summary: RunSummary, *, now: float) -> RunSummary:
-    """Return the summary of a run that has received a message."""
-    return due_by(now, summary) if wakes(topic, summary.status) else summary
-
-
-def choose_due(
-    candidates: Iterable[RunInfo],
-    due: DueRuns,
-    *,
-    now: float,
-    held: Mapping[str, int],
-    starts: Mapping[str, Sequence[float]],
-) -> list[RunInfo]:
-    """Return the runs to claim, in the order of the candidates. Pure.
-
-    Parameters:
-        candidates: runs that are due, those with a higher priority first, then those due for longer.
-        now: the time by the clock of the store, in seconds since the epoch.
-        held: how many runs of each workflow with a limit are held by live owners.
-        starts: when runs of each workflow with a limit were started last, in seconds since the epoch.
-    """
-    taken: list[RunInfo] = []
-    counts, recent = dict(held), {name: [*times] for name, times in starts.items()}
-    for info in candidates:
-        if len(taken) == len(due.owners):
-            break
-        summary = info.summary
-        if info.is_held(now) or summary.workflow not in due.workflows:
-            continue
-        limit = due.limits.get(summary.workflow)
-        if limit is not None:
-            name, (most, window) = summary.workflow, limit.window
-            if limit.at_once is not None and counts.get(name, 0) >= limit.at_once:
-                continue
-            if limit.per_second is not None and summary.status is RunStatus.PENDING:
-                # Later ones are from before the clock was set back.
-                times = [time for time in recent.get(name, ()) if now - window < time <= now]
-                if len(times) >= most:
-                    continue
-                recent[name] = [*times, now]
-            counts[name] = counts.get(name, 0) + 1
-        taken.append(info)
-    return taken
-
-
-def room(
-    workflow: str,
-    due: DueRuns,
-    *,
-    is_pending: bool,
-    now: float,
-    held: Mapping[str, int],
-    starts: Mapping[str, Sequence[float]],
-) -> int:
-    """Return how many runs of a workflow, pending or not, `choose_due` chooses at most. Pure."""
-    most, limit = len(due.owners), due.limits.get(workflow)
-    if limit is None:
-        return most
-    if limit.at_once is not None:
-        most = min(most, limit.at_once - held.get(workflow, 0))
-    if limit.per_second is not None and is_pending:
-        count, window = limit.window
-        recent = sum(now - window < time <= now for time in starts.get(workflow, ()))
-        most = min(most, count - recent)
-    return max(most, 0)
-
-
-def due_among(
-    infos: Sequence[RunInfo], due: DueRuns, *, now: float, starts: Mapping[str, Sequence[float]]
-) -> tuple[list[RunInfo], float | None]:
-    """Return which of all runs to claim, as `choose_due`, and when the next one is due. Pure."""
-    held = Counter(info.summary.workflow for info in infos if info.is_held(now))
-    timed = sorted(
-        (-info.summary.priority, info.summary.due_at, number)
-        for number, info in enumerate(infos)
-        if info.summary.due_at is not None and info.summary.workflow in due.workflows
-    )
-    ready = [infos[number] for _, due_at, number in timed if due_at <= due.now]
-    later = [due_at for _, due_at, _ in timed if due_at > due.now]
-    return choose_due(ready, due, now=now, held=held, starts=starts), min(later, default=None)
-
-
-def with_starts(
-    starts: Mapping[str, Sequence[float]], taken: Iterable[Taken], due: DueRuns, *, now: float
-) -> dict[str, list[float]]:
-    """Return when runs were started last, by workflow, after these runs were claimed. Pure."""
-    noted = {name: [*times] for name, times in starts.items()}
-    for one in taken:
-        summary = one.info.summary
-        if summary.status is RunStatus.PENDING and summary.workflow in due.limits:
-            most, _ = due.limits[summary.workflow].window
-            times = [*noted.get(summary.workflow, ()), now]
-            noted[summary.workflow] = times[-most:]
-    return noted
 
 
 SUMMARY_FIELDS = tuple(field.name for field in fields(RunSummary))

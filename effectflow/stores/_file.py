@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
@@ -54,12 +55,10 @@ from effectflow.stores._base import (
     check_length,
     check_messages,
     check_receives,
-    due_among,
-    due_by,
     first_summary,
     select,
-    with_starts,
 )
+from effectflow.stores._due import Usage, choose_due, due_by, split_by_time
 from effectflow.stores._file_changes import ChangesFile
 from effectflow.stores._file_format import RunState
 from effectflow.stores._file_notices import OwedNotice, owe, owed_notices
@@ -321,17 +320,19 @@ class FileStore(ReentrantStore, CheckpointStore):
                 self._settle(owed)
             lock = FileLock(self.directory / "locks" / "due", poll_interval=0.01)
             with lock.acquire(timeout=self._lock_timeout):
-                now, starts = time.time(), self._starts()
-                chosen, next_due_at = due_among(self._all()[0], due, now=now, starts=starts)
+                now, (infos, _) = time.time(), self._all()
+                held = Counter(info.summary.workflow for info in infos if info.is_held(now))
+                usage = Usage(held, self._starts(), now)
+                ready, next_due_at = split_by_time(infos, due)
                 runs = [
                     taken
-                    for info, owner in zip(chosen, due.owners, strict=False)
+                    for info, owner in zip(choose_due(ready, due, usage), due.owners, strict=False)
                     for taken in self._take(info.run_id, owner, due)
                 ]
-                started = with_starts(starts, runs, due, now=now)
-                if started != starts:
+                starts = usage.after([taken.info for taken in runs], due).starts
+                if starts != usage.starts:
                     path = self.directory / "starts.json"
-                    write_whole(path, orjson.dumps(started), is_durable=False)
+                    write_whole(path, orjson.dumps(starts), is_durable=False)
             return Claimed(tuple(runs), next_due_at)
 
         def perform() -> Claimed:

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from effectflow.checkpoint.store import NOTICE, Message, RunSummary
-from effectflow.stores._base import woken
+from effectflow.stores._due import woken
 from effectflow.stores._file_format import VERSION, Damaged, check_run_id, content_of, digest_of
 
 

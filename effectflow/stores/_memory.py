@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import count
@@ -34,14 +35,12 @@ from effectflow.stores._base import (
     check_length,
     check_messages,
     check_receives,
-    due_among,
-    due_by,
     first_summary,
     select,
-    with_starts,
-    woken,
 )
 from effectflow.stores._changes import Announcements
+from effectflow.stores._due import Usage, due_by, woken
+from effectflow.stores._memory_due import DueIndex
 
 
 @dataclass(slots=True)
@@ -53,16 +52,6 @@ class _Run:
     times: list[float] = field(default_factory=list[float])
     mailbox: dict[int, Message] = field(default_factory=dict[int, Message])
     received: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
-
-    def put(self, number: int, topic: str, key: str, body: bytes, now: float) -> bool:
-        """Add a message, unless the run has received it before."""
-        if topic != NOTICE:
-            if (topic, key) in self.received:
-                return False
-            self.received.add((topic, key))
-        self.mailbox[number] = Message(number, topic, key, now, body)
-        self.summary = woken(topic, self.summary, now=now)
-        return True
 
 
 class MemoryStore(CheckpointStore):
@@ -77,7 +66,8 @@ class MemoryStore(CheckpointStore):
         # One counter for all runs, so that a deleted run leaves nothing behind.
         self._fences = count(1)
         self._messages = count(1)
-        self._starts: dict[str, list[float]] = {}
+        self._starts: Mapping[str, Sequence[float]] = {}
+        self._due = DueIndex()
         self._announcements = Announcements()
         # A renewal may come from another thread.
         self._changing = threading.Lock()
@@ -137,20 +127,35 @@ class MemoryStore(CheckpointStore):
                 del self._leases[lease.run_id]
             if summary is None:
                 return
-            run.summary = summary
             if summary.status.has_ended:
                 run.mailbox.clear()
                 run.received.clear()
-            if seen is not None and max(run.mailbox, default=0) > seen:
-                run.summary = due_by(now, summary)
+            has_newer = seen is not None and max(run.mailbox, default=0) > seen
+            self._summarize(lease.run_id, run, due_by(now, summary) if has_newer else summary)
             if notifies_parent(summary):
                 self._notify(summary.parent, lease.run_id, now)
         self._announcements.announce(lease.run_id)
 
+    def _summarize(self, run_id: str, run: _Run, summary: RunSummary) -> None:
+        run.summary = summary
+        self._due.put(run_id, summary)
+
+    def _put(self, run_id: str, topic: str, key: str, body: bytes, now: float) -> bool:
+        """Put a message into the mailbox of a run, unless the run has received it before."""
+        run = self._runs[run_id]
+        if topic != NOTICE:
+            if (topic, key) in run.received:
+                return False
+            run.received.add((topic, key))
+        number = next(self._messages)
+        run.mailbox[number] = Message(number, topic, key, now, body)
+        self._summarize(run_id, run, woken(topic, run.summary, now=now))
+        return True
+
     def _notify(self, parent: str, run_id: str, now: float) -> None:
         """Tell the parent of a run to look at it, and the parents within which that is nested."""
         while (run := self._runs.get(parent)) is not None and not run.summary.status.has_ended:
-            run.put(next(self._messages), NOTICE, run_id, b"", now)
+            self._put(parent, NOTICE, run_id, b"", now)
             self._announcements.announce(parent)
             if not run.summary.is_nested:
                 return
@@ -163,7 +168,8 @@ class MemoryStore(CheckpointStore):
             now = time.time()
             check_free(self._leases.get(run_id), now=now)
             self._leases.pop(run_id, None)
-            self._runs[run_id] = _Run(summary, [*map(bytes, bodies)], [now] * len(bodies))
+            run = self._runs[run_id] = _Run(summary, [*map(bytes, bodies)], [now] * len(bodies))
+            self._summarize(run_id, run, summary)
         self._announcements.announce(run_id)
         return True
 
@@ -174,7 +180,7 @@ class MemoryStore(CheckpointStore):
                 raise RunNotFound(run_id)
             check_receives(run_id, run.summary)
             now = time.time()
-            is_new = run.put(next(self._messages), topic, key, bytes(body), now)
+            is_new = self._put(run_id, topic, key, bytes(body), now)
             if is_new and run.summary.is_nested:
                 self._notify(run.summary.parent, run_id, now)
         self._announcements.announce(run_id)
@@ -189,14 +195,24 @@ class MemoryStore(CheckpointStore):
     async def claim_due(self, due: DueRuns) -> Claimed:
         with self._changing:
             now = time.time()
-            infos = [self._info(run_id, run) for run_id, run in self._runs.items()]
-            chosen, next_due_at = due_among(infos, due, now=now, starts=self._starts)
+            usage = Usage(self._count_held(due.limits, now), self._starts, now)
+            chosen, next_due_at = self._due.choose(due, usage, self._info)
+            self._starts = usage.after(chosen, due).starts
             runs = tuple(
                 Taken(self._claim(info.run_id, owner, due.seconds, now), info)
                 for info, owner in zip(chosen, due.owners, strict=False)
             )
-            self._starts = with_starts(self._starts, runs, due, now=now)
         return Claimed(runs, next_due_at)
+
+    def _count_held(self, workflows: Container[str], now: float) -> Mapping[str, int]:
+        """Return how many runs of each of these workflows are held."""
+        return Counter(
+            run.summary.workflow
+            for run_id, lease in self._leases.items()
+            if (run := self._runs.get(run_id)) is not None
+            and run.summary.workflow in workflows
+            and lease.is_held(now)
+        )
 
     def changes(self) -> AbstractAsyncContextManager[Changes]:
         return self._announcements.watch()
@@ -209,11 +225,10 @@ class MemoryStore(CheckpointStore):
         return [Record(number, *record) for number, record in enumerate(new, after + 1)]
 
     async def info(self, run_id: str) -> RunInfo | None:
-        run = self._runs.get(run_id)
-        return None if run is None else self._info(run_id, run)
+        return self._info(run_id) if run_id in self._runs else None
 
-    def _info(self, run_id: str, run: _Run) -> RunInfo:
-        lease = self._leases.get(run_id)
+    def _info(self, run_id: str) -> RunInfo:
+        run, lease = self._runs[run_id], self._leases.get(run_id)
         return RunInfo(run_id, run.summary, run.times[-1], len(run.bodies), lease)
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
@@ -222,7 +237,7 @@ class MemoryStore(CheckpointStore):
             for run_id, lease in list(self._leases.items()):
                 if run_id not in self._runs and lease.is_abandoned(now):
                     del self._leases[run_id]
-            infos = [self._info(run_id, run) for run_id, run in self._runs.items()]
+            infos = [self._info(run_id) for run_id in self._runs]
         return select(infos, query, now=now)
 
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
@@ -232,6 +247,7 @@ class MemoryStore(CheckpointStore):
             check_deletable(lease, self._leases.get(run_id), now=time.time())
             self._leases.pop(run_id, None)
             del self._runs[run_id]
+            self._due.remove(run_id)
         self._announcements.announce(run_id)
 
     async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
@@ -241,7 +257,7 @@ class MemoryStore(CheckpointStore):
             check_kept(lease, 0 if run is None else len(run.bodies), after=after)
             assert run is not None
             del run.bodies[after:], run.times[after:]
-            run.summary = summary
+            self._summarize(lease.run_id, run, summary)
 
     async def __aenter__(self) -> Self:
         return self

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import threading
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import psycopg
-from psycopg import conninfo, sql
-from psycopg.abc import PQGen
 from psycopg_pool import AsyncConnectionPool
 
 from effectflow.checkpoint.errors import RunEnded, RunNotFound, SaveFailed, StoreUnavailable
@@ -31,49 +28,46 @@ from effectflow.checkpoint.store import (
     RunQuery,
     RunStatus,
     RunSummary,
-    notifies_parent,
 )
-from effectflow.effects import RetryPolicy
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import shielded
 from effectflow.stores._base import (
     check_current,
     check_deletable,
     check_kept,
-    check_messages,
     page,
     readable,
     sql_conditions,
-    summary_fields,
 )
 from effectflow.stores._changes import Announcements
 from effectflow.stores._postgres_changes import Listener, Notifier, channel_of
-from effectflow.stores._postgres_due import ESCAPED_FIELDS, INFO, DueClaims, info_of
-from effectflow.stores._postgres_schema import Queries, escaped, key_of, migrate, unescaped
-from effectflow.stores._servers import Held, ServerStore, check_appended, take_over
+from effectflow.stores._postgres_connection import (
+    Connection,
+    Queries,
+    escaped,
+    explained,
+    fields_of,
+    is_lost,
+    key_of,
+    parsed,
+    set_timeout,
+    unescaped,
+)
+from effectflow.stores._postgres_due import INFO, DueClaims, info_of
+from effectflow.stores._postgres_renewals import Renewals
+from effectflow.stores._postgres_schema import migrate
+from effectflow.stores._postgres_writer import LOCK_DELAYS, Append, Writer
+from effectflow.stores._servers import Held, ServerStore, take_over
 
 A = TypeVar("A")
 
-Connection: TypeAlias = psycopg.AsyncConnection[Any]
-
-_APPENDS_PER_BATCH = 500
-_BYTES_PER_BATCH = 16 * 1024 * 1024
-"""The limit for a batch of several appends. The server refuses a statement of a gibibyte, and closes
-the connection."""
-
 _ROWS_PER_READ = 200
-_CONNECT_SECONDS = 10
 
 _CLOSING_SECONDS = 1.0
 """How long closing waits for a server that does not answer what no caller waits for."""
 
 _LOCK_SECONDS = 0.1
 """How long a request that waits for a lock keeps a connection from the others."""
-
-_RENEWAL_LOCK_SECONDS = 0.5
-"""How long the renewal of one lease that another program has locked may delay those of others."""
-
-_LOCK_DELAYS = RetryPolicy.exponential(0.01).with_max_delay(0.25).with_full_jitter()
 
 
 class PostgresStore(ServerStore):
@@ -98,8 +92,8 @@ class PostgresStore(ServerStore):
     """
 
     _pool: AsyncConnectionPool[Connection]
-    _renewals: _Renewals
-    _writer: _Writer
+    _renewals: Renewals
+    _writer: Writer
     _notifier: Notifier
     _listener: Listener
 
@@ -116,9 +110,9 @@ class PostgresStore(ServerStore):
         super().__init__(
             reconnect_timeout=in_seconds(reconnect_timeout),
             driver_error=psycopg.Error,
-            is_lost=_is_lost,
+            is_lost=is_lost,
         )
-        self._parameters = _parsed(dsn)
+        self._parameters = parsed(dsn)
         self._schema = schema
         self._pool_size = pool_size
         self._statement_timeout = in_seconds(statement_timeout)
@@ -135,7 +129,7 @@ class PostgresStore(ServerStore):
         return "full"
 
     async def _connect(self) -> None:
-        self._renewals = _Renewals(self._parameters, self._queries, timeout=self._renew_timeout)
+        self._renewals = Renewals(self._parameters, self._queries, timeout=self._renew_timeout)
         self._opened.callback(self._renewals.close)
         channel = channel_of(self._schema)
         self._notifier = notifier = Notifier(self._new_connection, channel)
@@ -145,7 +139,7 @@ class PostgresStore(ServerStore):
             is_own=lambda backend: backend == notifier.backend,
         )
         self._opened.push_async_callback(self._listener.close)
-        self._writer = _Writer(
+        self._writer = Writer(
             *(self._queries, self._new_connection, self._persist, self._announce),
             lock_timeout=self._statement_timeout,
         )
@@ -174,11 +168,11 @@ class PostgresStore(ServerStore):
 
     async def _configure(self, connection: Connection) -> None:
         # Not through `options`, which would replace those of the connection string.
-        await connection.execute(_set_timeout("statement", self._statement_timeout))
+        await connection.execute(set_timeout("statement", self._statement_timeout))
 
     async def _configure_shared(self, connection: Connection) -> None:
         await self._configure(connection)
-        await connection.execute(_set_timeout("lock", _LOCK_SECONDS))
+        await connection.execute(set_timeout("lock", _LOCK_SECONDS))
 
     async def _ask_claim(self, wanted: Lease, seconds: float, free: int) -> Held:
         uptime = wanted.expires_at_uptime
@@ -222,13 +216,13 @@ class PostgresStore(ServerStore):
 
         async def submit() -> None:
             entries = [bytes(body) for body in bodies]
-            await self._writer.submit(_Append(lease, entries, after, summary, release, takes, seen))
+            await self._writer.submit(Append(lease, entries, after, summary, release, takes, seen))
 
         await self._in_asyncio(submit)
 
     async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
         entries = [bytes(body) for body in bodies]
-        change = json.dumps(_fields(run_id, summary))
+        change = json.dumps(fields_of(run_id, summary))
 
         async def ask(free: int) -> bool | Held:
             rows = await self._query(
@@ -251,8 +245,9 @@ class PostgresStore(ServerStore):
         digest = None if topic == NOTICE else key_of(json.dumps([topic, key]))
         message = (escaped(topic), escaped(key), digest, bytes(body), uuid.uuid4())
         with _as_save_failed(run_id):
-            [(answer,)] = await self._query(
-                "SELECT {schema}.send(%b::bytea, %s::text, %s::text, %b::bytea, %b::bytea, %s::uuid)",
+            [(answer, told)] = await self._query(
+                "SELECT answer, told FROM {schema}.send("
+                "%b::bytea, %s::text, %s::text, %b::bytea, %b::bytea, %s::uuid)",
                 (key_of(run_id), *message),
             )
         kind, _, status = answer.partition(" ")
@@ -260,7 +255,7 @@ class PostgresStore(ServerStore):
             raise RunNotFound(run_id)
         if kind == "ended":
             raise RunEnded(run_id, RunStatus(status))
-        await self._tell(run_id)
+        await self._tell(run_id, *map(unescaped, told or ()))
         return kind == "new"
 
     async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
@@ -297,9 +292,9 @@ class PostgresStore(ServerStore):
         if run_ids:
             self._notifier.tell(run_ids)
 
-    async def _tell(self, run_id: str) -> None:
+    async def _tell(self, *run_ids: str) -> None:
         async def announce() -> None:
-            self._announce([run_id])
+            self._announce(run_ids)
 
         await self._in_asyncio(announce)
 
@@ -393,7 +388,7 @@ class PostgresStore(ServerStore):
                 )
                 check_kept(lease, length, after=after)
                 await rows(connection, _CUT, (number, after))
-                fields = json.dumps(_fields(lease.run_id, summary))
+                fields = json.dumps(fields_of(lease.run_id, summary))
                 await rows(connection, _RESUMMARIZE, (number, key, fields))
 
         await self._do(truncate)
@@ -401,7 +396,7 @@ class PostgresStore(ServerStore):
     # How it talks to the server.
 
     def _explained(self, error: Exception) -> str:
-        return _explained(error)
+        return explained(error)
 
     async def _query(self, statement: str, parameters: Sequence[Any]) -> list[Any]:
         """Return the rows of a statement, which may be repeated after a lost connection."""
@@ -422,7 +417,7 @@ class PostgresStore(ServerStore):
 
         async def attempt_while_locked() -> A:
             deadline = time.monotonic() + self._statement_timeout
-            delays = _LOCK_DELAYS.delays()
+            delays = LOCK_DELAYS.delays()
             while True:
                 try:
                     return await attempt()
@@ -432,389 +427,6 @@ class PostgresStore(ServerStore):
                 await asyncio.sleep(next(delays))
 
         return await self._ask(attempt_while_locked)
-
-
-@dataclass(slots=True, eq=False)
-class _Append:
-    """An append that is queued or was sent.
-
-    Attributes:
-        is_unknown: whether it was sent without an answer, so that it may have been written.
-        locked_until: when to give up, if another program has locked the run.
-        answer: resolved with why the server refused it, or None once it is written.
-    """
-
-    lease: Lease
-    bodies: list[bytes]
-    after: int
-    summary: RunSummary | None
-    release: bool
-    takes: Sequence[int] = ()
-    seen: int | None = None
-    is_unknown: bool = False
-    locked_until: float | None = None
-    delays: Iterator[float] = field(default_factory=_LOCK_DELAYS.delays)
-    answer: asyncio.Future[str | None] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-
-    @property
-    def key(self) -> bytes:
-        return key_of(self.lease.run_id)
-
-    def row(self) -> tuple[Any, ...]:
-        """Return the parameters of the server's function `append`."""
-        lease = self.lease
-        return (
-            *(self.key, lease.owner, lease.fence, self.after, self.release),
-            *(self._change(), self.bodies),
-        )
-
-    def _change(self) -> str | None:
-        """Return what it changes besides the entries, if anything."""
-        change: dict[str, Any] = {}
-        if self.summary is not None:
-            change |= _fields(self.lease.run_id, self.summary)
-            if notifies_parent(self.summary):
-                change["notifies"] = True
-            if self.seen is not None:
-                change["seen"] = self.seen
-        if self.takes:
-            change["takes"] = [*self.takes]
-        return json.dumps(change) if change else None
-
-    def changed(self) -> list[str]:
-        """Return the runs that watchers want to know of, once it is written."""
-        if self.summary is None:
-            return []
-        notified = [self.summary.parent] if notifies_parent(self.summary) else []
-        return [self.lease.run_id, *notified]
-
-    def end(self, refusal: str | None) -> None:
-        """Resolve `answer`, unless its waiter was cancelled."""
-        if not self.answer.done():
-            self.answer.set_result(refusal)
-
-    def fail(self, error: Exception) -> None:
-        """End the wait with an error."""
-        if isinstance(error, StoreUnavailable | psycopg.Error):
-            is_refused = isinstance(error, psycopg.Error)
-            reason = f"the server refused it: {_explained(error)}" if is_refused else str(error)
-            error = SaveFailed(self.lease.run_id, reason, is_unknown=self.is_unknown)
-        if not self.answer.done():
-            self.answer.set_exception(error)
-
-
-class _Writer:
-    """Sends appends on its own connection; those that queue up meanwhile are sent together.
-
-    Parameters:
-        announce: called with the runs that an append has changed.
-        lock_timeout: how many seconds an append waits for a run that another program has locked.
-    """
-
-    def __init__(
-        self,
-        queries: Queries,
-        connect: Callable[[], Awaitable[Connection]],
-        persist: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
-        announce: Callable[[Sequence[str]], None],
-        *,
-        lock_timeout: float,
-    ) -> None:
-        self._announce = announce
-        self._queries = queries
-        self._connect = connect
-        self._persist = persist
-        self._lock_timeout = lock_timeout
-        self._own: Connection | None = None
-        self._waiting: list[_Append] = []
-        self._sending: list[_Append] = []
-        self._locked: set[_Append] = set()
-        self._has_waiting = asyncio.Event()
-        self._is_closing = False
-        self._task = asyncio.create_task(self._work())
-
-    async def submit(self, append: _Append) -> None:
-        """Send this append with the next batch. Raise SaveFailed, LeaseLost or ValueError."""
-        self._queue(append)
-        refusal = await append.answer
-        if refusal == "taken":
-            check_messages(append.lease, append.takes, ())
-        check_appended(append.lease, append.after, refusal)
-
-    def _queue(self, append: _Append) -> None:
-        self._waiting.append(append)
-        self._has_waiting.set()
-
-    async def connection(self) -> Connection:
-        """Return the writer's own connection, or a new one if it was lost."""
-        if self._own is None or self._own.closed:
-            self._own = await self._connect()
-        return self._own
-
-    async def close(self) -> None:
-        """Send all appends whose callers wait for an answer, and close the connection."""
-        self._is_closing = True
-        self._has_waiting.set()
-        while not self._task.done():
-            await asyncio.wait([self._task], timeout=_CLOSING_SECONDS)
-            pending = (*self._sending, *self._waiting, *self._locked)
-            if all(append.answer.done() for append in pending):
-                self._task.cancel()
-        if self._own is not None:
-            await self._own.close()
-
-    async def _work(self) -> None:
-        while True:
-            await self._has_waiting.wait()
-            self._sending = self._next_batch()
-            if self._sending:
-                await self._deliver(self._sending)
-            elif self._is_closing and not self._locked:
-                return
-            else:
-                self._has_waiting.clear()
-
-    def _next_batch(self) -> list[_Append]:
-        """Pop the oldest queued appends, up to the batch limits."""
-        count = size = 0
-        for append in self._waiting[:_APPENDS_PER_BATCH]:
-            size += sum(map(len, append.bodies))
-            if count and size > _BYTES_PER_BATCH:
-                break
-            count += 1
-        batch = self._waiting[:count]
-        del self._waiting[:count]
-        return batch
-
-    async def _deliver(self, batch: Sequence[_Append]) -> None:
-        try:
-            await self._persist(lambda: self._attempt(batch))
-        except Exception as error:
-            is_late = isinstance(error, psycopg.errors.QueryCanceled)
-            if isinstance(error, psycopg.Error) and not is_late and len(batch) > 1:
-                # One of them is the cause. But none of them alone is late, by waiting for a locked row.
-                for append in batch:
-                    await self._deliver([append])
-                return
-            # Also a defect: without this, their callers would wait for ever.
-            for append in batch:
-                append.fail(error)
-
-    async def _attempt(self, batch: Sequence[_Append]) -> None:
-        """Send the appends that have no answer yet. Called again after a lost connection."""
-        # All programs lock in the same order, so that they cannot deadlock.
-        todo = sorted((one for one in batch if not one.answer.done()), key=lambda one: one.key)
-        if not todo:
-            # Their callers were cancelled.
-            return
-        connection = await self.connection()
-        try:
-            refusals = await self._send(connection, todo)
-        except psycopg.Error as error:
-            # An ERROR says that nothing was written. A FATAL error, or none, does not say so.
-            if error.diag.severity_nonlocalized != "ERROR":
-                for append in todo:
-                    append.is_unknown = True
-            raise
-        doubtful: list[tuple[_Append, str]] = []
-        for append, refusal in zip(todo, refusals, strict=True):
-            if refusal == "locked":
-                self._send_later(append)
-            elif refusal is not None and append.is_unknown:
-                doubtful.append((append, refusal))
-            else:
-                self._end(append, refusal)
-        for append, refusal in doubtful:
-            # An earlier request may have written it, and may have been under way until now.
-            self._end(append, None if await self._is_written(connection, append) else refusal)
-
-    def _end(self, append: _Append, refusal: str | None) -> None:
-        append.end(refusal)
-        if refusal is None:
-            self._announce(append.changed())
-
-    def _send_later(self, append: _Append) -> None:
-        """Queue an append again after a delay, because another program has locked its run."""
-        now = time.monotonic()
-        if append.locked_until is None:
-            append.locked_until = now + self._lock_timeout
-        if now > append.locked_until:
-            reason = "another program has locked its row in the table `leases` or `runs`"
-            append.fail(SaveFailed(append.lease.run_id, reason, is_unknown=append.is_unknown))
-        else:
-            self._locked.add(append)
-            delay = next(append.delays)
-            asyncio.get_running_loop().call_later(delay, self._queue_again, append)
-
-    def _queue_again(self, append: _Append) -> None:
-        self._locked.discard(append)
-        self._queue(append)
-
-    async def _send(self, connection: Connection, todo: Sequence[_Append]) -> list[str | None]:
-        """Return why each append was refused, or None for each that was written."""
-        rows: list[Any] = []
-        if len(todo) == 1:
-            rows = await self._queries.rows(connection, _APPEND, todo[0].row())
-        elif todo:
-            *columns, bodies = map(list, zip(*(append.row() for append in todo), strict=True))
-            columns += [[*map(len, bodies)], [body for part in bodies for body in part]]
-            rows = await self._queries.rows(connection, _APPEND_ALL, columns)
-        return [refusal for (refusal,) in rows]
-
-    async def _is_written(self, connection: Connection, append: _Append) -> bool:
-        """Return whether an append whose answer was lost was written: only it has used its fence."""
-        rows = await self._queries.rows(
-            connection,
-            "SELECT body FROM {schema}.entries JOIN {schema}.runs ON run = number"
-            " WHERE key = %s AND sequence > %s AND sequence <= %s ORDER BY sequence",
-            (append.key, append.after, append.after + len(append.bodies)),
-        )
-        if append.bodies:
-            return [bytes(body) for (body,) in rows] == append.bodies
-        released = await self._queries.rows(
-            connection,
-            "SELECT 1 FROM {schema}.leases WHERE key = %s AND fence = %s AND owner = ''",
-            (append.key, append.lease.fence),
-        )
-        return append.release and bool(released)
-
-
-class _Renewals:
-    """Renews leases from any thread, on a connection of its own.
-
-    Parameters:
-        timeout: how many seconds a renewal may take, with a new connection if one is needed.
-    """
-
-    def __init__(self, parameters: dict[str, Any], queries: Queries, *, timeout: float) -> None:
-        self._parameters: dict[str, Any] = {**parameters, "connect_timeout": math.ceil(timeout)}
-        self._queries = queries
-        self._timeout = timeout
-        self._connection: _BoundedConnection | None = None
-        self._using = threading.Lock()
-        self._is_closed = False
-
-    def rows(self, statement: str, parameters: Sequence[Any]) -> list[Any]:
-        """Return the rows of a statement, which is repeated once after a lost connection."""
-        deadline = time.monotonic() + self._timeout
-        if not self._using.acquire(timeout=self._timeout):
-            raise psycopg.OperationalError("another renewal takes too long")
-        try:
-            try:
-                return self._attempt(statement, parameters, deadline)
-            except psycopg.OperationalError as error:
-                if not _is_lost(error) or time.monotonic() >= deadline:
-                    raise
-                return self._attempt(statement, parameters, deadline)
-        finally:
-            self._using.release()
-            if self._is_closed:
-                self.close()
-
-    def _attempt(self, statement: str, parameters: Sequence[Any], deadline: float) -> list[Any]:
-        try:
-            if self._connection is None:
-                self._connection = _BoundedConnection.connect(**self._parameters)
-                self._connection.deadline = deadline
-                self._connection.execute(_set_timeout("statement", self._timeout))
-                lock_timeout = min(_RENEWAL_LOCK_SECONDS, self._timeout)
-                self._connection.execute(_set_timeout("lock", lock_timeout))
-            self._connection.deadline = deadline
-            text = self._queries.text(statement)
-            return self._connection.execute(text, parameters, binary=True).fetchall()
-        except psycopg.errors.LockNotAvailable:
-            raise
-        except psycopg.OperationalError:
-            # Also if it is only late: its answer must not be taken for that of the next statement.
-            self._disconnect()
-            raise
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def close(self) -> None:
-        """Close the connection. A renewal that is under way does it at its end."""
-        self._is_closed = True
-        if self._using.acquire(blocking=False):
-            try:
-                self._disconnect()
-            finally:
-                self._using.release()
-
-
-class _BoundedConnection(psycopg.Connection[Any]):
-    """A connection on which no statement waits for the server beyond `deadline`."""
-
-    deadline = math.inf
-
-    def wait(self, gen: PQGen[A], *args: Any, **options: Any) -> A:
-        return super().wait(self._until_deadline(gen), *args, **options)
-
-    def _until_deadline(self, gen: PQGen[A]) -> PQGen[A]:
-        try:
-            wanted = next(gen)
-            while True:
-                ready = yield wanted
-                if time.monotonic() > self.deadline:
-                    raise psycopg.OperationalError("the server did not answer in time")
-                wanted = gen.send(ready)
-        except StopIteration as stop:
-            return stop.value
-
-
-def _parsed(dsn: str) -> dict[str, Any]:
-    try:
-        parameters = conninfo.conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError:
-        parameters = None
-    # A password that contains a / is parsed as the port, and the driver would show it.
-    if parameters is None or not _are_ports(parameters.get("port")):
-        raise ValueError(
-            "the connection string of the PostgreSQL server cannot be parsed. Write "
-            "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %XX for special characters in the "
-            "password, such as %2F for /"
-        )
-    return {"connect_timeout": _CONNECT_SECONDS, **parameters, "autocommit": True}
-
-
-def _are_ports(text: object) -> bool:
-    return text is None or all(port.isdecimal() or not port for port in str(text).split(","))
-
-
-def _is_lost(error: Exception) -> bool:
-    """Return whether the same request may succeed later."""
-    gave_up = psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable
-    return isinstance(error, psycopg.OperationalError) and not isinstance(error, gave_up)
-
-
-def _explained(error: Exception) -> str:
-    gone = psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction
-    if isinstance(error, gone | psycopg.errors.InvalidSchemaName):
-        return (
-            f"{error}. Its tables are gone, with all runs. Restore the database from a backup, or open "
-            "the store again, which creates them anew"
-        )
-    return str(error)
-
-
-def _set_timeout(what: Literal["statement", "lock"], seconds: float) -> sql.Composed:
-    name = sql.Identifier(f"{what}_timeout")
-    return sql.SQL("SET {} = {}").format(name, round(seconds * 1000))
-
-
-def _fields(run_id: str, summary: RunSummary) -> dict[str, Any]:
-    """Return what the server's function `summarize` needs."""
-    fields = summary_fields(summary)
-    escapes = {name: escaped(fields[name]) for name in ESCAPED_FIELDS}
-    parent_key = "\\x" + key_of(summary.parent).hex()
-    return {
-        **fields, **escapes, "status": str(summary.status),
-        "run_id": escaped(run_id), "parent_key": parent_key,
-    }
 
 
 @contextmanager
@@ -827,16 +439,6 @@ def _as_save_failed(run_id: str) -> Generator[None]:
 
 
 _RUN_ID, _CREATED_AT, _NOW = 0, 5, -1
-
-_APPEND = """
-    SELECT {schema}.append(%b::bytea, %s::text, %s::bigint, %s::bigint, %s::bool,
-                           %s::text::jsonb, %b::bytea[])
-"""
-
-_APPEND_ALL = """
-    SELECT * FROM {schema}.append_all(%b::bytea[], %s::text[], %s::bigint[], %s::bigint[],
-                                      %s::bool[], %s::text[]::jsonb[], %s::int[], %b::bytea[])
-"""
 
 _DELETE = (
     "DELETE FROM {schema}.runs WHERE number = %s RETURNING 1",

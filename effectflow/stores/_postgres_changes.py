@@ -12,15 +12,14 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Any, TypeAlias, cast
+from typing import cast
 
 import psycopg
 from psycopg import sql
 
 from effectflow.effects import RetryPolicy
 from effectflow.stores._changes import Announcements
-
-Connection: TypeAlias = psycopg.AsyncConnection[Any]
+from effectflow.stores._postgres_connection import Connection
 
 _ANY = "*"
 """The payload that says that any run may have changed."""
@@ -78,27 +77,33 @@ class Notifier:
             await self._connection.close()
 
     async def _work(self) -> None:
+        delays = _DELAYS.delays()
         while True:
             await self._has_changed.wait()
-            with suppress(psycopg.Error, OSError):
+            try:
                 await self._send()
-            await asyncio.sleep(_PAUSE_SECONDS)
+            except (psycopg.Error, OSError):
+                await asyncio.sleep(next(delays))
+            else:
+                delays = _DELAYS.delays()
+                await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _send(self) -> None:
         if not self._changed:
             return
-        payload = json.dumps(sorted(self._changed))
+        changed = sorted(self._changed)
+        payload = json.dumps(changed)
         if len(payload) > _LONGEST_PAYLOAD:
             payload = _ANY
-        # Also if that fails: the listeners have lost their connections, too, and expect any change.
-        self._changed.clear()
-        self._has_changed.clear()
         if self._connection is None or self._connection.closed:
             self._connection = await self._connect()
             self.backend = self._connection.info.backend_pid
             # Nothing that must survive: no commit of runs waits for the disk because of a notice.
             await self._connection.execute("SET synchronous_commit = off")
         await self._connection.execute("SELECT pg_notify(%s, %s)", (self._channel, payload))
+        self._changed.difference_update(changed)
+        if not self._changed:
+            self._has_changed.clear()
 
 
 class Listener:

@@ -7,16 +7,22 @@ tell whether the owner of a lease lives, so the client names the leases of dead 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from psycopg import AsyncConnection
-
 from effectflow.checkpoint.lease import Lease, uptime
-from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, RunStatus, Taken
-from effectflow.stores._base import SUMMARY_FIELDS, choose_due, readable, room, run_info
-from effectflow.stores._postgres_schema import Queries, escaped, key_of, unescaped
+from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, Taken
+from effectflow.stores._base import SUMMARY_FIELDS, readable, run_info
+from effectflow.stores._due import Usage, choose_due, in_order
+from effectflow.stores._postgres_connection import (
+    ESCAPED_FIELDS,
+    Connection,
+    Queries,
+    escaped,
+    key_of,
+    unescaped,
+)
 
 INFO = """
     SELECT runs.run_id, workflow, kind, version, status, created_at, dead_letters, due_at, priority,
@@ -30,9 +36,6 @@ INFO = """
     LEFT JOIN {schema}.leases ON leases.key = runs.key AND leases.owner <> ''
 """
 """Selects the arguments of `info_of`."""
-
-ESCAPED_FIELDS = ("workflow", "version", "waits_for", "blocked", "parent")
-"""The fields of a summary that are kept `escaped`."""
 
 _NOW = -1
 """The time of the server is the last column of `INFO`."""
@@ -84,16 +87,6 @@ def info_of(row: Sequence[Any]) -> RunInfo:
     return run_info(unescaped(run_id), *fields.values(), *columns[len(SUMMARY_FIELDS) :])
 
 
-@dataclass(frozen=True, slots=True)
-class _Usage:
-    """What the limits are compared with, as in `choose_due`, and the leases of dead owners."""
-
-    held: Mapping[str, int]
-    starts: Mapping[str, Sequence[float]]
-    free_fences: Sequence[int]
-    now: float
-
-
 class DueClaims:
     """One request to claim due runs, which may be attempted again after a lost connection."""
 
@@ -104,8 +97,10 @@ class DueClaims:
         # Locked in this order by all, so that they cannot deadlock.
         self._limited = [escaped(name) for name in sorted(due.limits)]
         self._may_have_claimed = False
+        self._free_fences: list[int] = []
+        """The fences of leases whose owners are dead."""
 
-    async def attempt(self, connection: AsyncConnection[Any]) -> Claimed:
+    async def attempt(self, connection: Connection) -> Claimed:
         """Claim the runs, unless an earlier attempt has."""
         if self._may_have_claimed and (taken := await self._taken_before(connection)):
             return Claimed(taken)
@@ -123,36 +118,31 @@ class DueClaims:
             found, next_due_at = await self._find(connection, usage, lock=True)
             return Claimed(await self._claim(connection, found, usage), next_due_at)
 
-    async def _usage(self, connection: AsyncConnection[Any]) -> _Usage:
+    async def _usage(self, connection: Connection) -> Usage:
         held: Counter[str] = Counter()
         starts: dict[str, Sequence[float]] = {}
-        free_fences: list[int] = []
+        self._free_fences = []
         now = 0.0
         workflows = sorted({*self._workflows, *self._limited})
-        for workflow, *lease, now in await self._rows(connection, _HELD, (workflows,)):
+        for workflow, *lease, at in await self._rows(connection, _HELD, (workflows,)):
+            now = at
             if Lease("", *lease).is_held(now):
                 held[unescaped(workflow)] += 1
             else:
-                free_fences.append(lease[1])
+                self._free_fences.append(lease[1])
         if self._limited:
-            for workflow, times, now in await self._rows(connection, _STARTS, (self._limited,)):
+            for workflow, times, at in await self._rows(connection, _STARTS, (self._limited,)):
+                now = at
                 starts[unescaped(workflow)] = times or ()
-        return _Usage(held, starts, free_fences, now)
+        return Usage(held, starts, now)
 
     async def _find(
-        self, connection: AsyncConnection[Any], usage: _Usage, *, lock: bool
+        self, connection: Connection, usage: Usage, *, lock: bool
     ) -> tuple[list[int], float | None]:
         """Return numbers of runs that are due and free, and when the next of the others are due."""
         rooms, rooms_for_pending = (
             [
-                room(
-                    unescaped(workflow),
-                    self._due,
-                    is_pending=is_pending,
-                    now=usage.now,
-                    held=usage.held,
-                    starts=usage.starts,
-                )
+                usage.room(unescaped(workflow), self._due, is_pending=is_pending)
                 for workflow in self._workflows
             ]
             for is_pending in (False, True)
@@ -160,27 +150,21 @@ class DueClaims:
         rows = await self._rows(
             connection,
             _DUE,
-            (self._workflows, rooms, rooms_for_pending, self._due.now, usage.free_fences, lock),
+            (self._workflows, rooms, rooms_for_pending, self._due.now, self._free_fences, lock),
         )
         later = [at for number, at in rows if number is None and at is not None]
         return [number for number, _ in rows if number is not None], min(later, default=None)
 
     async def _claim(
-        self, connection: AsyncConnection[Any], found: list[int], usage: _Usage
+        self, connection: Connection, found: list[int], usage: Usage
     ) -> tuple[Taken, ...]:
         due = self._due
         rows = await self._rows(connection, f"{INFO} WHERE runs.number = ANY(%s)", (found,))
         now = max((row[_NOW] for row in rows), default=usage.now)
-        infos = list(readable(rows, info_of))
-        infos.sort(key=lambda info: (-info.summary.priority, info.summary.due_at))
-        chosen = choose_due(infos, due, now=now, held=usage.held, starts=usage.starts)
-        for name, limit in due.limits.items():
-            new = sum(
-                info.summary.workflow == name and info.summary.status is RunStatus.PENDING
-                for info in chosen
-            )
-            if new and limit.per_second is not None:
-                times = [*usage.starts.get(name, ()), *[now] * new][-limit.window[0] :]
+        usage = replace(usage, now=now)
+        chosen = choose_due(sorted(readable(rows, info_of), key=in_order), due, usage)
+        for name, times in usage.after(chosen, due).starts.items():
+            if times != usage.starts[name]:
                 await self._rows(connection, _NOTE_STARTS, (times, escaped(name)))
         until = None if (up := uptime()) is None else up + due.seconds
         keys = {key_of(info.run_id): info for info in chosen}
@@ -189,7 +173,7 @@ class DueClaims:
         leases = {bytes(key): lease for key, *lease in rows}
         return tuple(Taken(Lease(info.run_id, *leases[key]), info) for key, info in keys.items())
 
-    async def _taken_before(self, connection: AsyncConnection[Any]) -> tuple[Taken, ...]:
+    async def _taken_before(self, connection: Connection) -> tuple[Taken, ...]:
         """Return the runs that were claimed by an attempt whose answer was lost."""
         statement = f"{INFO} WHERE leases.owner = ANY(%s::text[])"
         rows = await self._rows(connection, statement, ([*self._due.owners],))

@@ -1,9 +1,7 @@
-"""The tables and functions of a PostgresStore, how they are migrated, and how they are queried."""
+"""The tables and functions of a PostgresStore, and how they are migrated."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from typing import Any, LiteralString
 
 from psycopg import AsyncConnection, AsyncCursor, sql
@@ -148,63 +146,73 @@ _MIGRATIONS = (
                 status = 'suspended' OR (about = 'cancel' AND status IN ('pending', 'failed')));
     $$;
 
-    -- Tells the parent of a run to look at it, and the parents within which that is nested.
-    CREATE FUNCTION {schema}.notify(outer_key bytea, run_id text) RETURNS void
+    -- Tells the parent of a run to look at it, and the parents within which that is nested. Returns the
+    -- ids of the runs that were told.
+    CREATE FUNCTION {schema}.notify(outer_key bytea, run_id text) RETURNS text[]
     LANGUAGE plpgsql AS $$
-    DECLARE told {schema}.runs;
+    DECLARE
+        receiver {schema}.runs;
+        told text[];
     BEGIN
         LOOP
-            SELECT * INTO told FROM {schema}.runs WHERE key = outer_key FOR UPDATE;
-            EXIT WHEN NOT FOUND OR told.status IN ('completed', 'cancelled');
-            PERFORM {schema}.put(told.number, 'notice', run_id, '');
-            EXIT WHEN NOT told.is_nested;
-            outer_key := told.parent_key;
-            run_id := told.run_id;
+            SELECT * INTO receiver FROM {schema}.runs WHERE key = outer_key FOR UPDATE;
+            EXIT WHEN NOT FOUND OR receiver.status IN ('completed', 'cancelled');
+            PERFORM {schema}.put(receiver.number, 'notice', run_id, '');
+            told := told || receiver.run_id;
+            EXIT WHEN NOT receiver.is_nested;
+            outer_key := receiver.parent_key;
+            run_id := receiver.run_id;
         END LOOP;
+        RETURN told;
     END $$;
 
     -- Locks the runs that `notify` tells. Returns whether another transaction has locked one of them.
     CREATE FUNCTION {schema}.are_locked(outer_key bytea) RETURNS bool LANGUAGE plpgsql AS $$
-    DECLARE told {schema}.runs;
+    DECLARE receiver {schema}.runs;
     BEGIN
         LOOP
-            SELECT * INTO told FROM {schema}.runs WHERE key = outer_key FOR UPDATE SKIP LOCKED;
+            SELECT * INTO receiver FROM {schema}.runs WHERE key = outer_key FOR UPDATE SKIP LOCKED;
             IF NOT FOUND THEN
                 RETURN EXISTS (SELECT FROM {schema}.runs WHERE key = outer_key);
             END IF;
-            EXIT WHEN NOT told.is_nested OR told.status IN ('completed', 'cancelled');
-            outer_key := told.parent_key;
+            EXIT WHEN NOT receiver.is_nested OR receiver.status IN ('completed', 'cancelled');
+            outer_key := receiver.parent_key;
         END LOOP;
         RETURN false;
     END $$;
 
-    -- Returns `new`, `known`, `unknown` for an unknown run, or `ended` and how. A notice has no digest.
+    -- Answers `new`, `known`, `unknown` for an unknown run, or `ended` and how; and which runs around a
+    -- nested one were told. A notice has no digest.
     CREATE FUNCTION {schema}.send(
-        run_key bytea, about text, message_key text, digest bytea, content bytea, request_id uuid
-    ) RETURNS text LANGUAGE plpgsql AS $$
+        run_key bytea, about text, message_key text, digest bytea, content bytea, request_id uuid,
+        OUT answer text, OUT told text[]
+    ) LANGUAGE plpgsql AS $$
     DECLARE receiver {schema}.runs;
     BEGIN
         SELECT * INTO receiver FROM {schema}.runs WHERE key = run_key FOR UPDATE;
         IF NOT FOUND THEN
-            RETURN 'unknown';
+            answer := 'unknown';
+            RETURN;
         ELSIF receiver.status IN ('completed', 'cancelled') THEN
-            RETURN 'ended ' || receiver.status;
+            answer := 'ended ' || receiver.status;
+            RETURN;
         END IF;
         IF digest IS NOT NULL THEN
             INSERT INTO {schema}.received VALUES (receiver.number, digest, request_id)
                 ON CONFLICT DO NOTHING;
             IF NOT FOUND THEN
                 -- Its own if the answer to an earlier attempt was lost.
-                RETURN CASE WHEN EXISTS (SELECT FROM {schema}.received
+                answer := CASE WHEN EXISTS (SELECT FROM {schema}.received
                     WHERE run = receiver.number AND message = digest AND request = request_id)
                     THEN 'new' ELSE 'known' END;
+                RETURN;
             END IF;
         END IF;
         PERFORM {schema}.put(receiver.number, about, message_key, content);
+        answer := 'new';
         IF receiver.is_nested THEN
-            PERFORM {schema}.notify(receiver.parent_key, receiver.run_id);
+            told := {schema}.notify(receiver.parent_key, receiver.run_id);
         END IF;
-        RETURN 'new';
     END $$;
 
     -- Returns nothing if the run exists, a lease without an owner if it was created, or the lease in its
@@ -283,13 +291,14 @@ _MIGRATIONS = (
         END LOOP;
     END $$;
 
-    -- Returns null, or why it was refused: `held` by an owner, `released`, `gone`, the `length` of the
-    -- journal if that is another one, `unsummarized`, `taken` if a message is gone, or `locked`. `change`
-    -- is null, or has the new summary with the run's id, `takes`, `seen`, and whether it `notifies`.
+    -- Says why it was refused: `held` by an owner, `released`, `gone`, the `length` of the journal if
+    -- that is another one, `unsummarized`, `taken` if a message is gone, or `locked`; or null, and which
+    -- runs were told of its end. `change` is null, or has the new summary with the run's id, `takes`,
+    -- `seen`, and whether it `notifies`.
     CREATE FUNCTION {schema}.append(
         run_key bytea, claimant text, lease_fence bigint, after bigint, release bool, change jsonb,
-        bodies bytea[]
-    ) RETURNS text LANGUAGE plpgsql AS $$
+        bodies bytea[], OUT refusal text, OUT told text[]
+    ) LANGUAGE plpgsql AS $$
     DECLARE
         held {schema}.leases;
         length bigint;
@@ -299,39 +308,44 @@ _MIGRATIONS = (
         -- statement would wait, too.
         SELECT * INTO held FROM {schema}.leases WHERE key = run_key FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
-            IF EXISTS (SELECT FROM {schema}.leases WHERE key = run_key) THEN
-                RETURN 'locked';
-            END IF;
-            RETURN CASE WHEN after > 0 THEN 'gone' ELSE 'released' END;
+            refusal := CASE
+                WHEN EXISTS (SELECT FROM {schema}.leases WHERE key = run_key) THEN 'locked'
+                WHEN after > 0 THEN 'gone'
+                ELSE 'released' END;
+            RETURN;
         ELSIF held.owner <> '' AND (held.fence <> lease_fence OR held.owner <> claimant) THEN
-            RETURN 'held ' || held.owner;
+            refusal := 'held ' || held.owner;
+            RETURN;
         END IF;
         -- A statement after the lock, so that it sees what others wrote before us.
         SELECT coalesce(max(sequence), 0) INTO length
             FROM {schema}.entries WHERE run = held.number;
-        IF length <> after THEN
-            RETURN 'length ' || length;
-        ELSIF held.owner = '' THEN
-            RETURN 'released';
-        ELSIF length = 0 AND (change->'run_id') IS NULL THEN
-            RETURN 'unsummarized';
+        refusal := CASE
+            WHEN length <> after THEN 'length ' || length
+            WHEN held.owner = '' THEN 'released'
+            WHEN length = 0 AND (change->'run_id') IS NULL THEN 'unsummarized' END;
+        IF refusal IS NOT NULL THEN
+            RETURN;
         END IF;
         IF change IS NOT NULL THEN
             IF length > 0 AND change ? 'run_id' THEN
                 PERFORM FROM {schema}.runs WHERE number = held.number FOR UPDATE SKIP LOCKED;
                 IF NOT FOUND AND EXISTS (SELECT FROM {schema}.runs WHERE number = held.number) THEN
-                    RETURN 'locked';
+                    refusal := 'locked';
+                    RETURN;
                 END IF;
             END IF;
             IF change ? 'notifies' AND {schema}.are_locked((change->>'parent_key')::bytea) THEN
-                RETURN 'locked';
+                refusal := 'locked';
+                RETURN;
             END IF;
             IF change ? 'takes' THEN
                 taken := ARRAY(SELECT jsonb_array_elements_text(change->'takes')::bigint);
                 IF (SELECT count(*) FROM {schema}.messages
                     WHERE run = held.number AND number = ANY (taken)) <> cardinality(taken)
                 THEN
-                    RETURN 'taken';
+                    refusal := 'taken';
+                    RETURN;
                 END IF;
                 DELETE FROM {schema}.messages WHERE run = held.number AND number = ANY (taken);
             END IF;
@@ -348,7 +362,7 @@ _MIGRATIONS = (
                 END IF;
             END IF;
             IF change ? 'notifies' THEN
-                PERFORM {schema}.notify((change->>'parent_key')::bytea, change->>'run_id');
+                told := {schema}.notify((change->>'parent_key')::bytea, change->>'run_id');
             END IF;
         END IF;
         INSERT INTO {schema}.entries
@@ -357,19 +371,20 @@ _MIGRATIONS = (
         IF release THEN
             UPDATE {schema}.leases SET owner = '' WHERE key = run_key;
         END IF;
-        RETURN NULL;
     END $$;
 
     -- One append for each element of the arrays; `bodies` is the bodies of all, concatenated.
     CREATE FUNCTION {schema}.append_all(
         keys bytea[], claimants text[], fences bigint[], afters bigint[], releases bool[],
         changes jsonb[], counts int[], bodies bytea[]
-    ) RETURNS SETOF text LANGUAGE plpgsql AS $$
+    ) RETURNS TABLE (refusal text, told text[]) LANGUAGE plpgsql AS $$
     DECLARE written int := 0;
     BEGIN
         FOR i IN 1 .. cardinality(keys) LOOP
-            RETURN NEXT {schema}.append(keys[i], claimants[i], fences[i], afters[i], releases[i],
-                                        changes[i], bodies[written + 1 : written + counts[i]]);
+            SELECT * INTO refusal, told FROM {schema}.append(
+                keys[i], claimants[i], fences[i], afters[i], releases[i], changes[i],
+                bodies[written + 1 : written + counts[i]]);
+            RETURN NEXT;
             written := written + counts[i];
         END LOOP;
     END $$;
@@ -405,36 +420,3 @@ async def migrate(connection: AsyncConnection[Any], schema: str) -> None:
         for number, statements in enumerate(_MIGRATIONS[version:], version + 1):
             await execute(statements)
             await execute("INSERT INTO {schema}.schema_version VALUES (%s)", number)
-
-
-def key_of(run_id: str) -> bytes:
-    """Return what a run is found by. An index entry has a limited length."""
-    return hashlib.sha256(run_id.encode()).digest()
-
-
-def escaped(text: str) -> str:
-    """Return the text without the zero character, which PostgreSQL does not accept."""
-    return text.replace("\\", "\\\\").replace("\0", "\\0")
-
-
-def unescaped(text: str) -> str:
-    """Return the text that was `escaped`."""
-    return "\\".join(part.replace("\\0", "\0") for part in text.split("\\\\"))
-
-
-class Queries:
-    """Executes statements in which `{schema}` stands for the schema of a store."""
-
-    def __init__(self, schema: str) -> None:
-        self._schema = sql.Identifier(schema).as_string(None)
-
-    def text(self, statement: str) -> bytes:
-        """Return the statement as it is sent to the server."""
-        return statement.replace("{schema}", self._schema).encode()
-
-    async def rows(
-        self, connection: AsyncConnection[Any], statement: str, parameters: Sequence[Any]
-    ) -> list[Any]:
-        """Return the rows of a statement."""
-        cursor = await connection.execute(self.text(statement), parameters, binary=True)
-        return await cursor.fetchall()

@@ -6,11 +6,10 @@ import asyncio
 import hashlib
 import json
 import logging
-import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import redis
@@ -18,9 +17,7 @@ import redis.asyncio
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.exceptions import BusyLoadingError, RedisError, ResponseError
-from redis.exceptions import ConnectionError as LostConnection
-from redis.exceptions import TimeoutError as NoAnswer
+from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from effectflow.checkpoint.errors import (
@@ -30,7 +27,7 @@ from effectflow.checkpoint.errors import (
     SaveFailed,
     StoreUnavailable,
 )
-from effectflow.checkpoint.lease import Lease, Owner
+from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import (
     Changes,
     Claimed,
@@ -56,6 +53,18 @@ from effectflow.stores._base import (
     summary_fields,
 )
 from effectflow.stores._changes import Watcher
+from effectflow.stores._redis_answers import (
+    Row,
+    held_of,
+    info_of,
+    message_of,
+    number_of,
+    record_of,
+    text_of,
+)
+from effectflow.stores._redis_changes import Subscriber
+from effectflow.stores._redis_connection import checked, durability_of, is_lost, is_refused
+from effectflow.stores._redis_due import CLAIM_DUE, PLACE, Freed, request_of
 from effectflow.stores._servers import Held, ServerStore, check_appended, take_over
 
 logger = logging.getLogger(__name__)
@@ -108,9 +117,9 @@ class RedisStore(ServerStore):
         super().__init__(
             reconnect_timeout=in_seconds(reconnect_timeout),
             driver_error=RedisError,
-            is_lost=_is_lost,
+            is_lost=is_lost,
         )
-        self._url = _checked(url)
+        self._url = checked(url)
         self._pool_size: int = parse_url(url).get("max_connections", pool_size)
         self._prefix = prefix
         self._index = f"{prefix}:runs"
@@ -135,15 +144,16 @@ class RedisStore(ServerStore):
             retry=retry,
         )
 
+    def _new_asyncio_client(self) -> Any:
+        # The store itself counts how often a request was sent.
+        return self._new_client(redis.asyncio.Redis, self._timeout, AsyncRetry(NoBackoff(), 0))
+
     async def _connect(self) -> None:
         # The pool of the client raises if all of its connections are in use.
         self._free = asyncio.Semaphore(self._pool_size)
         self._answered_at = time.monotonic()
 
-        # The store itself counts how often a request was sent.
-        self._client = self._new_client(
-            redis.asyncio.Redis, self._timeout, AsyncRetry(NoBackoff(), 0)
-        )
+        self._client = self._new_asyncio_client()
         self._opened.push_async_callback(self._client.aclose)
         self._scripts = {}
         # It has two attempts, and connects when it is first used.
@@ -151,7 +161,7 @@ class RedisStore(ServerStore):
             redis.Redis, self._renew_timeout / 2, Retry(NoBackoff(), 1)
         )
         self._opened.callback(self._renewing.close)
-        self._durability = await _durability_of(self._client)
+        self._durability = await durability_of(self._client)
         if self._durability == "memory":
             logger.warning(
                 "the server of %r keeps nothing on disk, so its runs are lost when it ends; "
@@ -170,14 +180,14 @@ class RedisStore(ServerStore):
             )
 
     async def _ask_claim(self, wanted: Lease, seconds: float, free: int) -> Held:
-        run_id, uptime = wanted.run_id, _text(wanted.expires_at_uptime)
-        return _held(
+        run_id, uptime = wanted.run_id, text_of(wanted.expires_at_uptime)
+        return held_of(
             run_id, await self._run(scripts.CLAIM, run_id, wanted.owner, seconds, uptime, free)
         )
 
     def _ask_renewal(self, renewed: Lease, seconds: float) -> float | str:
         renew = self._renewing.register_script(scripts.RENEW)
-        uptime = _text(renewed.expires_at_uptime)
+        uptime = text_of(renewed.expires_at_uptime)
         arguments = [renewed.owner, renewed.fence, seconds, uptime]
         answer, text = renew(self._keys(renewed.run_id), arguments)
         return float(text) if answer == b"renewed" else text.decode()
@@ -220,7 +230,7 @@ class RedisStore(ServerStore):
 
         async def ask(free: int) -> bool | Held:
             answer = await self._save(scripts.CREATE, run_id, free, *arguments)
-            return answer == b"created" if isinstance(answer, bytes) else _held(run_id, answer)
+            return answer == b"created" if isinstance(answer, bytes) else held_of(run_id, answer)
 
         return await take_over(ask)
 
@@ -235,49 +245,27 @@ class RedisStore(ServerStore):
     async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
         answer = await self._run(scripts.MAILBOX, run_id, after)
         pairs = zip(answer[::2], answer[1::2], strict=True)
-        return [_message(run_id, int(number), stored) for number, stored in pairs]
+        return [message_of(run_id, int(number), stored) for number, stored in pairs]
 
     async def claim_due(self, due: DueRuns) -> Claimed:
         runs: list[Taken] = []
-        free: list[tuple[str, str]] = []
-        dead: list[str] = []
+        freed = Freed()
         while True:
             owners = due.owners[len(runs) :]
-            rows, next_due_at, suspects, processes = await self._ask_due(due, owners, free, dead)
+            request = request_of(due, owners, freed)
+            rows, next_due_at, suspects, processes = await self._ask_due(request)
             for row, lease in rows:
-                runs += await self._taken(_Row(*row), lease)
-            # What the server cannot know: which processes of this host live, and its time since boot.
-            free = [
-                (key.decode(), fence.decode())
-                for key, owner, fence, *rest in suspects
-                if not _is_held(_held("", [owner, fence, *rest]))
-            ]
-            dead = [process for process in map(bytes.decode, processes) if _is_dead(process)]
-            if not free and not dead:
-                return Claimed(tuple(runs), _number(next_due_at))
+                runs += await self._taken(Row(*row), lease)
+            freed = Freed.among(suspects, processes)
+            if not freed:
+                return Claimed(tuple(runs), number_of(next_due_at))
 
-    async def _ask_due(
-        self,
-        due: DueRuns,
-        owners: Sequence[str],
-        free: Sequence[tuple[str, str]],
-        dead: Sequence[str],
-    ) -> list[Any]:
-        """Claim runs for these owners. Return their rows and leases, when the next one is due, the leases
-        that may have expired, and the processes that hold leases."""
-        uptime = Lease("", "", 0, 0.0).renewed(due.seconds, now=0.0).expires_at_uptime
-        request = {
-            "now": repr(due.now),
-            "seconds": repr(due.seconds),
-            "uptime": _text(uptime),
-            "owners": [*owners],
-            "workflows": [_limits(name, due) for name in due.workflows],
-            "free": free,
-            "dead": dead,
-        }
-        arguments = (json.dumps(request), uuid4().hex, *_Row._fields)
+    async def _ask_due(self, request: str) -> list[Any]:
+        """Return the rows and leases of runs that were claimed, when the next one is due, the leases that
+        may have expired, and the processes that hold leases."""
+        arguments = (request, uuid4().hex, *Row._fields)
         while True:
-            kind, *answer = await self._run(scripts.CLAIM_DUE, None, *arguments)
+            kind, *answer = await self._run(CLAIM_DUE, None, *arguments)
             if kind == b"claimed":
                 return answer
             await self._place_all(answer[0])
@@ -286,22 +274,28 @@ class RedisStore(ServerStore):
         """Make the sorted sets of due and held runs anew, after the start of this server."""
         keys: list[bytes] = await self._ask(lambda: self._client.hkeys(self._index))
         for start in range(0, len(keys), _FIELDS_PER_COMMAND):
-            await self._run(scripts.PLACE, None, *keys[start : start + _FIELDS_PER_COMMAND])
+            await self._run(PLACE, None, *keys[start : start + _FIELDS_PER_COMMAND])
         await self._ask(lambda: self._client.set(f"{self._prefix}:server", server))
 
-    async def _taken(self, row: _Row, lease: Sequence[bytes]) -> list[Taken]:
+    async def _taken(self, row: Row, lease: Sequence[bytes]) -> list[Taken]:
         """Return a run that was claimed; release it, with a warning, if it cannot be read."""
-        held = _held(row.id.decode(), lease).lease
-        found = [Taken(held, info) for info in readable([row], _info)]
+        held = held_of(row.id.decode(), lease).lease
+        found = [Taken(held, info) for info in readable([row], info_of)]
         if not found:
             await self.release(held)
         return found
 
     @asynccontextmanager
     async def changes(self) -> AsyncGenerator[Changes]:
-        self._check_open()
         watcher = Watcher()
-        async with self._listening(watcher):
+        subscriber = Subscriber(
+            self._new_asyncio_client, f"{self._prefix}:changes", timeout=self._timeout
+        )
+        # Not as other requests: it has a connection of its own.
+        subscription = await super()._ask(subscriber.subscribe)
+        async with self._in_background(
+            lambda: subscriber.follow(subscription, watcher, self._persist)
+        ):
             yield watcher
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
@@ -313,7 +307,7 @@ class RedisStore(ServerStore):
             if entry is None:
                 reason = f"it is missing, and the run has {length} entries"
                 raise CorruptCheckpoint(run_id, reason, sequence=number)
-            record = _record(number, entry)
+            record = record_of(number, entry)
             if record is None:
                 raise CorruptCheckpoint(run_id, "its time is damaged", sequence=number)
             records.append(record)
@@ -326,7 +320,7 @@ class RedisStore(ServerStore):
         records: list[Record] = []
         unreadable: dict[str, bytes] = {}
         for number, entry in enumerate(entries[:length], 1):
-            record = None if entry is None else _record(number, entry)
+            record = None if entry is None else record_of(number, entry)
             if record is not None:
                 records.append(record)
             elif entry is not None:
@@ -334,20 +328,20 @@ class RedisStore(ServerStore):
         return Remains(records, unreadable)
 
     async def info(self, run_id: str) -> RunInfo | None:
-        rows = await self._rows([self._key(run_id)])
-        return _info(rows[0]) if rows else None
+        row = Row(*await self._ask(lambda: self._client.hmget(self._key(run_id), Row._fields)))
+        return info_of(row) if int(row.length or 0) else None
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         seconds, microseconds = await self._ask(lambda: self._client.time())
-        infos = readable(await self._all_rows(), _info)
+        infos = readable(await self._find_rows(query), info_of)
         return select(infos, query, now=seconds + microseconds / 1e6)
 
     async def damaged_runs(self) -> list[str]:
         """Return the ids of the runs that `find` skips because they cannot be read."""
         damaged: list[str] = []
-        for row in await self._all_rows():
+        for row in await self._find_rows(RunQuery()):
             try:
-                _info(row)
+                info_of(row)
             except CorruptCheckpoint as error:
                 damaged.append(error.run_id)
         return sorted(damaged)
@@ -370,7 +364,7 @@ class RedisStore(ServerStore):
 
         async def ask(free: int) -> bool | Held:
             was_there, held = await request(free)
-            return _held(run_id, held) if held else was_there
+            return held_of(run_id, held) if held else was_there
 
         async def ask_as_holder(lease: Lease) -> bool:
             was_there, held = await request(lease.fence, lease.owner)
@@ -427,61 +421,6 @@ class RedisStore(ServerStore):
                     raise StoreUnavailable(repr(self), reason) from None
         await self._free.acquire()
 
-    @asynccontextmanager
-    async def _listening(self, watcher: Watcher) -> AsyncGenerator[None]:
-        """Let the watcher notice what scripts announce, by a connection of its own."""
-
-        async def subscribe() -> Any:
-            client = self._new_client(
-                redis.asyncio.Redis, self._timeout, AsyncRetry(NoBackoff(), 0)
-            )
-            pubsub = client.pubsub()
-            try:
-                await pubsub.subscribe(f"{self._prefix}:changes")
-                if await pubsub.get_message(timeout=self._timeout) is None:
-                    raise NoAnswer("it does not answer a subscription")
-            except BaseException:
-                await _closed(pubsub)
-                raise
-            return pubsub
-
-        async def listen() -> None:
-            pubsub = first
-            while True:
-                try:
-                    await self._relay(pubsub, watcher)
-                except (RedisError, OSError):
-                    logger.debug("lost the subscription to %r", self)
-                finally:
-                    await _closed(pubsub)
-                while True:
-                    try:
-                        pubsub = await self._persist(subscribe)
-                        break
-                    except (RedisError, OSError, StoreUnavailable):
-                        await asyncio.sleep(1)
-                # What changed meanwhile was announced to nobody.
-                watcher.notice(None)
-
-        first = await super()._ask(subscribe)
-        async with self._in_background(listen):
-            yield
-
-    async def _relay(self, pubsub: Any, watcher: Watcher) -> None:
-        """Let the watcher notice what a subscription receives. Raise if the server does not answer."""
-        is_silent = False
-        while True:
-            message = await pubsub.get_message(timeout=self._timeout)
-            if message is not None:
-                is_silent = False
-                if message["type"] == "message":
-                    watcher.notice(message["data"].decode())
-            elif is_silent:
-                raise NoAnswer("it does not answer")
-            else:
-                is_silent = True
-                await pubsub.ping()
-
     def _key(self, run_id: str) -> str:
         # A run id may be any text, and people look at keys.
         return f"{self._prefix}:run:{hashlib.sha256(run_id.encode()).hexdigest()}"
@@ -498,24 +437,18 @@ class RedisStore(ServerStore):
         parent = self._key(summary.parent) if summary.parent else ""
         return json.dumps(fields), "" if due_at is None else repr(float(due_at)), parent
 
-    async def _all_rows(self) -> list[_Row]:
-        keys: list[bytes] = await self._ask(lambda: self._client.hkeys(self._index))
-        rows: list[_Row] = []
+    async def _find_rows(self, query: RunQuery) -> list[Row]:
+        """Return the fields of the runs that may match a query."""
+        index: dict[bytes, bytes] = await self._ask(lambda: self._client.hgetall(self._index))
+        prefix = query.prefix.encode()
+        keys = [key for key, run_id in index.items() if run_id.startswith(prefix)]
+        wanted = {"workflow": query.workflow, "statuses": [*map(str, query.statuses)]}
+        arguments = (json.dumps(wanted), len(Row._fields), *Row._fields)
+        rows: list[Row] = []
         for start in range(0, len(keys), _FIELDS_PER_COMMAND):
-            rows += await self._rows(keys[start : start + _FIELDS_PER_COMMAND])
+            chunk = keys[start : start + _FIELDS_PER_COMMAND]
+            rows += [Row(*row) for row in await self._run(scripts.FIND, None, *arguments, *chunk)]
         return rows
-
-    async def _rows(self, keys: Sequence[str | bytes]) -> list[_Row]:
-        """Return the fields of the runs with these keys, without deleted runs."""
-
-        async def ask() -> list[Any]:
-            pipeline = self._client.pipeline(transaction=False)
-            for key in keys:
-                pipeline.hmget(key, _Row._fields)
-            return await pipeline.execute()
-
-        rows = [_Row(*row) for row in await self._ask(ask)]
-        return [row for row in rows if int(row.length or 0)]
 
     async def _entries(self, run_id: str, after: int, last: int) -> tuple[int, list[bytes | None]]:
         """Return the length of a run and its entries from `after` to `last`, in one transaction."""
@@ -543,7 +476,7 @@ class RedisStore(ServerStore):
             try:
                 return await self._evaluate(script, run_id, arguments)
             except Exception as error:
-                is_unknown = is_unknown or (_is_lost(error) and not _is_refused(error))
+                is_unknown = is_unknown or (is_lost(error) and not is_refused(error))
                 raise
 
         self._check_open()
@@ -556,154 +489,3 @@ class RedisStore(ServerStore):
         if script not in self._scripts:
             self._scripts[script] = self._client.register_script(script)
         return await self._scripts[script](self._keys(run_id), arguments)
-
-
-async def _closed(pubsub: Any) -> None:
-    """Close a subscription and its client."""
-    await pubsub.aclose()
-    await pubsub.connection_pool.aclose()
-
-
-def _record(number: int, entry: bytes) -> Record | None:
-    """Return an entry as it is kept in the server; None if its time cannot be read."""
-    at, _, body = entry.partition(b" ")
-    try:
-        return Record(number, float(at), body)
-    except ValueError:
-        return None
-
-
-class _Row(NamedTuple):
-    """The fields of a run, besides its entries, as the server returns them; None if one is missing."""
-
-    id: bytes
-    length: bytes
-    summary: bytes
-    updated: bytes
-    owner: bytes | None
-    fence: bytes | None
-    expires: bytes | None
-    uptime: bytes | None
-    due: bytes | None
-
-
-def _info(row: _Row) -> RunInfo:
-    """Return one line about a run. Raise CorruptCheckpoint if it cannot be read."""
-    run_id = row.id.decode()
-    try:
-        fields = json.loads(row.summary)
-        status = RunStatus.stored(fields.pop("status"), run_id)
-        summary = RunSummary(**fields, status=status, due_at=_number(row.due))
-        lease = None
-        if row.owner:
-            owner, expires, uptime = (
-                row.owner.decode(),
-                float(row.expires or 0),
-                _number(row.uptime),
-            )
-            lease = Lease(run_id, owner, int(row.fence or 0), expires, uptime)
-        return RunInfo(run_id, summary, float(row.updated), int(row.length), lease)
-    except (ValueError, LookupError, TypeError) as error:
-        raise CorruptCheckpoint(run_id, f"its summary is damaged: {error}") from error
-
-
-def _held(run_id: str, answer: Sequence[bytes]) -> Held:
-    """Return the lease and the time in the answer of a script."""
-    owner, fence, expires, uptime, now = answer
-    lease = Lease(run_id, owner.decode(), int(fence), float(expires), _number(uptime))
-    return Held(lease, float(now))
-
-
-def _is_held(held: Held) -> bool:
-    return held.lease.is_held(held.now)
-
-
-def _is_dead(process: str) -> bool:
-    """Return whether the process of an owner, as scripts name it, is known to have ended."""
-    owner = Owner.parse(f"{process}, )")
-    return owner is not None and owner.is_dead()
-
-
-def _limits(workflow: str, due: DueRuns) -> dict[str, object]:
-    """Return the limits of a workflow as scripts read them."""
-    asked: dict[str, object] = {"name": workflow}
-    limit = due.limits.get(workflow)
-    if limit is not None and limit.at_once is not None:
-        asked["at_once"] = limit.at_once
-    if limit is not None and limit.per_second is not None:
-        asked["most"], asked["window"] = limit.window
-    return asked
-
-
-def _message(run_id: str, number: int, stored: bytes) -> Message:
-    """Return a message as scripts write it: the id of its request, time, lengths, and the texts."""
-    head, _, texts = stored[16:].partition(b"\n")
-    try:
-        sent_at, topic, key = head.split(b" ")
-        middle, end = int(topic), int(topic) + int(key)
-        names = texts[:middle].decode(), texts[middle:end].decode()
-        return Message(number, *names, float(sent_at), texts[end:])
-    except ValueError as error:
-        raise CorruptCheckpoint(run_id, f"its message {number} is damaged: {error}") from error
-
-
-def _text(number: float | None) -> str:
-    return "" if number is None else str(number)
-
-
-def _number(text: bytes | None) -> float | None:
-    return float(text) if text else None
-
-
-def _checked(url: str) -> str:
-    """Return the URL if it can be used. The error never shows it, since it may have a password."""
-    try:
-        options = parse_url(url)
-    except ValueError:
-        pass
-    else:
-        if "decode_responses" in options:
-            raise ValueError(
-                "the URL of the Redis server contains decode_responses, which the store does not "
-                "support: remove it"
-            )
-        return url
-    raise ValueError(
-        "the URL of the Redis server cannot be parsed. Write redis://USER:PASSWORD@HOST:PORT/NUMBER or "
-        "unix:///path/to/socket, with %XX for special characters in the password, such as %2F for /"
-    )
-
-
-async def _durability_of(client: Any) -> str:
-    """Return what survives, as far as the server tells."""
-    info = await client.info("persistence")
-    if not info.get("aof_enabled"):
-        return "memory"
-    try:
-        settings = {
-            **await client.config_get("appendfsync"),
-            **await client.config_get("no-appendfsync-on-rewrite"),
-        }
-    except RedisError:
-        # Hosted servers often do not show their configuration.
-        return "process"
-    always = {"appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
-    return "full" if settings == always else "process"
-
-
-def _is_lost(error: Exception) -> bool:
-    """Return whether the same request may succeed later."""
-    return isinstance(error, LostConnection | NoAnswer | OSError) or _is_busy(error)
-
-
-def _is_refused(error: Exception) -> bool:
-    """Return whether a lost request was certainly not executed."""
-    # The connection could not be made, so nothing was sent.
-    unsent = ConnectionRefusedError | FileNotFoundError | socket.gaierror
-    is_unsent = isinstance(error.__context__, unsent)
-    return is_unsent or isinstance(error, BusyLoadingError) or _is_busy(error)
-
-
-def _is_busy(error: Exception) -> bool:
-    """Return whether the server waits for another script to end."""
-    return isinstance(error, ResponseError) and str(error).startswith("BUSY")

@@ -39,7 +39,7 @@ from __future__ import annotations
 LEASE_FIELDS = frozenset({b"owner", b"fence", b"expires", b"uptime", b"length"})
 """The fields of a run that is claimed and has no entries."""
 
-_RUN = """
+RUN = """
     local time = redis.call('TIME')
     local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
     local prefix = KEYS[4]
@@ -201,7 +201,7 @@ _RUN = """
 """
 
 CLAIM = (
-    _RUN
+    RUN
     + """
     -- ARGV: owner, seconds, uptime at the end, fence of a lease that is free.
     if run.owner == '' or run.owner == ARGV[1] or run.fence == ARGV[4] then
@@ -214,7 +214,7 @@ CLAIM = (
 )
 
 RENEW = (
-    _RUN
+    RUN
     + """
     -- ARGV: owner, fence, seconds, uptime at the end.
     if run.owner ~= ARGV[1] or run.fence ~= ARGV[2] then
@@ -228,7 +228,7 @@ RENEW = (
 )
 
 RELEASE = (
-    _RUN
+    RUN
     + """
     -- ARGV: owner, fence.
     if run.owner == ARGV[1] and run.fence == ARGV[2] then
@@ -245,7 +245,7 @@ RELEASE = (
 )
 
 CREATE = (
-    _RUN
+    RUN
     + """
     -- ARGV: fence of a lease that is free, run id, id of this request, summary, due, parent, bodies.
     if run.length ~= '0' then
@@ -278,7 +278,7 @@ CREATE = (
 )
 
 APPEND = (
-    _RUN
+    RUN
     + """
     -- ARGV: owner, fence, after, release, run id, id of this append, summary or '', due, parent, whether
     -- to notify that, last message seen or '', messages to take, bodies.
@@ -373,7 +373,7 @@ APPEND = (
 )
 
 SEND = (
-    _RUN
+    RUN
     + """
     -- ARGV: topic, key, body, id of this request.
     local facts = facts_of(run)
@@ -407,8 +407,31 @@ SEND = (
 """
 )
 
+FIND = """
+    -- ARGV: the workflow and the statuses to find as JSON, the number of the fields of a row, these, and
+    -- keys of runs. What cannot be read is found, so that the caller can warn of it.
+    local asked, count, rows = cjson.decode(ARGV[1]), tonumber(ARGV[2]), {}
+    local fields, wanted = {unpack(ARGV, 3, 2 + count)}, {}
+    for _, status in ipairs(asked.statuses) do wanted[status] = true end
+    local function is_wanted(summary)
+        local is_json, facts = pcall(cjson.decode, summary or '')
+        if not is_json or type(facts) ~= 'table' then
+            return true
+        end
+        return (asked.workflow == cjson.null or facts.workflow == asked.workflow)
+            and (#asked.statuses == 0 or wanted[facts.status])
+    end
+    for i = 3 + count, #ARGV do
+        local length, summary = unpack(redis.call('HMGET', ARGV[i], 'length', 'summary'))
+        if (length or '0') ~= '0' and is_wanted(summary) then
+            rows[#rows + 1] = redis.call('HMGET', ARGV[i], unpack(fields))
+        end
+    end
+    return rows
+"""
+
 MAILBOX = (
-    _RUN
+    RUN
     + """
     -- ARGV: number after which to begin.
     local messages = {}
@@ -425,7 +448,7 @@ MAILBOX = (
 )
 
 TRUNCATE = (
-    _RUN
+    RUN
     + """
     -- ARGV: owner, fence, after, summary, due, parent.
     if run.owner ~= ARGV[1] or run.fence ~= ARGV[2] then
@@ -446,7 +469,7 @@ TRUNCATE = (
 )
 
 DELETE = (
-    _RUN
+    RUN
     + """
     -- ARGV: `born` of the run, and fence of a lease that is free; or that of the caller, and its owner.
     -- There may be a new run by now.
@@ -483,173 +506,3 @@ SWEEP = """
         end
     end
 """
-
-CLAIM_DUE = (
-    _RUN
-    + """
-    -- ARGV: the request as JSON, its id, and the fields of a row.
-    local asked = cjson.decode(ARGV[1])
-    -- Its answer may have been lost, and it was sent again.
-    local answer_key = prefix .. ':answer:' .. ARGV[2]
-    local answered = redis.call('GET', answer_key)
-    if answered then
-        return cmsgpack.unpack(answered)
-    end
-    local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
-    if redis.call('GET', prefix .. ':server') ~= server then
-        return {'unplaced', server}
-    end
-
-    -- The leases that the caller knows to be free.
-    for _, lease in ipairs(asked.free) do
-        local run = load(lease[1])
-        if run.fence == lease[2] then place(run, true) end
-    end
-    if #asked.dead > 0 then
-        local is_dead = {}
-        for _, process in ipairs(asked.dead) do
-            is_dead[process] = true
-            redis.call('ZREM', prefix .. ':processes', process)
-        end
-        for _, workflow in ipairs(redis.call('SMEMBERS', prefix .. ':workflows')) do
-            for _, key in ipairs(redis.call('ZRANGE', prefix .. ':held:' .. workflow, 0, -1)) do
-                local run = load(key)
-                if is_dead[process_of(run.owner) or ''] then place(run, true) end
-            end
-        end
-    end
-
-    -- How many runs of each kind may be claimed.
-    local due, taken, rows = tonumber(asked.now), 0, {}
-    local suspects, next_due = {}, nil
-    local levels, queues, room = {}, {}, {}
-    for _, limit in ipairs(asked.workflows) do
-        local workflow = limit.name
-        local held = prefix .. ':held:' .. workflow
-        for _, key in ipairs(redis.call('ZRANGEBYSCORE', held, '-inf', now, 'LIMIT', 0, 100)) do
-            local run = load(key)
-            if run.place == held then
-                suspects[#suspects + 1] = {key, unpack(lease_of(run))}
-            else
-                redis.call('ZREM', held, key)
-            end
-        end
-        local at_once, starts = math.huge, math.huge
-        if limit.at_once then
-            at_once = limit.at_once - redis.call('ZCARD', held)
-        end
-        if limit.most then
-            starts = limit.most
-            local last = redis.call('LRANGE', prefix .. ':starts:' .. workflow, -limit.most, -1)
-            for _, started in ipairs(last) do
-                -- Later ones are from before the clock was set back.
-                local at = tonumber(started)
-                if now - limit.window < at and at <= now then starts = starts - 1 end
-            end
-        end
-        room[workflow] = {at_once = at_once, starts = starts, most = limit.most}
-        local priorities = prefix .. ':priorities:' .. workflow
-        for _, priority in ipairs(redis.call('ZRANGE', priorities, 0, -1)) do
-            local is_used = false
-            for _, kind in ipairs({':pending:', ':due:'}) do
-                local name = prefix .. kind .. priority .. ':' .. workflow
-                if redis.call('EXISTS', name) == 1 then
-                    is_used = true
-                    local level = tonumber(priority)
-                    if not queues[level] then
-                        queues[level] = {}
-                        levels[#levels + 1] = level
-                    end
-                    table.insert(queues[level], {name = name, workflow = workflow,
-                                                 is_pending = kind == ':pending:'})
-                    local later = redis.call('ZRANGEBYSCORE', name, '(' .. asked.now, '+inf',
-                                             'WITHSCORES', 'LIMIT', 0, 1)
-                    if later[2] and (not next_due or tonumber(later[2]) < tonumber(next_due)) then
-                        next_due = later[2]
-                    end
-                end
-            end
-            if not is_used then
-                redis.call('ZREM', priorities, priority)
-            end
-        end
-    end
-    table.sort(levels, function(a, b) return a > b end)
-
-    -- The runs to claim: those with a higher priority first, then those that have been due for longer.
-    local wanted = #asked.owners
-    local function candidates(level)
-        local found = {}
-        for _, queue in ipairs(queues[level]) do
-            local due_runs = redis.call('ZRANGEBYSCORE', queue.name, '-inf', asked.now, 'WITHSCORES',
-                                        'LIMIT', 0, wanted - taken)
-            for i = 1, #due_runs, 2 do
-                found[#found + 1] = {key = due_runs[i], due = tonumber(due_runs[i + 1]), queue = queue}
-            end
-        end
-        table.sort(found, function(a, b)
-            if a.due ~= b.due then return a.due < b.due end
-            return a.key < b.key
-        end)
-        return found
-    end
-    local function claim(one)
-        local run, limit = load(one.key), room[one.queue.workflow]
-        if run.place ~= one.queue.name or run.length == '0' then
-            redis.call('ZREM', one.queue.name, one.key)
-            return true
-        end
-        if limit.at_once < 1 or (one.queue.is_pending and limit.starts < 1) then
-            return false
-        end
-        taken = taken + 1
-        limit.at_once = limit.at_once - 1
-        if one.queue.is_pending and limit.most then
-            limit.starts = limit.starts - 1
-            local starts = prefix .. ':starts:' .. one.queue.workflow
-            redis.call('RPUSH', starts, string.format('%.6f', now))
-            redis.call('LTRIM', starts, -limit.most, -1)
-        end
-        local row = redis.call('HMGET', one.key, unpack(ARGV, 3))
-        keep(run)
-        run.owner, run.fence = asked.owners[taken], new_fence(run)
-        extend(run, asked.seconds, asked.uptime)
-        rows[#rows + 1] = {row, lease_of(run)}
-        return false
-    end
-    for _, level in ipairs(levels) do
-        local is_stale = true
-        while is_stale and taken < wanted do
-            is_stale = false
-            for _, one in ipairs(candidates(level)) do
-                if taken < wanted then
-                    is_stale = claim(one) or is_stale
-                end
-            end
-        end
-    end
-
-    redis.call('ZREMRANGEBYSCORE', prefix .. ':processes', '-inf', now - 3600)
-    local processes = redis.call('ZRANGE', prefix .. ':processes', 0, -1)
-    local answer = {'claimed', rows, next_due or '', suspects, processes}
-    if taken > 0 then
-        redis.call('SET', answer_key, cmsgpack.pack(answer), 'EX', 60)
-    end
-    return answer
-"""
-)
-
-PLACE = (
-    _RUN
-    + """
-    -- ARGV: keys of runs.
-    for _, key in ipairs(ARGV) do
-        local run = load(key)
-        place(run)
-        local process = process_of(run.owner)
-        if process then
-            redis.call('ZADD', prefix .. ':processes', run.expires, process)
-        end
-    end
-"""
-)

@@ -41,7 +41,6 @@ from effectflow.stores._base import (
     check_kept,
     check_length,
     check_messages,
-    due_by,
     first_summary,
     page,
     readable,
@@ -50,6 +49,7 @@ from effectflow.stores._base import (
     summary_fields,
 )
 from effectflow.stores._changes import Announcements
+from effectflow.stores._due import due_by
 from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, open_database
 from effectflow.stores._sqlite_due import INFO, choose, note_starts
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import heapq
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import DueRuns, RunInfo, RunStatus
-from effectflow.stores._base import choose_due, readable, room, run_info
+from effectflow.stores._base import readable, run_info
+from effectflow.stores._due import Usage, choose_due, in_order
 
 INFO = """
     SELECT runs.run_id, workflow, kind, version, status, created_at, dead_letters, due_at, priority,
@@ -49,21 +49,6 @@ class _Lane(NamedTuple):
     priority: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Usage:
-    """What the limits of workflows are compared with, as in `choose_due`."""
-
-    held: Mapping[str, int]
-    starts: Mapping[str, Sequence[float]]
-
-    def room(self, lane: _Lane, due: DueRuns, now: float) -> int:
-        """Return how many runs of a lane may be chosen."""
-        is_pending = lane.status == RunStatus.PENDING
-        return room(
-            lane.workflow, due, is_pending=is_pending, now=now, held=self.held, starts=self.starts
-        )
-
-
 def choose(database: sqlite3.Connection, due: DueRuns, now: float) -> Choice:
     """Choose the runs to claim at `now`, by the clock of the store. Only reads."""
     usage = _usage(database, due, now)
@@ -72,12 +57,9 @@ def choose(database: sqlite3.Connection, due: DueRuns, now: float) -> Choice:
         candidates = [
             _free(cursors, database, lane, due, now, most)
             for lane in lanes
-            if (most := usage.room(lane, due, now))
+            if (most := usage.room(lane.workflow, due, is_pending=lane.status == RunStatus.PENDING))
         ]
-        in_order = heapq.merge(
-            *candidates, key=lambda info: (-info.summary.priority, info.summary.due_at)
-        )
-        chosen = choose_due(in_order, due, now=now, held=usage.held, starts=usage.starts)
+        chosen = choose_due(heapq.merge(*candidates, key=in_order), due, usage)
     later = [at for lane in lanes if (at := _next_due_at(database, lane, due.now)) is not None]
     return Choice(chosen, min(later, default=None))
 
@@ -99,7 +81,7 @@ def note_starts(
         )
 
 
-def _usage(database: sqlite3.Connection, due: DueRuns, now: float) -> _Usage:
+def _usage(database: sqlite3.Connection, due: DueRuns, now: float) -> Usage:
     held: Counter[str] = Counter()
     starts: dict[str, list[float]] = {}
     if any(limit.at_once is not None for limit in due.limits.values()):
@@ -114,7 +96,7 @@ def _usage(database: sqlite3.Connection, due: DueRuns, now: float) -> _Usage:
         if limit.per_second is not None:
             rows = database.execute("SELECT at FROM starts WHERE workflow = ?", (workflow,))
             starts[workflow] = [at for (at,) in rows]
-    return _Usage(held, starts)
+    return Usage(held, starts, now)
 
 
 def _lanes(database: sqlite3.Connection, workflow: str) -> Iterator[_Lane]:

@@ -41,7 +41,9 @@ class TestClock:
     use the clock, such as threads and sockets.
 
     Parameters:
-        start: the time at which it starts, with a time zone.
+        start: the time at which it starts, with a time zone. A store has a clock of its own, by which
+            messages arrive. By default this one is ahead of that, so that they have arrived already for a
+            worker on this clock.
 
     Example:
         >>> import anyio
@@ -56,7 +58,7 @@ class TestClock:
     # Not a test, although its name begins with Test.
     __test__ = False
 
-    def __init__(self, start: datetime = datetime(2000, 1, 1, tzinfo=UTC)) -> None:
+    def __init__(self, start: datetime = datetime(2100, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
         self._elapsed = 0.0
         self._dues: list[tuple[float, int]] = []

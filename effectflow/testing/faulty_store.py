@@ -136,8 +136,8 @@ def step_append(run_id: str, entry: Entry) -> StepAppend | None:
 class SaveFails:
     """An append fails with SaveFailed: the `append`-th one (from 1), or that `before` or `after` a step.
 
-    It has written nothing; or, with `is_durable`, everything, as if the response of a server was lost. With
-    another `operation`, that is what fails, and `append` counts its calls.
+    It has written nothing; or, with `is_durable`, everything, as if the response of a server was lost.
+    With another `operation`, that is what fails, and `append` counts its calls.
     """
 
     append: int | StepAppend
@@ -222,7 +222,8 @@ _UNSIGNED = Seal()
 class FaultyStore(ForwardingStore):
     """Forwards every call to another store, except for the given faults.
 
-    Its changes are those of the other store: a task in the background watches them, also for lives to come.
+    Its changes are those of the other store: a task in the background watches them, also for lives to
+    come.
 
     Parameters:
         store: the other store; it is entered and left with this one.

@@ -23,7 +23,7 @@ from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import CANCEL, RunStatus
 from effectflow.checkpoint.values import digest_of
 from effectflow.effects import Effect
-from effectflow.effects.nodes import Failed, Options, Perform
+from effectflow.effects.nodes import Failed, Options, Perform, Written
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
 from effectflow.workflows.lookup import Place, find
@@ -97,7 +97,15 @@ def spawn(
             run.spawned[chosen] = None
         return Child(workflow, chosen)
 
-    return Perform(perform, ("spawn", workflow, input, Options(run_id=run_id)))
+    return Perform(
+        perform,
+        (
+            "spawn",
+            Written(workflow.name),
+            input,
+            Options(run_id=run_id, is_detached=is_detached, priority=priority, context=context),
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +131,7 @@ class Child(Generic[E, Out]):
             flow = _durable_flow(scope, f"result of run {self.run_id!r}")
             return await _result(flow, scope, self)
 
-        return Perform(perform, ("result", self.run_id))
+        return Perform(perform, (".result", self))
 
 
 async def cancel_spawned(run: Run) -> None:

@@ -376,6 +376,8 @@ async def _drive(
         await _record_interruption(run)
         raise
     raised = end.raised
+    if run.given_up is not None and writer.halted is None:
+        return await _outcome_of(claim, run, Failed(run.given_up), None)
     if run.suspension is not None and writer.halted is None:
         await _record_interruption(run)
         return SUSPENDED
@@ -508,6 +510,7 @@ def _scope_of_body(flow: DurableFlow, scope: Scope) -> Scope:
     # A position in the journal of an outer run means nothing here.
     inside.limit = math.inf
     inside.is_observing = inside.is_shielded = False
+    inside.undos = None
     return inside
 
 

@@ -48,6 +48,8 @@ from effectflow.workflows.workflow import Blueprint
 
 _NO_TYPES = KnownTypes.of()
 
+_OWN_ERRORS = KnownTypes.of(CheckpointError).errors
+"""With which a run fails that cannot be continued."""
 
 _ENTRIES_AT_THE_END = 8
 """The entries to read of a complete run. The newest step is usually among them."""
@@ -280,7 +282,10 @@ def failure_of(found: Found, blueprint: Blueprint) -> Failed:
         raise CorruptCheckpoint(run_id, "it has failed, and its error is missing")
     record, name = finished.error, blueprint.definition.name
     try:
-        failure = read_failure(record, f"run {run_id!r}", blueprint.output_types)
+        types = replace(
+            blueprint.output_types, errors={**blueprint.output_types.errors, **_OWN_ERRORS}
+        )
+        failure = read_failure(record, f"run {run_id!r}", types)
     except NotSerializable as unreadable:
         raise NotSerializable(
             f"run {run_id!r}",

@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from effectflow.checkpoint.entries import ChildEnded, ChildStarted
-from effectflow.checkpoint.errors import CheckpointError, NotSerializable, StepInputChanged
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    CompensationFailed,
+    NotSerializable,
+    StepInputChanged,
+)
 from effectflow.checkpoint.failures import read_failure, write_end
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.planned_run import PlannedRun
@@ -51,6 +56,7 @@ async def run_nested(
         stands = recorded.is_settled or scope.limit < float("inf")
         is_ended = recorded.ended is not None and recorded.ended < scope.limit
         if is_ended and (recorded.status is RunStatus.COMPLETED or stands):
+            flow.ended_at = recorded.ended or flow.ended_at
             return replayed_end(run, place, path, recorded)
     child = _Child(flow, place, path, chosen, input_digest)
     if recorded is not None and recorded.ended is None and _is_cancelled(run, scope):
@@ -68,6 +74,8 @@ async def run_nested(
         raise
     if outcome.__class__ is not Failed:
         child.complete(outcome)
+    elif isinstance(outcome.error, CompensationFailed):
+        raise run.give_up(outcome.error)
     elif isinstance(outcome.error, CheckpointError):
         raise run.writer.halt(outcome.error)
     else:
@@ -145,7 +153,8 @@ class _Child:
         blueprint = self.place.blueprint
         tree = run.encode(output, self.path, blueprint.output_types, blueprint.output_type)
         run.writer.completed_since_save += 1
-        run.writer.add(ChildEnded(self.path, RunStatus.COMPLETED, run.now(), tree))
+        ended = ChildEnded(self.path, RunStatus.COMPLETED, run.now(), tree)
+        self.flow.ended_at = run.writer.add(ended)
 
     def fail(self, ended: Failed | Exception) -> None:
         run, flow = self.run, self.flow

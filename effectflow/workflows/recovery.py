@@ -23,6 +23,7 @@ from effectflow.checkpoint.entries import (
 )
 from effectflow.checkpoint.errors import (
     CheckpointError,
+    CompensationFailed,
     CrashedTooOften,
     LeaseLost,
     RunCancelled,
@@ -104,7 +105,7 @@ async def _block(claim: Claim, error: CheckpointError) -> None:
     if isinstance(error, RunCancelled):
         return
     logger.warning("run %r cannot be continued here: %s", claim.run_id, error)
-    if not isinstance(error, LeaseLost | StoreUnavailable):
+    if not isinstance(error, CompensationFailed | LeaseLost | StoreUnavailable):
         await claim.block(str(error))
 
 

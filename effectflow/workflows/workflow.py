@@ -348,7 +348,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         Fails with the workflow's own errors, with RunNotFound, RunBusy, DefinitionChanged,
         OutcomeUnknown, StepInputChanged, and the other CheckpointErrors.
         """
-        return self._take_up(run_id, force=force)
+        return self._take_up("resume", run_id, Options(force=force), force=force)
 
     def retry_dead_letters(
         self: Workflow[Env2, E2, Any, Out2],
@@ -403,11 +403,20 @@ class Workflow(Generic[Env, E, Input, Out]):
             raise TypeError(
                 f"keys takes a list of keys, not the text {keys!r}: write keys=[{keys!r}]"
             )
-        chosen = None if keys is None else frozenset(map(str, keys))
-        return self._take_up(run_id, force=force, reopening=Reopening(chosen, drops))
+        listed = None if keys is None else list(keys)
+        chosen = None if listed is None else frozenset(map(str, listed))
+        name = "drop_dead_letters" if drops else "retry_dead_letters"
+        written = Options(keys=listed, force=force)
+        return self._take_up(name, run_id, written, force=force, reopening=Reopening(chosen, drops))
 
     def _take_up(
-        self, run_id: str, *, force: bool, reopening: Reopening | None = None
+        self,
+        name: str,
+        run_id: str,
+        written: Options,
+        *,
+        force: bool,
+        reopening: Reopening | None = None,
     ) -> Effect[Any, Any, Any]:
         async def perform(place: Place) -> Any:
             from effectflow.workflows.driver import resume_run
@@ -420,7 +429,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 return await run_nested(place, run_id, "", drive)
             return await drive(place, run_id)
 
-        return self._durably(perform, ("resume", run_id, Options(force=force)))
+        return self._durably(perform, (name, run_id, written))
 
     def result(
         self: Workflow[Any, E2, Any, Out2], run_id: str

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 import effectflow
 from effectflow import *  # noqa: F403  # what `eval` needs
-from effectflow import Do, Effect, do, pure, workflow
+from effectflow import Do, Effect, Signal, Workflow, do, pure, workflow
 
 pytestmark = pytest.mark.allow_unused_effects
 
@@ -43,6 +44,9 @@ OPERATORS = """[
     using(double).use(double), acquiring(pure(1), double).and_(using(double)),
     order.start(5), order.start(5, run_id='r-1'), order.resume('r-1'), order.resume('r-1', force=True),
     order.call(5), order.call(5, run_id='r-1'), order.plan('r-1', effects=True), order.body(5),
+    order.result('r-1'), order.retry_dead_letters('r-1', keys=['cap']),
+    order.drop_dead_letters('r-1', force=True),
+    Signal('approval', bool).wait(), spawn(order, 5), spawn(order, 5, run_id='r-1', is_detached=True),
     pure(1).map(str), pure(1).map_err(str), pure(1).and_then(double), pure(1).or_else(double),
     pure(1).tap(double), pure(1).tap_err(double), pure(1).zip(pure(2), pure(3)),
     pure(1).zip_with(pure(2), max), pure(1).ensure(bool, 'no'), pure(1).ensure_with(bool, str),
@@ -66,7 +70,6 @@ def test_every_operator_shows_how_it_was_written(written: str) -> None:
 def test_the_list_of_operators_is_complete() -> None:
     named = set(re.findall(r"\w+", OPERATORS))
     functions = {name: getattr(effectflow, name) for name in effectflow.__all__}
-    methods = {name: method for name, method in vars(Effect).items() if name[0] != "_"}
 
     # These show what they make: a step, a plain value, or the effect itself.
     assert makers(functions) - named == {
@@ -75,16 +78,18 @@ def test_the_list_of_operators_is_complete() -> None:
         "from_result",
         "with_checkpointing",
     }
-    assert makers(methods) - named == {"checkpointed", "on_executor", "within"}
+    assert makers(vars(Effect)) - named == {"checkpointed", "on_executor", "within"}
+    assert makers(vars(Workflow)) | makers(vars(Signal)) <= named
 
 
-def makers(named: dict[str, Any]) -> set[str]:
-    """Return the names of the functions that return an effect."""
+def makers(named: Mapping[str, Any]) -> set[str]:
+    """Return the names of the public functions that return an effect."""
     functions = {name: each for name, each in named.items() if inspect.isfunction(each)}
     return {
         name
         for name, function in functions.items()
-        if str(inspect.signature(function).return_annotation).startswith("Effect[")
+        if name[0] != "_"
+        and str(inspect.signature(function).return_annotation).startswith("Effect[")
     }
 
 

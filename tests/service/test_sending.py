@@ -12,8 +12,10 @@ from returns.result import Success
 from effectflow import Do, Effect, Signal, TimedOut, step, workflow
 from effectflow.checkpoint import NotSerializable, RunEnded, RunNotFound, RunStatus
 from effectflow.service import Change
+from effectflow.testing import TestClock
 from tests.apps import App, Broken, note
 from tests.service.conftest import Service
+from tests.service.lives import suspended
 
 pytestmark = pytest.mark.anyio
 
@@ -178,3 +180,17 @@ def test_a_signal_needs_a_name() -> None:
     with pytest.raises(ValueError, match="needs a name"):
         Signal("", int)
     assert repr(review) == "Signal('review')"
+
+
+async def test_in_virtual_time_messages_wake_a_run_and_deadlines_end_it(service: Service) -> None:
+    clock = TestClock()
+    async with service.worker(in_time, clock=clock) as worker:
+        heard = await worker.client.submit(in_time, 3600.0)
+        missed = await worker.client.submit(in_time, 3600.0)
+        await suspended(service, heard.run_id)
+        await suspended(service, missed.run_id)
+        await heard.send(number, 7)
+        assert await heard.result(timeout=10) == Success("7")
+        assert await missed.status() is RunStatus.SUSPENDED
+        await clock.advance(3600)
+        assert await missed.result(timeout=10) == Success("too late")

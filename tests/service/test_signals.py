@@ -43,8 +43,8 @@ def approve(_: None) -> Do[App, Broken, list[str]]:
 
 @workflow
 def approve_twice_at_once(_: None) -> Do[App, Broken, list[str]]:
-    first = approval.wait().tap(lambda who: act(f"first got {who}"))
-    second = approval.wait().tap(lambda who: act(f"second got {who}"))
+    first = approval.wait().within(App).tap(lambda who: act(f"first got {who}"))
+    second = approval.wait().within(App).tap(lambda who: act(f"second got {who}"))
     both = yield from par(first, second)
     return sorted(both)
 

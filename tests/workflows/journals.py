@@ -35,9 +35,12 @@ from effectflow.checkpoint import (
     Failed,
     Finished,
     Interrupted,
+    Published,
     Resumed,
     RunStatus,
+    Signalled,
     Started,
+    Suspended,
     Waiting,
     read_entries,
 )
@@ -233,6 +236,12 @@ def _name(entry: Entry) -> str:
             return f"E {path}"
         case Waiting(path=path):
             return f"W {path}"
+        case Signalled(path=path):
+            return f"S {path}"
+        case Published(path=path, key=key):
+            return f"P {path or key}"
+        case Suspended():
+            return "suspended"
         case ChildStarted(path=path):
             return f"child {path}"
         case ChildEnded(path=path, status=status):

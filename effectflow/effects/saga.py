@@ -1,0 +1,290 @@
+"""Sagas: work that is undone, last first, unless all of it succeeds.
+
+A saga is an operator with two branches: its body, and the work that undoes what the body did. It decides
+when the body fails. If an operator around it cancels the body, the decision of that one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import anyio
+import anyio.lowlevel
+
+from effectflow.effects import nodes
+from effectflow.effects.arguments import check_effects, check_function
+from effectflow.effects.effect import Effect
+from effectflow.effects.errors import LeftToResume, Suppressed, add_note, log_hidden
+from effectflow.effects.event_loop import is_cancellation
+from effectflow.effects.interpreter import acquire, interpret, show_suppressed
+from effectflow.effects.operators import Operator
+from effectflow.effects.scope import Scope
+
+Env = TypeVar("Env")
+E = TypeVar("E")
+A = TypeVar("A")
+
+AnyEffect = Effect[Any, Any, Any]
+
+_UNDO = "undo"
+"""The key of the branch that undoes."""
+
+
+def compensate(
+    effect: Effect[Env, E, A], undo: Callable[[A], Effect[Env, object, object]]
+) -> Effect[Env, E, A]:
+    """Run an effect. If it succeeds, let the saga around it undo it with `undo(value)` when need be.
+
+    The innermost `saga` around it remembers the undo, also if parallel operators are in between. Outside
+    of a saga, it ends in a TypeError.
+
+    The effect is shielded from cancellation, like the acquisition of a `bracket`: what has happened is
+    always known to the saga. Give an effect that may hang a timeout of its own.
+
+    In a durable run, both the effect and the undo should be steps. A saga does not know what happened
+    inside a step: put `compensate` around the step.
+
+    Parameters:
+        effect: what may have to be undone.
+        undo: creates the effect that undoes it from the value of the effect.
+
+    Example:
+        >>> from effectflow import compensate, fail, from_fn, pure, saga
+        >>> log = []
+        >>> def cancel(booking):
+        ...     return from_fn(lambda _: log.append(f"cancel {booking}"))
+        >>> booked = compensate(pure("hotel"), cancel)
+        >>> saga(booked.and_then(lambda _: fail("no flight"))).run_sync(None), log
+        (<Failure: no flight>, ['cancel hotel'])
+    """
+    check_effects("compensate", effect)
+    check_function(undo, "the undo of compensate")
+
+    async def perform(env: Any, scope: Scope) -> Any:
+        undos = scope.undos
+        if undos is None:
+            where = " inside a step" if scope.step is not None else ""
+            raise TypeError(
+                f"{made!r} is run{where} without a saga around it that could undo it: put saga(...) "
+                "around the work that must happen completely or not at all"
+            )
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        value, cancelled = await acquire(effect, env, scope)
+        if value.__class__ is not nodes.Failed:
+            undos.append(Undo(scope.flow.ended_at, undo, value, env))
+        if cancelled is not None:
+            raise cancelled
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        return value
+
+    made = nodes.Perform(perform, ("compensate", effect, undo))
+    return made
+
+
+def saga(effect: Effect[Env, E, A]) -> Effect[Env, E, A]:
+    """Run an effect, and undo what `compensate` did within it if it fails or is cancelled.
+
+    The undos run one after another, the last one first, shielded from cancellation. Then the saga ends as
+    the effect did. If the effect succeeds, nothing is undone; if the saga is within another one, that one
+    undoes its work from then on. Of parallel branches, what ended last is undone first.
+
+    In a durable run, a resume finishes the undos. Once one of them has begun a step, the failure of the
+    effect stands. If the run is only stopped from outside, nothing is undone: its resume goes on. If an
+    undo fails, after the retries of its step, the run ends as failed with `CompensationFailed`, which no
+    handler of the body sees; a resume tries that undo again, and goes on with the rest.
+
+    Outside of durable runs, the other undos run if one fails. Its error is in the trail and notes of the
+    failure, as that of a release of `bracket` is.
+
+    Example:
+        >>> from effectflow import compensate, from_fn, pure, saga
+        >>> saga(compensate(pure(1), lambda _: from_fn(print))).run_sync(None)
+        <Success: 1>
+    """
+    check_effects("saga", effect)
+
+    async def perform(env: Any, scope: Scope) -> Any:
+        operator = Operator.begin(scope, "saga")
+        try:
+            return await _Saga(operator, effect).run(env)
+        finally:
+            # A resume replays the body, which registers the undos, so nothing ends its branches for good.
+            operator.branches.end(is_complete=False, suppressed=())
+
+    return nodes.Perform(perform, ("saga", effect))
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """What undoes one effect.
+
+    Attributes:
+        ended_at: the position in the journal of the end of the effect; 0 outside of durable runs.
+        f: creates the effect that undoes it.
+        value: the value of the effect.
+        env: the environment of both.
+    """
+
+    ended_at: int
+    f: Callable[[Any], AnyEffect]
+    value: Any
+    env: Any
+
+    def effect(self) -> AnyEffect:
+        """Return the effect that undoes it."""
+        return self.f(self.value)
+
+    @property
+    def name(self) -> str:
+        """What people are told of it."""
+        try:
+            effect = self.effect()
+        except Exception:
+            # It may be the failure of the undo that it cannot be made.
+            effect = None
+        what = effect.definition.name if isinstance(effect, nodes.Step) else repr(effect or self.f)
+        return f"{what} of {nodes.shortened(self.value)}"
+
+
+class _Saga:
+    """One run of a saga."""
+
+    def __init__(self, operator: Operator, body: AnyEffect) -> None:
+        self.operator = operator
+        self.outer = operator.outer
+        self.body = body
+        self.undos: list[Undo] = []
+
+    async def run(self, env: Any) -> Any:
+        """Return or raise how the body ends, once it is undone if it does not succeed."""
+        outcome: Any = None
+        raised: BaseException | None = None
+        try:
+            outcome = await self._run_body(env)
+        except BaseException as ended:
+            raised = ended
+        try:
+            if raised is None and outcome.__class__ is not nodes.Failed:
+                if self.outer.undos is not None:
+                    self.outer.undos += self._in_order()
+                return outcome
+            is_cancelled = raised is not None and is_cancellation(raised)
+            if self.undos and (is_cancelled or raised is None or isinstance(raised, Exception)):
+                return await self._undo_after(outcome, raised, env)
+            if raised is not None:
+                raise raised
+            return outcome
+        finally:
+            # Its traceback has this frame.
+            del raised
+
+    async def _run_body(self, env: Any) -> Any:
+        """Return the outcome of the body, or raise what it ends with."""
+        operator = self.operator
+        inside = operator.branch(None).with_undos(self.undos)
+        if operator.decision is None:
+            return await operator.run_branch(self.body, env, inside)
+        outcome: Any = None
+        # An earlier life has decided that the body failed. It is replayed to register its undos.
+        try:
+            with anyio.CancelScope() as cut:
+                cut.cancel()
+                outcome = await operator.run_branch(self.body, env, inside)
+        except Exception as raised:
+            outcome = raised
+        outcome = operator.branches.recorded_failure(outcome)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def _undo_after(self, outcome: Any, raised: BaseException | None, env: Any) -> Any:
+        """Undo the body, and return or raise how it ended."""
+        outer, operator = self.outer, self.operator
+        failure = outcome if raised is None else raised
+        cause = None if isinstance(failure, nodes.Failed | Exception) else outer.cause()
+        if outer.flow.is_stopping:
+            return await self._leave_to_resume(raised)
+        if isinstance(failure, nodes.Failed | Exception):
+            operator.fail(failure)
+        inside = self.outer.shielded().with_undos(None)
+        inside.flow = operator.branches.branch(_UNDO, None, is_keyed=True)
+        inside.is_observing = True
+        if inside.forbidden:
+            inside.forbidden = inside.forbidden | {nodes.FromFn}
+        work = operator.run_branch(nodes.Perform(self._undo), env, inside)
+        try:
+            failures, cancelled = await outer.flow.finalize(work)
+        except LeftToResume:
+            return await self._leave_to_resume(raised)
+        return _end(outcome, raised, failures or (), cancelled, outer, cause)
+
+    async def _leave_to_resume(self, raised: BaseException | None) -> Any:
+        """End with the cancellation of a run that is being stopped from outside."""
+        if raised is not None and not isinstance(raised, Exception):
+            raise raised
+        if self.outer.is_shielded:
+            raise LeftToResume(repr(self.body))
+        return await anyio.sleep_forever()
+
+    async def _undo(self, _env: Any, scope: Scope) -> Sequence[Suppressed]:
+        """Undo what is registered, the last one first. Return what failed, if the run is not durable."""
+        failures: list[Suppressed] = []
+        left = self._in_order()
+        while left:
+            undo = left[-1]
+            failed = await _failure_of(undo, scope)
+            if failed is not None:
+                scope.flow.compensation_failed(
+                    failed.error, lambda: [one.name for one in left[::-1]]
+                )
+                failures.append(failed)
+            left.pop()
+        return failures
+
+    def _in_order(self) -> list[Undo]:
+        # Parallel branches may replay in another order than that in which they ended.
+        return sorted(self.undos, key=lambda undo: undo.ended_at)
+
+
+async def _failure_of(undo: Undo, scope: Scope) -> Suppressed | None:
+    """Run an undo. Return its failure, if it fails."""
+    try:
+        outcome = await interpret(undo.effect(), undo.env, scope)
+    except Exception as defect:
+        return Suppressed(defect, is_defect=True)
+    if outcome.__class__ is nodes.Failed:
+        return Suppressed(outcome.error, is_defect=False)
+    return None
+
+
+def _end(
+    outcome: Any,
+    raised: BaseException | None,
+    failures: Sequence[Suppressed],
+    cancelled: BaseException | None,
+    outer: Scope,
+    cause: Operator | None,
+) -> Any:
+    """Return or raise how a body ended, with the failures of its undos.
+
+    Parameters:
+        cancelled: the cancellation that arrived during the undos.
+        cause: the operator that cancelled the body.
+    """
+    is_dropped = raised is not None and not isinstance(raised, Exception)
+    if cancelled is not None or (not is_dropped and outer.is_cancelled()):
+        is_dropped, cause = True, outer.cancelling_operator()
+    for failed in failures:
+        if is_dropped:
+            show_suppressed(failed, cause)
+        elif failed.is_defect and isinstance(failed.error, Exception):
+            log_hidden(failed.error, "an undo failed")
+        if raised is not None:
+            add_note(raised, str(failed))
+    if cancelled is not None and (raised is None or isinstance(raised, Exception)):
+        raise cancelled
+    if raised is not None:
+        raise raised
+    return outcome.after(*failures) if failures else outcome

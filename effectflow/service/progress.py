@@ -1,0 +1,42 @@
+"""`publish`: let others read how far a run is."""
+
+from __future__ import annotations
+
+from typing import Never
+
+from effectflow.checkpoint.flow import DurableFlow
+from effectflow.effects import Effect
+from effectflow.effects.nodes import Perform
+from effectflow.effects.scope import Scope
+
+__all__ = ["publish"]
+
+
+def publish(key: str, value: object) -> Effect[object, Never, None]:
+    """Publish a value of this run, which replaces the last one of the same key.
+
+    Others read it with `await handle.published(key)`, or as it changes with `async for change in handle`,
+    also after the run has ended. It is durable with the next step, or a moment later. A resume does not
+    publish again what was published between steps; each attempt of a step publishes again.
+
+    Without a run it does nothing.
+
+    Parameters:
+        key: what the value is about, such as "progress".
+        value: plain data, or of a class that the output or an error of the workflow may contain.
+
+    Example:
+        >>> from effectflow import Do, publish, workflow
+        >>> @workflow
+        ... def copy(files: list[str]) -> Do[object, OSError, None]:
+        ...     for number, file in enumerate(files):
+        ...         yield from publish("progress", number / len(files))
+        ...         yield from copy_file(file)
+    """
+
+    async def perform(_env: object, scope: Scope) -> None:
+        flow = scope.flow
+        if isinstance(flow, DurableFlow):
+            await flow.publish(scope, key, value, flow.run.types)
+
+    return Perform(perform, ("publish", key, value))

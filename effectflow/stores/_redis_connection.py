@@ -1,0 +1,65 @@
+"""How a RedisStore connects to its server: URLs, what the server keeps, and what errors mean."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from redis.asyncio.connection import parse_url
+from redis.exceptions import BusyLoadingError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as LostConnection
+from redis.exceptions import TimeoutError as NoAnswer
+
+
+def checked(url: str) -> str:
+    """Return the URL if it can be used. The error never shows it, since it may have a password."""
+    try:
+        options = parse_url(url)
+    except ValueError:
+        pass
+    else:
+        if "decode_responses" in options:
+            raise ValueError(
+                "the URL of the Redis server contains decode_responses, which the store does not "
+                "support: remove it"
+            )
+        return url
+    raise ValueError(
+        "the URL of the Redis server cannot be parsed. Write redis://USER:PASSWORD@HOST:PORT/NUMBER or "
+        "unix:///path/to/socket, with %XX for special characters in the password, such as %2F for /"
+    )
+
+
+async def durability_of(client: Any) -> str:
+    """Return what survives, as far as the server tells."""
+    info = await client.info("persistence")
+    if not info.get("aof_enabled"):
+        return "memory"
+    try:
+        settings = {
+            **await client.config_get("appendfsync"),
+            **await client.config_get("no-appendfsync-on-rewrite"),
+        }
+    except RedisError:
+        # Hosted servers often do not show their configuration.
+        return "process"
+    always = {"appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
+    return "full" if settings == always else "process"
+
+
+def is_lost(error: Exception) -> bool:
+    """Return whether the same request may succeed later."""
+    return isinstance(error, LostConnection | NoAnswer | OSError) or _is_busy(error)
+
+
+def is_refused(error: Exception) -> bool:
+    """Return whether a lost request was certainly not executed."""
+    # The connection could not be made, so nothing was sent.
+    unsent = ConnectionRefusedError | FileNotFoundError | socket.gaierror
+    is_unsent = isinstance(error.__context__, unsent)
+    return is_unsent or isinstance(error, BusyLoadingError) or _is_busy(error)
+
+
+def _is_busy(error: Exception) -> bool:
+    """Return whether the server waits for another script to end."""
+    return isinstance(error, ResponseError) and str(error).startswith("BUSY")

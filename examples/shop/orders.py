@@ -1,0 +1,165 @@
+"""What becomes of an order: reserve, ask a person if it is expensive, charge, ship. Or undo all of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol, TypeAlias
+
+from pydantic import BaseModel, PositiveInt
+
+from effectflow import (
+    Checkpoints,
+    Do,
+    Signal,
+    current_step,
+    do,
+    effect,
+    publish,
+    step,
+    workflow,
+)
+
+NEEDS_APPROVAL = 500_00
+"""Orders above this price, in cents, wait for a person."""
+
+TIME_TO_DECIDE = timedelta(days=3)
+
+
+class Order(BaseModel, frozen=True):
+    """What a customer sends. The price is in cents."""
+
+    item: str
+    price: PositiveInt
+    card: str
+
+
+class Shipped(BaseModel, frozen=True):
+    payment: str
+    parcel: str
+
+
+class Decision(BaseModel, frozen=True):
+    """What a person says about an expensive order."""
+
+    approved: bool
+    by: str
+
+
+class OutOfStock(Exception):
+    """The warehouse does not have the item."""
+
+
+class CardDeclined(Exception):
+    """The bank refuses the card."""
+
+
+class NotApproved(Exception):
+    """A person has refused the order, or nobody has decided in time."""
+
+
+class NotDeliverable(Exception):
+    """The carrier does not take the parcel."""
+
+
+Refusal: TypeAlias = OutOfStock | CardDeclined | NotApproved | NotDeliverable
+
+
+class Bank(Protocol):
+    """A payment provider. It charges an order once, however often the request with a key is sent."""
+
+    async def charge(self, order: str, card: str, price: int, *, key: str) -> str: ...
+
+    async def refund(self, order: str, *, key: str) -> None:
+        """Refund what was charged for an order, if anything was."""
+
+
+class Warehouse(Protocol):
+    """It tells requests by their keys, too."""
+
+    async def reserve(self, order: str, item: str, *, key: str) -> None: ...
+
+    async def release(self, order: str, *, key: str) -> None:
+        """Put back what was reserved for an order, if anything was."""
+
+    async def ship(self, order: str, item: str, *, key: str) -> str: ...
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What the workflow needs. The service and its tests make different ones."""
+
+    checkpoints: Checkpoints
+    bank: Bank
+    warehouse: Warehouse
+
+
+# The steps. One that is cut off is executed again, with the same idempotency key. The id of the run is
+# the number of the order.
+
+
+@step
+@effect(errors=OutOfStock)
+async def reserve(shop: Shop, item: str) -> None:
+    this = current_step()
+    await shop.warehouse.reserve(this.run_id, item, key=this.idempotency_key)
+
+
+@step
+@effect
+async def release(shop: Shop) -> None:
+    this = current_step()
+    await shop.warehouse.release(this.run_id, key=this.idempotency_key)
+
+
+@step
+@effect(errors=CardDeclined)
+async def charge(shop: Shop, card: str, price: int) -> str:
+    this = current_step()
+    return await shop.bank.charge(this.run_id, card, price, key=this.idempotency_key)
+
+
+@step
+@effect
+async def refund(shop: Shop) -> None:
+    this = current_step()
+    await shop.bank.refund(this.run_id, key=this.idempotency_key)
+
+
+@step
+@effect(errors=NotDeliverable)
+async def ship(shop: Shop, item: str) -> str:
+    this = current_step()
+    return await shop.warehouse.ship(this.run_id, item, key=this.idempotency_key)
+
+
+approval = Signal("approval", Decision)
+
+
+@do
+def approved() -> Do[object, NotApproved, None]:
+    """Wait for a person. Meanwhile the run is suspended: no process holds it in memory."""
+    late = NotApproved("nobody has decided in time")
+    decision = yield from approval.wait().timeout(TIME_TO_DECIDE).map_err(lambda _: late)
+    if not decision.approved:
+        raise NotApproved(f"{decision.by} has refused it")
+
+
+@do
+def fulfilled(order: Order) -> Do[Shop, Refusal, Shipped]:
+    yield from publish("progress", "reserving")
+    yield from reserve(order.item)
+    if order.price > NEEDS_APPROVAL:
+        yield from publish("progress", "waiting for approval")
+        yield from approved()
+    yield from publish("progress", "charging")
+    payment = yield from charge(order.card, order.price)
+    yield from publish("progress", "shipping")
+    parcel = yield from ship(order.item)
+    yield from publish("progress", "shipped")
+    return Shipped(payment=payment, parcel=parcel)
+
+
+@workflow
+def fulfil(order: Order) -> Do[Shop, Refusal, Shipped]:
+    return (yield from fulfilled(order))

@@ -1,0 +1,153 @@
+"""The orders over HTTP: place, follow, approve and cancel them.
+
+    cd examples && uvicorn shop.service:api
+
+A request is answered once what it asks for is durable. A worker in the same process does the rest, now or
+after a restart. Any number of these processes may share the orders.
+
+Environment variables: SHOP_STORE is the URL of the store, SHOP_LEDGER the file of the simulated bank and
+warehouse, and SHOP_SECONDS how slow these are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, TypeAlias
+from uuid import uuid4
+
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from returns.result import Failure, Success
+
+from effectflow import App, Checkpoints, Client, Worker
+from effectflow.checkpoint import (
+    RunConflict,
+    RunEnded,
+    RunNotFound,
+    RunStatus,
+    SaveFailed,
+    StoreUnavailable,
+)
+from effectflow.effects import Clock
+from effectflow.service import Handle
+from effectflow.stores import open_store
+from shop.orders import Decision, Order, Refusal, Shipped, Shop, approval, fulfil
+from shop.partners import Ledger, LedgerBank, LedgerWarehouse
+
+routes = APIRouter(prefix="/orders")
+
+
+def client_of(request: Request) -> Client:
+    client: Client = request.app.state.client
+    return client
+
+
+AnyClient: TypeAlias = Annotated[Client, Depends(client_of)]
+Key: TypeAlias = Annotated[str | None, Header(alias="Idempotency-Key", pattern=r"^[\w-]{1,64}$")]
+
+
+class Accepted(BaseModel):
+    id: str
+
+
+class View(BaseModel):
+    """An order, as customers see it."""
+
+    id: str
+    status: RunStatus
+    progress: object = None
+    shipped: Shipped | None = None
+    problem: str | None = None
+
+
+@routes.post("", status_code=202)
+async def place(order: Order, client: AnyClient, response: Response, key: Key = None) -> Accepted:
+    """Place an order. Sent again with the same key, a request changes nothing."""
+    handle = await client.submit(fulfil, order, run_id=f"order-{key or uuid4()}")
+    response.headers["Location"] = f"/orders/{handle.run_id}"
+    return Accepted(id=handle.run_id)
+
+
+@routes.get("/{order_id}")
+async def show(order_id: str, client: AnyClient) -> View:
+    """Show how far an order is, or how it has ended."""
+    order = client.handle(fulfil, order_id)
+    status, progress = await order.status(), await order.published("progress")
+    view = View(id=order_id, status=status, progress=progress)
+    if status in (RunStatus.COMPLETED, RunStatus.FAILED):
+        match await order.result():
+            case Success(shipped):
+                view.shipped = shipped
+            case Failure(problem):
+                view.problem = f"{type(problem).__name__}: {problem}"
+            case _:
+                pass
+    return view
+
+
+@routes.post("/{order_id}/approval", status_code=202)
+async def decide(order_id: str, decision: Decision, client: AnyClient) -> Accepted:
+    """Approve or refuse an expensive order. The first decision counts."""
+    order = await open_order(order_id, client)
+    await order.send(approval, decision, idempotency_key="decision")
+    return Accepted(id=order_id)
+
+
+@routes.delete("/{order_id}", status_code=202)
+async def cancel(order_id: str, client: AnyClient) -> Accepted:
+    """Cancel an order: what was done for it will be undone."""
+    order = await open_order(order_id, client)
+    await order.cancel()
+    return Accepted(id=order_id)
+
+
+async def open_order(order_id: str, client: Client) -> Handle[Refusal, Shipped]:
+    order = client.handle(fulfil, order_id)
+    # One that has failed could be resumed, and so it would receive messages.
+    if await order.status() is RunStatus.FAILED:
+        raise HTTPException(409, f"order {order_id!r} has failed")
+    return order
+
+
+ANSWERS: dict[type[Exception], int] = {
+    RunNotFound: 404,
+    RunEnded: 409,
+    RunConflict: 409,  # another order was placed with this key
+    SaveFailed: 503,
+    StoreUnavailable: 503,
+}
+
+
+def answer(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"detail": str(error)}, ANSWERS[type(error)])
+
+
+def create_api(app: App[Shop], *, clock: Clock | None = None) -> FastAPI:
+    """Return the service, with a worker that works while it runs."""
+
+    @asynccontextmanager
+    async def lifespan(api: FastAPI) -> AsyncGenerator[None]:
+        async with Worker(app, clock=clock) as worker:
+            api.state.client = worker.client
+            yield
+
+    api = FastAPI(title="Shop", lifespan=lifespan)
+    api.include_router(routes)
+    for error in ANSWERS:
+        api.add_exception_handler(error, answer)
+    return api
+
+
+def open_shop(checkpoints: Checkpoints) -> Shop:
+    seconds = float(os.environ.get("SHOP_SECONDS", "0.5"))
+    ledger = Ledger(Path(os.environ.get("SHOP_LEDGER", "ledger.db")), seconds)
+    return Shop(checkpoints, LedgerBank(ledger), LedgerWarehouse(ledger))
+
+
+store = open_store(os.environ.get("SHOP_STORE", "sqlite:///orders.db"))
+app = App([fulfil], environment=open_shop, checkpoints=Checkpoints(store))
+api = create_api(app)

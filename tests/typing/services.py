@@ -1,0 +1,103 @@
+"""What the checkers infer for services. Never run: checked by pyright and mypy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Never, assert_type
+
+from returns.result import Result
+
+from effectflow import (
+    App,
+    CheckpointError,
+    Checkpoints,
+    Client,
+    Do,
+    Effect,
+    Signal,
+    TimedOut,
+    Worker,
+    publish,
+    spawn,
+    workflow,
+)
+from effectflow.service import Child, Handle
+
+
+class Refused(Exception):
+    pass
+
+
+@dataclass(frozen=True)
+class Shop:
+    checkpoints: Checkpoints
+    bank: str
+
+
+@dataclass(frozen=True)
+class Bare:
+    name: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    approved: bool
+
+
+approval = Signal("approval", Decision)
+number = Signal[int | None]("number", int | None)
+
+
+@workflow
+def order(item: str) -> Do[Shop, Refused | TimedOut, int]:
+    decision = yield from approval.wait().timeout(60)
+    assert_type(decision, Decision)
+    yield from publish("progress", 1)
+    if not decision.approved:
+        raise Refused
+    return 1
+
+
+@workflow
+def orders(items: list[str]) -> Do[Shop, CheckpointError | Refused | TimedOut, int]:
+    total = 0
+    for item in items:
+        child = yield from spawn(order, item)
+        assert_type(child, Child[Refused | TimedOut, int])
+        total += yield from child.result()
+    return total
+
+
+def signals() -> None:
+    assert_type(approval.wait(), Effect[object, Never, Decision])
+    assert_type(number.wait(), Effect[object, Never, int | None])
+    assert_type(Signal("flag", bool), Signal[bool])
+
+
+async def clients(client: Client) -> None:
+    handle = await client.submit(order, "cap")
+    assert_type(handle, Handle[Refused | TimedOut, int])
+    assert_type(await handle.result(), Result[int, Refused | TimedOut | CheckpointError])
+    assert_type(client.handle(order, "r"), Handle[Refused | TimedOut, int])
+    await handle.send(approval, Decision(approved=True))
+    await handle.send(number, None)
+    await handle.send(approval, True)  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
+    await client.submit(order, 1)  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
+
+
+async def workers(checkpoints: Checkpoints) -> None:
+    def environment(checkpoints: Checkpoints) -> Shop:
+        return Shop(checkpoints, "bank")
+
+    app = App([order, orders], environment=environment, checkpoints=checkpoints)
+    assert_type(app, App[Shop])
+    async with Worker(app) as worker:
+        assert_type(worker, Worker[Shop])
+        assert_type(worker.client, Client)
+
+
+def another_environment(checkpoints: Checkpoints) -> None:
+    def environment(_: Checkpoints) -> Bare:
+        return Bare("bare")
+
+    App([order], environment=environment, checkpoints=checkpoints)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
