@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from effectflow.checkpoint import (
     CheckpointError,
     CheckpointStore,
     HasCheckpoints,
+    RunCancelled,
     RunInfo,
     RunQuery,
     RunStatus,
@@ -57,7 +57,7 @@ from effectflow.cli.options import (
     StoreOption,
     check_choice,
     chosen_run,
-    read_file,
+    read_json,
 )
 from effectflow.cli.render import (
     counted,
@@ -71,7 +71,7 @@ from effectflow.cli.run_progress import RunProgress
 from effectflow.effects.nodes import AnyEffect
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.service.environment import AnyWorkflow, BadEnvironment
-from effectflow.workflows import Machine
+from effectflow.workflows import JobResult, Machine, TooManyFailures
 
 
 def demo(
@@ -122,7 +122,7 @@ def run(
 ) -> None:
     """Run a workflow on an input. Given the id of a run with the same input, continue that run."""
     loaded = load_workflow(workflow) if app is None else workflow_named(workflow, app)
-    data = _read_input(input)
+    data = read_json(input, "input")
     run_id = _run_id_or_new(run_id, loaded.workflow.name)
 
     def start(env: HasCheckpoints) -> AnyEffect:
@@ -255,6 +255,11 @@ def dead_letters(
             print_json([dead_letter_tree(letter, recording) for letter in letters])
         else:
             show_dead_letters(Console(), letters, recording)
+            if letters:
+                reopen = access.command(
+                    "dead-letters", checkpoint.run_id, "--retry", app=app or checkpoint.module
+                )
+                say(f"Retry them with: {reopen}\nDo without them with --drop in place of --retry.")
         return
     loaded = workflow_of_run(checkpoint.run_id, checkpoint.workflow, app, checkpoint.module)
     change = loaded.workflow.retry_dead_letters if retry else loaded.workflow.drop_dead_letters
@@ -264,20 +269,6 @@ def dead_letters(
 
 def _run_id_or_new(run_id: str | None, workflow_name: str) -> str:
     return f"{workflow_name}-{uuid4().hex[:8]}" if run_id is None else run_id
-
-
-def _read_input(text: str) -> Any:
-    """Return the JSON in `text`, or in the file that `@path` names."""
-    name = text.removeprefix("@")
-    source = text.encode() if name == text else read_file(Path(name), f"the input file {name!r}")
-    try:
-        return orjson.loads(source)
-    except orjson.JSONDecodeError as error:
-        excerpt = error.doc[max(0, error.pos - 20) : error.pos + 20]
-        raise BadUse(
-            f"the input is not JSON: {error.msg} at line {error.lineno}, column {error.colno}, "
-            f"near {excerpt!r}"
-        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,18 +289,22 @@ class _Job:
     @property
     def resume_command(self) -> str:
         """The command that resumes the run."""
-        words = ["effectflow", "resume", self.run_id]
-        words += ["--app", self.app] if self.app is not None else []
-        return shlex.join([*words, *self.access.options])
+        return self.access.command("resume", self.run_id, app=self.app)
+
+    @property
+    def dead_letters_command(self) -> str:
+        """The command that shows the dead letters of the run."""
+        return self.access.command("dead-letters", self.run_id)
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
     """How a run ended in this process."""
 
-    status: Literal["completed", "failed", "interrupted", "checkpoint error"]
+    status: Literal["completed", "failed", "cancelled", "interrupted", "checkpoint error"]
     message: str | None = None
     output: object = None
+    has_dead_letters: bool = False
 
     @property
     def can_be_resumed(self) -> bool:
@@ -319,6 +314,7 @@ class _End:
 _EXIT_CODES = {
     "completed": ExitCode.DONE,
     "failed": ExitCode.WORKFLOW_FAILED,
+    "cancelled": ExitCode.WORKFLOW_FAILED,
     "interrupted": ExitCode.INTERRUPTED,
     "checkpoint error": ExitCode.CHECKPOINT_ERROR,
 }
@@ -418,19 +414,30 @@ async def _end_of(effect: AnyEffect, env: object, console: Console) -> _End:
         )
     except StoppedBySignal as stop:
         return _End("interrupted", f"Interrupted by {stop.signal_name}.")
+    except RunCancelled as error:
+        return _End("cancelled", str(error))
     except CheckpointError as error:
         return _End("checkpoint error", str(error))
     except Exception:
         say(traceback.format_exc().rstrip(), Console(stderr=True))
         return _End("failed", "The workflow ended in a defect, shown above.")
     match result:
+        case Failure(RunCancelled() as error):
+            return _End("cancelled", str(error))
         case Failure(CheckpointError() as error):
             return _End("checkpoint error", str(error))
         case Failure(error):
             kind = f"{type(error).__name__}: " if isinstance(error, Exception) else ""
-            return _End("failed", f"The workflow failed: {kind}{error}")
+            message = f"The workflow failed: {kind}{error}"
+            has_dead_letters = isinstance(error, TooManyFailures)
+            return _End("failed", message, has_dead_letters=has_dead_letters)
         case _:
-            return _End("completed", output=result.unwrap())
+            output = result.unwrap()
+            return _End("completed", output=output, has_dead_letters=_has_dead_letters(output))
+
+
+def _has_dead_letters(output: object) -> bool:
+    return isinstance(output, JobResult) and bool(cast("JobResult[Any, Any]", output).dead_letters)
 
 
 def _report(job: _Job, progress: RunProgress, end: _End) -> None:
@@ -443,6 +450,8 @@ def _report(job: _Job, progress: RunProgress, end: _End) -> None:
         many = isinstance(end.output, list)
         for line in cast("list[object]", end.output) if many else [end.output]:
             say(str(line), console)
+    if end.has_dead_letters:
+        say(f"Items failed, and were set aside: {job.dead_letters_command}", console)
     if end.can_be_resumed:
         say(f"Resume it with: {job.resume_command}", console)
 

@@ -114,6 +114,13 @@ class Claim:
         """Whether the process that held the run before has died with it, or let its lease expire."""
         return self._info is not None and self._info.lease is not None
 
+    @property
+    def summary(self) -> RunSummary | None:
+        """The summary of the run, as this process has written or found it."""
+        if self._run is not None:
+            return self._run.writer.summary
+        return None if self._info is None else self._info.summary
+
     async def block(self, reason: str) -> None:
         """Release a run that a worker has taken, and keep with it why this program cannot continue it.
 
