@@ -105,7 +105,9 @@ class Effectflow:
 
     def completed(self) -> int:
         if self.url.startswith("postgresql:"):
-            return count(self.url, "SELECT count(*) FROM effectflow.runs WHERE status = 'completed'")
+            return count(
+                self.url, "SELECT count(*) FROM effectflow.runs WHERE status = 'completed'"
+            )
         with sqlite3.connect(self.url.removeprefix("sqlite:///")) as database:
             query = "SELECT count(*) FROM runs WHERE status = 'completed'"
             return database.execute(query).fetchone()[0]
@@ -340,7 +342,10 @@ def show_death(stage: Stage, size: Size) -> None:
 def show_waiting(stage: Stage, size: Size) -> None:
     for engine in stage.engines():
         each = anyio.run(memory_of_waiting, engine, size.waiting)
-        print(f"memory of a worker for each of {size.waiting:,} runs that wait, {engine.name}: ", end="")
+        print(
+            f"memory of a worker for each of {size.waiting:,} runs that wait, {engine.name}: ",
+            end="",
+        )
         print(f"{each:,.0f} bytes")
 
 
