@@ -85,6 +85,16 @@ def hang() -> Effect[App, Broken, None]:
     return note("hang").and_then(lambda _: never())
 
 
+@step
+def book_after(seconds: float) -> Effect[App, Broken, str]:
+    return later(seconds, note(f"book {seconds}")).map(lambda _: str(seconds))
+
+
+def booked_after(seconds: float) -> AnyEffect:
+    """Book something that can be cancelled, and that takes this time."""
+    return compensate(book_after(seconds), cancel)
+
+
 def cancelled(what: str) -> AnyEffect:
     """Cancel something, in a finalizer."""
     return cancel(what)
@@ -271,15 +281,10 @@ async def test_an_inner_saga_that_failed_has_undone_its_own_work_only() -> None:
 async def test_parallel_branches_are_undone_in_the_reverse_order_of_their_ends() -> None:
     app = app_on(MemoryStore())
 
-    @step
-    def book_after(seconds: float) -> Effect[App, Broken, str]:
-        return later(seconds, note(f"book {seconds}")).map(lambda _: str(seconds))
-
-    def one(seconds: float) -> AnyEffect:
-        return compensate(book_after(seconds), cancel)
-
     def body() -> AnyEffect:
-        return saga(in_turn(par_traverse([3, 1, 2], one), one(0.5), fail(Broken("no"))))
+        return saga(
+            in_turn(par_traverse([3, 1, 2], booked_after), booked_after(0.5), fail(Broken("no")))
+        )
 
     await TestClock().run(made_of(body).start(None), app)
     assert undone(app.world) == ["0.5", "3", "2", "1"]
@@ -387,6 +392,9 @@ KILLED: dict[str, Callable[[], AnyEffect]] = {
     "failed step": trip,
     "handled": lambda: caught(trip()),
     "parallel": lambda: trip(parallel=True),
+    "parallel, ended in another order": lambda: saga(
+        in_turn(par_traverse([3, 1, 2], booked_after), book("dinner"))
+    ),
     "failure": lambda: saga(in_turn(booked("a"), booked("b"), fail(Broken("no")))),
     "failure that is handled": lambda: caught(saga(in_turn(booked("a"), fail(Broken("no"))))),
     "defect": lambda: saga(in_turn(booked("a"), booked("b"), die(Crash("no")))),
