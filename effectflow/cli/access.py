@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,16 +24,27 @@ class Access:
 
     Attributes:
         checkpoints: their store and its keys.
-        options: the words that give another command the same runs; none if an App says it.
+        options: the options that give another command the same runs.
+        app: the App that says where they are, if one does.
     """
 
     checkpoints: Checkpoints
     options: tuple[str, ...] = ()
+    app: str | None = None
 
     @property
     def seal(self) -> Seal:
         """Writes and checks entries."""
         return self.checkpoints.seal
+
+    def command(self, *words: str, app: str | None = None) -> str:
+        """Return a command of effectflow for these runs, as it is typed.
+
+        `app` names the module of the workflow, for a command that drives a run.
+        """
+        app = self.app or app
+        options = ["--app", app] if app is not None else []
+        return shlex.join(["effectflow", *words, *options, *self.options])
 
     def use(self, use: Callable[[CheckpointStore], Awaitable[A]], *, must_exist: bool = True) -> A:
         """Open the store and return `await use(store)`.
@@ -79,7 +91,7 @@ def access_to(
             # What the environment says is meant for commands without an App.
             if value not in usual:
                 raise BadUse(f"the App {app!r} says where its runs are kept: leave out {option}")
-        return Access(service.checkpoints)
+        return Access(service.checkpoints, app=app)
     keys = read_keys(key_file, encryption_keys)
     checkpoints = Checkpoints(store_at(store), key=keys.seal.key, encryption=keys.seal.encryption)
     words = () if store == STORE else ("--store", store)

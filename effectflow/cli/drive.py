@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -72,7 +71,7 @@ from effectflow.cli.run_progress import RunProgress
 from effectflow.effects.nodes import AnyEffect
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.service.environment import AnyWorkflow, BadEnvironment
-from effectflow.workflows import Machine
+from effectflow.workflows import JobResult, Machine, TooManyFailures
 
 
 def demo(
@@ -256,6 +255,11 @@ def dead_letters(
             print_json([dead_letter_tree(letter, recording) for letter in letters])
         else:
             show_dead_letters(Console(), letters, recording)
+            if letters:
+                reopen = access.command(
+                    "dead-letters", checkpoint.run_id, "--retry", app=app or checkpoint.module
+                )
+                say(f"Retry them with: {reopen}\nDo without them with --drop in place of --retry.")
         return
     loaded = workflow_of_run(checkpoint.run_id, checkpoint.workflow, app, checkpoint.module)
     change = loaded.workflow.retry_dead_letters if retry else loaded.workflow.drop_dead_letters
@@ -285,9 +289,12 @@ class _Job:
     @property
     def resume_command(self) -> str:
         """The command that resumes the run."""
-        words = ["effectflow", "resume", self.run_id]
-        words += ["--app", self.app] if self.app is not None else []
-        return shlex.join([*words, *self.access.options])
+        return self.access.command("resume", self.run_id, app=self.app)
+
+    @property
+    def dead_letters_command(self) -> str:
+        """The command that shows the dead letters of the run."""
+        return self.access.command("dead-letters", self.run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +304,7 @@ class _End:
     status: Literal["completed", "failed", "cancelled", "interrupted", "checkpoint error"]
     message: str | None = None
     output: object = None
+    has_dead_letters: bool = False
 
     @property
     def can_be_resumed(self) -> bool:
@@ -420,9 +428,16 @@ async def _end_of(effect: AnyEffect, env: object, console: Console) -> _End:
             return _End("checkpoint error", str(error))
         case Failure(error):
             kind = f"{type(error).__name__}: " if isinstance(error, Exception) else ""
-            return _End("failed", f"The workflow failed: {kind}{error}")
+            message = f"The workflow failed: {kind}{error}"
+            has_dead_letters = isinstance(error, TooManyFailures)
+            return _End("failed", message, has_dead_letters=has_dead_letters)
         case _:
-            return _End("completed", output=result.unwrap())
+            output = result.unwrap()
+            return _End("completed", output=output, has_dead_letters=_has_dead_letters(output))
+
+
+def _has_dead_letters(output: object) -> bool:
+    return isinstance(output, JobResult) and bool(cast("JobResult[Any, Any]", output).dead_letters)
 
 
 def _report(job: _Job, progress: RunProgress, end: _End) -> None:
@@ -435,6 +450,8 @@ def _report(job: _Job, progress: RunProgress, end: _End) -> None:
         many = isinstance(end.output, list)
         for line in cast("list[object]", end.output) if many else [end.output]:
             say(str(line), console)
+    if end.has_dead_letters:
+        say(f"Items failed, and were set aside: {job.dead_letters_command}", console)
     if end.can_be_resumed:
         say(f"Resume it with: {job.resume_command}", console)
 

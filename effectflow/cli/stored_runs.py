@@ -196,7 +196,7 @@ def show(
     if as_json:
         print_json(view_tree(view))
     else:
-        show_run(Console(), view)
+        show_run(Console(), view, access)
 
 
 def history(

@@ -27,6 +27,10 @@ JOBS = textwrap.dedent("""
     strict = MapReduce("strict", max_parallel=1, **options)
     lenient = MapReduce("lenient", max_parallel=1, on_item_failure="dead_letter", **options)
 
+    bounded = MapReduce(
+        "bounded", max_parallel=1, on_item_failure="dead_letter", max_failures=0, **options
+    )
+
     @do
     def shrink(count: int) -> Do[object, str, int]:
         result = yield from lenient.body(count)
@@ -99,10 +103,14 @@ def broken(effectflow: Command, folder: Path) -> Path:
 def test_dead_letters_are_shown_with_the_item_and_every_failure(effectflow: Command) -> None:
     ran = effectflow("dead-letters", "l")
     assert ran.code == 0, ran.err
-    item, failure, count = ran.out.splitlines()
+    item, failure, *rest = ran.out.splitlines()
     assert item == "map[4]  4"
     assert failure.endswith("str: broken")
-    assert count == "1 dead letter"
+    assert rest == [
+        "1 dead letter",
+        "Retry them with: effectflow dead-letters l --retry --app jobs",
+        "Do without them with --drop in place of --retry.",
+    ]
 
     [letter] = effectflow("dead-letters", "l", "4", "--json").json
     assert effectflow("dead-letters", "--latest", "4", "--json").json == [letter]
@@ -115,9 +123,23 @@ def test_dead_letters_are_shown_with_the_item_and_every_failure(effectflow: Comm
 
 @pytest.mark.usefixtures("broken")
 def test_show_counts_dead_letters_and_names_the_command(effectflow: Command) -> None:
-    assert rows(effectflow("show", "l"))["dead letters"] == "1: `effectflow dead-letters l`"
+    assert rows(effectflow("show", "l"))["dead letters"] == "1: effectflow dead-letters l"
     assert effectflow("show", "l", "--json").json["dead_letters"] == 1
     assert effectflow("show", "l", "--at", "3", "--json").json["dead_letters"] == 0
+
+
+def test_a_run_with_dead_letters_names_the_command(effectflow: Command, folder: Path) -> None:
+    (folder / "jobs.py").write_text(JOBS)
+    (folder / "broken").touch()
+    for workflow, code in (("lenient", 0), ("bounded", 1)):
+        where = ("--run-id", workflow, "--store", "jobs.db")
+        ran = effectflow("run", f"jobs:{workflow}", "--input", "7", *where)
+
+        assert ran.code == code
+        named = f"effectflow dead-letters {workflow} --store jobs.db"
+        assert f"Items failed, and were set aside: {named}\n" in ran.out
+        assert f"1: {named}\n" in effectflow("show", workflow, "--store", "jobs.db").out
+    assert "TooManyFailures: more than 0 items" in ran.out
 
 
 def test_dead_letters_are_retried(effectflow: Command, broken: Path) -> None:
