@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from effectflow import App, Worker, Workflow
 from effectflow.checkpoint import RunStatus
 from tests.cli.conftest import Command, Ended
 from tests.cli.services import driven, submitted, with_handle, write_shop
@@ -65,7 +66,10 @@ def test_a_run_remembers_the_app_as_a_hint_and_never_imports_it(effectflow: Comm
         (["worker", "shop:app", "--at-once", "order"], "--at-once takes WORKFLOW=N"),
         (["worker", "shop:app", "--per-second", "order=x"], "--per-second takes WORKFLOW=N"),
         (["worker", "shop:app", "--at-once", "paint=1"], "the App does not have: paint"),
-        (["worker", "shop:app", "--at-once", "order=0"], "at_once must be at least 1"),
+        (
+            ["worker", "shop:app", "--at-once", "order=0"],
+            "at_once must be a whole number, 1 or more",
+        ),
     ],
 )
 def test_bad_use_of_an_app_is_refused(
@@ -222,8 +226,6 @@ def test_a_run_is_cancelled_by_the_worker_that_reads_the_request(
 
 
 async def worked_until_cancelled(shop: Any, handle: Any) -> None:
-    from effectflow import Worker
-
     async with Worker(shop.app):
         with anyio.fail_after(30):
             while await handle.status() is not RunStatus.CANCELLED:
@@ -241,36 +243,40 @@ def test_a_resume_carries_out_a_request_to_cancel_and_ends_with_code_1(
     assert effectflow("show", "o1", *APP, "--json").json["status"] == "cancelled"
 
 
-def test_a_crashed_run_is_told_from_a_failed_one_and_from_one_that_is_blocked(
+def test_a_declined_order_has_failed_and_says_why(effectflow: Command, shop: Any) -> None:
+    submitted(shop, "order", 5, "o1")
+    effectflow("send", "o1", "shop:approval", '{"by": "ann", "is_given": false}', *APP)
+    driven(shop, "o1")
+
+    assert ids(effectflow("list", "--status", "failed", *APP, "--json")) == ["o1"]
+    assert "ann declined" in effectflow("show", "o1", *APP).out
+
+
+def test_a_run_that_does_not_fit_the_program_is_shown_as_blocked_with_the_reason(
     effectflow: Command, shop: Any
 ) -> None:
-    for run_id in ("crashed", "blocked"):
-        submitted(shop, "order", 5, run_id)
-    effectflow("run", "order", *APP, "--input", "1", "--run-id", "failed")
+    submitted(shop, "order", 5, "o1")
+    driven(shop, "o1")
+    effectflow("send", "o1", "shop:approval", '{"by": "ann"}', *APP)
+    blueprint = shop.order.blueprint
+    other = replace(blueprint, body=lambda _: shop.note("something else"))
+    changed = App[Any]([Workflow(other)], environment=shop.Shop, checkpoints=shop.app.checkpoints)
 
-    async def change() -> None:
-        async with shop.app.checkpoints.store as store:
-            for run_id, changes in (
-                ("crashed", {"status": RunStatus.RUNNING}),
-                ("blocked", {"blocked": "the steps are others", "due_at": 2e9}),
-            ):
-                info = await store.info(run_id)
-                assert info is not None
-                lease = await store.claim(run_id, owner="another program", seconds=60)
-                summary = replace(info.summary, **changes)
-                await store.append(lease, [], after=info.length, summary=summary, release=True)
+    async def drive_until_blocked() -> None:
+        async with Worker(changed) as worker:
+            with anyio.fail_after(30):
+                while not (await worker.client.find())[0].summary.blocked:
+                    await anyio.sleep(0.01)
 
-    anyio.run(change)
-    runs = {run["run_id"]: run for run in effectflow("list", *APP, "--json").json}
-    assert runs["crashed"]["status"] == "crashed"
-    assert runs["blocked"]["status"] == "pending"
-    assert runs["blocked"]["blocked"] == "the steps are others"
+    anyio.run(drive_until_blocked)
+    [run] = effectflow("list", *APP, "--json").json
+    assert run["status"] == "suspended"
+    assert "'note'" in run["blocked"]
     assert "blocked, tried again in" in effectflow("list", *APP).out
-    assert "blocked    the steps are others (tried again at 2033" in (
-        effectflow("show", "blocked", *APP).out
-    )
-    assert effectflow("show", "crashed", *APP, "--json").json["status"] == "crashed"
-    assert ids(effectflow("list", "--status", "crashed", *APP, "--json")) == ["crashed"]
+    shown = effectflow("show", "o1", *APP).out
+    assert "(tried again at 20" in shown
+    # Another build of the program can continue it.
+    assert effectflow("resume", "o1", *APP).code == 0
 
 
 def test_the_history_in_json_has_times_in_iso_8601(effectflow: Command, shop: Any) -> None:
