@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from os import urandom
@@ -13,7 +13,7 @@ from typing import Any, Final
 import anyio
 import anyio.lowlevel
 
-from effectflow.checkpoint.attendant import Drain, attend
+from effectflow.checkpoint.attendant import Drain, attended
 from effectflow.checkpoint.cancellation import around_body
 from effectflow.checkpoint.delayed_saves import save_request
 from effectflow.checkpoint.entries import Finished, Resumed, Suspended
@@ -316,8 +316,8 @@ async def continue_run(
         run.notify(RunResumed(known.run_id, start[0] if start else None))
     if service is not None:
         run.drain = service.drain
-        if known.status is RunStatus.RUNNING:
-            # A process has died with it. If this one does so too, the journal tells.
+        if claim.was_left:
+            # If this process dies with it as well, the journal tells.
             run.writer.open()
             await run.writer.save()
     return await _drive(claim, run, input, is_new=False, service=service)
@@ -413,7 +413,7 @@ async def _run_body(
                 writer.open()
                 await writer.save()
             body = place.blueprint.body(input)
-            with nullcontext() if service is None else _attended(run, service):
+            async with nullcontext() if service is None else attended(run, service.suspend_after):
                 end.outcome = await _interpret(place, run, body, is_new=is_new)
         except LeftToResume:
             # The run is being stopped. This wait raises its cancellation.
@@ -429,28 +429,14 @@ async def _run_body(
     return end
 
 
-@contextmanager
-def _attended(run: Run, service: Service) -> Generator[None]:
-    """Do what the service does for a run while the block runs."""
-    attending = anyio.CancelScope()
-
-    async def attend_run() -> None:
-        with attending:
-            await attend(run, suspend_after=service.suspend_after)
-
-    run.tasks.start_soon(attend_run)
-    try:
-        yield
-    finally:
-        attending.cancel()
-
-
 async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -> Any:
     """Return the outcome of a body, or `CANCELLED` if a message has cancelled the run."""
     # The run must not refer to it: without cycles, no garbage has to be collected.
     flow = DurableFlow(run, "")
     scope = _scope_of_body(flow, place.scope)
-    if is_new or run.around is not None:
+    if run.around is not None:
+        return await _interpret_nested(place, run, body, flow, scope)
+    if is_new:
         outcome = await interpret(body, place.env, scope)
         flow.end()
         return outcome
@@ -473,6 +459,26 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
     if operator.unfinished is not None:
         raise operator.unfinished
     return CANCELLED
+
+
+async def _interpret_nested(
+    place: Place, run: Run, body: AnyEffect, flow: DurableFlow, scope: Scope
+) -> Any:
+    """Return the outcome of the body of a nested run, which operators of its outer run may cancel."""
+    around, cancelled_at = run.around, run.cancelled_at
+    assert around is not None
+    # The limit around it is a position in the journal of the outer run.
+    scope.limit = math.inf if cancelled_at is None else cancelled_at
+
+    async def work() -> Any:
+        around.open_gate()
+        return await interpret(body, place.env, scope)
+
+    outcome = await flow.run_branch(scope, work)
+    if cancelled_at is not None:
+        # What comes after the decision is discarded.
+        await anyio.sleep_forever()
+    return outcome
 
 
 def _scope_of_body(flow: DurableFlow, scope: Scope) -> Scope:
@@ -514,7 +520,8 @@ async def _record_interruption(run: Run) -> None:
         with suppress(Halt):
             # If the outer run cannot settle its decision, this run is only interrupted.
             await run.cancel_if_decided()
-        if run.cancelled_at is not None:
+        # A run that is being stopped as well has left finalizers to the resume.
+        if run.cancelled_at is not None and not run.is_stopping:
             finished = Finished(RunStatus.CANCELLED, run.now())
             await cancel_spawned(run)
             await run.writer.finish(finished, finished.status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 import anyio
 
@@ -39,6 +40,9 @@ def given_input(blueprint: Blueprint, input: object) -> GivenInput:
 
 def context_tree(context: Mapping[str, object] | None) -> Tree:
     """Return the context of a run in its saved form. Raise NotSerializable if it cannot be saved."""
+    given = cast("object", context)
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(f"the context of a run is a dict of plain data by name, not {given!r}")
     return to_tree(dict(context), path="context: $", types=_NO_TYPES) if context else {}
 
 
@@ -99,6 +103,7 @@ async def submit_run(
     """
     blueprint, checkpoints = place.blueprint, place.checkpoints
     check_run_id(run_id)
+    input = blueprint.save_input(input)
     blueprint.check_types(input)
     given, saved_context = given_input(blueprint, input), context_tree(context)
     started = new_started(place, run_id, given, saved_context, priority=priority, parent=parent)

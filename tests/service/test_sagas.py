@@ -50,7 +50,15 @@ from effectflow.testing import FaultyStore, TestClock
 from effectflow.testing.crash import crash_points
 from tests.apps import App, Broken, Crash, World, app_on, note
 from tests.service.conftest import Service
-from tests.service.lives import info_of, killed_everywhere, result_of, suspended, until, working
+from tests.service.lives import (
+    all_are,
+    info_of,
+    killed_everywhere,
+    result_of,
+    suspended,
+    until,
+    working,
+)
 from tests.workflows.journals import cut
 
 pytestmark = pytest.mark.anyio
@@ -764,10 +772,7 @@ async def test_a_service_that_is_killed_anywhere_undoes_a_cancelled_run() -> Non
     async def live(service: Service) -> object:
         async with working(service, tripping, grace=0) as worker:
             handle = await worker.client.submit(tripping, None, run_id="r")
-            # In a later life, it may be cancelled already.
-            with anyio.fail_after(30):
-                while (await handle.status()) not in (RunStatus.SUSPENDED, RunStatus.CANCELLED):
-                    await anyio.sleep(0.002)
+            await all_are(service, RunStatus.SUSPENDED, RunStatus.CANCELLED)
             with suppress(RunEnded):
                 await handle.cancel()
             ended = await result_of(handle)
