@@ -59,6 +59,11 @@ AnyEffect = Effect[Any, Any, Any]
 AnyWorkflow = Workflow[Any, Any, Any, Any]
 
 
+def later(seconds: float, effect: AnyEffect) -> AnyEffect:
+    waiting: AnyEffect = sleep(seconds)
+    return waiting.and_then(lambda _: effect)
+
+
 @step
 def book(what: str) -> Effect[App, Broken, str]:
     done = note(f"book {what}").map(lambda _: what)
@@ -72,12 +77,17 @@ def cancel(what: str) -> Effect[App, Broken, None]:
 
 @step
 def slowly_cancel(what: str) -> Effect[App, Broken, None]:
-    return sleep(0.05).and_then(lambda _: note(f"cancel {what}")).map(lambda _: None)
+    return later(0.05, note(f"cancel {what}")).map(lambda _: None)
 
 
 @step
 def hang() -> Effect[App, Broken, None]:
     return note("hang").and_then(lambda _: never())
+
+
+def cancelled(what: str) -> AnyEffect:
+    """Cancel something, in a finalizer."""
+    return cancel(what)
 
 
 def booked(what: str) -> AnyEffect:
@@ -154,10 +164,8 @@ async def _end_of(running: Awaitable[object]) -> str:
 CANCELLATIONS: dict[str, Callable[[AnyEffect], AnyEffect]] = {
     "timeout": lambda effect: effect.timeout(1),
     "lost race": lambda effect: race([effect, sleep(1)]),
-    "failed sibling": lambda effect: par(effect, sleep(1).and_then(lambda _: fail(Broken("no")))),
-    "defect of a sibling": lambda effect: par(
-        effect, sleep(1).and_then(lambda _: die(Crash("no")))
-    ),
+    "failed sibling": lambda effect: par(effect, later(1, fail(Broken("no")))),
+    "defect of a sibling": lambda effect: par(effect, later(1, die(Crash("no")))),
     "timeout around a failure": lambda effect: par(effect, never()).timeout(1).result(),
 }
 each_cancellation = pytest.mark.parametrize("cancelled", CANCELLATIONS.values(), ids=CANCELLATIONS)
@@ -210,7 +218,7 @@ async def test_an_effect_that_is_being_done_when_the_body_is_cancelled_ends_and_
 ) -> None:
     @step
     def slowly_book(what: str) -> Effect[App, Broken, str]:
-        return sleep(3).and_then(lambda _: note(f"book {what}")).map(lambda _: what)
+        return later(3, note(f"book {what}")).map(lambda _: what)
 
     def body() -> AnyEffect:
         slow = in_turn(compensate(slowly_book("flight"), cancel), booked("hotel"))
@@ -265,9 +273,7 @@ async def test_parallel_branches_are_undone_in_the_reverse_order_of_their_ends()
 
     @step
     def book_after(seconds: float) -> Effect[App, Broken, str]:
-        return (
-            sleep(seconds).and_then(lambda _: note(f"book {seconds}")).map(lambda _: str(seconds))
-        )
+        return later(seconds, note(f"book {seconds}")).map(lambda _: str(seconds))
 
     def one(seconds: float) -> AnyEffect:
         return compensate(book_after(seconds), cancel)
@@ -389,7 +395,7 @@ KILLED: dict[str, Callable[[], AnyEffect]] = {
     "timeout inside": lambda: caught(saga(in_turn(booked("a"), sleep(9).timeout(1)))),
     "race": lambda: caught(race([saga(in_turn(booked("a"), sleep(9))), sleep(1)])),
     "failed sibling": lambda: caught(
-        par(saga(in_turn(booked("a"), sleep(9))), sleep(1).and_then(lambda _: fail(Broken("no"))))
+        par(saga(in_turn(booked("a"), sleep(9))), later(1, fail(Broken("no"))))
     ),
     "cancelled branch": lambda: saga(
         par(in_turn(booked("a"), sleep(9)), in_turn(sleep(1), book("dinner")))
@@ -420,7 +426,7 @@ KILLED: dict[str, Callable[[], AnyEffect]] = {
     ),
     "source of a finalizer": lambda: caught(saga(in_turn(booked("a"), used("b")))),
     "source of a finalizer, handled": lambda: caught(
-        saga(in_turn(booked("a"), used("b").on_exit(cancel("x")), booked("c")))
+        saga(in_turn(booked("a"), used("b").on_exit(cancelled("x")), booked("c")))
     ),
     "undo in several steps": lambda: caught(
         saga(
@@ -633,7 +639,7 @@ async def test_the_branches_beside_an_undo_that_fails_are_stopped_and_undo_nothi
     app = app_on(MemoryStore(), failing=["cancel a"])
 
     def body() -> AnyEffect:
-        beside = saga(in_turn(booked("b"), hang().on_exit(cancel("c"))))
+        beside = saga(in_turn(booked("b"), hang().on_exit(cancelled("c"))))
         fails = after_others(saga(in_turn(booked("a"), fail(Broken("no")))))
         return par(beside, fails)
 
