@@ -23,7 +23,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
-from returns.result import Failure, Success
+from returns.result import Success
 
 from effectflow import App, Checkpoints, Client, Worker
 from effectflow.checkpoint import (
@@ -81,13 +81,17 @@ async def show(order_id: str, client: AnyClient) -> View:
     status, progress = await order.status(), await order.published("progress")
     view = View(id=order_id, status=status, progress=progress)
     if status in (RunStatus.COMPLETED, RunStatus.FAILED):
-        match await order.result():
-            case Success(shipped):
-                view.shipped = shipped
-            case Failure(problem):
+        try:
+            result = await order.result()
+        except Exception:
+            # A defect of the workflow, which the worker has logged.
+            view.problem = "an internal error"
+        else:
+            if isinstance(result, Success):
+                view.shipped = result.unwrap()
+            else:
+                problem = result.failure()
                 view.problem = f"{type(problem).__name__}: {problem}"
-            case _:
-                pass
     return view
 
 
