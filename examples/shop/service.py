@@ -27,6 +27,7 @@ from returns.result import Success
 
 from effectflow import App, Checkpoints, Client, Worker
 from effectflow.checkpoint import (
+    CheckpointError,
     RunConflict,
     RunEnded,
     RunNotFound,
@@ -81,18 +82,27 @@ async def show(order_id: str, client: AnyClient) -> View:
     status, progress = await order.status(), await order.published("progress")
     view = View(id=order_id, status=status, progress=progress)
     if status in (RunStatus.COMPLETED, RunStatus.FAILED):
-        try:
-            result = await order.result()
-        except Exception:
-            # A defect of the workflow, which the worker has logged.
-            view.problem = "an internal error"
-        else:
-            if isinstance(result, Success):
-                view.shipped = result.unwrap()
-            else:
-                problem = result.failure()
-                view.problem = f"{type(problem).__name__}: {problem}"
+        match await end_of(order):
+            case Shipped() as shipped:
+                view.shipped = shipped
+            case problem:
+                view.problem = problem
     return view
+
+
+async def end_of(order: Handle[Refusal, Shipped]) -> Shipped | str:
+    """Return what was shipped, or why nothing was, as customers may know it."""
+    try:
+        result = await order.result()
+    except Exception:
+        # A defect of the workflow, which the worker has logged.
+        return "an internal error"
+    if isinstance(result, Success):
+        return result.unwrap()
+    problem = result.failure()
+    if isinstance(problem, CheckpointError):
+        return "an internal error"
+    return f"{type(problem).__name__}: {problem}"
 
 
 @routes.post("/{order_id}/approval", status_code=202)
