@@ -23,7 +23,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
-from returns.result import Success
+from returns.pipeline import is_successful
 
 from effectflow import App, Checkpoints, Client, Worker
 from effectflow.checkpoint import (
@@ -97,7 +97,7 @@ async def end_of(order: Handle[Refusal, Shipped]) -> Shipped | str:
     except Exception:
         # A defect of the workflow, which the worker has logged.
         return "an internal error"
-    if isinstance(result, Success):
+    if is_successful(result):
         return result.unwrap()
     problem = result.failure()
     if isinstance(problem, CheckpointError):
