@@ -252,7 +252,7 @@ class DurableFlow:
     async def sleep_until(
         self, path: str, until: float, longest: float, scope: Scope, *, what: str = "a time"
     ) -> None:
-        """Wait until a recorded time. Where the run can be suspended, the flow rests meanwhile.
+        """Wait until a recorded time. The flow rests meanwhile, unless a step around it is in progress.
 
         Parameters:
             until: the time, in seconds since the epoch.
@@ -262,7 +262,7 @@ class DurableFlow:
         run = self.run
         # The clock of another machine may be ahead. Never wait longer because of that.
         left = min(max(0.0, until - run.now()), longest)
-        if left > 0 and self.is_durable(scope):
+        if left > 0 and self._may_record():
             with run.activity.rest(what, run.now() + left):
                 await run.sleep(path, left, scope)
         else:

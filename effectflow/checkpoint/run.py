@@ -101,6 +101,10 @@ class Around(Protocol):
         """Record in the outer run that the nested run starts or continues."""
         ...
 
+    def open_gate(self) -> None:
+        """Let cancellations through to the nested run, which protects its own replay from now on."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Suspension:
@@ -129,6 +133,7 @@ class Run:
         force: whether the run continues although the workflow changed or an outcome is unknown.
         around: the outer run of a nested run, or None.
         outer_operators: the operators of the outer run that may cancel this one.
+        cancelled_at: the entry by which an operator of the outer run has cancelled this one, or None.
         last_completed: the path of the step that completed last.
         failures: those that nothing has settled.
         activity: which flows are busy, and what the others wait for; shared with the outer run.
@@ -183,7 +188,7 @@ class Run:
         self.last_completed: str | None = None
         # The system clock is read without creating a date.
         self.now = time.time if type(clock) is SystemClock else self._now
-        self.cancelled_at: int | None = None
+        self.cancelled_at = None if around is None else recording.cancelled_at
         self._observers = checkpoints.observers
         self._policy = checkpoints.policy
         self.failures = UnsettledFailures(writer)

@@ -80,21 +80,23 @@ def spawn(
             found = f"run {chosen!r}" if recorded.run_id != chosen else "another input"
             changed = StepInputChanged(run.run_id, path, f"run {recorded.run_id!r}", found)
             raise run.writer.halt(changed)
-        if recorded is None or not flow.has_gone_on(scope, path, recorded.begun):
-            # The process may have ended before it had created the run.
-            try:
-                await submit_run(
-                    place,
-                    input,
-                    run_id=chosen,
-                    context=run.context if context is None else context,
-                    priority=priority,
-                    parent=run.run_id,
-                )
-            except CheckpointError as error:
-                return Failed(error)
         if not is_detached:
             run.spawned[chosen] = None
+        if recorded is None or not flow.has_gone_on(scope, path, recorded.begun):
+            # The process may have ended before it had created the run. An operator cannot cut this off,
+            # or the run might be created after all, and nobody would cancel it.
+            try:
+                with run.gated():
+                    await submit_run(
+                        place,
+                        input,
+                        run_id=chosen,
+                        context=run.context if context is None else context,
+                        priority=priority,
+                        parent=run.run_id,
+                    )
+            except CheckpointError as error:
+                return Failed(error)
         return Child(workflow, chosen)
 
     return Perform(

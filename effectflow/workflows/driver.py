@@ -206,26 +206,6 @@ async def resume_run(
         raise await run_not_found(place.checkpoints.store, run_id)
 
 
-async def cancel_nested(place: Place, run_id: str) -> None:
-    """Complete the finalizers of a nested run that a decision of its outer run has cancelled.
-
-    Nothing else of it is executed. Afterwards it is cancelled.
-    """
-    info = await look(place, run_id)
-    if info is None or info.summary.status.has_ended or info.summary.status is RunStatus.FAILED:
-        return
-    claim = Claim(place, run_id)
-    await claim.begin()
-    async with claim:
-        found = await find(place, run_id)
-        if found is None:
-            return
-        outcome = await continue_run(place, found, claim, is_cancelled=True)
-    error = outcome.error if isinstance(outcome, Failed) else None
-    if isinstance(error, CheckpointError) and not isinstance(error, RunCancelled):
-        raise error
-
-
 async def read_result(place: Place, run_id: str) -> Any:
     """Return the recorded output or `Failed` of a run that has ended. Change nothing."""
     info = await look(place, run_id)
@@ -297,14 +277,10 @@ async def continue_run(
     force: bool = False,
     reopening: Reopening | None = None,
     service: Service | None = None,
-    is_cancelled: bool = False,
 ) -> Any:
     """Continue a run at the end of its journal.
 
     Return its output, `Failed`, or with a service `SUSPENDED`.
-
-    Parameters:
-        is_cancelled: whether its outer run has cancelled it.
     """
     blueprint, known = place.blueprint, found.checkpoint
     await claim.check_is_whole(known)
@@ -335,9 +311,6 @@ async def continue_run(
     if reopening is not None and recording.repeated and not force:
         raise OutcomeUnknown(known.run_id, recording.repeated[0], is_repeated=True)
     run = claim.run(resumed, recording, found, force=force)
-    if is_cancelled and recording.cancelled_at is None:
-        await run.cancel_if_decided()
-        recording.cancelled_at = run.cancelled_at
     if place.checkpoints.observers:
         start = plan_resume(known).start
         run.notify(RunResumed(known.run_id, start[0] if start else None))
@@ -477,17 +450,20 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
     # The run must not refer to it: without cycles, no garbage has to be collected.
     flow = DurableFlow(run, "")
     scope = _scope_of_body(flow, place.scope)
-    if is_new or (run.around is not None and run.recording.cancelled_at is None):
+    if run.around is not None:
+        return await _interpret_nested(place, run, body, flow, scope)
+    if is_new:
         outcome = await interpret(body, place.env, scope)
         flow.end()
         return outcome
     operator = run.cancellation = around_body(flow, scope)
     limit, inside = operator.limit, operator.inside
     assert limit is not None
+    if run.records:
+        # One that came before this life began cancels the body before it begins anything. Not within the
+        # limit, which may be cancelled already: nothing but the replay is protected from that.
+        await run.look_for_messages()
     with limit:
-        if run.records and run.around is None:
-            # One that came before this life began cancels the body before it begins anything.
-            await run.look_for_messages()
         outcome = await flow.run_branch(inside, partial(interpret, body, place.env, inside))
         # What comes after the decision is discarded.
         if not operator.is_decided:
@@ -501,14 +477,32 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
     return CANCELLED
 
 
+async def _interpret_nested(
+    place: Place, run: Run, body: AnyEffect, flow: DurableFlow, scope: Scope
+) -> Any:
+    """Return the outcome of the body of a nested run, which operators of its outer run may cancel."""
+    around, cancelled_at = run.around, run.cancelled_at
+    assert around is not None
+    # The limit around it is a position in the journal of the outer run.
+    scope.limit = math.inf if cancelled_at is None else cancelled_at
+
+    async def work() -> Any:
+        around.open_gate()
+        return await interpret(body, place.env, scope)
+
+    outcome = await flow.run_branch(scope, work)
+    if cancelled_at is not None:
+        # What comes after the decision is discarded.
+        await anyio.sleep_forever()
+    return outcome
+
+
 def _scope_of_body(flow: DurableFlow, scope: Scope) -> Scope:
     """Return the scope of the body of a run. The operators around it may cancel it as well."""
     inside = scope.copy()
     inside.flow = flow
     inside.step = None
     inside.context = flow.run.context
-    # A position in the journal of an outer run means nothing here.
-    inside.limit = math.inf
     inside.is_observing = inside.is_shielded = False
     inside.undos = None
     return inside
@@ -542,6 +536,7 @@ async def _record_interruption(run: Run) -> None:
         with suppress(Halt):
             # If the outer run cannot settle its decision, this run is only interrupted.
             await run.cancel_if_decided()
+        # A run that is being stopped as well has left finalizers to the resume.
         if run.cancelled_at is not None and not run.is_stopping:
             finished = Finished(RunStatus.CANCELLED, run.now())
             await cancel_spawned(run)

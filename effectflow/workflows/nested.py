@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
+
+import anyio
 
 from effectflow.checkpoint.entries import ChildEnded, ChildStarted
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CompensationFailed,
     NotSerializable,
+    RunCancelled,
     StepInputChanged,
 )
 from effectflow.checkpoint.failures import read_failure, write_end
@@ -21,7 +25,6 @@ from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.nodes import Failed
 from effectflow.effects.paths import as_name
-from effectflow.effects.scope import Scope
 from effectflow.workflows.lookup import Place
 
 __all__ = ["replayed_end", "run_nested"]
@@ -58,20 +61,27 @@ async def run_nested(
         if is_ended and (recorded.status is RunStatus.COMPLETED or stands):
             flow.ended_at = recorded.ended or flow.ended_at
             return replayed_end(run, place, path, recorded)
-    child = _Child(flow, place, path, chosen, input_digest)
-    if recorded is not None and recorded.ended is None and _is_cancelled(run, scope):
-        await child.cancel()
-    await flow.check(scope, path)
+    is_cut_off = recorded is not None and recorded.ended is None and scope.acquisition is None
+    if not is_cut_off:
+        await flow.check(scope, path)
     if isinstance(run, PlannedRun):
         run.begin_child(path, is_begun=recorded is not None)
-    await child.begin()
-    try:
-        outcome = await drive(replace(place, around=child), chosen)
-    except CheckpointError as error:
-        raise run.writer.halt(error) from error
-    except Exception as defect:
-        child.fail(defect)
-        raise
+    # The replay of a nested run that was cut off is part of the replay of this one, so it cannot be
+    # cancelled before it reaches its finalizers.
+    with run.gated() if is_cut_off else nullcontext() as gate:
+        child = _Child(flow, place, path, chosen, input_digest, gate)
+        await child.begin()
+        try:
+            outcome = await drive(replace(place, around=child), chosen)
+        except CheckpointError as error:
+            if isinstance(error, RunCancelled):
+                # An operator that has decided ends this flow here, as it ended the nested run.
+                child.open_gate()
+                await flow.check(scope, path)
+            raise run.writer.halt(error) from error
+        except Exception as defect:
+            child.fail(defect)
+            raise
     if outcome.__class__ is not Failed:
         child.complete(outcome)
     elif isinstance(outcome.error, CompensationFailed):
@@ -81,11 +91,6 @@ async def run_nested(
     else:
         child.fail(outcome)
     return outcome
-
-
-def _is_cancelled(run: Run, scope: Scope) -> bool:
-    """Return whether a decision of the run cancels what happens here, and this life may act on that."""
-    return run.records and not run.is_stopping and scope.cancelling_operator() is not None
 
 
 def _made_id(run: Run, path: str, input_digest: str) -> str:
@@ -112,6 +117,7 @@ class _Child:
     path: str
     run_id: str
     input_digest: str
+    gate: anyio.CancelScope | None
 
     @property
     def run(self) -> Run:
@@ -136,17 +142,9 @@ class _Child:
         )
         await run.writer.save()
 
-    async def cancel(self) -> None:
-        """Complete the finalizers of a nested run that an earlier life began and that is now cancelled."""
-        from effectflow.workflows.driver import cancel_nested
-
-        run = self.run
-        # Like a finalizer, it ends in spite of the cancellation, except if the run is stopped.
-        with run.gated():
-            try:
-                await cancel_nested(replace(self.place, around=self), self.run_id)
-            except CheckpointError as error:
-                raise run.writer.halt(error) from error
+    def open_gate(self) -> None:
+        if self.gate is not None:
+            self.gate.shield = False
 
     def complete(self, output: Any) -> None:
         run = self.run
