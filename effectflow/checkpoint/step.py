@@ -24,7 +24,12 @@ from effectflow.effects import (
     do,
     nodes,
 )
-from effectflow.effects.arguments import TEST_THE_VALUE, check_function, mark_as_effectful
+from effectflow.effects.arguments import (
+    TEST_THE_VALUE,
+    check_effects,
+    check_function,
+    mark_as_effectful,
+)
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.retry import check_bounded
@@ -218,6 +223,7 @@ def with_checkpointing(
         at_most_once: whether a resume fails with OutcomeUnknown after a crash in the middle of the step,
             instead of running it again.
     """
+    check_effects("with_checkpointing", effect)
     types = KnownTypes.of(output, error)
     definition = StepDefinition(step, types, retryable, at_most_once, output=output)
     return durable(definition, effect)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from effectflow.checkpoint.attendant import Wakeup
 from effectflow.checkpoint.changes import watching
@@ -61,6 +61,9 @@ def spawn(
 
     Fails with RunConflict if a run with this id and another workflow or input exists.
     """
+
+    if not isinstance(given := cast("object", workflow), Workflow):
+        raise TypeError(f"spawn takes a workflow and its input, not {given!r}")
 
     async def perform(_env: object, scope: Scope) -> Any:
         flow = _durable_flow(scope, f"spawn({workflow.name!r}, ...)")

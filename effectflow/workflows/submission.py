@@ -39,6 +39,9 @@ def given_input(blueprint: Blueprint, input: object) -> GivenInput:
 
 def context_tree(context: Mapping[str, object] | None) -> Tree:
     """Return the context of a run in its saved form. Raise NotSerializable if it cannot be saved."""
+    given = cast("object", context)
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(f"the context of a run is a dict of plain data by name, not {given!r}")
     return to_tree(dict(context), path="context: $", types=_NO_TYPES) if context else {}
 
 

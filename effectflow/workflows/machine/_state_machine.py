@@ -163,7 +163,8 @@ class StateMachine(
 
         Parameters:
             state: the state to begin in.
-            machine_id: its `id`, which is saved with it, such as the number of an order.
+            machine_id: its `id`, which is saved with it, such as the number of an order; by default its
+                first attempt sets that.
             at: its `created_at`, with a time zone; by default its first attempt sets that.
 
         Raises ValueError for a state that the definition does not name, and for a time without a zone.
