@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -25,11 +26,19 @@ from effectflow import (
     step,
     workflow,
 )
-from effectflow.checkpoint import RunStatus
+from effectflow.checkpoint import RunEnded, RunStatus
 from effectflow.checkpoint.entries import Interrupted, Suspended
 from tests.apps import App, Broken, note
 from tests.service.conftest import Service
-from tests.service.lives import act, entries_of, info_of, suspended, working
+from tests.service.lives import (
+    act,
+    entries_of,
+    info_of,
+    killed_everywhere,
+    result_of,
+    suspended,
+    working,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -216,6 +225,42 @@ async def test_a_nested_run_waits_and_its_outer_run_is_suspended_with_it(
         "inner got ann",
         "outer: inner got ann",
     ]
+
+
+# Crashes.
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [both, either, with_durable_resource, calling],
+    ids=["par", "race", "bracket", "nested"],
+)
+async def test_a_suspended_run_goes_on_as_if_its_service_had_never_been_killed(
+    waiting: Any,
+) -> None:
+    async def live(service: Service) -> object:
+        async with working(service, waiting, grace=0) as worker:
+            handle = await worker.client.submit(waiting, None, run_id="r")
+            await suspended_or_ended(service)
+            receiver = handle
+            if waiting is calling:
+                receiver = worker.client.handle(inner, "inner")
+            with suppress(RunEnded):
+                await receiver.send(review, "bob", idempotency_key="1")
+            with suppress(RunEnded):
+                await receiver.send(approval, "ann", idempotency_key="2")
+            return await result_of(handle)
+
+    assert await killed_everywhere(live) > 10
+
+
+async def suspended_or_ended(service: Service) -> None:
+    with anyio.fail_after(10):
+        while (await info_of(service, "r")).summary.status not in (
+            RunStatus.SUSPENDED,
+            RunStatus.COMPLETED,
+        ):
+            await anyio.sleep(0.003)
 
 
 # Retries.
