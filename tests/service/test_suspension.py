@@ -62,8 +62,8 @@ async def lived(service: Service, workflow: Any, input: Any = None) -> Any:
 @workflow
 def both(_: None) -> Do[App, Broken, tuple[str, str]]:
     yield from act("begin")
-    one = approval.wait().tap(lambda who: act(f"approved by {who}"))
-    other = review.wait().tap(lambda who: act(f"reviewed by {who}"))
+    one = approval.wait().within(App).tap(lambda who: act(f"approved by {who}"))
+    other = review.wait().within(App).tap(lambda who: act(f"reviewed by {who}"))
     return (yield from par(one, other))
 
 
@@ -84,8 +84,8 @@ async def test_branches_of_par_wait_for_different_messages_in_different_workers(
 
 @workflow
 def either(_: None) -> Do[App, Broken, str]:
-    slow = sleep(HOUR).and_then(lambda _: act("slept"))
-    answered = approval.wait().and_then(lambda who: act(f"approved by {who}"))
+    slow = sleep(HOUR).within(App).and_then(lambda _: act("slept"))
+    answered = approval.wait().within(App).and_then(lambda who: act(f"approved by {who}"))
     return (yield from race(slow, answered))
 
 
@@ -360,7 +360,7 @@ async def test_a_run_that_waits_for_the_next_item_is_not_suspended(
     def read(_: None) -> Do[App, Broken, list[str]]:
         def wait(name: str) -> Effect[App, Broken, str]:
             waited = sleep(0.15) if name == "ann" else from_fn(lambda _: None)
-            return waited.and_then(lambda _: act(name))
+            return waited.within(App).and_then(lambda _: act(name))
 
         return (yield from par_traverse(slow_items(), wait, limit=limit))
 
