@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from effectflow.checkpoint.store import DueRuns, RunInfo, RunStatus, RunSummary, wakes
+from effectflow.checkpoint.store import DueRuns, RunInfo, RunStatus, RunSummary, at_once, wakes
 
 
-def due_by(at: float, summary: RunSummary) -> RunSummary:
-    """Return the summary of a run that is due at this time at the latest. Nested runs never are."""
+def due_by(now: float, summary: RunSummary) -> RunSummary:
+    """Return the summary of a run that is due at once, if it was not before. Nested runs never are."""
+    at = at_once(now)
     if summary.is_nested or (summary.due_at is not None and summary.due_at <= at):
         return summary
     return replace(summary, due_at=at)
