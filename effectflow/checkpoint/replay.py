@@ -30,6 +30,7 @@ from effectflow.checkpoint.entries import (
     Resumed,
     Signalled,
     SourceEnd,
+    Suspended,
     Waiting,
 )
 from effectflow.checkpoint.store import RunStatus
@@ -262,6 +263,7 @@ class Recording:
         former_children: the nested runs that reopenings repeat, oldest first, by path.
         spawned: the ids of the spawned runs that are cancelled with this one, in their order.
         cancelled_at: the entry that asked to cancel the run; None if none did.
+        waiting: the flows within which something waited.
     """
 
     steps: dict[str, RecordedStep] = field(default_factory=dict[str, RecordedStep])
@@ -284,6 +286,7 @@ class Recording:
     )
     spawned: dict[str, None] = field(default_factory=dict[str, None])
     cancelled_at: int | None = None
+    waiting: set[str] = field(default_factory=set[str])
 
     @property
     def open_dead_letters(self) -> list[RecordedDeadLetter]:
@@ -313,6 +316,17 @@ class Recording:
                 del recorded[path]
         self.places = {path for path in self.places if not _is_below(path, paths)}
 
+    def forget_times(self, path: str) -> None:
+        """Forget the sleeps and deadlines within a step, whose next attempt has its own."""
+        if path not in self.waiting:
+            return
+        for place in [place for place in self.decisions if _is_deadline_below(place, path)]:
+            del self.decisions[place]
+        for place, wait in list(self.waits.items()):
+            if wait.until is not None and _is_below(place, {path}):
+                del self.waits[place]
+                self.places.discard(place)
+
     def leave_behind(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Let flows skip what they reached in these ranges of entries."""
         for first, last in ranges:
@@ -340,12 +354,14 @@ class _Reader:
 
     Attributes:
         unsettled: the failures that no entry has settled, by the sequence number of their entry.
+        open: the steps that have begun and not ended, by path.
     """
 
     def __init__(self) -> None:
         self.recording = Recording()
         self.unsettled: dict[int, tuple[str, _Failure]] = {}
         self.order: list[int] = []
+        self.open: dict[str, RecordedStep] = {}
         self.has_finished = False
 
     def take(self, sequence: int, entry: Entry) -> None:
@@ -357,6 +373,8 @@ class _Reader:
                 before = recording.steps.get(path)
                 if before is not None and before.ended in self.unsettled:
                     self._forget(before.ended)
+                if before is not None and before.retry_at is not None:
+                    recording.forget_times(path)
                 recording.steps[path] = RecordedStep(
                     sequence,
                     entry.attempt,
@@ -368,12 +386,13 @@ class _Reader:
                     failures=before.failures if before else (),
                     at_most_once=entry.at_most_once,
                 )
+                self.open[path] = recording.steps[path]
             case Completed(step=path):
                 self._settle(entry.settles)
-                step = recording.steps[path]
+                step = self.open.pop(path, recording.steps[path])
                 step.ended, step.is_completed, step.output = sequence, True, entry.output
             case Failed(step=path):
-                step = recording.steps[path]
+                step = self.open.pop(path, recording.steps[path])
                 step.ended, step.error = sequence, entry.error
                 step.retryable, step.retry_at = entry.retryable, entry.retry_at
                 if not entry.error.is_defect:
@@ -398,6 +417,7 @@ class _Reader:
                 child = RecordedChild(sequence, entry.child, "", "") if entry.child else None
                 wait = RecordedWait(sequence, entry.until, entry.topic, child=child)
                 recording.waits[path] = wait
+                recording.waiting.update(_flows_around(path))
             case Signalled(path=path):
                 wait = recording.waits[path]
                 wait.received, wait.value = sequence, entry.value
@@ -441,6 +461,10 @@ class _Reader:
             case Finished():
                 self.has_finished = True
                 recording.reopened_at = None
+            case Suspended():
+                # It went on where it waited, so that was no attempt more.
+                for step in self.open.values():
+                    step.spent += 1
             case Interrupted() | _:
                 pass
 
@@ -611,6 +635,10 @@ def _is_below(path: str, paths: set[str]) -> bool:
             return True
         path = flow_of(path)
     return False
+
+
+def _is_deadline_below(place: str, path: str) -> bool:
+    return place.endswith("/deadline") and _is_below(place, {path})
 
 
 def _is_within(sequence: int, ranges: Ranges) -> bool:

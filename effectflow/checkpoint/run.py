@@ -101,6 +101,10 @@ class Around(Protocol):
         """Record in the outer run that the nested run starts or continues."""
         ...
 
+    def open_gate(self) -> None:
+        """Let cancellations through to the nested run, which protects its own replay from now on."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Suspension:
@@ -129,6 +133,7 @@ class Run:
         force: whether the run continues although the workflow changed or an outcome is unknown.
         around: the outer run of a nested run, or None.
         outer_operators: the operators of the outer run that may cancel this one.
+        cancelled_at: the entry by which an operator of the outer run has cancelled this one, or None.
         last_completed: the path of the step that completed last.
         failures: those that nothing has settled.
         activity: which flows are busy, and what the others wait for; shared with the outer run.
@@ -183,7 +188,7 @@ class Run:
         self.last_completed: str | None = None
         # The system clock is read without creating a date.
         self.now = time.time if type(clock) is SystemClock else self._now
-        self.cancelled_at: int | None = None
+        self.cancelled_at = None if around is None else recording.cancelled_at
         self._observers = checkpoints.observers
         self._policy = checkpoints.policy
         self.failures = UnsettledFailures(writer)
@@ -336,7 +341,8 @@ class Run:
         number = recorded.attempts if recorded else 0
         spent = recorded.spent if recorded else 0
         if recorded is not None and recorded.retry_at is not None:
-            await self._wait_for_retry(flow, path, recorded.retry_at, scope)
+            failed_at = recorded.failures[-1].ended
+            await self._wait_for_retry(flow, path, recorded.retry_at, failed_at, scope)
         began = self.clock.monotonic()
         if recorded is not None and recorded.since is not None:
             # Earlier lives, and the time between them, count as well.
@@ -351,23 +357,22 @@ class Run:
             retry_at = await self._record_failure(flow, definition, path, outcome, delay)
             if retry_at is None:
                 return outcome
-            await self._wait_for_retry(flow, path, retry_at, scope)
+            await self._wait_for_retry(flow, path, retry_at, self.now(), scope)
 
     async def _wait_for_retry(
-        self, flow: DurableFlow, path: str, retry_at: float, scope: Scope
+        self, flow: DurableFlow, path: str, retry_at: float, failed_at: float, scope: Scope
     ) -> None:
-        left = retry_at - self.now()
-        if left > 0 and flow.is_recording:
+        # It waits anew in its next attempt.
+        self.recording.forget_times(path)
+        if retry_at > self.now():
+            longest = max(0.0, retry_at - failed_at)
             # A finalizer is shielded. It ends before its next attempt if the run is stopped meanwhile.
-            with self.activity.rest("a retry", retry_at), anyio.CancelScope() as waiting:
+            with anyio.CancelScope() as waiting:
                 self._retry_waits.add(waiting)
                 try:
-                    await self.sleep(path, left, scope)
+                    await flow.sleep_until(path, retry_at, longest, scope, what="a retry")
                 finally:
                     self._retry_waits.discard(waiting)
-        elif left > 0:
-            # The step around it is in progress, so the run cannot be suspended.
-            await self.sleep(path, left, scope)
         await flow.check(scope, path)
 
     async def _attempt(
@@ -410,7 +415,8 @@ class Run:
                 raise
         at_most_once = definition.at_most_once or scope.is_at_most_once
         current = CurrentStep(self.run_id, path, number, step.make_info, at_most_once)
-        inside = scope.inside_step(body := flow.body_of(path), current)
+        body = flow.body_of(path, may_wait=definition.can_be_suspended)
+        inside = scope.inside_step(body, current)
         token = running_step.set(current)
         if scope.observer is not None:
             scope.observer.began(path)

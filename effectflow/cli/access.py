@@ -32,11 +32,13 @@ class Access:
 
     Attributes:
         checkpoints: their store and its keys.
-        options: the words that give another command the same runs; none if an App says it.
+        options: the options that give another command the same runs.
+        app: the App that says where they are, if one does.
     """
 
     checkpoints: Checkpoints
     options: tuple[str, ...] = ()
+    app: str | None = None
 
     @property
     def seal(self) -> Seal:
@@ -44,9 +46,13 @@ class Access:
         return self.checkpoints.seal
 
     def command(self, *words: str, app: str | None = None) -> str:
-        """Return a command of effectflow for the same runs, as it is typed."""
-        where = [] if app is None else ["--app", app]
-        return shlex.join(["effectflow", *words, *where, *self.options])
+        """Return a command of effectflow for these runs, as it is typed.
+
+        `app` names the module of the workflow, for a command that drives a run.
+        """
+        app = self.app or app
+        options = ["--app", app] if app is not None else []
+        return shlex.join(["effectflow", *words, *options, *self.options])
 
     def use(self, use: Callable[[CheckpointStore], Awaitable[A]], *, must_exist: bool = True) -> A:
         """Open the store and return `await use(store)`.
@@ -84,7 +90,7 @@ def access_to(
         for name, option in _OPTIONS.items():
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 raise BadUse(f"the App {app!r} says where its runs are kept: leave out {option}")
-        return Access(service.checkpoints)
+        return Access(service.checkpoints, app=app)
     keys = read_keys(key_file, encryption_keys)
     checkpoints = Checkpoints(store_at(store), key=keys.seal.key, encryption=keys.seal.encryption)
     words = () if store == STORE else ("--store", store)

@@ -255,8 +255,9 @@ def dead_letters(
         else:
             show_dead_letters(Console(), letters, recording)
             if letters:
-                words = ("dead-letters", checkpoint.run_id, "--retry")
-                reopen = access.command(*words, app=app or checkpoint.module)
+                reopen = access.command(
+                    "dead-letters", checkpoint.run_id, "--retry", app=app or checkpoint.module
+                )
                 say(f"Retry them with: {reopen}\nDo without them with --drop in place of --retry.")
         return
     loaded = workflow_of_run(checkpoint.run_id, checkpoint.workflow, app, checkpoint.module)
@@ -306,7 +307,7 @@ class _Job:
     @property
     def dead_letters_command(self) -> str:
         """The command that shows the dead letters of the run."""
-        return self.access.command("dead-letters", self.run_id, app=self.app)
+        return self.access.command("dead-letters", self.run_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,7 +216,7 @@ def show(
     if as_json:
         print_json(checkpoint_tree(checkpoint, dead_letters))
     else:
-        see = access.command("dead-letters", checkpoint.run_id, app=app)
+        see = access.command("dead-letters", checkpoint.run_id)
         told = f"{dead_letters}: {see}" if dead_letters else ""
         show_checkpoint(Console(), checkpoint, durability, told)
 

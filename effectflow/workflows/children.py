@@ -71,7 +71,8 @@ def spawn(
         run = flow.run
         path = flow.next_path(as_name(workflow.name))
         run.writer.check()
-        digest = digest_of(input, options=run.checkpoints.value_options)
+        saved = place.blueprint.save_input(input)
+        digest = digest_of(saved, options=run.checkpoints.value_options)
         chosen = f"{run.run_id}/{path}" if run_id is None else run_id
         recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
         if recorded is None:
@@ -82,21 +83,23 @@ def spawn(
             found = f"run {chosen!r}" if recorded.run_id != chosen else "another input"
             changed = StepInputChanged(run.run_id, path, f"run {recorded.run_id!r}", found)
             raise run.writer.halt(changed)
-        if recorded is None or not flow.has_ahead(scope):
-            # The process may have ended before it had created the run.
-            try:
-                await submit_run(
-                    place,
-                    input,
-                    run_id=chosen,
-                    context=run.context if context is None else context,
-                    priority=priority,
-                    parent=run.run_id,
-                )
-            except CheckpointError as error:
-                return Failed(error)
         if not is_detached:
             run.spawned[chosen] = None
+        if recorded is None or not flow.has_gone_on(scope, path, recorded.begun):
+            # The process may have ended before it had created the run. An operator cannot cut this off,
+            # or the run might be created after all, and nobody would cancel it.
+            try:
+                with run.gated():
+                    await submit_run(
+                        place,
+                        input,
+                        run_id=chosen,
+                        context=run.context if context is None else context,
+                        priority=priority,
+                        parent=run.run_id,
+                    )
+            except CheckpointError as error:
+                return Failed(error)
         return Child(workflow, chosen)
 
     return Perform(
@@ -190,7 +193,7 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
         if ended is not None and ended.ended is not None and ended.ended < scope.limit:
             stands = ended.is_settled or scope.limit < float("inf")
             if ended.status is RunStatus.COMPLETED or stands:
-                return replayed_end(run, place, path, ended)
+                return _read(place, replayed_end(run, place, path, ended))
         await flow.check(scope, path)
     else:
         await flow.check(scope, path)
@@ -199,6 +202,10 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
     # An operator may have decided in the same moment.
     await flow.check(scope, path)
     return _record_end(flow, place, path, child.run_id, finished)
+
+
+def _read(place: Place, outcome: Any) -> Any:
+    return outcome if outcome.__class__ is Failed else place.blueprint.read_output(outcome)
 
 
 async def _end_of(run: Run, place: Place, run_id: str) -> Finished:
@@ -232,4 +239,4 @@ def _record_end(flow: DurableFlow, place: Place, path: str, run_id: str, end: Fi
         flow.unsettled.append(sequence)
     recorded = RecordedChild(sequence, run_id, place.blueprint.definition.name, "")
     recorded.status, recorded.output, recorded.error = status, end.output, error
-    return replayed_end(run, place, path, recorded)
+    return _read(place, replayed_end(run, place, path, recorded))

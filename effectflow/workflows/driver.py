@@ -450,17 +450,20 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
     # The run must not refer to it: without cycles, no garbage has to be collected.
     flow = DurableFlow(run, "")
     scope = _scope_of_body(flow, place.scope)
-    if is_new or run.around is not None:
+    if run.around is not None:
+        return await _interpret_nested(place, run, body, flow, scope)
+    if is_new:
         outcome = await interpret(body, place.env, scope)
         flow.end()
         return outcome
     operator = run.cancellation = around_body(flow, scope)
     limit, inside = operator.limit, operator.inside
     assert limit is not None
+    if run.records:
+        # One that came before this life began cancels the body before it begins anything. Not within the
+        # limit, which may be cancelled already: nothing but the replay is protected from that.
+        await run.look_for_messages()
     with limit:
-        if run.records:
-            # One that came before this life began cancels the body before it begins anything.
-            await run.look_for_messages()
         outcome = await flow.run_branch(inside, partial(interpret, body, place.env, inside))
         # What comes after the decision is discarded.
         if not operator.is_decided:
@@ -472,6 +475,26 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
     if operator.unfinished is not None:
         raise operator.unfinished
     return CANCELLED
+
+
+async def _interpret_nested(
+    place: Place, run: Run, body: AnyEffect, flow: DurableFlow, scope: Scope
+) -> Any:
+    """Return the outcome of the body of a nested run, which operators of its outer run may cancel."""
+    around, cancelled_at = run.around, run.cancelled_at
+    assert around is not None
+    # The limit around it is a position in the journal of the outer run.
+    scope.limit = math.inf if cancelled_at is None else cancelled_at
+
+    async def work() -> Any:
+        around.open_gate()
+        return await interpret(body, place.env, scope)
+
+    outcome = await flow.run_branch(scope, work)
+    if cancelled_at is not None:
+        # What comes after the decision is discarded.
+        await anyio.sleep_forever()
+    return outcome
 
 
 def _scope_of_body(flow: DurableFlow, scope: Scope) -> Scope:
@@ -513,7 +536,8 @@ async def _record_interruption(run: Run) -> None:
         with suppress(Halt):
             # If the outer run cannot settle its decision, this run is only interrupted.
             await run.cancel_if_decided()
-        if run.cancelled_at is not None:
+        # A run that is being stopped as well has left finalizers to the resume.
+        if run.cancelled_at is not None and not run.is_stopping:
             finished = Finished(RunStatus.CANCELLED, run.now())
             await cancel_spawned(run)
             await run.writer.finish(finished, finished.status)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
+
+import anyio
 
 from effectflow.checkpoint.entries import ChildEnded, ChildStarted
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CompensationFailed,
     NotSerializable,
+    RunCancelled,
     StepInputChanged,
 )
 from effectflow.checkpoint.failures import read_failure, write_end
@@ -57,18 +61,27 @@ async def run_nested(
         if is_ended and (recorded.status is RunStatus.COMPLETED or stands):
             flow.ended_at = recorded.ended or flow.ended_at
             return replayed_end(run, place, path, recorded)
-    await flow.check(scope, path)
+    is_cut_off = recorded is not None and recorded.ended is None and scope.acquisition is None
+    if not is_cut_off:
+        await flow.check(scope, path)
     if isinstance(run, PlannedRun):
         run.begin_child(path, is_begun=recorded is not None)
-    child = _Child(flow, place, path, chosen, input_digest)
-    await child.begin()
-    try:
-        outcome = await drive(replace(place, around=child), chosen)
-    except CheckpointError as error:
-        raise run.writer.halt(error) from error
-    except Exception as defect:
-        child.fail(defect)
-        raise
+    # The replay of a nested run that was cut off is part of the replay of this one, so it cannot be
+    # cancelled before it reaches its finalizers.
+    with run.gated() if is_cut_off else nullcontext() as gate:
+        child = _Child(flow, place, path, chosen, input_digest, gate)
+        await child.begin()
+        try:
+            outcome = await drive(replace(place, around=child), chosen)
+        except CheckpointError as error:
+            if isinstance(error, RunCancelled):
+                # An operator that has decided ends this flow here, as it ended the nested run.
+                child.open_gate()
+                await flow.check(scope, path)
+            raise run.writer.halt(error) from error
+        except Exception as defect:
+            child.fail(defect)
+            raise
     if outcome.__class__ is not Failed:
         child.complete(outcome)
     elif isinstance(outcome.error, CompensationFailed):
@@ -104,6 +117,7 @@ class _Child:
     path: str
     run_id: str
     input_digest: str
+    gate: anyio.CancelScope | None
 
     @property
     def run(self) -> Run:
@@ -127,6 +141,10 @@ class _Child:
             )
         )
         await run.writer.save()
+
+    def open_gate(self) -> None:
+        if self.gate is not None:
+            self.gate.shield = False
 
     def complete(self, output: Any) -> None:
         run = self.run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 import anyio
 
@@ -102,6 +103,7 @@ async def submit_run(
     """
     blueprint, checkpoints = place.blueprint, place.checkpoints
     check_run_id(run_id)
+    input = blueprint.save_input(input)
     blueprint.check_types(input)
     given, saved_context = given_input(blueprint, input), context_tree(context)
     started = new_started(place, run_id, given, saved_context, priority=priority, parent=parent)

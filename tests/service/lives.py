@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 
@@ -21,8 +21,9 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.entries import Signalled
 from effectflow.service import Handle
 from effectflow.stores import MemoryStore
-from effectflow.testing import FaultyStore
+from effectflow.testing import FaultyStore, Slow
 from effectflow.testing.crash import crash_points
+from effectflow.testing.faulty_store import Operation
 from tests.apps import App, Broken, World, note
 from tests.service.conftest import Service
 
@@ -107,6 +108,14 @@ async def ending_of(service: Service) -> dict[str, dict[str, object]]:
     return found
 
 
+IN_TURNS = [
+    Slow(operation, 0)
+    for operation in get_args(Operation)
+    if operation != "renew"  # it blocks
+]
+"""Let every answer of a store take a turn of the event loop, as those of real stores do."""
+
+
 async def killed_everywhere(
     live: Callable[[Service], Awaitable[object]],
     *,
@@ -117,13 +126,13 @@ async def killed_everywhere(
     `live` is one life of the process: it opens workers, submits, sends, and returns what came of it. The
     next life does the same again. Return the number of deaths.
     """
-    whole = Service(FaultyStore(MemoryStore()), world())
+    whole = Service(FaultyStore(MemoryStore(), IN_TURNS), world())
     expected = await live(whole), await ending_of(whole)
     assert isinstance(whole.store, FaultyStore)
     points = crash_points(whole.store)
     deaths = 0
     for point in points:
-        store = FaultyStore(MemoryStore(), [point])
+        store = FaultyStore(MemoryStore(), [point, *IN_TURNS])
         service = Service(store, world())
         with store.life():
             await live(service)

@@ -30,14 +30,55 @@ def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
 @contextmanager
 def postgres_server() -> Iterator[str]:
     """Start a PostgreSQL server with its own data, and yield its connection string."""
-    # Not in a folder of pytest: if root runs the tests, the server runs as another user, and pytest
-    # makes its folders private when it starts.
-    with TemporaryDirectory(prefix="effectflow-postgres-") as folder:
-        server = _started_postgres(Path(folder) / "data")
+    with PostgresServer.with_own_data() as server:
+        yield server.url
+
+
+class PostgresServer:
+    """A PostgreSQL server that can be stopped, or killed, and started again with the same data.
+
+    Parameters:
+        folder: the folder of its data.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._server = _started_postgres(folder)
+        self.url: str = self._server.get_uri()
+
+    @staticmethod
+    @contextmanager
+    def with_own_data() -> Iterator[PostgresServer]:
+        """Start one with its own data, and stop it at the end."""
+        # Not in a folder of pytest: if root runs the tests, the server runs as another user, and pytest
+        # makes its folders private when it starts.
+        with TemporaryDirectory(prefix="effectflow-postgres-") as folder:
+            server = PostgresServer(Path(folder) / "data")
+            try:
+                yield server
+            finally:
+                server._server.cleanup()
+
+    def stop(self) -> None:
+        """Stop it in an orderly way. It cuts off its clients."""
+        self._server.stop()
+
+    def kill(self) -> None:
+        """Kill its main process, whose other processes then end by themselves."""
+        process = self._server.get_postmaster_info().process
+        process.kill()
+        process.wait()
+
+    def start(self) -> None:
+        """Start it again, and wait until it answers."""
+        wait_for(self._has_started, seconds=60)
+
+    def _has_started(self) -> bool:
         try:
-            yield server.get_uri()
-        finally:
-            server.cleanup()
+            self._server.ensure_postgres_running()
+        except subprocess.SubprocessError:
+            # Processes of the killed server may still use its data, or it recovers for long.
+            return False
+        return True
 
 
 def _started_postgres(folder: Path) -> Any:

@@ -38,6 +38,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, SaveFails, TakenOver, crash_everywhere
+from effectflow.testing.crash import crash_points
 from tests.apps import App, Broken, Crash, app_on, note
 from tests.workflows.journals import (
     AnyEffect,
@@ -395,6 +396,25 @@ async def test_a_decision_cancels_the_children_of_children(store: MemoryStore) -
 )
 async def test_a_crash_at_any_append_of_both_runs_leads_to_the_same_end(made: Any) -> None:
     assert await crash_everywhere(made, None, app_on)
+
+
+@pytest.mark.parametrize(
+    "made", [timed, raced, timed_without_finalizers, timed_between_steps, timed_at_two_levels]
+)
+async def test_a_child_that_was_being_cancelled_at_a_crash_ends_in_the_resume(made: Any) -> None:
+    whole = FaultyStore(MemoryStore())
+    await start(made, app_on(whole))
+    for point in crash_points(whole)[1:]:
+        store = FaultyStore(MemoryStore(), [point])
+        app = app_on(store)
+        with store.life():
+            await start(made, app)
+        again = next_life(app)
+        assert isinstance(await resume(made, again, at=100), Success), point
+        runs = {run.run_id: run.summary.status for run in await store.find()}
+        assert all(status.has_ended for status in runs.values()), (point, runs)
+        done = [*app.world.done, *again.world.done]
+        assert ("acquire" in done) == ("release" in done), (point, done)
 
 
 failing = made_of(lambda: late("bad", 1), "failing")

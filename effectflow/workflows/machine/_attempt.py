@@ -88,6 +88,7 @@ class TransitionTable:
                     step_types,
                     at_most_once=transition.at_most_once,
                     output=_record_type(transition.target, abort_to),
+                    may_wait=True,
                 ),
                 transition.retry or retry,
                 abort_to,
@@ -200,11 +201,12 @@ class Attempt:
         if left > 0:
             # At most the whole delay, in case the clock of the recording host was ahead.
             delay = (pending.retry_at - updated_at).total_seconds()
-            seconds, flow = min(left, delay), scope.flow
+            flow = scope.flow
             if isinstance(flow, DurableFlow):
-                await flow.run.sleep(flow.path_to_come(self.bound.name), seconds, scope)
+                path, until = flow.path_to_come(self.bound.name), pending.retry_at.timestamp()
+                await flow.sleep_until(path, until, delay, scope, what="a retry")
             else:
-                await scope.clock.sleep(seconds)
+                await scope.clock.sleep(min(left, delay))
 
     def _describe(self, options: ValueOptions) -> tuple[str, str]:
         """Describe the state as the argument: a resume must reach the step in the same state."""

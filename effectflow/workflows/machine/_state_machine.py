@@ -151,6 +151,8 @@ class StateMachine(
                 migrations=upgrades,
                 gives_state=is_of_outermost_flow,
                 environment_types=lambda: chart.environment_types,
+                save_input=self._saved,
+                read_output=self._form.read,
             )
         )
 

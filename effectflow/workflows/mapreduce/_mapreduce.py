@@ -359,9 +359,9 @@ def _environment_types(job: Job) -> list[object]:
 def _step_of(function: Any, role: str) -> StepDefinition:
     """Return the definition of a `@step`, or a new one with the name of the function."""
     if isinstance(function, Step):
-        return function.definition
+        return replace(function.definition, may_wait=True)
     name = getattr(function, "__name__", "<lambda>")
-    return StepDefinition(role if name == "<lambda>" else name)
+    return StepDefinition(role if name == "<lambda>" else name, may_wait=True)
 
 
 def _listed_type(items: Callable[..., Any]) -> object:

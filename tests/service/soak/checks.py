@@ -1,0 +1,122 @@
+"""What must hold at the end of a soak."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import anyio
+
+from effectflow.checkpoint import (
+    BeforeStep,
+    CheckpointStore,
+    Completed,
+    Entry,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    read_entries,
+    verify_run,
+)
+from effectflow.checkpoint.entries import Signalled
+from tests.service.soak.journeys import Plan, SideEffect, side_effects
+from tests.service.soak.processes import Place
+
+
+async def wait_until_all_have_ended(place: Place) -> None:
+    """Wait for the errands of cancelled journeys, too, whose customers do not ask for them."""
+    async with place.open() as store:
+        while await unfinished(store):
+            await anyio.sleep(0.1)
+
+
+async def unfinished(store: CheckpointStore) -> list[RunInfo]:
+    """Return the runs that have not ended."""
+    return [
+        info
+        for info in await store.find(RunQuery(limit=None))
+        if not info.summary.status.has_ended and info.summary.status is not RunStatus.FAILED
+    ]
+
+
+async def tell_unfinished(place: Place) -> None:
+    """Print what is known of the runs that have not ended, and of those around them."""
+    async with place.open() as store:
+        for info in await unfinished(store):
+            print(info, await store.mailbox(info.run_id))
+            for run_id in filter(None, (info.run_id, info.summary.parent)):
+                print(*await read_entries(store, run_id), "", sep="\n")
+
+
+async def check(place: Place) -> None:
+    """Check all runs. No process drives any."""
+    effects = defaultdict[str, list[SideEffect]](list)
+    for effect in side_effects(place.world):
+        effects[effect.run_id].append(effect)
+    async with place.open() as store:
+        runs = {info.run_id: info for info in await store.find(RunQuery(limit=None))}
+        assert effects.keys() <= runs.keys()
+        plans = {plan.run_id: plan for plan in place.plans}
+        journeys = {run_id for run_id, info in runs.items() if not info.summary.parent}
+        assert journeys == plans.keys()
+        for run_id, info in runs.items():
+            problem = (await verify_run(store, run_id)).problem
+            assert problem is None, f"run {run_id} is not as it was written: {problem}"
+            assert info.lease is None, f"run {run_id} is still held by {info.lease}"
+            assert await store.mailbox(run_id) == [], f"run {run_id} has not received its messages"
+            plan = plans.get(run_id) or plans[top_of(run_id, runs)]
+            entries = await read_entries(store, run_id)
+            assert info.summary.status in right_ends(plan, info), f"{info} of {plan}"
+            check_side_effects(run_id, entries, effects[run_id])
+            if run_id in plans:
+                check_received(plan, entries)
+
+
+def top_of(run_id: str, runs: dict[str, RunInfo]) -> str:
+    """Return the journey to which a run belongs."""
+    parent = runs[run_id].summary.parent
+    return top_of(parent, runs) if parent else run_id
+
+
+def right_ends(plan: Plan, info: RunInfo) -> set[RunStatus]:
+    """Return the statuses that a journey, an errand or a detour may end in."""
+    if not info.summary.parent:
+        return {plan.ends}
+    if plan.ends is RunStatus.CANCELLED:
+        return {RunStatus.COMPLETED, RunStatus.CANCELLED}
+    return {RunStatus.COMPLETED}
+
+
+def check_side_effects(
+    run_id: str, entries: Sequence[Entry], effects: Sequence[SideEffect]
+) -> None:
+    """Check that what steps did is in the journal: none without an attempt, and none after completion."""
+    begun = set[tuple[str, int]]()
+    completed: dict[str, object] = {}
+    for entry in entries:
+        match entry:
+            case BeforeStep(step, attempt):
+                assert step not in completed, f"{step} of run {run_id} ran again"
+                assert (step, attempt) not in begun, f"{step} of run {run_id} repeats an attempt"
+                begun.add((step, attempt))
+            case Completed(step, output):
+                completed[step] = output
+            case _:
+                pass
+    done = [(effect.step, effect.attempt) for effect in effects]
+    assert len(set(done)) == len(done), f"an attempt of run {run_id} has two effects: {done}"
+    assert set(done) <= begun, f"effects of run {run_id} that it does not know: {set(done) - begun}"
+    # The attempts are in the order of the side effects, and the output is the last one.
+    assert completed.items() <= dict(done).items(), f"run {run_id}: {completed} {done}"
+    keys = {(effect.step, effect.key) for effect in effects}
+    assert len(keys) == len({key for _, key in keys}) == len({step for step, _ in keys})
+
+
+def check_received(plan: Plan, entries: Sequence[Entry]) -> None:
+    """Check that a journey has received what was sent, once and in order."""
+    received = [entry.key for entry in entries if isinstance(entry, Signalled)]
+    sent = [f"{number}" for number in range(plan.legs.count("advice"))]
+    if plan.ends is RunStatus.CANCELLED:
+        assert received == sent[: len(received)], f"{plan} has received {received}"
+    else:
+        assert received == sent, f"{plan} has received {received}"

@@ -1,0 +1,125 @@
+"""The processes of a soak: workers, which are killed, and customers, who come back until they are served."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+import anyio
+from returns.result import Failure, Result
+
+from effectflow import Checkpoints, Client
+from effectflow.checkpoint import CheckpointStore, RunEnded, RunStatus, SaveFailed, StoreUnavailable
+from effectflow.service import App, Handle, StoppedBySignal, Worker, run_until_signal
+from effectflow.stores import open_store
+from tests.service.soak.journeys import WORKFLOWS, Plan, Refused, World, advice, journey, planned
+
+A = TypeVar("A")
+
+CUSTOMERS = 40
+"""The journeys that are in progress at the same time."""
+
+LONGEST_DELAY = 0.5
+"""Seconds between two messages of a customer."""
+
+SECONDS_BETWEEN_TRIES = 0.1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a soak takes place.
+
+    Attributes:
+        url: the store.
+        folder: for what the processes tell each other.
+    """
+
+    url: str
+    folder: Path
+    runs: int
+    seed: int
+
+    def open(self) -> CheckpointStore:
+        return open_store(self.url)
+
+    @property
+    def world(self) -> Path:
+        """The file of the side effects."""
+        return self.folder / "world"
+
+    @property
+    def served(self) -> Path:
+        """A file with a line for each journey whose customer has been told its end."""
+        return self.folder / "served"
+
+    @property
+    def plans(self) -> list[Plan]:
+        return [planned(number, self.seed) for number in range(self.runs)]
+
+
+async def work(place: Place) -> None:
+    """Drive runs until a signal ends this worker. While the server is away, none can begin."""
+
+    def environment(checkpoints: Checkpoints) -> World:
+        return World(checkpoints, place.world)
+
+    app = App[World](WORKFLOWS, environment=environment, checkpoints=Checkpoints(place.open()))
+
+    async def work_for_ever() -> None:
+        # It is no fault of the runs that their processes die.
+        async with Worker(app, suspend_after=0.0, max_crashes=1000):
+            await anyio.sleep_forever()
+
+    with suppress(StoppedBySignal):
+        await run_until_signal(partial(_again, work_for_ever))
+
+
+async def serve(place: Place) -> None:
+    """Be the customers of all journeys. Each submits one, sends what it waits for, and sees its end."""
+    waiting = iter(place.plans)
+    async with place.open() as store, anyio.create_task_group() as customers:
+        client = Client(Checkpoints(store))
+
+        async def serve_some() -> None:
+            for plan in waiting:
+                result = await _serve(client, plan, Random(plan.run_id))
+                assert repr(result) == repr(plan.result), f"{plan} ended in {result}"
+                with place.served.open("a") as served:
+                    print(plan.run_id, file=served)
+
+        for _ in range(CUSTOMERS):
+            customers.start_soon(serve_some)
+
+
+async def _serve(client: Client, plan: Plan, chance: Random) -> Result[list[int | str], Exception]:
+    handle = await _again(lambda: client.submit(journey, plan.legs, run_id=plan.run_id))
+    for number in range(plan.legs.count("advice")):
+        await anyio.sleep(chance.uniform(0, LONGEST_DELAY))
+        await _again(partial(handle.send, advice, number, idempotency_key=f"{number}"))
+    if plan.ends is RunStatus.CANCELLED:
+        await anyio.sleep(chance.uniform(0, 2 * LONGEST_DELAY))
+        # An earlier try may have cancelled it.
+        with suppress(RunEnded):
+            await _again(handle.cancel)
+    return await _again(lambda: _result(handle))
+
+
+async def _result(handle: Handle[Refused, list[int | str]]) -> Result[list[int | str], Exception]:
+    result = await handle.result()
+    if isinstance(result, Failure) and isinstance(result.failure(), StoreUnavailable):
+        raise result.failure()
+    return result
+
+
+async def _again(call: Callable[[], Awaitable[A]]) -> A:
+    """Return what a call returns, and try again while the store is out of order."""
+    while True:
+        try:
+            return await call()
+        except (SaveFailed, StoreUnavailable):
+            await anyio.sleep(SECONDS_BETWEEN_TRIES)
