@@ -54,9 +54,9 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.effects.errors import LeftToResume, NotAcquired, Parked, Suppressed
 from effectflow.effects.nodes import Failed, FromFn, Step
-from effectflow.effects.operators import Operator
+from effectflow.effects.operators import Operator, Replayed
 from effectflow.effects.paths import StepPath, as_name, child_path, step_path
-from effectflow.effects.scope import Branches, Finalization, Scope
+from effectflow.effects.scope import PLAIN_BRANCHES, Branches, Finalization, Scope
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.run import Run
@@ -399,6 +399,15 @@ class DurableFlow:
         """Continue after the segments that an earlier life used, without reaching them."""
         self._occurrences = {segment.name: segment.occurrence for segment in map(StepPath, reached)}
 
+    @contextmanager
+    def kept_place(self) -> Generator[None]:
+        """Return to the present place among the recorded operations afterwards."""
+        cursor, occurrences = self._cursor, dict(self._occurrences)
+        try:
+            yield
+        finally:
+            self._cursor, self._occurrences = cursor, occurrences
+
     def path_to_come(self, name: str) -> str:
         """Return the path that the next occurrence of a name will have."""
         return step_path(self.path, name, self._occurrences.get(name, 0) + 1)
@@ -594,6 +603,11 @@ class DurableFlow:
 
     async def finalize(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
         return await self.run.finalizing(work)
+
+    async def protect(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
+        with self.run.gated():
+            return await work, None
+        raise AssertionError("a scope that is not cancelled continues")
 
     def compensation_failed(self, error: object, left: Callable[[], Sequence[str]]) -> None:
         if self.is_recording:
@@ -870,7 +884,9 @@ class DurableFinalization:
         self.path = path
         self._flow: DurableFlow | None = None
 
-    async def recorded_end(self, scope: Scope) -> Any:
+    async def recorded_end(
+        self, scope: Scope, replay: Callable[[Scope], Coroutine[Any, Any, Any]]
+    ) -> Any:
         run = self.outer.run
         recorded = run.recording.source_ends.get(self.path)
         if recorded is None or recorded.error is None or not self.outer.is_ordered:
@@ -884,11 +900,26 @@ class DurableFinalization:
             # it.
             self.outer.replays_only = unreadable
             return None
+        if scope.undos is not None:
+            await self._register_undos(scope, replay)
         self.outer.skip_to(recorded.reached)
         run.replayed_failure(self.path, failure.error)
         if recorded.kind == "defect":
             raise failure.error
         return failure
+
+    async def _register_undos(
+        self, scope: Scope, replay: Callable[[Scope], Coroutine[Any, Any, Any]]
+    ) -> None:
+        """Replay the source as far as it was recorded, so that the saga around knows what to undo."""
+        outer = self.outer
+        first = outer.run.recording.flows[self.path].items[0]
+        operator = Replayed(scope, PLAIN_BRANCHES)
+        operator.is_decided = True
+        inside = operator.inside
+        inside.limit = min(inside.limit, first.sequence)
+        with operator.cut, outer.kept_place(), suppress(Exception):
+            await replay(inside)
 
     async def run(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
         try:

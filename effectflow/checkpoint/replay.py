@@ -6,6 +6,7 @@ once an entry settles it, and any other failure is retried.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from effectflow.checkpoint.entries import (
     Suspended,
     Waiting,
 )
+from effectflow.checkpoint.errors import CompensationFailed
 from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import Tree
 from effectflow.checkpoint.values.classes import name_of_error
@@ -55,6 +57,9 @@ __all__ = [
 ]
 
 _TIMED_OUT = name_of_error(TimedOut)
+_COMPENSATION_FAILED = name_of_error(CompensationFailed)
+_UNDOING = re.compile(r"(^|/)saga(#\d+)?\[undo\]/")
+"""Finds the paths of what undoes the body of a saga."""
 
 _Kind: TypeAlias = Literal["step", "child", "wait", "published", "operator", "finalizer"]
 
@@ -107,6 +112,11 @@ class RecordedStep:
     began: float = 0.0
     failures: tuple[RecordedFailure, ...] = ()
     at_most_once: bool = False
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it may have happened and must not happen twice."""
+        return self.at_most_once and self.may_have_happened
 
     @property
     def may_have_happened(self) -> bool:
@@ -363,6 +373,7 @@ class _Reader:
         self.order: list[int] = []
         self.open: dict[str, RecordedStep] = {}
         self.has_finished = False
+        self.is_given_up = False
 
     def take(self, sequence: int, entry: Entry) -> None:
         recording = self.recording
@@ -460,6 +471,9 @@ class _Reader:
                     self._reopen(entry)
             case Finished():
                 self.has_finished = True
+                self.is_given_up = (
+                    entry.error is not None and entry.error.type == _COMPENSATION_FAILED
+                )
                 recording.reopened_at = None
             case Suspended():
                 # It went on where it waited, so that was no attempt more.
@@ -484,6 +498,9 @@ class _Reader:
             elif self.has_finished and isinstance(failure, RecordedStep):
                 failure.spent = failure.attempts
                 failure.since = None
+                if self.is_given_up and _UNDOING.search(path) and not failure.is_unknown:
+                    # The run waits for someone to do exactly that.
+                    failure.retryable = True
         self.has_finished = False
 
     def _forget_reactions(self, sequence: int, path: str) -> None:
@@ -578,7 +595,7 @@ class _Reader:
             recording.forget(gone)
 
     def _note_repeated(self, path: str, step: RecordedStep) -> None:
-        if step.at_most_once and step.may_have_happened:
+        if step.is_unknown:
             self.recording.repeated.append(path)
 
     def _begin(self, sequence: int, settles: Ranges, source_ends: tuple[SourceEnd, ...]) -> None:

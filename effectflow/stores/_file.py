@@ -91,8 +91,8 @@ class FileStore(ReentrantStore, CheckpointStore):
     directory. Where the file system ignores the case of letters, run ids must differ in more than
     that: an id whose folder belongs to another run is refused with RunConflict.
 
-    A deleted run leaves only its fence, in one of a fixed number of files. So a stale writer stays
-    refused, even if a new run gets the same id.
+    A deleted run leaves only its fence, in one of a fixed number of files, and for a while its id in
+    `changes`. So a stale writer stays refused, even if a new run gets the same id.
 
     Parameters:
         directory: where to keep the runs; created if it is missing.

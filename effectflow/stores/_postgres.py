@@ -88,7 +88,7 @@ class PostgresStore(ServerStore):
         renew_timeout: how long (seconds, or a `timedelta`) a renewal of a lease may take.
 
     Raise ValueError for a connection string that cannot be parsed. Opening raises StoreUnavailable, or
-    UnsupportedVersion if a newer effectflow migrated the schema.
+    UnsupportedVersion if a newer effectflow migrated the schema, or one from before the first release.
     """
 
     _pool: AsyncConnectionPool[Connection]

@@ -11,6 +11,9 @@ from effectflow.checkpoint.errors import UnsupportedVersion
 _LOCK = 0x45464657
 """The advisory lock under which one program at a time changes the schema ("EFFW")."""
 
+_UNRELEASED = 1
+"""The versions before the first release. Their schemas are refused."""
+
 _MIGRATIONS = (
     """
     CREATE TABLE {schema}.runs (
@@ -394,7 +397,8 @@ _MIGRATIONS = (
 
 
 async def migrate(connection: AsyncConnection[Any], schema: str) -> None:
-    """Create or migrate the schema. Raise UnsupportedVersion if it is newer than this effectflow.
+    """Create or migrate the schema. Raise UnsupportedVersion if it is newer than this effectflow, or
+    from before the first release.
 
     If there is nothing to do, this needs no privilege to create anything.
     """
@@ -413,10 +417,12 @@ async def migrate(connection: AsyncConnection[Any], schema: str) -> None:
         found = await execute(tables, schema)
         if not found.rowcount:
             await execute("CREATE TABLE {schema}.schema_version (version int)")
-        newest = await execute("SELECT coalesce(max(version), 0) FROM {schema}.schema_version")
-        [version] = await newest.fetchone() or [0]
-        if version > len(_MIGRATIONS):
-            raise UnsupportedVersion(f"schema {schema!r}", version, len(_MIGRATIONS))
-        for number, statements in enumerate(_MIGRATIONS[version:], version + 1):
+        found = await execute("SELECT coalesce(max(version), 0) FROM {schema}.schema_version")
+        [version] = await found.fetchone() or [0]
+        newest = _UNRELEASED + len(_MIGRATIONS)
+        if version > newest or 0 < version <= _UNRELEASED:
+            raise UnsupportedVersion(f"schema {schema!r}", version, newest)
+        done = max(version - _UNRELEASED, 0)
+        for number, statements in enumerate(_MIGRATIONS[done:], _UNRELEASED + done + 1):
             await execute(statements)
             await execute("INSERT INTO {schema}.schema_version VALUES (%s)", number)

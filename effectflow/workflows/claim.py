@@ -109,6 +109,13 @@ class Claim:
         is_spawned = self._run is not None and bool(self._run.writer.summary.parent)
         return self.place.is_preserved or is_spawned
 
+    @property
+    def summary(self) -> RunSummary | None:
+        """The summary of the run, as this process has written or found it."""
+        if self._run is not None:
+            return self._run.writer.summary
+        return None if self._info is None else self._info.summary
+
     async def block(self, reason: str) -> None:
         """Release a run that a worker has taken, and keep with it why this program cannot continue it.
 

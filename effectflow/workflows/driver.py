@@ -461,7 +461,7 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
     assert limit is not None
     if run.records:
         # One that came before this life began cancels the body before it begins anything. Not within the
-        # limit, which may be cancelled already: nothing but the replay is protected from that.
+        # limit: if an earlier life was cancelled, nothing but the replay may wait there.
         await run.look_for_messages()
     with limit:
         outcome = await flow.run_branch(inside, partial(interpret, body, place.env, inside))

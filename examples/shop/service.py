@@ -5,12 +5,14 @@
 A request is answered once what it asks for is durable. A worker in the same process does the rest, now or
 after a restart. Any number of these processes may share the orders.
 
-Environment variables: SHOP_STORE is the URL of the store, SHOP_LEDGER the file of the simulated bank and
-warehouse, and SHOP_SECONDS how slow these are.
+Environment variables: SHOP_STORE is the URL of the store, and SHOP_LEDGER the file of the simulated bank
+and warehouse. SHOP_SECONDS makes these slow, so that you can kill the process while they work: with
+'{"charge": 60}', the answer to a charge takes a minute.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -36,7 +38,7 @@ from effectflow.effects import Clock
 from effectflow.service import Handle
 from effectflow.stores import open_store
 from shop.orders import Decision, Order, Refusal, Shipped, Shop, approval, fulfil
-from shop.partners import Ledger, LedgerBank, LedgerWarehouse
+from shop.partners import LedgerBank, LedgerWarehouse, SqliteLedger
 
 routes = APIRouter(prefix="/orders")
 
@@ -109,21 +111,23 @@ async def open_order(order_id: str, client: Client) -> Handle[Refusal, Shipped]:
     order = client.handle(fulfil, order_id)
     # One that has failed could be resumed, and so it would receive messages.
     if await order.status() is RunStatus.FAILED:
-        raise HTTPException(409, f"order {order_id!r} has failed")
+        raise HTTPException(409, "the order has failed")
     return order
 
 
-ANSWERS: dict[type[Exception], int] = {
-    RunNotFound: 404,
-    RunEnded: 409,
-    RunConflict: 409,  # another order was placed with this key
-    SaveFailed: 503,
-    StoreUnavailable: 503,
+# The messages of the library are for the log: they name other runs, and what to do with commands.
+ANSWERS: dict[type[Exception], tuple[int, str]] = {
+    RunNotFound: (404, "there is no such order"),
+    RunEnded: (409, "the order has ended"),
+    RunConflict: (409, "this Idempotency-Key belongs to another order"),
+    SaveFailed: (503, "try again later"),
+    StoreUnavailable: (503, "try again later"),
 }
 
 
 def answer(request: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"detail": str(error)}, ANSWERS[type(error)])
+    code, detail = ANSWERS[type(error)]
+    return JSONResponse({"detail": detail}, code)
 
 
 def create_api(app: App[Shop], *, clock: Clock | None = None) -> FastAPI:
@@ -143,8 +147,8 @@ def create_api(app: App[Shop], *, clock: Clock | None = None) -> FastAPI:
 
 
 def open_shop(checkpoints: Checkpoints) -> Shop:
-    seconds = float(os.environ.get("SHOP_SECONDS", "0.5"))
-    ledger = Ledger(Path(os.environ.get("SHOP_LEDGER", "ledger.db")), seconds)
+    seconds: dict[str, float] = json.loads(os.environ.get("SHOP_SECONDS", "{}"))
+    ledger = SqliteLedger(Path(os.environ.get("SHOP_LEDGER", "ledger.db")), seconds)
     return Shop(checkpoints, LedgerBank(ledger), LedgerWarehouse(ledger))
 
 

@@ -39,7 +39,7 @@ OPERATORS = """[
     par(pure(1), fail('no')), par_all([pure(1)], limit=2), par_try_all([pure(1), fail('no')]),
     traverse([1], double), par_traverse([1], double, limit=2, key=str), par_traverse((1,), double),
     par_reduce([1, 2], double, double, limit=2), race([pure(1), fail('no')]), first_success([pure(1)]),
-    emit('half'), bracket(pure(1), double, double),
+    emit('half'), bracket(pure(1), double, double), saga(compensate(pure(1), double)),
     acquiring(pure(1), double), acquiring(pure(1), double).and_(pure(2), double).use(double),
     using(double).use(double), acquiring(pure(1), double).and_(using(double)),
     order.start(5), order.start(5, run_id='r-1'), order.resume('r-1'), order.resume('r-1', force=True),

@@ -179,7 +179,7 @@ async def test_a_signal_outside_a_durable_run_is_a_mistake() -> None:
 def test_a_signal_needs_a_name() -> None:
     with pytest.raises(ValueError, match="needs a name"):
         Signal("", int)
-    assert repr(review) == "Signal('review')"
+    assert repr(review) == "Signal('review', Review)"
 
 
 async def test_in_virtual_time_messages_wake_a_run_and_deadlines_end_it(service: Service) -> None:

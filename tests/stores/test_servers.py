@@ -274,7 +274,9 @@ async def test_the_next_deletion_completes_an_interrupted_one(
         with pytest.raises(RunNotFound):
             await store.delete("r")
     with driver.Redis.from_url(redis) as client:
-        assert client.keys(f"{tmp_path}:*") == [f"{tmp_path}:fences".encode()]
+        assert sorted(client.keys(f"{tmp_path}:*")) == [
+            f"{tmp_path}:{left}".encode() for left in ("fences", "layout", "processes")
+        ]
 
 
 async def test_a_deletion_that_is_sent_again_keeps_a_new_run(proxied: Proxied) -> None:
@@ -962,15 +964,36 @@ async def test_large_postgres_appends_are_sent_in_several_statements(postgres: s
     assert max(sizes) <= 16 * 2**20
 
 
-async def test_a_newer_postgres_schema_is_refused(postgres: str) -> None:
-    schema = f"newer{time.time_ns()}"
+@pytest.mark.parametrize(
+    ("version", "advice"), [(1, "from before the first release"), (99, "Upgrade effectflow")]
+)
+async def test_a_postgres_schema_of_another_version_is_refused(
+    postgres: str, version: int, advice: str
+) -> None:
+    schema = f"other{time.time_ns()}"
     async with PostgresStore(postgres, schema=schema):
         pass
     with psycopg.connect(postgres, autocommit=True) as other:
-        other.execute(f"INSERT INTO {schema}.schema_version VALUES (99)")  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedVersion):
+        other.execute(f"UPDATE {schema}.schema_version SET version = {version}")  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedVersion, match=advice):
         async with PostgresStore(postgres, schema=schema):
             pass
+
+
+async def test_redis_runs_of_another_version_are_refused(redis: str, tmp_path: Path) -> None:
+    prefix = str(tmp_path)
+    async with RedisStore(redis, prefix=prefix) as store:
+        await begun(store, [b"1"], release=True)
+    with driver.Redis.from_url(redis) as client:
+        client.set(f"{prefix}:layout", 99)
+        with pytest.raises(UnsupportedVersion, match="Upgrade effectflow"):
+            async with RedisStore(redis, prefix=prefix):
+                pass
+        # Before the first release there was no such key.
+        client.delete(f"{prefix}:layout")
+        with pytest.raises(UnsupportedVersion, match="from before the first release"):
+            async with RedisStore(redis, prefix=prefix):
+                pass
 
 
 async def test_a_new_postgres_schema_can_be_opened_many_times_at_once(postgres: str) -> None:
