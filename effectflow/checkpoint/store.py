@@ -249,7 +249,8 @@ class Taken:
 
     Attributes:
         lease: the new lease.
-        info: the run as it was before.
+        info: the run as it was before, with the lease that its last owner has left, if that has died or
+            let it expire.
     """
 
     lease: Lease

@@ -294,6 +294,37 @@ _MIGRATIONS = (
         END LOOP;
     END $$;
 
+    -- Claims, for these owners, the runs that `due` returns, in the order of their priorities and times.
+    -- Returns them with the leases that they had before. Also returns, without a run, when the next of
+    -- the others is due.
+    CREATE FUNCTION {schema}.claim_due(
+        workflows text[], statuses text[], moment double precision, free_fences bigint[],
+        owners text[], seconds double precision, uptime double precision
+    ) RETURNS TABLE (
+        next_at double precision, run bigint, new_fence bigint, old_owner text, old_fence bigint,
+        old_expires_at double precision, old_expires_at_uptime double precision
+    ) LANGUAGE plpgsql AS $$
+    DECLARE
+        rooms bigint[] := array_fill(cardinality(owners)::bigint, ARRAY[cardinality(workflows)]);
+        found bigint[];
+    BEGIN
+        SELECT array_agg(due_run), min(at) FILTER (WHERE due_run IS NULL) INTO found, next_at
+            FROM {schema}.due(workflows, rooms, rooms, moment, free_fences, true);
+        RETURN NEXT;
+        -- A statement after the locks, so that it sees what others wrote before us.
+        RETURN QUERY WITH chosen AS (
+            SELECT leases.*, row_number() OVER (ORDER BY priority DESC, due_at) AS place
+            FROM {schema}.runs JOIN {schema}.leases USING (key)
+            WHERE runs.number = ANY (found) AND status = ANY (statuses)
+            ORDER BY place LIMIT cardinality(owners)
+        )
+        UPDATE {schema}.leases SET owner = owners[place], fence = nextval('{schema}.fences'),
+            expires_at = {schema}.now() + seconds, expires_at_uptime = uptime
+        FROM chosen WHERE leases.key = chosen.key
+        RETURNING NULL::double precision, leases.number, leases.fence, chosen.owner, chosen.fence,
+            chosen.expires_at, chosen.expires_at_uptime;
+    END $$;
+
     -- Says why it was refused: `held` by an owner, `released`, `gone`, the `length` of the journal if
     -- that is another one, `unsummarized`, `taken` if a message is gone, or `locked`; or null, and which
     -- runs were told of its end. `change` is null, or has the new summary with the run's id, `takes`,

@@ -110,6 +110,11 @@ class Claim:
         return self.place.is_preserved or is_spawned
 
     @property
+    def was_left(self) -> bool:
+        """Whether the process that held the run before has died with it, or let its lease expire."""
+        return self._info is not None and self._info.lease is not None
+
+    @property
     def summary(self) -> RunSummary | None:
         """The summary of the run, as this process has written or found it."""
         if self._run is not None:
@@ -225,8 +230,10 @@ class Claim:
 
     async def check_is_whole(self, known: Checkpoint) -> None:
         """Raise CorruptCheckpoint if entries are missing at the end of the journal."""
-        with store_errors(self._checkpoints, self._run_id):
-            info = await self._checkpoints.store.info(self._run_id)
+        info = self._info
+        if info is None:
+            with store_errors(self._checkpoints, self._run_id):
+                info = await self._checkpoints.store.info(self._run_id)
         if info is not None:
             check_against(info, known)
 
