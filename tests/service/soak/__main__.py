@@ -37,7 +37,7 @@ RESTARTS = 2
 STOPPED = (0, -signal.SIGTERM)
 """How workers end that are asked to. One that has hardly begun has no handler for the signal yet."""
 
-LONGEST_PEACE = 10_000
+LONGEST_PEACE = 30_000
 """The bytes of side effects between two ends of workers: on a slow machine they live for longer."""
 
 
