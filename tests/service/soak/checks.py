@@ -19,6 +19,7 @@ from effectflow.checkpoint import (
     verify_run,
 )
 from effectflow.checkpoint.entries import Signalled
+from effectflow.effects.paths import StepPath
 from tests.service.soak.journeys import Plan, SideEffect, side_effects
 from tests.service.soak.processes import Place
 
@@ -84,6 +85,7 @@ async def check_run(
     check_side_effects(entries, effects)
     if info.run_id == plan.run_id:
         check_received(plan, entries)
+        check_unbooked(plan, entries)
 
 
 def top_of(run_id: str, runs: dict[str, RunInfo]) -> str:
@@ -132,3 +134,13 @@ def check_received(plan: Plan, entries: Sequence[Entry]) -> None:
         assert received == sent[: len(received)], f"{plan} has received {received}"
     else:
         assert received == sent, f"{plan} has received {received}"
+
+
+def check_unbooked(plan: Plan, entries: Sequence[Entry]) -> None:
+    """Check that all bookings were undone, last first, unless the journey is complete."""
+    arguments = {e.step: e.arguments for e in entries if isinstance(e, BeforeStep)}
+    done = [StepPath(entry.step) for entry in entries if isinstance(entry, Completed)]
+    booked, unbooked = (
+        [arguments[path] for path in done if path.name == name] for name in ("book", "unbook")
+    )
+    assert unbooked == ([] if plan.ends is RunStatus.COMPLETED else booked[::-1])
