@@ -8,6 +8,7 @@ are medians over rounds, and what counts is the ratio. Needs Linux, for /proc.
 
 - submit: from the call of `submit` until the first step of the run begins in a worker. One at a time.
 - throughput: runs of one step that one process submits and 1, 2 or 4 workers drive, until all have ended.
+  The processor time is that of all processes, and depends less on what else the machine does.
 - death: from SIGKILL of a worker until all its runs begin their step again in another worker. DBOS has no
   worker that takes them over; it continues them when a process of the same executor is started again.
 - waiting: what a worker has in memory for each run that waits for a message.
@@ -105,7 +106,9 @@ class Effectflow:
 
     def completed(self) -> int:
         if self.url.startswith("postgresql:"):
-            return count(self.url, "SELECT count(*) FROM effectflow.runs WHERE status = 'completed'")
+            return count(
+                self.url, "SELECT count(*) FROM effectflow.runs WHERE status = 'completed'"
+            )
         with sqlite3.connect(self.url.removeprefix("sqlite:///")) as database:
             query = "SELECT count(*) FROM runs WHERE status = 'completed'"
             return database.execute(query).fetchone()[0]
@@ -170,7 +173,7 @@ def begun(file: Path) -> Iterator[tuple[str, float]]:
 
 async def until(is_so: Callable[[], bool], seconds: float = 0.02) -> None:
     with anyio.fail_after(120):
-        while not is_so():
+        while not is_so():  # noqa: ASYNC110, another process makes it so
             await anyio.sleep(seconds)
 
 
@@ -189,23 +192,37 @@ async def submit_times(engine: Engine, folder: Path, size: Size) -> list[float]:
     return times[5:]
 
 
-async def throughput(engine: Engine, folder: Path, runs: int, number: int) -> float:
-    """Runs a second, submitted by this process and driven by this number of workers."""
+@dataclass(frozen=True)
+class Throughput:
+    """Runs a second, and the processor seconds of all processes for each of them."""
+
+    speed: float
+    processor: float
+
+
+async def throughput(
+    engine: Engine, folder: Path, server: int, runs: int, number: int
+) -> Throughput:
+    """Let this process submit runs, and this number of workers drive them."""
     file = str(folder / f"{engine.name}-runs")
-    with workers(engine, number):
+    with workers(engine, number) as pids:
         async with engine.client() as submit:
-            before, names = engine.completed(), iter(range(runs))
+            names = iter(range(runs))
 
             async def submit_some() -> None:
                 for name in names:
                     await submit("work", Task(file, str(name), 0))
 
-            began = time.perf_counter()
+            def processor_seconds() -> float:
+                return sum(map(processor_seconds_of, (os.getpid(), server, *pids)))
+
+            used, began = processor_seconds(), time.perf_counter()
             async with anyio.create_task_group() as group:
                 for _ in range(SUBMITTERS):
                     group.start_soon(submit_some)
-            await until(lambda: engine.completed() - before == runs)
-            return runs / (time.perf_counter() - began)
+            await until(lambda: engine.completed() == runs, 0.1)
+            speed = runs / (time.perf_counter() - began)
+            return Throughput(speed, (processor_seconds() - used) / runs)
 
 
 async def death(
@@ -238,8 +255,19 @@ def memory_of(pid: int) -> int:
 
 
 def processor_seconds_of(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    """Of a process and its children, also those that have ended."""
+    ticks = 0
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = file.read_text().rpartition(")")[2].split()
+        except OSError:
+            # It has ended meanwhile.
+            continue
+        if file.parent.name == str(pid):
+            ticks += sum(map(int, fields[11:15]))
+        elif fields[1] == str(pid):
+            ticks += sum(map(int, fields[11:13]))
+    return ticks / TICKS
 
 
 async def memory_of_waiting(engine: Engine, runs: int) -> float:
@@ -266,10 +294,12 @@ async def idle(engine: Effectflow, seconds: float) -> tuple[int, float]:
 
 
 class Stage:
-    """A PostgreSQL server and a folder. Each measurement has new databases."""
+    """A PostgreSQL server, by its address and process id, and a folder. Each measurement has new
+    databases.
+    """
 
-    def __init__(self, dsn: str, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, dsn: str, server: int, folder: Path) -> None:
+        self.folder, self.server = folder, server
         self._dsn = dsn
 
     def engines(self) -> list[Engine]:
@@ -304,17 +334,23 @@ def show_submit(stage: Stage, size: Size) -> None:
 
 def show_throughput(stage: Stage, size: Size) -> None:
     for number in (1, 2, 4):
-        speeds: dict[str, list[float]] = {}
+        found: dict[str, list[Throughput]] = {}
         for _ in range(size.rounds):
             for engine in stage.engines():
-                speed = anyio.run(throughput, engine, stage.folder, size.runs, number)
-                speeds.setdefault(engine.name, []).append(speed)
-        shown = ", ".join(
-            f"{name} {statistics.median(found):.0f}/s" for name, found in speeds.items()
-        )
-        pairs = zip(speeds["PostgreSQL"], speeds["DBOS"], strict=True)
-        ratio = statistics.median(mine / theirs for mine, theirs in pairs)
-        print(f"submitted runs with {number} workers: {shown}; {ratio:.1f} times DBOS")
+                one = anyio.run(throughput, engine, stage.folder, stage.server, size.runs, number)
+                found.setdefault(engine.name, []).append(one)
+        for name, ours in found.items():
+            speed, processor = (
+                statistics.median(getattr(one, of) for one in ours) for of in ("speed", "processor")
+            )
+            pairs = [*zip(ours, found["DBOS"], strict=True)]
+            faster = statistics.median(one.speed / dbos.speed for one, dbos in pairs)
+            less = statistics.median(one.processor / dbos.processor for one, dbos in pairs)
+            print(
+                f"submitted runs with {number} workers, {name}: {speed:.0f}/s, "
+                f"{processor * 1e3:.1f} ms of processors for each; {faster:.1f} times the speed and "
+                f"{less:.0%} of the processor time of DBOS"
+            )
 
 
 def show_death(stage: Stage, size: Size) -> None:
@@ -340,7 +376,10 @@ def show_death(stage: Stage, size: Size) -> None:
 def show_waiting(stage: Stage, size: Size) -> None:
     for engine in stage.engines():
         each = anyio.run(memory_of_waiting, engine, size.waiting)
-        print(f"memory of a worker for each of {size.waiting:,} runs that wait, {engine.name}: ", end="")
+        print(
+            f"memory of a worker for each of {size.waiting:,} runs that wait, {engine.name}: ",
+            end="",
+        )
         print(f"{each:,.0f} bytes")
 
 
@@ -383,7 +422,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         server = get_server(Path(name) / "postgres")
         try:
-            stage = Stage(server.get_uri(), Path(name))
+            pid = (Path(name) / "postgres" / "postmaster.pid").read_text().split()[0]
+            stage = Stage(server.get_uri(), int(pid), Path(name))
             for measure in options.measures or MEASURES:
                 MEASURES[measure](stage, QUICK if options.quick else Size())
         finally:

@@ -640,6 +640,9 @@ class DurableFlow:
             self._cursor += paths.index(path) + 1
             self._open_gate_at_frontier()
 
+    def has_ahead(self, scope: Scope) -> bool:
+        return self._has_ahead(scope.limit)
+
     def has_gone_on(self, scope: Scope, path: str, sequence: int) -> bool:
         """Return whether an earlier life went on after an operation or operator of this flow.
 

@@ -227,8 +227,10 @@ def _summary_rows(view: RunView) -> dict[str, str]:
         rows["waits for"] = f"{summary.waits_for}, since {when(suspended_at)}{until}"
     if summary.blocked:
         rows["blocked"] = f"{summary.blocked} (tried again at {due})"
-    if summary.status is RunStatus.PENDING and due:
-        rows["begins"] = f"at {due}, priority {summary.priority}"
+    if summary.status is RunStatus.PENDING and summary.due_at is not None:
+        # What is due at once is due since long before.
+        begins = when(max(summary.due_at, summary.created_at))
+        rows["begins"] = f"at {begins}, priority {summary.priority}"
     if summary.parent:
         rows["parent"] = summary.parent
     return rows

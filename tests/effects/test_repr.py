@@ -34,6 +34,7 @@ def double(number: int) -> Effect[object, Any, int]:
 OPERATORS = """[
     pure(1), fail('no'), die(KeyError('k')), from_fn(double), from_async(double), from_blocking(double),
     attempt(double, KeyError, OSError), suspend(double), ask(), sleep(3), now(), save_now('why'),
+    publish('progress', 5),
     random(), uuid(), never(), transition_info(),
     checkout('c-1'), step_info(), run_context(), started_version(),
     par(pure(1), fail('no')), par_all([pure(1)], limit=2), par_try_all([pure(1), fail('no')]),

@@ -204,7 +204,9 @@ class Plan:
 def planned(number: int, seed: int) -> Plan:
     """Return the plan of a journey: the same for the same number and seed."""
     chance = Random(f"{seed} {number}")
-    ends = chance.choices([RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED], [6, 1, 3])[0]
+    ends = chance.choices([RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED], [6, 1, 3])[
+        0
+    ]
     legs = chance.choices(["act", "insist", "act twice at once"], [8, 1, 1], k=STEPS)
     between = ["sleep", "advice", "advice", "impatience", "detour"]
     for leg in chance.sample(between, chance.randint(1, len(between))):
