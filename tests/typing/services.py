@@ -127,6 +127,7 @@ async def workers(checkpoints: Checkpoints) -> None:
 
     app = App([order, orders], environment=environment, checkpoints=checkpoints)
     assert_type(app, App[Shop])
+
     async def later(checkpoints: Checkpoints) -> Shop:
         return Shop(checkpoints, "bank")
 
