@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Never, assert_type
 
@@ -24,7 +26,8 @@ from effectflow import (
     spawn,
     workflow,
 )
-from effectflow.service import Child, Handle
+from effectflow.checkpoint import RunInfo, RunStatus
+from effectflow.service import Child, Handle, Schedule
 
 
 class Refused(Exception):
@@ -109,6 +112,9 @@ async def clients(client: Client) -> None:
     assert_type(handle, Handle[Refused | TimedOut, int])
     assert_type(await handle.result(), Result[int, Refused | TimedOut | CheckpointError])
     assert_type(client.handle(order, "r"), Handle[Refused | TimedOut, int])
+    assert_type(await handle.status(), RunStatus)
+    assert_type(await handle.published("progress"), object)
+    assert_type(await client.find(), list[RunInfo])
     await handle.send(approval, Decision(approved=True))
     await handle.send(number, None)
     await handle.send(approval, True)  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
@@ -121,6 +127,22 @@ async def workers(checkpoints: Checkpoints) -> None:
 
     app = App([order, orders], environment=environment, checkpoints=checkpoints)
     assert_type(app, App[Shop])
+
+    async def later(checkpoints: Checkpoints) -> Shop:
+        return Shop(checkpoints, "bank")
+
+    @contextmanager
+    def entered(checkpoints: Checkpoints) -> Generator[Shop]:
+        yield Shop(checkpoints, "bank")
+
+    @asynccontextmanager
+    async def entered_later(checkpoints: Checkpoints) -> AsyncGenerator[Shop]:
+        yield Shop(checkpoints, "bank")
+
+    assert_type(App([order], environment=later, checkpoints=checkpoints), App[Shop])
+    assert_type(App([order], environment=entered, checkpoints=checkpoints), App[Shop])
+    assert_type(App([order], environment=entered_later, checkpoints=checkpoints), App[Shop])
+    assert_type(Schedule(order, "30 2 * * *", input="cap"), Schedule[str])
     async with Worker(app) as worker:
         assert_type(worker, Worker[Shop])
         assert_type(worker.client, Client)
