@@ -36,6 +36,7 @@ from effectflow.effects import (
     race,
     random,
     sleep,
+    sleep_until,
     suspend,
     uuid,
 )
@@ -192,6 +193,7 @@ __all__ = [
     "saga",
     "save_now",
     "sleep",
+    "sleep_until",
     "spawn",
     "started_version",
     "step",

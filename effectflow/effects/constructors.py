@@ -231,6 +231,25 @@ def sleep(duration: Duration) -> Effect[object, Never, None]:
     return nodes.Perform(perform, ("sleep", seconds))
 
 
+def sleep_until(moment: datetime) -> Effect[object, Never, None]:
+    """Wait until a moment, which needs a time zone. If it has passed, only other tasks get a turn.
+
+    Between the steps of a durable run, the moment is recorded: a resume waits for the same one.
+
+    Example:
+        >>> from datetime import UTC, datetime
+        >>> sleep_until(datetime(2000, 1, 1, tzinfo=UTC)).run_sync(None)
+        <Success: None>
+    """
+    if moment.tzinfo is None:
+        raise ValueError(f"sleep_until needs a moment with a time zone, not {moment!r}")
+
+    async def perform(_env: object, scope: Scope) -> None:
+        await scope.flow.wait_until(scope, moment.timestamp())
+
+    return nodes.Perform(perform, ("sleep_until", moment))
+
+
 def never() -> Effect[object, Never, Never]:
     """Wait until interrupted."""
     return nodes.FromAsync(_sleep_forever)

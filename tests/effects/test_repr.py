@@ -72,11 +72,13 @@ def test_the_list_of_operators_is_complete() -> None:
     named = set(re.findall(r"\w+", OPERATORS))
     functions = {name: getattr(effectflow, name) for name in effectflow.__all__}
 
-    # These show what they make: a step, a plain value, or the effect itself.
+    # These show what they make: a step, a plain value, or the effect itself. The time of `sleep_until` is
+    # shortened.
     assert makers(functions) - named == {
         "asks",
         "from_optional",
         "from_result",
+        "sleep_until",
         "with_checkpointing",
     }
     assert makers(vars(Effect)) - named == {"checkpointed", "on_executor", "within"}
