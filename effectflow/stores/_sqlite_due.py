@@ -103,8 +103,9 @@ def _lanes(database: sqlite3.Connection, workflow: str) -> Iterator[_Lane]:
     """Yield the lanes of a workflow. Each costs one look into the index."""
     lane = _Lane(workflow, "", 0)
     while True:
-        rows = (database.execute(statement, lane).fetchone() for statement in _NEXT_LANE)
-        found = next(filter(None, rows), None)
+        found: tuple[str, int] | None = None
+        for statement in _NEXT_LANE:
+            found = found or database.execute(statement, lane).fetchone()
         if found is None:
             return
         lane = _Lane(workflow, *found)
