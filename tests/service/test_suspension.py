@@ -32,6 +32,7 @@ from tests.apps import App, Broken, note
 from tests.service.conftest import Service
 from tests.service.lives import (
     act,
+    all_are,
     entries_of,
     info_of,
     killed_everywhere,
@@ -241,7 +242,7 @@ async def test_a_suspended_run_goes_on_as_if_its_service_had_never_been_killed(
     async def live(service: Service) -> object:
         async with working(service, waiting, grace=0) as worker:
             handle = await worker.client.submit(waiting, None, run_id="r")
-            await suspended_or_ended(service)
+            await all_are(service, RunStatus.SUSPENDED, RunStatus.COMPLETED)
             receiver = handle
             if waiting is calling:
                 receiver = worker.client.handle(inner, "inner")
@@ -252,15 +253,6 @@ async def test_a_suspended_run_goes_on_as_if_its_service_had_never_been_killed(
             return await result_of(handle)
 
     assert await killed_everywhere(live) > 10
-
-
-async def suspended_or_ended(service: Service) -> None:
-    with anyio.fail_after(10):
-        while (await info_of(service, "r")).summary.status not in (
-            RunStatus.SUSPENDED,
-            RunStatus.COMPLETED,
-        ):
-            await anyio.sleep(0.003)
 
 
 # Retries.
