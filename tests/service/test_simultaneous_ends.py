@@ -101,7 +101,7 @@ async def test_a_resume_agrees_with_what_was_decided(workflow: Any) -> None:
     await live(whole, workflow, TestClock(START))
     assert isinstance(whole.store, FaultyStore)
     points: list[CrashPoint] = crash_points(whole.store)
-    assert len(points) > 8
+    assert len(points) > 5
     for point in points:
         store = FaultyStore(MemoryStore(), [point])
         world = World()
