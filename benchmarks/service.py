@@ -71,10 +71,11 @@ QUICK = Size(rounds=1, submits=20, runs=200, waiting=200, suspended=10_000, idle
 class Engine(Protocol):
     """What drives runs."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def worker(self, *options: str) -> list[str]:
-        """Return the arguments of a worker process."""
+        """Return the arguments of a worker process. The options are as in `service_workers.py`."""
         ...
 
     def client(self) -> Any:
@@ -91,8 +92,8 @@ class Effectflow:
     name: str
     url: str
 
-    def worker(self, lease_seconds: str = "30", host: str = "here") -> list[str]:
-        return ["effectflow", self.url, lease_seconds, host]
+    def worker(self, *options: str) -> list[str]:
+        return ["effectflow", self.url, *(options or ("30", "here"))]
 
     @asynccontextmanager
     async def client(self) -> AsyncGenerator[Submit]:
@@ -119,8 +120,8 @@ class Dbos:
     name: str
     dsn: str
 
-    def worker(self, executor: str = "") -> list[str]:
-        return ["dbos", self.dsn, executor or os.urandom(4).hex()]
+    def worker(self, *options: str) -> list[str]:
+        return ["dbos", self.dsn, *(options or (os.urandom(4).hex(),))]
 
     @asynccontextmanager
     async def client(self) -> AsyncGenerator[Submit]:

@@ -88,16 +88,13 @@ def in_order(info: RunInfo) -> tuple[int, float]:
     return -info.summary.priority, info.summary.due_at
 
 
-def split_by_time(infos: Iterable[RunInfo], due: DueRuns) -> tuple[list[RunInfo], float | None]:
-    """Return those of all runs that are due, in order, and when the next of the others is."""
-    ready: list[RunInfo] = []
-    later: list[float] = []
-    for info in infos:
-        summary = info.summary
-        if summary.due_at is None or summary.is_nested or summary.workflow not in due.workflows:
-            continue
-        if summary.due_at <= due.now:
-            ready.append(info)
-        else:
-            later.append(summary.due_at)
-    return sorted(ready, key=in_order), min(later, default=None)
+def may_be_due(summary: RunSummary, due: DueRuns) -> bool:
+    """Return whether the run is due at some time, for a worker that drives these workflows."""
+    return (
+        summary.due_at is not None and not summary.is_nested and summary.workflow in due.workflows
+    )
+
+
+def is_due(summary: RunSummary, due: DueRuns) -> bool:
+    """Return whether the run is due by now."""
+    return summary.due_at is not None and summary.due_at <= due.now

@@ -246,6 +246,21 @@ _MIGRATIONS = (
         RETURN QUERY UPDATE {schema}.leases SET owner = '' WHERE key = run_key RETURNING *;
     END $$;
 
+    -- Returns the leases that were not released of the runs of these workflows, and the time.
+    CREATE FUNCTION {schema}.held(workflows text[]) RETURNS TABLE (
+        workflow text, owner text, fence bigint, expires_at double precision,
+        expires_at_uptime double precision, at double precision
+    ) LANGUAGE sql
+    -- Without statistics the planner takes nearly all leases for held, and would read all runs.
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+    SET enable_mergejoin = off AS $$
+        WITH held AS MATERIALIZED (SELECT * FROM {schema}.leases WHERE owner <> '')
+        SELECT runs.workflow, held.owner, held.fence, held.expires_at, held.expires_at_uptime,
+               {schema}.now()
+        FROM held JOIN {schema}.runs ON runs.key = held.key
+        WHERE runs.workflow = ANY (workflows);
+    $$;
+
     -- Returns runs that are due at a moment: of each workflow, status and priority at most as many as
     -- there is room for the workflow. They are free, or have the fence of a lease that the caller knows
     -- to be free. Also returns, without a run, when the next of the others are due.
