@@ -397,8 +397,8 @@ class CheckpointStore(Protocol):
         Return False, and change nothing, if the run has received a message with this topic and key, also
         if it was taken since. That does not hold for notices.
 
-        If the message `wakes` the run, it is due `at_once`, unless it is due since earlier. A nested run is
-        never due: its parent receives a notice with the run's id as its key, and so on outwards.
+        If the message `wakes` the run, it is due `at_once`, unless it is due since earlier. A nested run
+        is never due: its parent receives a notice with the run's id as its key, and so on outwards.
 
         Raise RunNotFound, RunEnded if the run is completed or cancelled, and SaveFailed as `append`
         does.
