@@ -215,7 +215,7 @@ class AtTheEnd(ForwardingStore):
         super().__init__(store)
         self.happen = happen
 
-    async def append(self, lease: Lease, bodies: Any, **options: Any) -> None:  # type: ignore[override]
+    async def append(self, lease: Lease, bodies: Any, **options: Any) -> None:
         summary = options.get("summary")
         if summary is not None and summary.status is RunStatus.COMPLETED:
             await self.happen()
