@@ -410,7 +410,7 @@ async def test_steps_that_are_saved_soon_share_one_task_for_delayed_saves(
     assert len(started) < 100
 
 
-class SlowStore(MemoryStore):
+class UnhurriedStore(MemoryStore):
     """Takes its time for each append, and remembers the status that came with the last entry of a run."""
 
     def __init__(self) -> None:
@@ -433,7 +433,7 @@ class SlowStore(MemoryStore):
 
 async def test_the_last_entry_and_the_status_are_one_write_although_a_late_save_waits() -> None:
     """A process that dies between them would leave a run that has ended and looks as if it had not."""
-    store = SlowStore()
+    store = UnhurriedStore()
     # The first late save begins in the second step, and the next one is due when the run ends.
     pause = from_async(lambda _: anyio.sleep(0.03))
     made = made_of(lambda: in_turn(*(with_checkpointing("pause", pause) for _ in range(3))))
