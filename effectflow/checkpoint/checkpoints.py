@@ -105,6 +105,11 @@ class Checkpoints:
     max_block: Duration = 300.0
 
     def __post_init__(self) -> None:
+        if isinstance(self.store, type) or not hasattr(self.store, "claim"):
+            raise TypeError(
+                "Checkpoints takes a store, such as SqliteStore('runs.db') or open_store('runs.db'), and "
+                f"got {self.store!r}"
+            )
         check_count("history", self.history, least=0)
         if not 0 < in_seconds(self.lease_seconds) < math.inf:
             # The lease is the only sign of life of a process on another host.

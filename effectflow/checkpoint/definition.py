@@ -27,6 +27,12 @@ class Definition:
     steps: tuple[str, ...] = ()
     structure: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        given: dict[str, object] = {"name": self.name, "version": self.version}
+        for what, text in given.items():
+            if not isinstance(text, str):
+                raise TypeError(f"the {what} of a workflow is text, not {text!r}")
+
     @cached_property
     def fingerprint(self) -> str:
         """Sixteen hex digits that change when the definition changes."""

@@ -324,15 +324,19 @@ def _what_is_kept(run_id: str, intact: int) -> str:
 
 
 class UnsupportedVersion(CheckpointError):
-    """A newer effectflow wrote the data."""
+    """A newer effectflow wrote the data, or one from before the first release."""
 
     def __init__(self, what: str, found: int, supported: int) -> None:
         self.found = found
         self.supported = supported
-        super().__init__(
-            f"{what} has format version {found}, and this effectflow reads up to {supported}. "
-            "Upgrade effectflow; nothing was changed."
-        )
+        if found > supported:
+            problem = f"this effectflow reads up to {supported}. Upgrade effectflow"
+        else:
+            problem = (
+                f"this effectflow reads version {supported}. It is from before the first release: "
+                "end its runs with the effectflow that wrote them, or choose another place"
+            )
+        super().__init__(f"{what} has format version {found}, and {problem}; nothing was changed.")
 
 
 class NotSerializable(CheckpointError):

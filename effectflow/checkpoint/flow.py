@@ -41,6 +41,7 @@ from effectflow.checkpoint.replay import (
     RecordedDeadLetter,
     RecordedDecision,
     RecordedFlow,
+    RecordedWait,
 )
 from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.values import (
@@ -53,9 +54,9 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.effects.errors import LeftToResume, NotAcquired, Parked, Suppressed
 from effectflow.effects.nodes import Failed, FromFn, Step
-from effectflow.effects.operators import Operator
+from effectflow.effects.operators import Operator, Replayed
 from effectflow.effects.paths import StepPath, as_name, child_path, step_path
-from effectflow.effects.scope import Branches, Finalization, Scope
+from effectflow.effects.scope import PLAIN_BRANCHES, Branches, Finalization, Scope
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.run import Run
@@ -82,6 +83,7 @@ class DurableFlow:
         is_ordered: whether it must reach recorded operations in order. The body of a step that did not
             complete need not.
         unsettled: the sequence numbers of its failures that nothing has settled.
+        may_wait: whether it is the body of a step that may wait. Once it does, it records decisions.
         replays_only: why it must begin nothing: its end is recorded and cannot be rebuilt. Or None.
         last_failure: the error of the last failure with an entry, and its sequence number.
         ended_at: the sequence number of the end of the last step or nested run that succeeded in it.
@@ -102,6 +104,7 @@ class DurableFlow:
         "is_ordered",
         "is_recording",
         "last_failure",
+        "may_wait",
         "path",
         "replays_only",
         "run",
@@ -118,6 +121,7 @@ class DurableFlow:
         branches: DurableBranches | None = None,
         is_recording: bool = True,
         is_ordered: bool = True,
+        may_wait: bool = False,
     ) -> None:
         self.run = run
         self.path = path
@@ -125,6 +129,7 @@ class DurableFlow:
         self.branches_around = branches
         self.is_recording = is_recording
         self.is_ordered = is_ordered
+        self.may_wait = may_wait
         self.unsettled: list[int] = []
         self.last_failure: tuple[object, int] | None = None
         self.ended_at: int = 0 if around is None else around.ended_at
@@ -235,28 +240,59 @@ class DurableFlow:
             until = run.time_after(seconds)
             self.begin_wait(scope, path, until=until)
         assert until is not None
-        await self._sleep_until(path, until, seconds, scope)
+        await self.sleep_until(path, until, seconds, scope)
 
     async def wait_for_retry(self, scope: Scope, until: float, longest: float) -> None:
         if self.is_durable(scope):
             path = step_path(self.path, "retry", self._occurrences["retry"])
-            await self._sleep_until(path, until, longest, scope)
+            await self.sleep_until(path, until, longest, scope)
         else:
             await scope.clock.sleep(min(max(0.0, until - self.run.now()), longest))
 
-    async def _sleep_until(self, path: str, until: float, longest: float, scope: Scope) -> None:
+    async def sleep_until(
+        self, path: str, until: float, longest: float, scope: Scope, *, what: str = "a time"
+    ) -> None:
+        """Wait until a recorded time. The flow rests meanwhile, unless a step around it is in progress.
+
+        Parameters:
+            until: the time, in seconds since the epoch.
+            longest: the seconds to wait at most.
+            what: what it waits for, for people.
+        """
         run = self.run
         # The clock of another machine may be ahead. Never wait longer because of that.
         left = min(max(0.0, until - run.now()), longest)
-        if left > 0:
-            with run.activity.rest("a time", run.now() + left):
+        if left > 0 and self._may_record():
+            with run.activity.rest(what, run.now() + left):
                 await run.sleep(path, left, scope)
         else:
             await run.sleep(path, left, scope)
 
     def is_durable(self, scope: Scope) -> bool:
         """Return whether a wait here is recorded, so that the run can be suspended meanwhile."""
-        return self.is_recording and not scope.is_shielded
+        return not scope.is_shielded and self._may_record()
+
+    def _may_record(self) -> bool:
+        """Return whether this flow records its decisions, or does so once it waits."""
+        flow = self
+        while not flow.is_recording:
+            if flow.branches_around is None:
+                return flow.may_wait
+            assert flow.around is not None
+            flow = flow.around
+        return True
+
+    def _record_from_here(self) -> None:
+        """Record decisions from now on, here and in the flows around, up to the step that waits."""
+        flows: list[DurableFlow] = []
+        flow: DurableFlow | None = self
+        while flow is not None and not flow.is_recording:
+            flows.append(flow)
+            flow = None if flow.branches_around is None else flow.around
+        for flow in reversed(flows):
+            flow.is_recording = True
+            if flow.branches_around is not None:
+                flow.branches_around.keep_deadline()
 
     def begin_wait(
         self,
@@ -270,6 +306,7 @@ class DurableFlow:
         """Record a wait; the parameters are as in `Waiting`."""
         run = self.run
         if run.records and not run.is_stopping:
+            self._record_from_here()
             settles = () if scope.is_observing else run.failures.settle(self)
             item = self.take_item()
             run.writer.add(Waiting(path, until, run.now(), item, settles, topic, child))
@@ -303,15 +340,17 @@ class DurableFlow:
         value = run.decode_message(tree, path, decode)
         run.mailbox.take(message)
         run.writer.take(message.number)
-        run.writer.add(Signalled(path, topic, message.key, tree, run.now()))
+        sequence = run.writer.add(Signalled(path, topic, message.key, tree, run.now()))
+        if not self.is_ordered:
+            # The next attempt of the step receives it, too.
+            run.recording.waits[path] = RecordedWait(sequence, None, topic, sequence, tree)
+            run.recording.places.add(path)
         return value
 
     def check_can_wait(self, scope: Scope, name: str) -> None:
         """Raise TypeError inside a step, an acquisition or a finalizer, which are not suspended."""
         if not self.is_durable(scope):
-            where = (
-                f"step {self.path!r}" if not self.is_recording else "an acquisition or finalizer"
-            )
+            where = "an acquisition or finalizer" if scope.is_shielded else f"step {self.path!r}"
             raise TypeError(
                 f"{name!r} is awaited inside {where} of run {self.run.run_id!r}, which cannot be "
                 "suspended: wait between steps"
@@ -359,6 +398,15 @@ class DurableFlow:
     def skip_to(self, reached: tuple[str, ...]) -> None:
         """Continue after the segments that an earlier life used, without reaching them."""
         self._occurrences = {segment.name: segment.occurrence for segment in map(StepPath, reached)}
+
+    @contextmanager
+    def kept_place(self) -> Generator[None]:
+        """Return to the present place among the recorded operations afterwards."""
+        cursor, occurrences = self._cursor, dict(self._occurrences)
+        try:
+            yield
+        finally:
+            self._cursor, self._occurrences = cursor, occurrences
 
     def path_to_come(self, name: str) -> str:
         """Return the path that the next occurrence of a name will have."""
@@ -556,6 +604,11 @@ class DurableFlow:
     async def finalize(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
         return await self.run.finalizing(work)
 
+    async def protect(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
+        with self.run.gated():
+            return await work, None
+        raise AssertionError("a scope that is not cancelled continues")
+
     def compensation_failed(self, error: object, left: Callable[[], Sequence[str]]) -> None:
         if self.is_recording:
             run = self.run
@@ -564,9 +617,18 @@ class DurableFlow:
     def finalization(self, name: str) -> Finalization | None:
         return DurableFinalization(self, self.next_path(name))
 
-    def body_of(self, path: str, *, is_ordered: bool = False) -> DurableFlow:
+    def body_of(
+        self, path: str, *, is_ordered: bool = False, may_wait: bool = False
+    ) -> DurableFlow:
         """Return the flow of the body of a step."""
-        return DurableFlow(self.run, path, self, is_recording=False, is_ordered=is_ordered)
+        return DurableFlow(
+            self.run,
+            path,
+            self,
+            is_recording=may_wait and path in self.run.recording.waiting,
+            is_ordered=is_ordered,
+            may_wait=may_wait,
+        )
 
     def come_to_finalizer(self, path: str) -> None:
         """Skip a recorded finalizer and the recorded operations before it."""
@@ -579,8 +641,21 @@ class DurableFlow:
             self._open_gate_at_frontier()
 
     def has_ahead(self, scope: Scope) -> bool:
-        """Return whether this flow has recorded operations that it has not reached."""
         return self._has_ahead(scope.limit)
+
+    def has_gone_on(self, scope: Scope, path: str, sequence: int) -> bool:
+        """Return whether an earlier life went on after an operation or operator of this flow.
+
+        Parameters:
+            path: its path.
+            sequence: its entry.
+        """
+        if self.is_ordered or self._recorded is None:
+            return self._has_ahead(scope.limit)
+        return any(
+            sequence < item.sequence < scope.limit and item.path != path
+            for item in self._recorded.items
+        )
 
     def set_item(self, digest: str) -> None:
         """Set the digest of the flow's item, which its first entry records and a resume compares."""
@@ -639,6 +714,7 @@ class DurableBranches:
         self._last_failure: tuple[object, int] | None = None
         self._begun: set[str] = set()
         self.decision: RecordedDecision | None = None
+        self._unrecorded_deadline: float | None = None
         known = outer.run.recording.decisions.get(path) if outer.is_recording else None
         if known is not None and known.sequence < scope.limit:
             self.decision = known
@@ -647,23 +723,33 @@ class DurableBranches:
     def deadline(self, seconds: float) -> float | None:
         outer, run = self.outer, self.outer.run
         if not outer.is_recording:
+            self._unrecorded_deadline = run.now() + seconds
             return seconds
-        path = f"{self.path}/deadline"
-        known = run.recording.decisions.get(path)
+        known = run.recording.decisions.get(f"{self.path}/deadline")
         if known is None:
-            until = run.now() + seconds
-            is_cancelled = any(operator.is_decided for operator in self.scope.operators)
-            if run.records and not run.is_stopping and not is_cancelled:
-                outer.record_decision(self.scope, path, until, failed=False)
-            run.activity.begin_deadline(self, until)
+            self._record_deadline(run.now() + seconds)
             return seconds
-        if outer.has_ahead(self.scope):
+        if outer.has_gone_on(self.scope, self.path, known.sequence):
             return None
         until = known.value
         assert isinstance(until, float | int)
         left = min(max(0.0, until - run.now()), seconds)
         run.activity.begin_deadline(self, run.now() + left)
         return left
+
+    def keep_deadline(self) -> None:
+        """Record the deadline of an operator that began before its flow recorded anything."""
+        until, self._unrecorded_deadline = self._unrecorded_deadline, None
+        if until is not None:
+            self._record_deadline(until)
+
+    def _record_deadline(self, until: float) -> None:
+        run = self.outer.run
+        is_cancelled = any(operator.is_decided for operator in self.scope.operators)
+        if run.records and not run.is_stopping and not is_cancelled:
+            path = f"{self.path}/deadline"
+            self.outer.record_decision(self.scope, path, until, failed=False)
+        run.activity.begin_deadline(self, until)
 
     def branch(self, key: object, item: object, *, is_keyed: bool) -> DurableFlow:
         outer = self.outer
@@ -801,7 +887,9 @@ class DurableFinalization:
         self.path = path
         self._flow: DurableFlow | None = None
 
-    async def recorded_end(self, scope: Scope) -> Any:
+    async def recorded_end(
+        self, scope: Scope, replay: Callable[[Scope], Coroutine[Any, Any, Any]]
+    ) -> Any:
         run = self.outer.run
         recorded = run.recording.source_ends.get(self.path)
         if recorded is None or recorded.error is None or not self.outer.is_ordered:
@@ -815,11 +903,26 @@ class DurableFinalization:
             # it.
             self.outer.replays_only = unreadable
             return None
+        if scope.undos is not None:
+            await self._register_undos(scope, replay)
         self.outer.skip_to(recorded.reached)
         run.replayed_failure(self.path, failure.error)
         if recorded.kind == "defect":
             raise failure.error
         return failure
+
+    async def _register_undos(
+        self, scope: Scope, replay: Callable[[Scope], Coroutine[Any, Any, Any]]
+    ) -> None:
+        """Replay the source as far as it was recorded, so that the saga around knows what to undo."""
+        outer = self.outer
+        first = outer.run.recording.flows[self.path].items[0]
+        operator = Replayed(scope, PLAIN_BRANCHES)
+        operator.is_decided = True
+        inside = operator.inside
+        inside.limit = min(inside.limit, first.sequence)
+        with operator.cut, outer.kept_place(), suppress(Exception):
+            await replay(inside)
 
     async def run(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
         try:

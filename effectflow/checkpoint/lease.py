@@ -61,13 +61,13 @@ class Lease:
                 return self.expires_at_uptime - up
         return self.expires_at - now
 
-    def is_held(self, now: float) -> bool:
+    def is_held(self, now: float, is_dead: Callable[[Owner], bool] | None = None) -> bool:
         """Return whether the lease has not expired at `now` (seconds since the epoch) and its owner
-        is not known to be dead."""
+        is not known to be dead, which `is_dead` tells: by default, `Owner.is_dead`."""
         if self.expires_in(now) <= 0:
             return False
         owner = Owner.parse(self.owner)
-        return owner is None or not owner.is_dead()
+        return owner is None or not (owner.is_dead() if is_dead is None else is_dead(owner))
 
     def is_abandoned(self, now: float) -> bool:
         """Return whether its owner is dead or has not renewed it for long, at `now` as in `is_held`."""
@@ -136,6 +136,21 @@ class Owner:
         except PermissionError:
             return False
         return False
+
+
+def deaths_seen_once() -> Callable[[Owner], bool]:
+    """Return `Owner.is_dead` for many leases at one moment. It looks at each other process once."""
+    seen: dict[tuple[int, str, str], bool] = {}
+
+    def is_dead(owner: Owner) -> bool:
+        if owner.pid == os.getpid():
+            return owner.is_dead()
+        process = owner.pid, owner.host, owner.born
+        if process not in seen:
+            seen[process] = owner.is_dead()
+        return seen[process]
+
+    return is_dead
 
 
 _claims: dict[str, CallSoon | None] = {}

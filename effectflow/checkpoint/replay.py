@@ -6,6 +6,7 @@ once an entry settles it, and any other failure is retried.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -30,8 +31,10 @@ from effectflow.checkpoint.entries import (
     Resumed,
     Signalled,
     SourceEnd,
+    Suspended,
     Waiting,
 )
+from effectflow.checkpoint.errors import CompensationFailed
 from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import Tree
 from effectflow.checkpoint.values.classes import name_of_error
@@ -54,6 +57,9 @@ __all__ = [
 ]
 
 _TIMED_OUT = name_of_error(TimedOut)
+_COMPENSATION_FAILED = name_of_error(CompensationFailed)
+_UNDOING = re.compile(r"(^|/)saga(#\d+)?\[undo\]/")
+"""Finds the paths of what undoes the body of a saga."""
 
 _Kind: TypeAlias = Literal["step", "child", "wait", "published", "operator", "finalizer"]
 
@@ -106,6 +112,11 @@ class RecordedStep:
     began: float = 0.0
     failures: tuple[RecordedFailure, ...] = ()
     at_most_once: bool = False
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it may have happened and must not happen twice."""
+        return self.at_most_once and self.may_have_happened
 
     @property
     def may_have_happened(self) -> bool:
@@ -262,6 +273,7 @@ class Recording:
         former_children: the nested runs that reopenings repeat, oldest first, by path.
         spawned: the ids of the spawned runs that are cancelled with this one, in their order.
         cancelled_at: the entry that asked to cancel the run; None if none did.
+        waiting: the flows within which something waited.
     """
 
     steps: dict[str, RecordedStep] = field(default_factory=dict[str, RecordedStep])
@@ -284,6 +296,7 @@ class Recording:
     )
     spawned: dict[str, None] = field(default_factory=dict[str, None])
     cancelled_at: int | None = None
+    waiting: set[str] = field(default_factory=set[str])
 
     @property
     def open_dead_letters(self) -> list[RecordedDeadLetter]:
@@ -313,6 +326,17 @@ class Recording:
                 del recorded[path]
         self.places = {path for path in self.places if not _is_below(path, paths)}
 
+    def forget_times(self, path: str) -> None:
+        """Forget the sleeps and deadlines within a step, whose next attempt has its own."""
+        if path not in self.waiting:
+            return
+        for place in [place for place in self.decisions if _is_deadline_below(place, path)]:
+            del self.decisions[place]
+        for place, wait in list(self.waits.items()):
+            if wait.until is not None and _is_below(place, {path}):
+                del self.waits[place]
+                self.places.discard(place)
+
     def leave_behind(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Let flows skip what they reached in these ranges of entries."""
         for first, last in ranges:
@@ -340,13 +364,16 @@ class _Reader:
 
     Attributes:
         unsettled: the failures that no entry has settled, by the sequence number of their entry.
+        open: the steps that have begun and not ended, by path.
     """
 
     def __init__(self) -> None:
         self.recording = Recording()
         self.unsettled: dict[int, tuple[str, _Failure]] = {}
         self.order: list[int] = []
+        self.open: dict[str, RecordedStep] = {}
         self.has_finished = False
+        self.is_given_up = False
 
     def take(self, sequence: int, entry: Entry) -> None:
         recording = self.recording
@@ -357,6 +384,8 @@ class _Reader:
                 before = recording.steps.get(path)
                 if before is not None and before.ended in self.unsettled:
                     self._forget(before.ended)
+                if before is not None and before.retry_at is not None:
+                    recording.forget_times(path)
                 recording.steps[path] = RecordedStep(
                     sequence,
                     entry.attempt,
@@ -368,12 +397,13 @@ class _Reader:
                     failures=before.failures if before else (),
                     at_most_once=entry.at_most_once,
                 )
+                self.open[path] = recording.steps[path]
             case Completed(step=path):
                 self._settle(entry.settles)
-                step = recording.steps[path]
+                step = self.open.pop(path, recording.steps[path])
                 step.ended, step.is_completed, step.output = sequence, True, entry.output
             case Failed(step=path):
-                step = recording.steps[path]
+                step = self.open.pop(path, recording.steps[path])
                 step.ended, step.error = sequence, entry.error
                 step.retryable, step.retry_at = entry.retryable, entry.retry_at
                 if not entry.error.is_defect:
@@ -398,6 +428,7 @@ class _Reader:
                 child = RecordedChild(sequence, entry.child, "", "") if entry.child else None
                 wait = RecordedWait(sequence, entry.until, entry.topic, child=child)
                 recording.waits[path] = wait
+                recording.waiting.update(_flows_around(path))
             case Signalled(path=path):
                 wait = recording.waits[path]
                 wait.received, wait.value = sequence, entry.value
@@ -440,7 +471,14 @@ class _Reader:
                     self._reopen(entry)
             case Finished():
                 self.has_finished = True
+                self.is_given_up = (
+                    entry.error is not None and entry.error.type == _COMPENSATION_FAILED
+                )
                 recording.reopened_at = None
+            case Suspended():
+                # It went on where it waited, so that was no attempt more.
+                for step in self.open.values():
+                    step.spent += 1
             case Interrupted() | _:
                 pass
 
@@ -460,6 +498,9 @@ class _Reader:
             elif self.has_finished and isinstance(failure, RecordedStep):
                 failure.spent = failure.attempts
                 failure.since = None
+                if self.is_given_up and _UNDOING.search(path) and not failure.is_unknown:
+                    # The run waits for someone to do exactly that.
+                    failure.retryable = True
         self.has_finished = False
 
     def _forget_reactions(self, sequence: int, path: str) -> None:
@@ -554,7 +595,7 @@ class _Reader:
             recording.forget(gone)
 
     def _note_repeated(self, path: str, step: RecordedStep) -> None:
-        if step.at_most_once and step.may_have_happened:
+        if step.is_unknown:
             self.recording.repeated.append(path)
 
     def _begin(self, sequence: int, settles: Ranges, source_ends: tuple[SourceEnd, ...]) -> None:
@@ -611,6 +652,10 @@ def _is_below(path: str, paths: set[str]) -> bool:
             return True
         path = flow_of(path)
     return False
+
+
+def _is_deadline_below(place: str, path: str) -> bool:
+    return place.endswith("/deadline") and _is_below(place, {path})
 
 
 def _is_within(sequence: int, ranges: Ranges) -> bool:

@@ -341,7 +341,8 @@ class Run:
         number = recorded.attempts if recorded else 0
         spent = recorded.spent if recorded else 0
         if recorded is not None and recorded.retry_at is not None:
-            await self._wait_for_retry(flow, path, recorded.retry_at, scope)
+            failed_at = recorded.failures[-1].ended
+            await self._wait_for_retry(flow, path, recorded.retry_at, failed_at, scope)
         began = self.clock.monotonic()
         if recorded is not None and recorded.since is not None:
             # Earlier lives, and the time between them, count as well.
@@ -356,15 +357,18 @@ class Run:
             retry_at = await self._record_failure(flow, definition, path, outcome, delay)
             if retry_at is None:
                 return outcome
-            await self._wait_for_retry(flow, path, retry_at, scope)
+            await self._wait_for_retry(flow, path, retry_at, self.now(), scope)
 
     async def _wait_for_retry(
-        self, flow: DurableFlow, path: str, retry_at: float, scope: Scope
+        self, flow: DurableFlow, path: str, retry_at: float, failed_at: float, scope: Scope
     ) -> None:
-        left = retry_at - self.now()
+        # It waits anew in its next attempt.
+        self.recording.forget_times(path)
+        # The clock may have been set since. Never wait longer because of that.
+        left = min(retry_at - self.now(), max(0.0, retry_at - failed_at))
         if left > 0 and flow.is_recording:
             # A finalizer is shielded. It ends before its next attempt if the run is stopped meanwhile.
-            with self.activity.rest("a retry", retry_at), anyio.CancelScope() as waiting:
+            with self.activity.rest("a retry", self.now() + left), anyio.CancelScope() as waiting:
                 self._retry_waits.add(waiting)
                 try:
                     await self.sleep(path, left, scope)
@@ -415,7 +419,8 @@ class Run:
                 raise
         at_most_once = definition.at_most_once or scope.is_at_most_once
         current = CurrentStep(self.run_id, path, number, step.make_info, at_most_once)
-        inside = scope.inside_step(body := flow.body_of(path), current)
+        body = flow.body_of(path, may_wait=definition.can_be_suspended)
+        inside = scope.inside_step(body, current)
         token = running_step.set(current)
         if scope.observer is not None:
             scope.observer.began(path)

@@ -24,7 +24,12 @@ from effectflow.effects import (
     do,
     nodes,
 )
-from effectflow.effects.arguments import TEST_THE_VALUE, check_function, mark_as_effectful
+from effectflow.effects.arguments import (
+    TEST_THE_VALUE,
+    check_effects,
+    check_function,
+    mark_as_effectful,
+)
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.retry import check_bounded
@@ -111,6 +116,8 @@ class StepDefinition:
         output: the annotation of what it yields; None if that is not known.
         retry_when: whether `retry` applies to an error; to all if None. Unlike `retryable`, it does not
             concern resumes.
+        may_wait: whether its effect may wait for messages, times and other runs, as the body of a run
+            may. The run is suspended meanwhile, and the next life runs the effect again, up to there.
     """
 
     name: str
@@ -123,6 +130,7 @@ class StepDefinition:
     function: str | None = None
     output: object = None
     retry_when: Callable[[Any], bool] | None = None
+    may_wait: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -142,6 +150,11 @@ class StepDefinition:
         if callable(self.retryable):
             return self.retryable(error)
         return self.retryable is not False
+
+    @property
+    def can_be_suspended(self) -> bool:
+        """Whether it may wait, and nothing of its own limits how often or how long it runs."""
+        return self.may_wait and not self.at_most_once and self.timeout is None
 
     def may_have_happened(self, error: object) -> bool:
         """Return whether an at-most-once step may have happened in spite of this error."""
@@ -210,6 +223,7 @@ def with_checkpointing(
         at_most_once: whether a resume fails with OutcomeUnknown after a crash in the middle of the step,
             instead of running it again.
     """
+    check_effects("with_checkpointing", effect)
     types = KnownTypes.of(output, error)
     definition = StepDefinition(step, types, retryable, at_most_once, output=output)
     return durable(definition, effect)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -9,21 +10,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
-import click
-from click.core import ParameterSource
 
 from effectflow.checkpoint import Checkpoints, CheckpointStore, Seal
 from effectflow.cli.app_loader import find_app
 from effectflow.cli.options import STORE, BadUse, read_keys, store_at
 
 A = TypeVar("A")
-
-_OPTIONS = {
-    "store": "--store",
-    "key_file": "--key-file",
-    "encryption_keys": "--encryption-keys",
-}
-"""What says where runs are, and which an App says itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +51,23 @@ class Access:
 
         Raise BadUse if the store does not exist and `must_exist` is true.
         """
-        store = self.checkpoints.store
-        path = getattr(store, "path", None) or getattr(store, "directory", None)
-        if must_exist and isinstance(path, Path) and not path.exists():
-            raise BadUse(
-                f"there is no store {path}; `effectflow demo` and `effectflow run` create stores"
-            )
+        if must_exist:
+            self.check_store()
 
         async def main() -> A:
-            async with store as opened:
+            async with self.checkpoints.store as opened:
                 return await use(opened)
 
         return anyio.run(main)
+
+    def check_store(self) -> None:
+        """Raise BadUse if the store is a file or folder that does not exist."""
+        store = self.checkpoints.store
+        path = getattr(store, "path", None) or getattr(store, "directory", None)
+        if isinstance(path, Path) and not path.exists():
+            raise BadUse(
+                f"there is no store {path}; `effectflow demo` and `effectflow run` create stores"
+            )
 
 
 def access_to(
@@ -86,12 +83,21 @@ def access_to(
     """
     service = None if app is None else find_app(app)
     if service is not None:
-        context = click.get_current_context()
-        for name, option in _OPTIONS.items():
-            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        for option, value, usual in (
+            ("--store", store, (STORE, os.environ.get("EFFECTFLOW_STORE"))),
+            ("--key-file", key_file, (None, _path_in("EFFECTFLOW_KEY_FILE"))),
+            ("--encryption-keys", encryption_keys, (None, _path_in("EFFECTFLOW_ENCRYPTION_KEYS"))),
+        ):
+            # What the environment says is meant for commands without an App.
+            if value not in usual:
                 raise BadUse(f"the App {app!r} says where its runs are kept: leave out {option}")
         return Access(service.checkpoints, app=app)
     keys = read_keys(key_file, encryption_keys)
     checkpoints = Checkpoints(store_at(store), key=keys.seal.key, encryption=keys.seal.encryption)
     words = () if store == STORE else ("--store", store)
     return Access(checkpoints, (*words, *keys.options))
+
+
+def _path_in(variable: str) -> Path | None:
+    text = os.environ.get(variable)
+    return None if text is None else Path(text)

@@ -27,7 +27,7 @@ def make_app() -> typer.Typer:
     """Return the commands by their names."""
     import typer
 
-    from effectflow.cli import drive, stored_runs
+    from effectflow.cli import drive, messages, stored_runs, work
     from effectflow.cli.options import Commands
 
     app = typer.Typer(
@@ -42,6 +42,13 @@ def make_app() -> typer.Typer:
         ("demo", drive.demo, "demo ~/projects/shop --report shop"),
         ("run", drive.run, """run shop.orders:checkout --input '{"cart": 7}'"""),
         ("resume", drive.resume, "resume --latest"),
+        ("worker", work.worker, "worker shop.service:app --concurrency 20"),
+        ("cancel", messages.cancel, "cancel order-7 --app shop.service:app"),
+        (
+            "send",
+            messages.send,
+            """send order-7 shop.orders:approval '{"by": "ann"}' --app shop.service:app""",
+        ),
         ("dead-letters", drive.dead_letters, "dead-letters words --retry emma/50 --app books"),
         ("list", stored_runs.list_runs, "list --workflow census"),
         ("show", stored_runs.show, "show census-1f0c7a2e"),

@@ -22,6 +22,7 @@ from effectflow.service.environment import (
     needs_of,
     opened_environment,
 )
+from effectflow.service.signal import Signal
 from effectflow.workflows import Workflow
 
 
@@ -102,6 +103,17 @@ def find_app(reference: str) -> App[Any] | None:
     module_name, _, name = reference.partition(":")
     found = getattr(_import(module_name), name, None) if name else None
     return cast("App[Any]", found) if isinstance(found, App) else None
+
+
+def load_signal(reference: str) -> Signal[Any]:
+    """Return the signal at `MODULE:NAME`. Raise BadUse if there is none."""
+    module_name, _, name = reference.partition(":")
+    found = getattr(_import(module_name), name, None) if name else None
+    if not isinstance(found, Signal):
+        raise BadUse(
+            f"{reference!r} is no signal: give the MODULE:NAME of one, such as shop.orders:approval"
+        )
+    return cast("Signal[Any]", found)
 
 
 def load_workflow(reference: str) -> LoadedWorkflow:

@@ -23,6 +23,7 @@ from effectflow.checkpoint import (
     CheckpointError,
     CheckpointStore,
     HasCheckpoints,
+    RunCancelled,
     RunInfo,
     RunQuery,
     RunStatus,
@@ -56,7 +57,7 @@ from effectflow.cli.options import (
     StoreOption,
     check_choice,
     chosen_run,
-    read_file,
+    read_json,
 )
 from effectflow.cli.render import (
     counted,
@@ -121,7 +122,7 @@ def run(
 ) -> None:
     """Run a workflow on an input. Given the id of a run with the same input, continue that run."""
     loaded = load_workflow(workflow) if app is None else workflow_named(workflow, app)
-    data = _read_input(input)
+    data = read_json(input, "input")
     run_id = _run_id_or_new(run_id, loaded.workflow.name)
 
     def start(env: HasCheckpoints) -> AnyEffect:
@@ -129,7 +130,8 @@ def run(
             # Here, because the environment may add codecs.
             value = loaded.workflow.structure_input(data, env.checkpoints)
         except ValueError as error:
-            raise BadUse(str(error)) from error
+            way_out = ": give one with --input" if data is None else ""
+            raise BadUse(f"{error}{way_out}") from error
         return loaded.to_start.start(value, run_id=run_id)
 
     access = access_to(store, key_file, encryption_keys, app=app)
@@ -270,20 +272,6 @@ def _run_id_or_new(run_id: str | None, workflow_name: str) -> str:
     return f"{workflow_name}-{uuid4().hex[:8]}" if run_id is None else run_id
 
 
-def _read_input(text: str) -> Any:
-    """Return the JSON in `text`, or in the file that `@path` names."""
-    name = text.removeprefix("@")
-    source = text.encode() if name == text else read_file(Path(name), f"the input file {name!r}")
-    try:
-        return orjson.loads(source)
-    except orjson.JSONDecodeError as error:
-        excerpt = error.doc[max(0, error.pos - 20) : error.pos + 20]
-        raise BadUse(
-            f"the input is not JSON: {error.msg} at line {error.lineno}, column {error.colno}, "
-            f"near {excerpt!r}"
-        ) from error
-
-
 @dataclass(frozen=True, slots=True)
 class _Job:
     """A run to drive: its workflow, what makes the effect that drives it, and where it is stored.
@@ -314,7 +302,7 @@ class _Job:
 class _End:
     """How a run ended in this process."""
 
-    status: Literal["completed", "failed", "interrupted", "checkpoint error"]
+    status: Literal["completed", "failed", "cancelled", "interrupted", "checkpoint error"]
     message: str | None = None
     output: object = None
     has_dead_letters: bool = False
@@ -327,6 +315,7 @@ class _End:
 _EXIT_CODES = {
     "completed": ExitCode.DONE,
     "failed": ExitCode.WORKFLOW_FAILED,
+    "cancelled": ExitCode.WORKFLOW_FAILED,
     "interrupted": ExitCode.INTERRUPTED,
     "checkpoint error": ExitCode.CHECKPOINT_ERROR,
 }
@@ -426,12 +415,16 @@ async def _end_of(effect: AnyEffect, env: object, console: Console) -> _End:
         )
     except StoppedBySignal as stop:
         return _End("interrupted", f"Interrupted by {stop.signal_name}.")
+    except RunCancelled as error:
+        return _End("cancelled", str(error))
     except CheckpointError as error:
         return _End("checkpoint error", str(error))
     except Exception:
         say(traceback.format_exc().rstrip(), Console(stderr=True))
         return _End("failed", "The workflow ended in a defect, shown above.")
     match result:
+        case Failure(RunCancelled() as error):
+            return _End("cancelled", str(error))
         case Failure(CheckpointError() as error):
             return _End("checkpoint error", str(error))
         case Failure(error):

@@ -7,6 +7,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any
 
+import orjson
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
@@ -15,6 +16,7 @@ from effectflow.checkpoint import (
     CheckpointError,
     CheckpointStore,
     Encryption,
+    RunEnded,
     RunNotFound,
     RunQuery,
     Seal,
@@ -87,7 +89,7 @@ EncryptionKeysOption = Annotated[
 
 
 class ExitCode(IntEnum):
-    """The exit codes of all commands."""
+    """The exit codes of all commands. A cancelled run counts as failed."""
 
     DONE = 0
     WORKFLOW_FAILED = 1
@@ -106,7 +108,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (BadUse, BadEnvironment, RunNotFound) as error:
+        except (BadUse, BadEnvironment, RunEnded, RunNotFound) as error:
             code, message = ExitCode.BAD_USE, str(error)
         except CheckpointError as error:
             code, message = ExitCode.CHECKPOINT_ERROR, str(error)
@@ -200,3 +202,17 @@ def read_file(path: Path, what: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise BadUse(f"cannot read {what}: {error.strerror}") from error
+
+
+def read_json(text: str, what: str) -> Any:
+    """Return the JSON in `text`, or in the file that `@path` names. Raise BadUse for other text."""
+    name = text.removeprefix("@")
+    source = text.encode() if name == text else read_file(Path(name), f"the {what} file {name!r}")
+    try:
+        return orjson.loads(source)
+    except orjson.JSONDecodeError as error:
+        excerpt = error.doc[max(0, error.pos - 20) : error.pos + 20]
+        raise BadUse(
+            f"the {what} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}, "
+            f"near {excerpt!r}"
+        ) from error

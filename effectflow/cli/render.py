@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -18,7 +17,6 @@ from effectflow.checkpoint import (
     BeforeStep,
     BranchesEnded,
     CancelRequested,
-    Checkpoint,
     ChildEnded,
     ChildStarted,
     Completed,
@@ -33,6 +31,7 @@ from effectflow.checkpoint import (
     ResumePlan,
     RunInfo,
     RunStatus,
+    RunSummary,
     Signalled,
     Started,
     Suspended,
@@ -45,7 +44,6 @@ from effectflow.checkpoint.errors import printable
 from effectflow.checkpoint.replay import RecordedDeadLetter, Recording
 from effectflow.checkpoint.values import Tree, render_tree
 from effectflow.effects.paths import StepPath
-from effectflow.workflows.progress import JobProgress, job_progress
 
 
 def say(text: str, console: Console | None = None) -> None:
@@ -79,89 +77,51 @@ def shown_status(run: RunInfo, now: float) -> str:
 
 
 def show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
-    """Print a table of runs. With names of usual length it fits 80 columns."""
-    rows = [("RUN", "WORKFLOW", "STATUS", "ENTRIES", "UPDATED")]
+    """Print a table of runs. With names of usual length it fits 80 columns, except for notes."""
+    rows = [("RUN", "WORKFLOW", "STATUS", "ENTRIES", "UPDATED", "")]
     for run in runs:
         status = shown_status(run, now)
         if run.summary.dead_letters:
             status += f", {run.summary.dead_letters} dead"
-        updated = _age(now - run.updated_at)
-        rows.append((run.run_id, run.summary.workflow, status, str(run.length), updated))
-    _say_table(rows, console)
+        updated, note = age(now - run.updated_at), _note(run.summary, now)
+        rows.append((run.run_id, run.summary.workflow, status, str(run.length), updated, note))
+    say_table(rows, console)
 
 
-def show_checkpoint(
-    console: Console, checkpoint: Checkpoint, durability: str, dead_letters: str
-) -> None:
-    """Print the state of one run. `dead_letters` is what to say about them; empty for nothing."""
-    head, metadata = checkpoint.state, checkpoint.metadata
-    position = "before its first step" if head is None else f"{type(head).__name__}: {head.step}"
-    survives = {
-        "full": "kill -9 and power loss (durability full)",
-        "process": "kill -9, not power loss (durability process)",
+def _note(summary: RunSummary, now: float) -> str:
+    """Return why a run does not go on at this moment; or ""."""
+    left = None if summary.due_at is None else summary.due_at - now
+    if summary.blocked:
+        again = "now" if left is None or left <= 0 else f"in {duration(left)}"
+        return f"blocked, tried again {again}: {summary.blocked}"
+    if summary.waits_for:
+        until = "" if left is None else f", at most {duration(left)}" if left > 0 else "; is due"
+        return f"waits for {summary.waits_for}{until}"
+    if summary.status is RunStatus.PENDING and left is not None and left > 0:
+        return f"begins in {duration(left)}"
+    return ""
+
+
+def run_tree(info: RunInfo, now: float) -> dict[str, Tree]:
+    """Return one line about a run as plain data."""
+    summary = info.summary
+    return {
+        "run_id": info.run_id,
+        "workflow": summary.workflow,
+        "kind": summary.kind,
+        "version": summary.version,
+        "status": shown_status(info, now),
+        "waits_for": summary.waits_for or None,
+        "due_at": iso_time(summary.due_at),
+        "blocked": summary.blocked or None,
+        "parent": summary.parent or None,
+        "priority": summary.priority,
+        "dead_letters": summary.dead_letters,
+        "resumable": info.is_resumable(now),
+        "created_at": iso_time(summary.created_at),
+        "updated_at": iso_time(info.updated_at),
+        "entries": info.length,
     }
-    rows = {
-        "run": checkpoint.run_id,
-        "workflow": f"{checkpoint.workflow} (version {checkpoint.definition.version})",
-        "module": checkpoint.module or "unknown",
-        "status": str(checkpoint.status),
-        "position": position,
-        **_state_row(checkpoint),
-        **_progress_rows(job_progress(checkpoint)),
-        **({"dead letters": dead_letters} if dead_letters else {}),
-        "steps": f"{len(checkpoint.completed_steps)} completed, {len(metadata.attempts)} begun",
-        "resumes": str(metadata.resumes),
-        "entries": str(metadata.entries),
-        "created": _when(checkpoint.created_at),
-        "updated": _when(checkpoint.updated_at),
-        "input": _bounded(checkpoint.initial_state),
-        "context": _bounded(checkpoint.context),
-        "survives": survives.get(durability, f"durability {durability}"),
-        "digest": checkpoint.digest,
-    }
-    _say_table(list(rows.items()), console)
-    finished = checkpoint.finished
-    if finished is None:
-        return
-    if finished.error is None:
-        say(f"\noutput: {_bounded(finished.output, 2000)}", console)
-    else:
-        error = finished.error
-        say(f"\n{(error.traceback or f'{error.type}: {error.message}').rstrip()}", console)
-        for line in error.trail:
-            say(printable(f"  {line}"), console)
-
-
-def _state_row(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the state of a state machine; other workflows have no single state."""
-    match checkpoint.kind, checkpoint.current_state:
-        case "machine", {"$enum": [_, str(member)]}:
-            return {"state": member}
-        case "machine", state:
-            return {"state": _bounded(state)}
-        case _:
-            return {}
-
-
-def _progress_rows(progress: JobProgress | None) -> dict[str, str]:
-    """Return the progress of a map-reduce or iterative run."""
-    if progress is None:
-        return {}
-    rows = {} if progress.iteration is None else {"round": str(progress.iteration)}
-    if progress.iteration is None or progress.items_done or progress.items_failed:
-        total = "" if progress.items_total is None else f" of {progress.items_total}"
-        failed = f", {progress.items_failed} failed" if progress.items_failed else ""
-        rows["phase"] = progress.phase
-        rows["items"] = f"{progress.items_done}{total} done{failed}"
-        rows["reduce"] = f"round {progress.reduce_round}, {progress.groups_done} groups done"
-    return rows
-
-
-def checkpoint_tree(checkpoint: Checkpoint, dead_letters: int) -> Tree:
-    """Return the state of one run as plain data, with the progress of a job."""
-    tree = {**orjson.loads(checkpoint.to_json()), "dead_letters": dead_letters}
-    progress = job_progress(checkpoint)
-    return tree if progress is None else {**tree, "progress": dataclasses.asdict(progress)}
 
 
 def entry_tree(entry: Entry) -> Tree:
@@ -175,7 +135,7 @@ def show_history(console: Console, entries: Sequence[Entry]) -> None:
     """Print a journal, one entry per line, oldest first."""
     for number, entry in enumerate(entries, start=1):
         # Escaped as one line: a line break in an error message must not look like another entry.
-        say(printable(f"{number:>6}  {_when(entry.at)}  {_entry_text(entry)}"), console)
+        say(printable(f"{number:>6}  {when(entry.at)}  {_entry_text(entry)}"), console)
 
 
 def _entry_text(entry: Entry) -> str:
@@ -190,7 +150,7 @@ def _entry_text(entry: Entry) -> str:
         case BeforeStep(step, attempt):
             return f"BeforeStep   {step}, attempt {attempt}"
         case Completed(step, output, duration):
-            return f"Completed    {step} in {duration:.3f} s -> {_bounded(output, 60)}"
+            return f"Completed    {step} in {duration:.3f} s -> {bounded(output, 60)}"
         case Failed(step, error, retryable):
             kind = "defect " if error.is_defect else ""
             again = "retryable" if retryable else "final"
@@ -199,7 +159,7 @@ def _entry_text(entry: Entry) -> str:
             where = "in" if in_progress else "after"
             return f"Interrupted  {where} {step or 'no step'} ({reason})"
         case Decided(path, value, failed=failed):
-            return f"Decided      {path} = {_bounded(value, 60)}{' (failed)' if failed else ''}"
+            return f"Decided      {path} = {bounded(value, 60)}{' (failed)' if failed else ''}"
         case BranchesEnded(path, failures=failures):
             failed = "".join(
                 f"; a finalizer failed with {error.type}: {error.message}" for error in failures
@@ -214,13 +174,13 @@ def _entry_text(entry: Entry) -> str:
         case Signalled(path, topic):
             return f"Signalled    {path} by {topic_text(topic)}"
         case Published(_, key, value):
-            return f"Published    {key} = {_bounded(value, 60)}"
+            return f"Published    {key} = {bounded(value, 60)}"
         case Suspended():
             return "Suspended    all flows wait"
         case CancelRequested(reason=reason):
             return f"Cancelling   {reason}"
         case Finished(status=status, output=output, error=error):
-            what = f"{error.type}: {error.message}" if error else _bounded(output, 60)
+            what = f"{error.type}: {error.message}" if error else bounded(output, 60)
             return f"Finished     {status}: {what}"
 
 
@@ -230,7 +190,7 @@ def _wait_text(wait: Waiting) -> str:
         return f"for {topic_text(wait.topic)}"
     if wait.child:
         return f"for run {wait.child}"
-    return "for ever" if wait.until is None else f"until {_when(wait.until)}"
+    return "for ever" if wait.until is None else f"until {when(wait.until)}"
 
 
 def topic_text(topic: str) -> str:
@@ -243,9 +203,9 @@ def show_dead_letters(
 ) -> None:
     """Print the dead letters of a run: the item, and when and how each attempt failed."""
     for letter in letters:
-        say(printable(f"{letter.flow}  {_bounded(letter.item)}"), console)
+        say(printable(f"{letter.flow}  {bounded(letter.item)}"), console)
         for failure in recording.failures_of(letter):
-            ended, error = _when(failure.ended), failure.error
+            ended, error = when(failure.ended), failure.error
             took = f"after {failure.ended - failure.began:.3f} s"
             say(printable(f"    {ended}  {took}  {error.type}: {error.message}"), console)
     say(counted(len(letters), "dead letter"), console)
@@ -373,7 +333,7 @@ _MAX_WIDTH = 32
 """The cells of a table that the other rows align with; a longer one moves only its own row."""
 
 
-def _say_table(rows: Sequence[Sequence[str]], console: Console) -> None:
+def say_table(rows: Sequence[Sequence[str]], console: Console) -> None:
     """Print rows with aligned columns, each on one line, never cut."""
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = [
@@ -394,7 +354,8 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun if count == 1 else plural}"
 
 
-def _bounded(tree: Tree, limit: int = 120) -> str:
+def bounded(tree: Tree, limit: int = 120) -> str:
+    """Return a value as text, cut to this many characters."""
     text = render_tree(tree)
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
 
@@ -459,13 +420,19 @@ def step_text(path: str, kind: str) -> str:
     return f"step {path}"
 
 
-def _age(seconds: float) -> str:
-    """Return how long ago something was, in the largest unit that fits."""
+def age(seconds: float) -> str:
+    """Return how long ago something was."""
+    return f"{duration(seconds)} ago"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in the largest unit that fits."""
     for unit, name in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= unit:
-            return f"{seconds / unit:.0f}{name} ago"
-    return f"{max(seconds, 0):.0f}s ago"
+            return f"{seconds / unit:.0f}{name}"
+    return f"{max(seconds, 0):.0f}s"
 
 
-def _when(seconds: float) -> str:
+def when(seconds: float) -> str:
+    """Return a time of the local clock."""
     return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="seconds")

@@ -55,6 +55,7 @@ class RunSearch:
         query: its limit and its statuses are not used.
         statuses: only runs that are shown with one of these; empty means any.
         since: only runs with an entry at or after this time, in seconds since the epoch.
+        parent: only runs within this run; None for any.
         context: only runs whose context has these values, as text or JSON, under these keys.
         limit: find at most this many.
         seal: the keys that read the context.
@@ -64,6 +65,7 @@ class RunSearch:
     statuses: frozenset[str]
     since: float | None
     context: tuple[tuple[str, str], ...]
+    parent: str | None
     limit: int
     seal: Seal
 
@@ -71,14 +73,19 @@ class RunSearch:
     def is_for_all(self) -> bool:
         """Whether every run is wanted."""
         return self.query == RunQuery() and not (
-            self.statuses or self.context or self.since is not None
+            self.statuses or self.context or self.since is not None or self.parent is not None
         )
 
     async def run(self, store: CheckpointStore) -> FoundRuns:
         """Return the runs. Raise BadUse if the store has no run of the workflow at all."""
         stored = {RunStatus.RUNNING if one == CRASHED else RunStatus(one) for one in self.statuses}
         # The store's limit comes before the filters here, so it must not cut anything.
-        is_filtered = RunStatus.RUNNING in stored or self.since is not None or bool(self.context)
+        is_filtered = (
+            RunStatus.RUNNING in stored
+            or self.since is not None
+            or self.parent is not None
+            or bool(self.context)
+        )
         query = replace(
             self.query,
             statuses=frozenset(stored),
@@ -99,6 +106,8 @@ class RunSearch:
     ) -> AsyncGenerator[RunInfo]:
         for info in candidates:
             if self.statuses and shown_status(info, found.at) not in self.statuses:
+                continue
+            if self.parent is not None and info.summary.parent != self.parent:
                 continue
             if self.since is not None and info.updated_at < self.since:
                 continue

@@ -22,7 +22,6 @@ from effectflow.checkpoint import (
     ExportedRun,
     Repair,
     ResumePlan,
-    RunInfo,
     RunQuery,
     UnsupportedVersion,
     Verification,
@@ -37,10 +36,7 @@ from effectflow.checkpoint import (
     write_exported,
     write_removed,
 )
-from effectflow.checkpoint.checkpoint import iso_time
-from effectflow.checkpoint.journal_reader import all_run_ids, open_records, run_not_found
-from effectflow.checkpoint.replay import read_recording
-from effectflow.checkpoint.values import Tree
+from effectflow.checkpoint.journal_reader import all_run_ids, run_not_found
 from effectflow.cli.access import access_to
 from effectflow.cli.app_loader import app_hint, is_demo, workflow_of_run
 from effectflow.cli.options import (
@@ -61,20 +57,18 @@ from effectflow.cli.options import (
     read_file,
 )
 from effectflow.cli.render import (
-    checkpoint_tree,
     counted,
     entry_tree,
     plan_tree,
     print_json,
     repair_tree,
+    run_tree,
     say,
-    show_checkpoint,
     show_history,
     show_plan,
     show_repair,
     show_runs,
     show_verifications,
-    shown_status,
 )
 from effectflow.cli.run_search import (
     STATUSES,
@@ -84,6 +78,7 @@ from effectflow.cli.run_search import (
     read_pair,
     read_statuses,
 )
+from effectflow.cli.run_view import RunView, show_run, view_run, view_tree
 from effectflow.stores._atomic_files import folder_name, write_whole
 
 
@@ -110,6 +105,9 @@ def list_runs(
             help="Show only runs with this in their context (several: repeat). Reads all runs.",
         ),
     ] = None,
+    parent: Annotated[
+        str | None, typer.Option(metavar="RUN_ID", help="Show only runs within this run.")
+    ] = None,
     resumable: Annotated[bool, typer.Option(help="Show only runs that can be resumed.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many runs.")] = 50,
     watch: Annotated[
@@ -130,6 +128,7 @@ def list_runs(
         statuses=read_statuses(status or ()),
         since=None if since is None else read_moment(since, time.time()),
         context=tuple(map(read_pair, context or ())),
+        parent=parent,
         limit=limit,
         seal=access.seal,
     )
@@ -155,7 +154,7 @@ def _show_found(
     found: FoundRuns, search: RunSearch, console: Console, *, as_json: bool = False
 ) -> None:
     if as_json:
-        print_json([_run_tree(info, found.at) for info in found.runs])
+        print_json([run_tree(info, found.at) for info in found.runs])
     elif found.runs:
         show_runs(console, found.runs, found.at)
     elif search.is_for_all:
@@ -167,22 +166,6 @@ def _show_found(
         say(f"There are more than these {search.limit} runs: --limit shows more.", errors)
     for problem in found.problems:
         say(f"effectflow: its context is unknown: {problem}", errors)
-
-
-def _run_tree(info: RunInfo, now: float) -> Tree:
-    summary = info.summary
-    return {
-        "run_id": info.run_id,
-        "workflow": summary.workflow,
-        "kind": summary.kind,
-        "version": summary.version,
-        "status": shown_status(info, now),
-        "dead_letters": summary.dead_letters,
-        "resumable": info.is_resumable(now),
-        "created_at": iso_time(summary.created_at),
-        "updated_at": iso_time(info.updated_at),
-        "entries": info.length,
-    }
 
 
 def show(
@@ -200,25 +183,20 @@ def show(
     """Show the state of a run, now or after an earlier entry."""
     check_choice(run_id=run_id, latest=latest)
     access = access_to(store, key_file, encryption_keys, app=app)
-    seal = access.seal
 
-    async def read(opened: CheckpointStore) -> tuple[Checkpoint, str, int]:
+    async def read(opened: CheckpointStore) -> RunView:
         try:
-            chosen = await chosen_run(opened, run_id)
-            checkpoint = await read_checkpoint(opened, chosen, seal, at=at)
+            return await view_run(
+                access.checkpoints, opened, await chosen_run(opened, run_id), at=at
+            )
         except ValueError as error:
             raise BadUse(str(error)) from error
-        journal, _ = open_records((await opened.read(chosen))[:at], chosen, seal)
-        dead_letters = read_recording([*journal.entries]).open_dead_letters
-        return checkpoint, opened.durability, len(dead_letters)
 
-    checkpoint, durability, dead_letters = access.use(read)
+    view = access.use(read)
     if as_json:
-        print_json(checkpoint_tree(checkpoint, dead_letters))
+        print_json(view_tree(view))
     else:
-        see = access.command("dead-letters", checkpoint.run_id)
-        told = f"{dead_letters}: {see}" if dead_letters else ""
-        show_checkpoint(Console(), checkpoint, durability, told)
+        show_run(Console(), view, access)
 
 
 def history(

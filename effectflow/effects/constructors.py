@@ -215,8 +215,8 @@ def asks(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
 def sleep(duration: Duration) -> Effect[object, Never, None]:
     """Wait for this many seconds, or this `timedelta`, of the run's clock.
 
-    If the time is 0 or negative, such as that until a moment in the past, only other tasks get a turn.
-    Raises ValueError if it is not a number (NaN).
+    A time of 0 or less, such as that until a moment in the past, only gives other tasks a turn. Raises
+    ValueError if it is not a number (NaN).
 
     Between the steps of a durable run, the end of the wait is recorded: a resume waits only for the
     remaining time.

@@ -44,6 +44,8 @@ def emit(event: object) -> Effect[object, Never, None]:
 
 def into_sink(source: Effect[Env, E, A], f: Callable[[Any], object]) -> Effect[Env, E, A]:
     """Run an effect with `f` as its listener; see `Effect.into_sink`."""
+    if not callable(f):
+        raise TypeError(f"into_sink takes a function that takes each event, not {f!r}")
 
     async def perform(env: Any, scope: Scope) -> Any:
         async def take(event: object) -> None:

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -253,14 +254,19 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                 elif kind is OnExit:
                     place = scope.flow.finalization(current.name)
                     stack.append(_Finalizer(current.finalizer, place))
-                    value = None if place is None else await place.recorded_end(scope)
+                    if place is not None:
+                        replay = partial(interpret, current.source, env)
+                        value = await place.recorded_end(scope, replay)
+                    else:
+                        value = None
                     if value is None:
                         current = current.source
                         continue
                 elif kind is Bracket:
                     # An acquisition is shielded: what was cancelled before must not begin it.
                     await anyio.lowlevel.checkpoint_if_cancelled()
-                    value, cancelled = await acquire(current.source, env, scope)
+                    protect = partial(run_to_the_end, on_cancellation=scope.flow.stop)
+                    value, cancelled = await acquire(current.source, env, scope, protect)
                     if value.__class__ is not Failed:
                         # From here on the resource is released in any case.
                         current = _used(current, value, cancelled)
@@ -376,17 +382,28 @@ def raise_failure(failed: Failed) -> NoReturn:
 raising_code.update([interpret.__code__, raise_failure.__code__])
 
 
-async def acquire(source: AnyEffect, env: Any, scope: Scope) -> tuple[Any, BaseException | None]:
-    """Run an effect that a cancellation must not cut off, since something undoes it later.
+async def acquire(
+    source: AnyEffect,
+    env: Any,
+    scope: Scope,
+    protect: Callable[[Coroutine[Any, Any, Any]], Awaitable[tuple[Any, BaseException | None]]],
+    *,
+    has_begun: bool = False,
+) -> tuple[Any, BaseException | None]:
+    """Run an effect that no operator may cut off, because something undoes it later.
 
     Return its value or a `Failed`, and the cancellation that arrived meanwhile.
+
+    Parameters:
+        protect: runs it, shielded.
+        has_begun: whether an earlier life has begun it, so that it ends in any case.
     """
     inside = scope.shielded()
-    inside.acquisition = Acquisition(scope.operators)
+    inside.acquisition = Acquisition(scope.operators, has_begun=has_begun)
     if scope.forbidden:
         inside.forbidden = scope.forbidden | {FromFn}
     try:
-        return await run_to_the_end(interpret(source, env, inside), on_cancellation=scope.flow.stop)
+        return await protect(interpret(source, env, inside))
     except NotAcquired:
         # The cancellation is raised here.
         await anyio.sleep_forever()

@@ -337,7 +337,7 @@ class Context(Effect[Any, Any, Any]):
 
 
 class Named(Effect[Any, Any, Any]):
-    """Adds a note to every defect that crosses it, and notifies the observer of its begin and end."""
+    """Adds a note to every defect that crosses it, and tells the observer when it begins and ends."""
 
     __slots__ = ("name", "note", "source")
 
@@ -469,10 +469,9 @@ def show_arguments(arguments: Sequence[Any]) -> str:
     return _call("", arguments, _DEPTH)
 
 
-def shortened(value: Any) -> str:
-    """Return the `repr` of a value, bounded."""
-    text = repr(value)
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
+def shortened(part: Any) -> str:
+    """Return an effect, a function or a value as text of a bounded length."""
+    return _short(part, 1)
 
 
 def _short(part: Any, depth: int) -> str:
@@ -490,4 +489,5 @@ def _short(part: Any, depth: int) -> str:
     name = getattr(part, "__qualname__", None)
     if isinstance(name, str):
         return name.rpartition("<locals>.")[2]
-    return shortened(part)
+    text = repr(part)
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."

@@ -161,6 +161,27 @@ class Operator:
         self.branches.end(is_complete=self.unfinished is None, suppressed=self.suppressed)
 
 
+class Replayed(Operator):
+    """An operator whose body may have ended in an earlier life.
+
+    The body is replayed then, and cancelled once it is about to begin something that is not recorded.
+
+    Attributes:
+        cut: the cancel scope around the replay.
+    """
+
+    __slots__ = ("cut",)
+
+    def __init__(self, outer: Scope, branches: Branches) -> None:
+        super().__init__(outer, branches)
+        self.cut = anyio.CancelScope()
+
+    def cancels(self) -> bool:
+        if self.is_decided:
+            self.cut.cancel()
+        return self.is_decided
+
+
 class Children:
     """A task group that never loses the end of a child.
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from effectflow.effects import nodes
 from effectflow.effects.arguments import TEST_THE_VALUE, check_count, check_function, holds
@@ -294,6 +294,11 @@ def retry(
 
 def check_bounded(policy: RetryPolicy) -> None:
     """Raise ValueError for a policy without a bound, unless it says `without_bound`."""
+    if not isinstance(given := cast("object", policy), RetryPolicy):
+        raise TypeError(
+            f"expected a retry policy, such as RetryPolicy.exponential(0.1).with_max_retries(3), and got "
+            f"{given!r}"
+        )
     if not policy.is_bounded:
         raise ValueError(
             "a retry policy needs a bound: with_max_retries(n), with_max_elapsed(seconds), or "

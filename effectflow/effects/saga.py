@@ -19,7 +19,7 @@ from effectflow.effects.effect import Effect
 from effectflow.effects.errors import LeftToResume, Suppressed, add_note, log_hidden
 from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.interpreter import acquire, interpret, show_suppressed
-from effectflow.effects.operators import Operator
+from effectflow.effects.operators import Operator, Replayed
 from effectflow.effects.scope import Scope
 
 Env = TypeVar("Env")
@@ -71,9 +71,12 @@ def compensate(
                 "around the work that must happen completely or not at all"
             )
         await anyio.lowlevel.checkpoint_if_cancelled()
-        value, cancelled = await acquire(effect, env, scope)
+        flow = scope.flow
+        # If it was cut off by a crash it may have happened. So it is done, and then undone.
+        has_begun = flow.has_ahead(scope)
+        value, cancelled = await acquire(effect, env, scope, flow.protect, has_begun=has_begun)
         if value.__class__ is not nodes.Failed:
-            undos.append(Undo(scope.flow.ended_at, undo, value, env))
+            undos.append(Undo(flow.ended_at, undo, value, env))
         if cancelled is not None:
             raise cancelled
         await anyio.lowlevel.checkpoint_if_cancelled()
@@ -106,7 +109,7 @@ def saga(effect: Effect[Env, E, A]) -> Effect[Env, E, A]:
     check_effects("saga", effect)
 
     async def perform(env: Any, scope: Scope) -> Any:
-        operator = Operator.begin(scope, "saga")
+        operator = Replayed(scope, scope.flow.branches(scope, "saga"))
         try:
             return await _Saga(operator, effect).run(env)
         finally:
@@ -116,7 +119,7 @@ def saga(effect: Effect[Env, E, A]) -> Effect[Env, E, A]:
     return nodes.Perform(perform, ("saga", effect))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Undo:
     """What undoes one effect.
 
@@ -131,10 +134,13 @@ class Undo:
     f: Callable[[Any], AnyEffect]
     value: Any
     env: Any
+    _made: AnyEffect | None = None
 
     def effect(self) -> AnyEffect:
-        """Return the effect that undoes it."""
-        return self.f(self.value)
+        """Return the effect that undoes it, the same each time."""
+        if self._made is None:
+            self._made = self.f(self.value)
+        return self._made
 
     @property
     def name(self) -> str:
@@ -144,14 +150,15 @@ class Undo:
         except Exception:
             # It may be the failure of the undo that it cannot be made.
             effect = None
-        what = effect.definition.name if isinstance(effect, nodes.Step) else repr(effect or self.f)
+        made = self.f if effect is None else effect
+        what = made.definition.name if isinstance(made, nodes.Step) else nodes.shortened(made)
         return f"{what} of {nodes.shortened(self.value)}"
 
 
 class _Saga:
     """One run of a saga."""
 
-    def __init__(self, operator: Operator, body: AnyEffect) -> None:
+    def __init__(self, operator: Replayed, body: AnyEffect) -> None:
         self.operator = operator
         self.outer = operator.outer
         self.body = body
@@ -171,7 +178,9 @@ class _Saga:
                     self.outer.undos += self._in_order()
                 return outcome
             is_cancelled = raised is not None and is_cancellation(raised)
-            if self.undos and (is_cancelled or raised is None or isinstance(raised, Exception)):
+            # If the body has changed, it may register nothing that an earlier life has begun to undo.
+            has_undos = self.undos or self.operator.branches.has_records(_UNDO)
+            if has_undos and (is_cancelled or raised is None or isinstance(raised, Exception)):
                 return await self._undo_after(outcome, raised, env)
             if raised is not None:
                 raise raised
@@ -184,13 +193,16 @@ class _Saga:
         """Return the outcome of the body, or raise what it ends with."""
         operator = self.operator
         inside = operator.branch(None).with_undos(self.undos)
-        if operator.decision is None:
-            return await operator.run_branch(self.body, env, inside)
         outcome: Any = None
+        if operator.decision is None:
+            outcome = await operator.run_branch(self.body, env, inside)
+            if operator.branches.has_records(_UNDO) and self.outer.cancelling_operator():
+                # An earlier life was cancelled after the last step, before the body could end.
+                await anyio.sleep_forever()
+            return outcome
         # An earlier life has decided that the body failed. It is replayed to register its undos.
         try:
-            with anyio.CancelScope() as cut:
-                cut.cancel()
+            with operator.cut:
                 outcome = await operator.run_branch(self.body, env, inside)
         except Exception as raised:
             outcome = raised

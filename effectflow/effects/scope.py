@@ -154,10 +154,13 @@ class Branches(Protocol):
 class Finalization(Protocol):
     """The place of one finalizer in a durable flow."""
 
-    async def recorded_end(self, scope: Scope) -> Any:
+    async def recorded_end(
+        self, scope: Scope, replay: Callable[[Scope], Coroutine[Any, Any, Any]]
+    ) -> Any:
         """Return or raise the recorded failure or defect of the source.
 
         Return None if the source must run: its finalizer has not begun a step, or the source succeeded.
+        `replay` runs the source.
         """
         ...
 
@@ -198,6 +201,10 @@ class Flow(Protocol):
     def ended_at(self) -> int:
         """The position in the journal of the last step that ended in it; 0 outside runs."""
         return 0
+
+    def has_ahead(self, scope: Scope) -> bool:
+        """Return whether an earlier life recorded operations here that this one has not reached."""
+        return False
 
     def execute(self, step: Step, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
         """Execute a step, or return its recorded outcome: its value or a `Failed`."""
@@ -243,6 +250,10 @@ class Flow(Protocol):
         """Run what finalizes something, shielded from cancellation; see `run_to_the_end`."""
         return await run_to_the_end(work)
 
+    async def protect(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
+        """Run what no operator may cut off; see `run_to_the_end`. A durable run may be stopped in it."""
+        return await run_to_the_end(work)
+
     def compensation_failed(self, error: object, left: Callable[[], Sequence[str]]) -> None:
         """End a durable run as failed, because an undo has failed. Elsewhere, do nothing.
 
@@ -285,14 +296,14 @@ PLAIN: Flow = _PlainFlow()
 class Acquisition:
     """An acquisition, which is shielded from the operators that may cancel it.
 
-    It does not begin, however, once one of them has decided.
+    It does not begin, however, once one of them has decided, unless an earlier life has begun it.
     """
 
     __slots__ = ("_has_begun", "_operators")
 
-    def __init__(self, operators: tuple[Operator, ...]) -> None:
+    def __init__(self, operators: tuple[Operator, ...], *, has_begun: bool = False) -> None:
         self._operators = operators
-        self._has_begun = False
+        self._has_begun = has_begun
 
     def may_continue(self) -> bool:
         """Return whether its next operation may begin."""

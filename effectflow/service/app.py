@@ -145,6 +145,9 @@ class App(Generic[Env]):
 
 def _by_name(workflows: Iterable[object]) -> dict[str, AnyWorkflow]:
     found: dict[str, AnyWorkflow] = {}
+    given: object = workflows
+    if isinstance(given, Workflow):
+        raise TypeError(f"an App takes a list of workflows: write App([{given.name}], ...)")
     for workflow in workflows:
         if not isinstance(workflow, Workflow):
             raise TypeError(f"an App takes workflows, such as those of @workflow, not {workflow!r}")

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
-from uuid import uuid4
 
 import anyio
 from returns.result import Failure, Result
@@ -15,7 +14,6 @@ from returns.result import Failure, Result
 from effectflow.checkpoint import (
     CheckpointError,
     Checkpoints,
-    RunEnded,
     RunInfo,
     RunNotEnded,
     RunQuery,
@@ -23,13 +21,12 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.attendant import Wakeup
 from effectflow.checkpoint.changes import watching
-from effectflow.checkpoint.entries import Entry, Published, Signalled
+from effectflow.checkpoint.entries import Entry, Published
 from effectflow.checkpoint.journal_reader import run_not_found
-from effectflow.checkpoint.mailbox import seal_message
-from effectflow.checkpoint.store import CANCEL
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
 from effectflow.effects.scope import Scope
 from effectflow.service.journal_tail import JournalTail, newest_entry
+from effectflow.service.sending import request_cancel, send_value
 from effectflow.workflows import Workflow
 from effectflow.workflows.driver import new_run_id
 from effectflow.workflows.lookup import Place, decode_as, look, store_errors
@@ -220,11 +217,12 @@ class Handle(Generic[E_co, Out_co]):
         This returns once the request is durable; `result` waits for the end. Of a cancellation and the
         end of the run, the first wins. Asked again, nothing more happens.
 
-        Raises RunNotFound, and RunEnded if the run is completed or cancelled.
+        Raises RunNotFound, RunConflict for a run of another workflow, and RunEnded if the run is
+        completed or cancelled.
         """
-        async with self._checkpoints.store as store:
-            with store_errors(self._checkpoints, self.run_id):
-                await store.send(self.run_id, CANCEL, key="cancel")
+        async with self._checkpoints.store:
+            await self._status()
+            await request_cancel(self._checkpoints, self.run_id)
 
     async def send(
         self, signal: Signal[T], value: T, *, idempotency_key: str | None = None
@@ -241,19 +239,14 @@ class Handle(Generic[E_co, Out_co]):
                 it is sent. Without one, each call sends another value.
 
         Raises NotSerializable, with the path of the part, for a value that is not as the signal declares
-        or cannot be saved; RunNotFound; and RunEnded if the run is completed or cancelled and has not
-        received the value before.
+        or cannot be saved; RunNotFound; RunConflict for a run of another workflow; and RunEnded if the
+        run is completed or cancelled and has not received the value before.
         """
-        key = uuid4().hex if idempotency_key is None else idempotency_key
-        tree = signal.encode(value, self._checkpoints)
-        body = seal_message(self._checkpoints, self.run_id, signal.topic, key, tree)
-        async with self._checkpoints.store as store:
-            try:
-                with store_errors(self._checkpoints, self.run_id):
-                    await store.send(self.run_id, signal.topic, key=key, body=body)
-            except RunEnded:
-                if idempotency_key is None or not await self._has_received(signal.topic, key):
-                    raise
+        async with self._checkpoints.store:
+            await self._status()
+            await send_value(
+                self._checkpoints, self.run_id, signal, value, idempotency_key=idempotency_key
+            )
 
     async def published(self, key: str) -> object:
         """Return the value that the run has published last under this key; None if it has not.
@@ -310,12 +303,6 @@ class Handle(Generic[E_co, Out_co]):
         if info is None:
             raise await run_not_found(self._checkpoints.store, self.run_id)
         return info.summary.status
-
-    async def _has_received(self, topic: str, key: str) -> bool:
-        def is_of_message(entry: Entry) -> bool:
-            return isinstance(entry, Signalled) and (entry.topic, entry.key) == (topic, key)
-
-        return await newest_entry(self._checkpoints, self.run_id, is_of_message) is not None
 
     def _decoded(self, published: Published) -> object:
         what = f"published {published.key!r}"

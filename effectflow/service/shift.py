@@ -64,6 +64,7 @@ class Shift:
         self._owners: list[Owner] = []
         self._woken = Wakeup()
         self._taking = anyio.CancelScope(shield=True)
+        self._grace = anyio.CancelScope()
         self._is_ending = anyio.Event()
         self._has_taken_last = anyio.Event()
 
@@ -81,13 +82,18 @@ class Shift:
         self._service.drain.begin()
         self._is_ending.set()
         self._woken.set()
-        with anyio.move_on_after(self._terms.grace):
+        self._grace.deadline = anyio.current_time() + self._terms.grace
+        with self._grace:
             await self._has_taken_last.wait()
             while self._driving:
                 await self._woken.wait()
         if self._driving:
-            logger.warning("%d runs are interrupted: their steps did not end", len(self._driving))
+            logger.warning("the steps of %d runs did not end in time", len(self._driving))
         _cancel({self._taking, *self._driving})
+
+    def hurry(self) -> None:
+        """Give steps in progress no more time to end."""
+        self._grace.cancel()
 
     def _start(
         self, scopes: set[anyio.CancelScope], work: Callable[..., Awaitable[object]], *args: object

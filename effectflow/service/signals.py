@@ -33,11 +33,14 @@ class StoppedBySignal(Copyable, Exception):
 
 
 async def run_until_signal(
-    work: Callable[[], Awaitable[A]], *, on_signal: Callable[[str], object] | None = None
+    work: Callable[[], Awaitable[A]],
+    *,
+    on_signal: Callable[[str], object] | None = None,
+    on_second_signal: Callable[[str], object] | None = None,
 ) -> A:
     """Await `work()`, and interrupt it when the process receives SIGINT or SIGTERM.
 
-    A second such signal ends the process at once, as if it had no handler. SIGUSR1 interrupts nothing:
+    The next such signal ends the process at once, as if it had no handler. SIGUSR1 interrupts nothing:
     every run saves its progress at once, regardless of its checkpoint policy. Call this in the main
     thread.
 
@@ -45,6 +48,8 @@ async def run_until_signal(
         work: returns what to await.
         on_signal: called with the name of the first signal, in the event loop. Some time may pass
             before the work ends, because threads cannot be interrupted.
+        on_second_signal: called likewise for the second signal, such as `worker.hurry`; then the third
+            one ends the process.
 
     Raise StoppedBySignal once the interrupted work has cleaned up.
     """
@@ -54,11 +59,15 @@ async def run_until_signal(
     outer = {number: signal.getsignal(number) for number in (*_STOP, *_SAVE)}
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        for other in _STOP:
-            signal.signal(other, signal.SIG_DFL)
         received.append(signal.Signals(number).name)
-        request.reason = received[0]
-        call_soon(interrupt)
+        if on_second_signal is None or len(received) == 2:
+            for other in _STOP:
+                signal.signal(other, signal.SIG_DFL)
+        if len(received) == 1:
+            request.reason = received[0]
+            call_soon(interrupt)
+        elif on_second_signal is not None:
+            call_soon(on_second_signal, received[1])
 
     def interrupt() -> None:
         scope.cancel()

@@ -101,6 +101,7 @@ class Worker(Generic[Env]):
         )
         self.client = Client(app.checkpoints, clock=self._terms.clock)
         self._serving: AbstractAsyncContextManager[None] | None = None
+        self._shift: Shift | None = None
 
     async def __aenter__(self) -> Self:
         if self._serving is not None:
@@ -119,6 +120,14 @@ class Worker(Generic[Env]):
         serving, self._serving = self._serving, None
         await serving.__aexit__(exc_type, exc, traceback)
 
+    def hurry(self) -> None:
+        """Give steps in progress no more time to end once the worker is left: interrupt them at once.
+
+        For a second signal of an impatient user. Call it in the event loop, also while the worker ends.
+        """
+        if self._shift is not None:
+            self._shift.hurry()
+
     @asynccontextmanager
     async def _serve(self) -> AsyncGenerator[None]:
         raised: BaseException | None = None
@@ -127,7 +136,7 @@ class Worker(Generic[Env]):
             self.app.opened_environment() as env,
             anyio.create_task_group() as tasks,
         ):
-            shift = Shift(self.app, env, self.client, self._terms, tasks)
+            self._shift = shift = Shift(self.app, env, self.client, self._terms, tasks)
             shift.begin()
             try:
                 yield

@@ -19,8 +19,8 @@ from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import Record, RunStatus, RunSummary
 from effectflow.stores._base import summary_fields
 
-VERSION = 1
-"""The version of the files of a run."""
+VERSION = 2
+"""The version of the files of a run. Version 1 was never released."""
 
 Row: TypeAlias = dict[str, Any]
 """A record as JSON."""
@@ -232,11 +232,11 @@ def _body(row: Row) -> bytes:
 
 
 def content_of(data: bytes, run_id: str) -> dict[str, Any]:
-    """Return the content of a file. Raise UnsupportedVersion if a newer effectflow wrote it."""
+    """Return the content of a file. Raise UnsupportedVersion if it has another version."""
     content: dict[str, Any] = orjson.loads(data)
     version = content["effectflow"]
-    # Before anything else: a newer version may compute its digest in another way.
-    if version > VERSION:
+    # Before anything else: another version may compute its digest in another way.
+    if version != VERSION:
         raise UnsupportedVersion(f"run {run_id!r}", version, VERSION)
     return content
 

@@ -237,7 +237,8 @@ class MemoryStore(CheckpointStore):
             for run_id, lease in list(self._leases.items()):
                 if run_id not in self._runs and lease.is_abandoned(now):
                     del self._leases[run_id]
-            infos = [self._info(run_id) for run_id in self._runs]
+            named = [run_id for run_id in self._runs if run_id.startswith(query.prefix)]
+            infos = [self._info(run_id) for run_id in named]
         return select(infos, query, now=now)
 
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:

@@ -88,7 +88,7 @@ class PostgresStore(ServerStore):
         renew_timeout: how long (seconds, or a `timedelta`) a renewal of a lease may take.
 
     Raise ValueError for a connection string that cannot be parsed. Opening raises StoreUnavailable, or
-    UnsupportedVersion if a newer effectflow migrated the schema.
+    UnsupportedVersion if a newer effectflow migrated the schema, or one from before the first release.
     """
 
     _pool: AsyncConnectionPool[Connection]
@@ -120,6 +120,7 @@ class PostgresStore(ServerStore):
         self._rows = self._queries.rows
         self._renew_timeout = in_seconds(renew_timeout)
         self._announcements = Announcements()
+        self._requests: set[asyncio.Task[Any]] = set()
 
     def __repr__(self) -> str:
         return f"PostgresStore(schema={self._schema!r})"
@@ -155,6 +156,7 @@ class PostgresStore(ServerStore):
             timeout=self._reconnect_timeout,
         )
         self._opened.push_async_callback(self._pool.close, _CLOSING_SECONDS)
+        self._opened.push_async_callback(self._end_requests)
         await self._pool.open()
 
     async def _new_connection(self) -> Connection:
@@ -412,8 +414,13 @@ class PostgresStore(ServerStore):
         """
 
         async def attempt() -> A:
-            async with self._pool.connection() as connection:
-                return await work(connection)
+            connection = await self._pool.getconn()
+            # Not in the caller's task: to cancel it would cost the connection.
+            request = asyncio.create_task(self._work_with(connection, work))
+            self._requests.add(request)
+            request.add_done_callback(self._forget)
+            await asyncio.wait([request])
+            return request.result()
 
         async def attempt_while_locked() -> A:
             deadline = time.monotonic() + self._statement_timeout
@@ -427,6 +434,27 @@ class PostgresStore(ServerStore):
                 await asyncio.sleep(next(delays))
 
         return await self._ask(attempt_while_locked)
+
+    async def _work_with(
+        self, connection: Connection, work: Callable[[Connection], Awaitable[A]]
+    ) -> A:
+        try:
+            return await work(connection)
+        finally:
+            await self._pool.putconn(connection)
+
+    def _forget(self, request: asyncio.Task[Any]) -> None:
+        self._requests.discard(request)
+        if not request.cancelled():
+            # Without this, asyncio logs the error of a request whose caller was cancelled.
+            request.exception()
+
+    async def _end_requests(self) -> None:
+        """Wait for the requests whose callers were cancelled, unless the server does not answer."""
+        if self._requests:
+            _, late = await asyncio.wait(self._requests, timeout=_CLOSING_SECONDS)
+            for request in late:
+                request.cancel()
 
 
 @contextmanager

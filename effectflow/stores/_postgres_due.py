@@ -7,12 +7,12 @@ tell whether the owner of a lease lives, so the client names the leases of dead 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from effectflow.checkpoint.lease import Lease, uptime
-from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, Taken
+from effectflow.checkpoint.lease import Lease, deaths_seen_once, uptime
+from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, RunStatus, Taken
 from effectflow.stores._base import SUMMARY_FIELDS, readable, run_info
 from effectflow.stores._due import Usage, choose_due, in_order
 from effectflow.stores._postgres_connection import (
@@ -41,10 +41,7 @@ _NOW = -1
 """The time of the server is the last column of `INFO`."""
 
 _HELD = """
-    SELECT workflow, leases.owner, leases.fence, leases.expires_at, leases.expires_at_uptime,
-           {schema}.now()
-    FROM {schema}.leases JOIN {schema}.runs ON runs.key = leases.key
-    WHERE leases.owner <> '' AND workflow = ANY(%s::text[])
+    SELECT workflow, owner, fence, expires_at, expires_at_uptime, at FROM {schema}.held(%s::text[])
 """
 
 _STARTS = """
@@ -68,6 +65,12 @@ _LOCK_LIMITS = (
 )
 
 _NOTE_STARTS = "UPDATE {schema}.limits SET starts = %s WHERE workflow = %s RETURNING 1"
+
+_CLAIM_DUE = """
+    SELECT next_at, run, new_fence, old_owner, old_fence, old_expires_at, old_expires_at_uptime
+    FROM {schema}.claim_due(%s::text[], %s::text[], %s::double precision, %s::bigint[], %s::text[],
+                            %s::double precision, %s::double precision)
+"""
 
 _TAKE = """
     UPDATE {schema}.leases SET owner = new.owner, fence = nextval('{schema}.fences'),
@@ -104,17 +107,18 @@ class DueClaims:
         """Claim the runs, unless an earlier attempt has."""
         if self._may_have_claimed and (taken := await self._taken_before(connection)):
             return Claimed(taken)
-        # Idle workers ask all the time, so this looks before it locks.
         usage = await self._usage(connection)
+        if not self._limited:
+            return await self._claim_without_limits(connection)
+        # Idle workers ask all the time, so this looks before it locks.
         found, next_due_at = await self._find(connection, usage, lock=False)
         if not found:
             return Claimed((), next_due_at)
         self._may_have_claimed = True
         async with connection.transaction():
-            if self._limited:
-                for statement in _LOCK_LIMITS:
-                    await self._rows(connection, statement, (self._limited,))
-                usage = await self._usage(connection)
+            for statement in _LOCK_LIMITS:
+                await self._rows(connection, statement, (self._limited,))
+            usage = await self._usage(connection)
             found, next_due_at = await self._find(connection, usage, lock=True)
             return Claimed(await self._claim(connection, found, usage), next_due_at)
 
@@ -122,11 +126,11 @@ class DueClaims:
         held: Counter[str] = Counter()
         starts: dict[str, Sequence[float]] = {}
         self._free_fences = []
-        now = 0.0
+        now, is_dead = 0.0, deaths_seen_once()
         workflows = sorted({*self._workflows, *self._limited})
         for workflow, *lease, at in await self._rows(connection, _HELD, (workflows,)):
             now = at
-            if Lease("", *lease).is_held(now):
+            if Lease("", *lease).is_held(now, is_dead):
                 held[unescaped(workflow)] += 1
             else:
                 self._free_fences.append(lease[1])
@@ -166,19 +170,50 @@ class DueClaims:
         for name, times in usage.after(chosen, due).starts.items():
             if times != usage.starts[name]:
                 await self._rows(connection, _NOTE_STARTS, (times, escaped(name)))
-        until = None if (up := uptime()) is None else up + due.seconds
         keys = {key_of(info.run_id): info for info in chosen}
         owners = due.owners[: len(keys)]
-        rows = await self._rows(connection, _TAKE, (due.seconds, until, [*keys], [*owners]))
+        rows = await self._rows(connection, _TAKE, (due.seconds, self._until, [*keys], [*owners]))
         leases = {bytes(key): lease for key, *lease in rows}
         return tuple(Taken(Lease(info.run_id, *leases[key]), info) for key, info in keys.items())
+
+    async def _claim_without_limits(self, connection: Connection) -> Claimed:
+        """Claim the runs in one statement, which locks nothing if there are none."""
+        due, statuses = self._due, [*map(str, RunStatus)]
+        self._may_have_claimed = True
+        rows = await self._rows(
+            connection,
+            _CLAIM_DUE,
+            (
+                *(self._workflows, statuses, due.now, self._free_fences, [*due.owners]),
+                *(due.seconds, self._until),
+            ),
+        )
+        (next_due_at, *_), *claimed = rows
+        if not claimed:
+            return Claimed((), next_due_at)
+        left = {fence: Lease("", *lease) for _, _, fence, *lease in claimed if lease[0]}
+        numbers = [number for _, number, *_ in claimed]
+        statement = f"{INFO} WHERE runs.number = ANY(%s::bigint[])"
+        rows = await self._rows(connection, statement, (numbers,))
+        return Claimed(_taken(rows, left), next_due_at)
 
     async def _taken_before(self, connection: Connection) -> tuple[Taken, ...]:
         """Return the runs that were claimed by an attempt whose answer was lost."""
         statement = f"{INFO} WHERE leases.owner = ANY(%s::text[])"
-        rows = await self._rows(connection, statement, ([*self._due.owners],))
-        return tuple(
-            Taken(info.lease, replace(info, lease=None))
-            for info in map(info_of, rows)
-            if info.lease is not None
-        )
+        return _taken(await self._rows(connection, statement, ([*self._due.owners],)), {})
+
+    @property
+    def _until(self) -> float | None:
+        """When the new leases expire, in seconds since the boot of this host."""
+        return None if (up := uptime()) is None else up + self._due.seconds
+
+
+def _taken(rows: Iterable[Sequence[Any]], left: Mapping[int, Lease]) -> tuple[Taken, ...]:
+    """Return runs that were claimed, and the leases that they had, by the fences of the new ones."""
+    taken: list[Taken] = []
+    for info in sorted(map(info_of, rows), key=in_order):
+        assert info.lease is not None
+        before = left.get(info.lease.fence)
+        lease = None if before is None else replace(before, run_id=info.run_id)
+        taken.append(Taken(info.lease, replace(info, lease=lease)))
+    return (*taken,)

@@ -7,9 +7,13 @@ from typing import Any, LiteralString
 from psycopg import AsyncConnection, AsyncCursor, sql
 
 from effectflow.checkpoint.errors import UnsupportedVersion
+from effectflow.checkpoint.store import AT_ONCE_SINCE
 
 _LOCK = 0x45464657
 """The advisory lock under which one program at a time changes the schema ("EFFW")."""
+
+_UNRELEASED = 1
+"""The versions before the first release. Their schemas are refused."""
 
 _MIGRATIONS = (
     """
@@ -141,7 +145,7 @@ _MIGRATIONS = (
     RETURNS void LANGUAGE sql AS $$
         INSERT INTO {schema}.messages (run, topic, key, sent_at, body)
             VALUES (receiver, about, message_key, {schema}.now(), content);
-        UPDATE {schema}.runs SET due_at = least(due_at, {schema}.now())
+        UPDATE {schema}.runs SET due_at = least(due_at, {schema}.now() - {at_once_since})
             WHERE number = receiver AND NOT is_nested AND (
                 status = 'suspended' OR (about = 'cancel' AND status IN ('pending', 'failed')));
     $$;
@@ -242,6 +246,21 @@ _MIGRATIONS = (
         RETURN QUERY UPDATE {schema}.leases SET owner = '' WHERE key = run_key RETURNING *;
     END $$;
 
+    -- Returns the leases that were not released of the runs of these workflows, and the time.
+    CREATE FUNCTION {schema}.held(workflows text[]) RETURNS TABLE (
+        workflow text, owner text, fence bigint, expires_at double precision,
+        expires_at_uptime double precision, at double precision
+    ) LANGUAGE sql
+    -- Without statistics the planner takes nearly all leases for held, and would read all runs.
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+    SET enable_mergejoin = off AS $$
+        WITH held AS MATERIALIZED (SELECT * FROM {schema}.leases WHERE owner <> '')
+        SELECT runs.workflow, held.owner, held.fence, held.expires_at, held.expires_at_uptime,
+               {schema}.now()
+        FROM held JOIN {schema}.runs ON runs.key = held.key
+        WHERE runs.workflow = ANY (workflows);
+    $$;
+
     -- Returns runs that are due at a moment: of each workflow, status and priority at most as many as
     -- there is room for the workflow. They are free, or have the fence of a lease that the caller knows
     -- to be free. Also returns, without a run, when the next of the others are due.
@@ -289,6 +308,37 @@ _MIGRATIONS = (
                         AND status = lane_status AND priority = lane_priority AND due_at > moment;
             END LOOP;
         END LOOP;
+    END $$;
+
+    -- Claims, for these owners, the runs that `due` returns, in the order of their priorities and times.
+    -- Returns them with the leases that they had before. Also returns, without a run, when the next of
+    -- the others is due.
+    CREATE FUNCTION {schema}.claim_due(
+        workflows text[], statuses text[], moment double precision, free_fences bigint[],
+        owners text[], seconds double precision, uptime double precision
+    ) RETURNS TABLE (
+        next_at double precision, run bigint, new_fence bigint, old_owner text, old_fence bigint,
+        old_expires_at double precision, old_expires_at_uptime double precision
+    ) LANGUAGE plpgsql AS $$
+    DECLARE
+        rooms bigint[] := array_fill(cardinality(owners)::bigint, ARRAY[cardinality(workflows)]);
+        found bigint[];
+    BEGIN
+        SELECT array_agg(due_run), min(at) FILTER (WHERE due_run IS NULL) INTO found, next_at
+            FROM {schema}.due(workflows, rooms, rooms, moment, free_fences, true);
+        RETURN NEXT;
+        -- A statement after the locks, so that it sees what others wrote before us.
+        RETURN QUERY WITH chosen AS (
+            SELECT leases.*, row_number() OVER (ORDER BY priority DESC, due_at) AS place
+            FROM {schema}.runs JOIN {schema}.leases USING (key)
+            WHERE runs.number = ANY (found) AND status = ANY (statuses)
+            ORDER BY place LIMIT cardinality(owners)
+        )
+        UPDATE {schema}.leases SET owner = owners[place], fence = nextval('{schema}.fences'),
+            expires_at = {schema}.now() + seconds, expires_at_uptime = uptime
+        FROM chosen WHERE leases.key = chosen.key
+        RETURNING NULL::double precision, leases.number, leases.fence, chosen.owner, chosen.fence,
+            chosen.expires_at, chosen.expires_at_uptime;
     END $$;
 
     -- Says why it was refused: `held` by an owner, `released`, `gone`, the `length` of the journal if
@@ -357,7 +407,7 @@ _MIGRATIONS = (
                 ELSIF change ? 'seen' AND EXISTS (SELECT FROM {schema}.messages
                     WHERE run = held.number AND number > (change->>'seen')::bigint)
                 THEN
-                    UPDATE {schema}.runs SET due_at = least(due_at, {schema}.now())
+                    UPDATE {schema}.runs SET due_at = least(due_at, {schema}.now() - {at_once_since})
                         WHERE number = held.number AND NOT is_nested;
                 END IF;
             END IF;
@@ -394,13 +444,16 @@ _MIGRATIONS = (
 
 
 async def migrate(connection: AsyncConnection[Any], schema: str) -> None:
-    """Create or migrate the schema. Raise UnsupportedVersion if it is newer than this effectflow.
+    """Create or migrate the schema. Raise UnsupportedVersion if it is newer than this effectflow, or
+    from before the first release.
 
     If there is nothing to do, this needs no privilege to create anything.
     """
 
     async def execute(statement: LiteralString, *parameters: object) -> AsyncCursor[Any]:
-        text = sql.SQL(statement).format(schema=sql.Identifier(schema))
+        text = sql.SQL(statement).format(
+            schema=sql.Identifier(schema), at_once_since=sql.Literal(AT_ONCE_SINCE)
+        )
         return await connection.execute(text, parameters or None)
 
     async with connection.transaction():
@@ -413,10 +466,12 @@ async def migrate(connection: AsyncConnection[Any], schema: str) -> None:
         found = await execute(tables, schema)
         if not found.rowcount:
             await execute("CREATE TABLE {schema}.schema_version (version int)")
-        newest = await execute("SELECT coalesce(max(version), 0) FROM {schema}.schema_version")
-        [version] = await newest.fetchone() or [0]
-        if version > len(_MIGRATIONS):
-            raise UnsupportedVersion(f"schema {schema!r}", version, len(_MIGRATIONS))
-        for number, statements in enumerate(_MIGRATIONS[version:], version + 1):
+        found = await execute("SELECT coalesce(max(version), 0) FROM {schema}.schema_version")
+        [version] = await found.fetchone() or [0]
+        newest = _UNRELEASED + len(_MIGRATIONS)
+        if version > newest or 0 < version <= _UNRELEASED:
+            raise UnsupportedVersion(f"schema {schema!r}", version, newest)
+        done = max(version - _UNRELEASED, 0)
+        for number, statements in enumerate(_MIGRATIONS[done:], _UNRELEASED + done + 1):
             await execute(statements)
             await execute("INSERT INTO {schema}.schema_version VALUES (%s)", number)

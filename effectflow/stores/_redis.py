@@ -26,6 +26,7 @@ from effectflow.checkpoint.errors import (
     RunNotFound,
     SaveFailed,
     StoreUnavailable,
+    UnsupportedVersion,
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import (
@@ -95,7 +96,8 @@ class RedisStore(ServerStore):
         reconnect_timeout: how long (seconds, or a `timedelta`) to try to reconnect to a lost server.
         renew_timeout: how long (seconds, or a `timedelta`) a renewal of a lease may take.
 
-    Raise ValueError for a URL that cannot be parsed. Opening raises StoreUnavailable.
+    Raise ValueError for a URL that cannot be parsed. Opening raises StoreUnavailable, or
+    UnsupportedVersion if a newer effectflow wrote the runs, or one from before the first release.
     """
 
     # The checkers know the types of these clients only in part.
@@ -161,6 +163,9 @@ class RedisStore(ServerStore):
             redis.Redis, self._renew_timeout / 2, Retry(NoBackoff(), 1)
         )
         self._opened.callback(self._renewing.close)
+        layout = int(await self._evaluate(scripts.FIND_LAYOUT, None, (scripts.LAYOUT,)))
+        if layout != scripts.LAYOUT:
+            raise UnsupportedVersion(repr(self), layout, scripts.LAYOUT)
         self._durability = await durability_of(self._client)
         if self._durability == "memory":
             logger.warning(

@@ -228,7 +228,6 @@ CLAIM_DUE = (
         end
     end
 
-    redis.call('ZREMRANGEBYSCORE', prefix .. ':processes', '-inf', now - 3600)
     local processes = redis.call('ZRANGE', prefix .. ':processes', 0, -1)
     local answer = {'claimed', rows, next_due or '', suspects, processes}
     if taken > 0 then

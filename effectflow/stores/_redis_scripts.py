@@ -36,6 +36,9 @@ that follow are lost unless a transaction follows too (valkey-io/valkey#4342). T
 
 from __future__ import annotations
 
+LAYOUT = 2
+"""The version of the keys, fields and scripts. Version 1 was never released."""
+
 LEASE_FIELDS = frozenset({b"owner", b"fence", b"expires", b"uptime", b"length"})
 """The fields of a run that is claimed and has no entries."""
 
@@ -129,6 +132,7 @@ RUN = """
         local known = process and redis.call('ZSCORE', prefix .. ':processes', process)
         if process and (not known or tonumber(known) < tonumber(run.expires)) then
             redis.call('ZADD', prefix .. ':processes', run.expires, process)
+            redis.call('ZREMRANGEBYSCORE', prefix .. ':processes', '-inf', now - 3600)
         end
     end
 
@@ -144,8 +148,10 @@ RUN = """
     end
 
     local function due_now(run, facts)
-        if not facts.is_nested and (run.due == '' or tonumber(run.due) > now) then
-            run.due = string.format('%.6f', now)
+        -- As `at_once` of the contract says.
+        local since = now - 7200
+        if not facts.is_nested and (run.due == '' or tonumber(run.due) > since) then
+            run.due = string.format('%.6f', since)
         end
     end
 
@@ -198,6 +204,18 @@ RUN = """
         announce(run.id)
         return false
     end
+"""
+
+FIND_LAYOUT = """
+    -- ARGV: the newest layout. Returns that of the runs, which is the newest one if there are none.
+    local key = KEYS[4] .. ':layout'
+    local layout = redis.call('GET', key)
+    if not layout and redis.call('EXISTS', KEYS[2]) == 0 then
+        layout = ARGV[1]
+        redis.call('SET', key, layout)
+        redis.call('SET', key, layout)
+    end
+    return layout or '1'
 """
 
 CLAIM = (

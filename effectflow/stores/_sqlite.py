@@ -78,7 +78,8 @@ class SqliteStore(ReentrantStore, CheckpointStore):
     raises StoreUnavailable.
 
     Opening raises StoreUnavailable for a file that is not an effectflow database or cannot be used,
-    and UnsupportedVersion for one that a newer effectflow created. Neither is changed.
+    and UnsupportedVersion for one that a newer effectflow created, or one from before the first release.
+    None is changed.
 
     Example:
         >>> import anyio

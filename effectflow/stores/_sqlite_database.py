@@ -46,7 +46,9 @@ _COMMITS_BETWEEN_LOOKS = 100
 _REQUESTS_PER_COMMIT = 1000
 
 _APPLICATION_ID = 0x45464657  # "EFFW"
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
+"""Version 1 was never released."""
+
 _SCHEMA = """
     CREATE TABLE runs (
         number INTEGER PRIMARY KEY,
@@ -120,7 +122,8 @@ def open_database(path: Path, durability: str, *, lock_timeout: float = 5.0) -> 
     `lock_timeout` is how many seconds to wait while another program has locked the file.
 
     Raise StoreUnavailable if the file is not a store or cannot be used, and UnsupportedVersion if a
-    newer effectflow created it. A file that is refused is not changed.
+    newer effectflow created it, or one from before the first release. A file that is refused is not
+    changed.
     """
     try:
         make_folder(path.parent)
@@ -173,7 +176,7 @@ def _is_store(connection: sqlite3.Connection, path: Path) -> bool:
             str(path),
             "it is a database of another program and was not changed. Choose another file",
         )
-    if version > _SCHEMA_VERSION:
+    if version != _SCHEMA_VERSION:
         raise UnsupportedVersion(str(path), version, _SCHEMA_VERSION)
     return True
 

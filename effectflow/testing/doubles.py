@@ -82,6 +82,9 @@ class TestClock:
     @contextmanager
     def move_on_after(self, seconds: float) -> Generator[anyio.CancelScope]:
         with anyio.CancelScope() as scope, self._timer(seconds, scope.cancel):
+            if seconds <= 0:
+                # Nobody may advance the clock any more.
+                scope.cancel()
             yield scope
 
     async def advance(self, seconds: Duration) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from effectflow.checkpoint.attendant import Wakeup
 from effectflow.checkpoint.changes import watching
@@ -62,13 +62,17 @@ def spawn(
     Fails with RunConflict if a run with this id and another workflow or input exists.
     """
 
+    if not isinstance(given := cast("object", workflow), Workflow):
+        raise TypeError(f"spawn takes a workflow and its input, not {given!r}")
+
     async def perform(_env: object, scope: Scope) -> Any:
         flow = _durable_flow(scope, f"spawn({workflow.name!r}, ...)")
         place = _place(workflow, flow, scope)
         run = flow.run
         path = flow.next_path(as_name(workflow.name))
         run.writer.check()
-        digest = digest_of(input, options=run.checkpoints.value_options)
+        saved = place.blueprint.save_input(input)
+        digest = digest_of(saved, options=run.checkpoints.value_options)
         chosen = f"{run.run_id}/{path}" if run_id is None else run_id
         recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
         if recorded is None:
@@ -81,7 +85,7 @@ def spawn(
             raise run.writer.halt(changed)
         if not is_detached:
             run.spawned[chosen] = None
-        if recorded is None or not flow.has_ahead(scope):
+        if recorded is None or not flow.has_gone_on(scope, path, recorded.begun):
             # The process may have ended before it had created the run. An operator cannot cut this off,
             # or the run might be created after all, and nobody would cancel it.
             try:
@@ -189,7 +193,7 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
         if ended is not None and ended.ended is not None and ended.ended < scope.limit:
             stands = ended.is_settled or scope.limit < float("inf")
             if ended.status is RunStatus.COMPLETED or stands:
-                return replayed_end(run, place, path, ended)
+                return _read(place, replayed_end(run, place, path, ended))
         await flow.check(scope, path)
     else:
         await flow.check(scope, path)
@@ -198,6 +202,10 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
     # An operator may have decided in the same moment.
     await flow.check(scope, path)
     return _record_end(flow, place, path, child.run_id, finished)
+
+
+def _read(place: Place, outcome: Any) -> Any:
+    return outcome if outcome.__class__ is Failed else place.blueprint.read_output(outcome)
 
 
 async def _end_of(run: Run, place: Place, run_id: str) -> Finished:
@@ -231,4 +239,4 @@ def _record_end(flow: DurableFlow, place: Place, path: str, run_id: str, end: Fi
         flow.unsettled.append(sequence)
     recorded = RecordedChild(sequence, run_id, place.blueprint.definition.name, "")
     recorded.status, recorded.output, recorded.error = status, end.output, error
-    return replayed_end(run, place, path, recorded)
+    return _read(place, replayed_end(run, place, path, recorded))

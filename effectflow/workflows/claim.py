@@ -25,7 +25,7 @@ from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease import Lease, Owner, claim_or_release, end_claim
 from effectflow.checkpoint.replay import Recording
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.store import KeepsHistory, RunInfo, RunStatus, RunSummary, Taken
+from effectflow.checkpoint.store import KeepsHistory, RunInfo, RunStatus, RunSummary, Taken, at_once
 from effectflow.effects.clock import in_seconds
 from effectflow.workflows.lookup import (
     Found,
@@ -108,6 +108,18 @@ class Claim:
         """Whether the run is kept once it is complete, as spawned runs are, whose parents may ask."""
         is_spawned = self._run is not None and bool(self._run.writer.summary.parent)
         return self.place.is_preserved or is_spawned
+
+    @property
+    def was_left(self) -> bool:
+        """Whether the process that held the run before has died with it, or let its lease expire."""
+        return self._info is not None and self._info.lease is not None
+
+    @property
+    def summary(self) -> RunSummary | None:
+        """The summary of the run, as this process has written or found it."""
+        if self._run is not None:
+            return self._run.writer.summary
+        return None if self._info is None else self._info.summary
 
     async def block(self, reason: str) -> None:
         """Release a run that a worker has taken, and keep with it why this program cannot continue it.
@@ -218,8 +230,10 @@ class Claim:
 
     async def check_is_whole(self, known: Checkpoint) -> None:
         """Raise CorruptCheckpoint if entries are missing at the end of the journal."""
-        with store_errors(self._checkpoints, self._run_id):
-            info = await self._checkpoints.store.info(self._run_id)
+        info = self._info
+        if info is None:
+            with store_errors(self._checkpoints, self._run_id):
+                info = await self._checkpoints.store.info(self._run_id)
         if info is not None:
             check_against(info, known)
 
@@ -262,7 +276,7 @@ class Claim:
             started.at,
             len(recording.open_dead_letters),
             # It is due as soon as nothing holds it.
-            due_at=None if is_nested else opening.at,
+            due_at=None if is_nested else at_once(opening.at),
             priority=started.priority,
             parent=parent,
             is_nested=is_nested,

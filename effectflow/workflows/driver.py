@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from os import urandom
@@ -13,7 +13,7 @@ from typing import Any, Final
 import anyio
 import anyio.lowlevel
 
-from effectflow.checkpoint.attendant import Drain, attend
+from effectflow.checkpoint.attendant import Drain, attended
 from effectflow.checkpoint.cancellation import around_body
 from effectflow.checkpoint.delayed_saves import save_request
 from effectflow.checkpoint.entries import Finished, Resumed, Suspended
@@ -37,7 +37,7 @@ from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import Recording, compressed, read_recording
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.step import interruption_reason
-from effectflow.checkpoint.store import RunStatus
+from effectflow.checkpoint.store import RunStatus, at_once
 from effectflow.checkpoint.values import (
     KnownTypes,
 )
@@ -316,8 +316,8 @@ async def continue_run(
         run.notify(RunResumed(known.run_id, start[0] if start else None))
     if service is not None:
         run.drain = service.drain
-        if known.status is RunStatus.RUNNING:
-            # A process has died with it. If this one does so too, the journal tells.
+        if claim.was_left:
+            # If this process dies with it as well, the journal tells.
             run.writer.open()
             await run.writer.save()
     return await _drive(claim, run, input, is_new=False, service=service)
@@ -413,7 +413,7 @@ async def _run_body(
                 writer.open()
                 await writer.save()
             body = place.blueprint.body(input)
-            with nullcontext() if service is None else _attended(run, service):
+            async with nullcontext() if service is None else attended(run, service.suspend_after):
                 end.outcome = await _interpret(place, run, body, is_new=is_new)
         except LeftToResume:
             # The run is being stopped. This wait raises its cancellation.
@@ -427,22 +427,6 @@ async def _run_body(
                 raise
             # Not raised here, because the task group would wrap it.
     return end
-
-
-@contextmanager
-def _attended(run: Run, service: Service) -> Generator[None]:
-    """Do what the service does for a run while the block runs."""
-    attending = anyio.CancelScope()
-
-    async def attend_run() -> None:
-        with attending:
-            await attend(run, suspend_after=service.suspend_after)
-
-    run.tasks.start_soon(attend_run)
-    try:
-        yield
-    finally:
-        attending.cancel()
 
 
 async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -> Any:
@@ -461,7 +445,7 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
     assert limit is not None
     if run.records:
         # One that came before this life began cancels the body before it begins anything. Not within the
-        # limit, which may be cancelled already: nothing but the replay is protected from that.
+        # limit: if an earlier life was cancelled, nothing but the replay may wait there.
         await run.look_for_messages()
     with limit:
         outcome = await flow.run_branch(inside, partial(interpret, body, place.env, inside))
@@ -545,7 +529,7 @@ async def _record_interruption(run: Run) -> None:
             await _record_suspension(run)
         else:
             entry = run.interruption(interruption_reason())
-            await run.writer.finish(entry, RunStatus.INTERRUPTED, due_at=run.now())
+            await run.writer.finish(entry, RunStatus.INTERRUPTED, due_at=at_once(run.now()))
 
 
 def _is_due_now(run: Run) -> bool:

@@ -144,7 +144,11 @@ class Found:
 
 
 def check_run_id(run_id: str) -> None:
-    """Raise NotSerializable for an id that no encoding can represent, which stores would reject."""
+    """Raise for an id that stores would reject: TypeError if it is no text, NotSerializable if no
+    encoding can represent it.
+    """
+    if not isinstance(given := cast("object", run_id), str):
+        raise TypeError(f"a run id is text, not {given!r}")
     to_tree(run_id, path="run_id", types=_NO_TYPES)
 
 

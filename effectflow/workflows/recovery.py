@@ -31,7 +31,7 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Owner
-from effectflow.checkpoint.store import Taken
+from effectflow.checkpoint.store import RunSummary, Taken
 from effectflow.effects.clock import Clock
 from effectflow.effects.nodes import Failed as Failure
 from effectflow.effects.scope import Scope
@@ -76,6 +76,8 @@ async def recover_run(
     Parameters:
         owner: the owner of the lease of `taken`.
     """
+    what = f"run {taken.lease.run_id!r} of {workflow.name!r}"
+    logger.info("%s is taken, %s", what, taken.info.summary.status)
     place = Place(workflow.blueprint.saved_by(checkpoints), checkpoints, env, Scope(clock))
     claim = Claim.of(place, taken, owner)
     async with claim:
@@ -99,6 +101,14 @@ async def recover_run(
         else:
             if isinstance(outcome, Failure) and isinstance(outcome.error, CheckpointError):
                 await _block(claim, outcome.error)
+        finally:
+            _log_end(what, claim.summary)
+
+
+def _log_end(what: str, summary: RunSummary | None) -> None:
+    assert summary is not None
+    waiting = f", waits for {summary.waits_for}" if summary.waits_for else ""
+    logger.info("%s is released, %s%s", what, summary.status, waiting)
 
 
 async def _block(claim: Claim, error: CheckpointError) -> None:

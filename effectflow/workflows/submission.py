@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 import anyio
 
 from effectflow.checkpoint.entries import FORMAT, Started
 from effectflow.checkpoint.errors import RunBusy
 from effectflow.checkpoint.integrity import first_digest
-from effectflow.checkpoint.store import RunStatus, RunSummary
+from effectflow.checkpoint.store import RunStatus, RunSummary, at_once
 from effectflow.checkpoint.values import KnownTypes, Tree, to_tree
 from effectflow.workflows.lookup import (
     GivenInput,
@@ -39,6 +40,9 @@ def given_input(blueprint: Blueprint, input: object) -> GivenInput:
 
 def context_tree(context: Mapping[str, object] | None) -> Tree:
     """Return the context of a run in its saved form. Raise NotSerializable if it cannot be saved."""
+    given = cast("object", context)
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(f"the context of a run is a dict of plain data by name, not {given!r}")
     return to_tree(dict(context), path="context: $", types=_NO_TYPES) if context else {}
 
 
@@ -99,6 +103,7 @@ async def submit_run(
     """
     blueprint, checkpoints = place.blueprint, place.checkpoints
     check_run_id(run_id)
+    input = blueprint.save_input(input)
     blueprint.check_types(input)
     given, saved_context = given_input(blueprint, input), context_tree(context)
     started = new_started(place, run_id, given, saved_context, priority=priority, parent=parent)
@@ -109,7 +114,7 @@ async def submit_run(
         started.version,
         RunStatus.PENDING,
         started.at,
-        due_at=started.at + delay,
+        due_at=started.at + delay if delay > 0 else at_once(started.at),
         priority=priority,
         parent=parent,
     )

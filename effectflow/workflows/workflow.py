@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from os.path import basename, splitext
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, overload
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
@@ -78,6 +79,10 @@ def _defining_module() -> str:
     return stem if suffix == ".py" else ""
 
 
+def _unchanged(value: Any) -> Any:
+    return value
+
+
 @dataclass(frozen=True)
 class Blueprint:
     """Everything that is needed to run a workflow, common to all builders.
@@ -95,6 +100,8 @@ class Blueprint:
         module: the name of the module that defines the workflow; "" if it cannot be imported.
         environment_types: returns the environments that its functions declare. Names that follow in the
             module exist when it is called.
+        save_input: returns what is saved of an input that is given to the workflow.
+        read_output: returns what the workflow yields, of what the body yields.
     """
 
     definition: Definition
@@ -107,6 +114,8 @@ class Blueprint:
     gives_state: Callable[[str], bool] | None = None
     module: str = field(default_factory=_defining_module)
     environment_types: Callable[[], Sequence[object]] = tuple
+    save_input: Callable[[Any], Any] = _unchanged
+    read_output: Callable[[Any], Any] = _unchanged
 
     def saved_by(self, checkpoints: Checkpoints) -> Blueprint:
         """Return the blueprint with the codecs and the encryption of these checkpoints."""
@@ -254,7 +263,7 @@ class Workflow(Generic[Env, E, Input, Out]):
     ) -> Effect[Env2, E2 | CheckpointError, Out2]:
         """Run the workflow durably and yield its output.
 
-        With the id of an existing run and the same input, that run continues, also if it has failed. If
+        With the id of an existing run and the same input, that run continues, even if it has failed. If
         it is complete, its recorded output is yielded, also while a complete run is continued (as by
         `retry_dead_letters`) until that succeeds.
 
@@ -610,9 +619,11 @@ def workflow(
 
 
 def _step_of(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], Any, Any, Any]:
-    """Return the function if it is a step, otherwise a step that calls it."""
+    """Return a step that calls the function, or is a copy of it, and that may wait."""
     given: Any = function
-    return cast("Step[[Any], Any, Any, Any]", given if isinstance(given, Step) else step(given))
+    made: Any = copy(given) if isinstance(function, Step) else step(given)
+    made.definition = replace(made.definition, may_wait=True)
+    return made
 
 
 def input_type(function: Callable[..., Any]) -> object:

@@ -12,10 +12,12 @@ from effectflow import (
     Checkpoints,
     Do,
     Signal,
+    compensate,
     current_step,
     do,
     effect,
     publish,
+    saga,
     step,
     workflow,
 )
@@ -66,23 +68,18 @@ Refusal: TypeAlias = OutOfStock | CardDeclined | NotApproved | NotDeliverable
 
 
 class Bank(Protocol):
-    """A payment provider. It charges an order once, however often the request with a key is sent."""
+    """A payment provider. It does once what it is asked, however often a request with a key is sent."""
 
-    async def charge(self, order: str, card: str, price: int, *, key: str) -> str: ...
-
-    async def refund(self, order: str, *, key: str) -> None:
-        """Refund what was charged for an order, if anything was."""
+    async def charge(self, card: str, price: int, *, key: str) -> str: ...
+    async def refund(self, payment: str, *, key: str) -> None: ...
 
 
 class Warehouse(Protocol):
     """It tells requests by their keys, too."""
 
-    async def reserve(self, order: str, item: str, *, key: str) -> None: ...
-
-    async def release(self, order: str, *, key: str) -> None:
-        """Put back what was reserved for an order, if anything was."""
-
-    async def ship(self, order: str, item: str, *, key: str) -> str: ...
+    async def reserve(self, item: str, *, key: str) -> str: ...
+    async def release(self, reservation: str, *, key: str) -> None: ...
+    async def ship(self, reservation: str, *, key: str) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -94,43 +91,37 @@ class Shop:
     warehouse: Warehouse
 
 
-# The steps. One that is cut off is executed again, with the same idempotency key. The id of the run is
-# the number of the order.
+# A step that is cut off is executed again, with the same idempotency key.
 
 
 @step
 @effect(errors=OutOfStock)
-async def reserve(shop: Shop, item: str) -> None:
-    this = current_step()
-    await shop.warehouse.reserve(this.run_id, item, key=this.idempotency_key)
+async def reserve(shop: Shop, item: str) -> str:
+    return await shop.warehouse.reserve(item, key=current_step().idempotency_key)
 
 
 @step
 @effect
-async def release(shop: Shop) -> None:
-    this = current_step()
-    await shop.warehouse.release(this.run_id, key=this.idempotency_key)
+async def release(shop: Shop, reservation: str) -> None:
+    await shop.warehouse.release(reservation, key=current_step().idempotency_key)
 
 
 @step
 @effect(errors=CardDeclined)
 async def charge(shop: Shop, card: str, price: int) -> str:
-    this = current_step()
-    return await shop.bank.charge(this.run_id, card, price, key=this.idempotency_key)
+    return await shop.bank.charge(card, price, key=current_step().idempotency_key)
 
 
 @step
 @effect
-async def refund(shop: Shop) -> None:
-    this = current_step()
-    await shop.bank.refund(this.run_id, key=this.idempotency_key)
+async def refund(shop: Shop, payment: str) -> None:
+    await shop.bank.refund(payment, key=current_step().idempotency_key)
 
 
 @step
 @effect(errors=NotDeliverable)
-async def ship(shop: Shop, item: str) -> str:
-    this = current_step()
-    return await shop.warehouse.ship(this.run_id, item, key=this.idempotency_key)
+async def ship(shop: Shop, reservation: str) -> str:
+    return await shop.warehouse.ship(reservation, key=current_step().idempotency_key)
 
 
 approval = Signal("approval", Decision)
@@ -148,18 +139,19 @@ def approved() -> Do[object, NotApproved, None]:
 @do
 def fulfilled(order: Order) -> Do[Shop, Refusal, Shipped]:
     yield from publish("progress", "reserving")
-    yield from reserve(order.item)
+    reservation = yield from compensate(reserve(order.item), release)
     if order.price > NEEDS_APPROVAL:
         yield from publish("progress", "waiting for approval")
         yield from approved()
     yield from publish("progress", "charging")
-    payment = yield from charge(order.card, order.price)
+    payment = yield from compensate(charge(order.card, order.price), refund)
     yield from publish("progress", "shipping")
-    parcel = yield from ship(order.item)
+    parcel = yield from ship(reservation)
     yield from publish("progress", "shipped")
     return Shipped(payment=payment, parcel=parcel)
 
 
 @workflow
 def fulfil(order: Order) -> Do[Shop, Refusal, Shipped]:
-    return (yield from fulfilled(order))
+    """If the order fails or is cancelled, what was done is undone, last first."""
+    return (yield from saga(fulfilled(order)))

@@ -1,14 +1,16 @@
-"""The bank and the warehouse, simulated with an SQLite file that keeps every request.
+"""The bank and the warehouse, simulated: all they do is to write down what they are asked.
 
-Like good services, they tell a request by its key. A request that is sent again gets the same answer,
-and nothing is done twice.
+Like good services, they tell a request by its key. One that is sent again gets the same answer, and
+nothing is done twice.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 from anyio import to_thread
@@ -16,66 +18,66 @@ from anyio import to_thread
 from shop.orders import CardDeclined, NotDeliverable, OutOfStock
 
 
-class Ledger:
-    """All requests, in the order in which they came.
+class Ledger(Protocol):
+    """The books of the bank and the warehouse."""
+
+    async def request(self, action: str, about: str, *, key: str) -> str:
+        """Do something, unless it was done for this key. Return its number."""
+        ...
+
+
+class SqliteLedger:
+    """Keeps all requests in a file, in their order, so that a double charge would be seen.
 
     Parameters:
-        path: the SQLite file.
-        seconds: how long an answer takes. The request is done before.
+        path: the file.
+        seconds: how long the answers to some actions take. What was asked for is done before.
     """
 
-    def __init__(self, path: Path, seconds: float = 0.0) -> None:
+    def __init__(self, path: Path, seconds: Mapping[str, float] | None = None) -> None:
         self._path = path
-        self._seconds = seconds
+        self._seconds = seconds or {}
         with self._open() as database:
-            database.execute("CREATE TABLE IF NOT EXISTS requests (action, order_id, key, answer)")
+            database.execute("CREATE TABLE IF NOT EXISTS requests (key, action, about, answer)")
+
+    async def request(self, action: str, about: str, *, key: str) -> str:
+        answer = await to_thread.run_sync(self._do, action, about, key)
+        await anyio.sleep(self._seconds.get(action, 0.0))
+        return answer
+
+    def _do(self, action: str, about: str, key: str) -> str:
+        same = "SELECT answer FROM requests WHERE key = ?"
+        with self._open() as database:
+            database.execute("BEGIN IMMEDIATE")
+            (number,) = database.execute("SELECT count(*) + 1 FROM requests").fetchone()
+            (answer,) = database.execute(same, [key]).fetchone() or (f"{about}/{action}-{number}",)
+            row = (key, action, about, answer)
+            database.execute("INSERT INTO requests VALUES (?, ?, ?, ?)", row)
+            database.execute("COMMIT")
+        return str(answer)
+
+    def requests(self) -> list[tuple[str, str]]:
+        """Return the key and the action of every request."""
+        with self._open() as database:
+            return database.execute("SELECT key, action FROM requests ORDER BY rowid").fetchall()
 
     def _open(self) -> closing[sqlite3.Connection]:
         return closing(sqlite3.connect(self._path, timeout=30, isolation_level=None))
 
-    async def request(self, action: str, order: str, key: str) -> str:
-        """Do something for an order, unless it was done for this key. Return its number."""
-        answer = await to_thread.run_sync(self._do, action, order, key)
-        await anyio.sleep(self._seconds)
-        return answer
-
-    def _do(self, action: str, order: str, key: str) -> str:
-        with self._open() as database:
-            database.execute("BEGIN IMMEDIATE")
-            same = "SELECT answer FROM requests WHERE key = ?"
-            (number,) = database.execute("SELECT count(*) + 1 FROM requests").fetchone()
-            (answer,) = database.execute(same, [key]).fetchone() or (f"{action}-{number}",)
-            request = (action, order, key, answer)
-            database.execute("INSERT INTO requests VALUES (?, ?, ?, ?)", request)
-            database.execute("COMMIT")
-            return str(answer)
-
-    def done(self) -> list[tuple[str, str]]:
-        """Return what was done, and for which order. A request that was sent again counts once."""
-        every = "SELECT action, order_id FROM requests GROUP BY key ORDER BY min(rowid)"
-        with self._open() as database:
-            return database.execute(every).fetchall()
-
-    def requests(self) -> int:
-        """Return how many requests there were, also those that were sent again."""
-        with self._open() as database:
-            (count,) = database.execute("SELECT count(*) FROM requests").fetchone()
-            return int(count)
-
 
 class LedgerBank:
-    """It declines the card "stolen"."""
+    """It charges every card except stolen ones."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    async def charge(self, order: str, card: str, price: int, *, key: str) -> str:
+    async def charge(self, card: str, price: int, *, key: str) -> str:
         if card == "stolen":
             raise CardDeclined(card)
-        return await self._ledger.request("charge", order, key)
+        return await self._ledger.request("charge", card, key=key)
 
-    async def refund(self, order: str, *, key: str) -> None:
-        await self._ledger.request("refund", order, key)
+    async def refund(self, payment: str, *, key: str) -> None:
+        await self._ledger.request("refund", payment, key=key)
 
 
 class LedgerWarehouse:
@@ -84,15 +86,15 @@ class LedgerWarehouse:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    async def reserve(self, order: str, item: str, *, key: str) -> None:
+    async def reserve(self, item: str, *, key: str) -> str:
         if item == "unicorn":
             raise OutOfStock(item)
-        await self._ledger.request("reserve", order, key)
+        return await self._ledger.request("reserve", item, key=key)
 
-    async def release(self, order: str, *, key: str) -> None:
-        await self._ledger.request("release", order, key)
+    async def release(self, reservation: str, *, key: str) -> None:
+        await self._ledger.request("release", reservation, key=key)
 
-    async def ship(self, order: str, item: str, *, key: str) -> str:
-        if item == "piano":
-            raise NotDeliverable(item)
-        return await self._ledger.request("ship", order, key)
+    async def ship(self, reservation: str, *, key: str) -> str:
+        if reservation.startswith("piano/"):
+            raise NotDeliverable("piano")
+        return await self._ledger.request("ship", reservation, key=key)

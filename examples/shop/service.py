@@ -5,12 +5,14 @@
 A request is answered once what it asks for is durable. A worker in the same process does the rest, now or
 after a restart. Any number of these processes may share the orders.
 
-Environment variables: SHOP_STORE is the URL of the store, SHOP_LEDGER the file of the simulated bank and
-warehouse, and SHOP_SECONDS how slow these are.
+Environment variables: SHOP_STORE is the URL of the store, and SHOP_LEDGER the file of the simulated bank
+and warehouse. SHOP_SECONDS makes these slow, so that you can kill the process while they work: with
+'{"charge": 60}', the answer to a charge takes a minute.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -21,10 +23,11 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
-from returns.result import Failure, Success
+from returns.pipeline import is_successful
 
 from effectflow import App, Checkpoints, Client, Worker
 from effectflow.checkpoint import (
+    CheckpointError,
     RunConflict,
     RunEnded,
     RunNotFound,
@@ -36,7 +39,7 @@ from effectflow.effects import Clock
 from effectflow.service import Handle
 from effectflow.stores import open_store
 from shop.orders import Decision, Order, Refusal, Shipped, Shop, approval, fulfil
-from shop.partners import Ledger, LedgerBank, LedgerWarehouse
+from shop.partners import LedgerBank, LedgerWarehouse, SqliteLedger
 
 routes = APIRouter(prefix="/orders")
 
@@ -79,14 +82,27 @@ async def show(order_id: str, client: AnyClient) -> View:
     status, progress = await order.status(), await order.published("progress")
     view = View(id=order_id, status=status, progress=progress)
     if status in (RunStatus.COMPLETED, RunStatus.FAILED):
-        match await order.result():
-            case Success(shipped):
+        match await end_of(order):
+            case Shipped() as shipped:
                 view.shipped = shipped
-            case Failure(problem):
-                view.problem = f"{type(problem).__name__}: {problem}"
-            case _:
-                pass
+            case problem:
+                view.problem = problem
     return view
+
+
+async def end_of(order: Handle[Refusal, Shipped]) -> Shipped | str:
+    """Return what was shipped, or why nothing was, as customers may know it."""
+    try:
+        result = await order.result()
+    except Exception:
+        # A defect of the workflow, which the worker has logged.
+        return "an internal error"
+    if is_successful(result):
+        return result.unwrap()
+    problem = result.failure()
+    if isinstance(problem, CheckpointError):
+        return "an internal error"
+    return f"{type(problem).__name__}: {problem}"
 
 
 @routes.post("/{order_id}/approval", status_code=202)
@@ -109,21 +125,23 @@ async def open_order(order_id: str, client: Client) -> Handle[Refusal, Shipped]:
     order = client.handle(fulfil, order_id)
     # One that has failed could be resumed, and so it would receive messages.
     if await order.status() is RunStatus.FAILED:
-        raise HTTPException(409, f"order {order_id!r} has failed")
+        raise HTTPException(409, "the order has failed")
     return order
 
 
-ANSWERS: dict[type[Exception], int] = {
-    RunNotFound: 404,
-    RunEnded: 409,
-    RunConflict: 409,  # another order was placed with this key
-    SaveFailed: 503,
-    StoreUnavailable: 503,
+# The messages of the library are for the log: they name other runs, and what to do with commands.
+ANSWERS: dict[type[Exception], tuple[int, str]] = {
+    RunNotFound: (404, "there is no such order"),
+    RunEnded: (409, "the order has ended"),
+    RunConflict: (409, "this Idempotency-Key belongs to another order"),
+    SaveFailed: (503, "try again later"),
+    StoreUnavailable: (503, "try again later"),
 }
 
 
 def answer(request: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"detail": str(error)}, ANSWERS[type(error)])
+    code, detail = ANSWERS[type(error)]
+    return JSONResponse({"detail": detail}, code)
 
 
 def create_api(app: App[Shop], *, clock: Clock | None = None) -> FastAPI:
@@ -143,8 +161,8 @@ def create_api(app: App[Shop], *, clock: Clock | None = None) -> FastAPI:
 
 
 def open_shop(checkpoints: Checkpoints) -> Shop:
-    seconds = float(os.environ.get("SHOP_SECONDS", "0.5"))
-    ledger = Ledger(Path(os.environ.get("SHOP_LEDGER", "ledger.db")), seconds)
+    seconds: dict[str, float] = json.loads(os.environ.get("SHOP_SECONDS", "{}"))
+    ledger = SqliteLedger(Path(os.environ.get("SHOP_LEDGER", "ledger.db")), seconds)
     return Shop(checkpoints, LedgerBank(ledger), LedgerWarehouse(ledger))
 
 

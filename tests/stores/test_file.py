@@ -276,7 +276,7 @@ async def test_run_ids_never_lead_out_of_the_folder(store: FileStore, tmp_path: 
     for run_id in (*HOSTILE_RUN_IDS, "latest", "LATEST", "con.txt", "-rf", ".hidden"):
         await written(store, 1, run_id)
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["locks", "sessions"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["changes", "locks", "sessions"]
     names = [path.name for path in (tmp_path / "sessions").iterdir()]
     assert all(len(name) < 200 and not name.startswith(".") for name in names)
     assert (tmp_path / "sessions" / "latest").is_symlink()
@@ -410,19 +410,20 @@ async def test_a_copy_that_cannot_be_removed_does_not_fail_the_save(
     assert len(list(stuck.parent.iterdir())) == 1
 
 
+@pytest.mark.parametrize("version", [1, 99])
 @pytest.mark.parametrize("name", ["checkpoint.json", "lease.json"])
-async def test_files_of_a_newer_version_are_refused_and_not_changed(
-    store: FileStore, tmp_path: Path, name: str
+async def test_files_of_another_version_are_refused_and_not_changed(
+    store: FileStore, tmp_path: Path, name: str, version: int
 ) -> None:
     await written(store, 5)
     file = tmp_path / "sessions" / "r" / name
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"effectflow": 2}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"effectflow": version}))
     before = contents(tmp_path)
 
     for use in (store.info("r"), claimed(store), store.delete("r")):
         with pytest.raises(UnsupportedVersion) as caught:
             await use
-        assert caught.value.found == 2
+        assert caught.value.found == version
     assert await found(store) == []
     assert await all_run_ids(store) == ["r"]
     assert contents(tmp_path) == before
@@ -626,7 +627,9 @@ async def test_a_deleted_run_leaves_only_its_fence(store: FileStore, tmp_path: P
     await store.release(await claimed(store, "claimed only"))
 
     assert list((tmp_path / "sessions").iterdir()) == []
-    assert {path.suffix for path in contents(tmp_path)} == {".fence"}
+    # The file of changes names the runs that changed last.
+    left = contents(tmp_path).keys() - {tmp_path / "changes"}
+    assert {path.suffix for path in left} == {".fence"}
     new = await claimed(store)
     assert new.fence > stale.fence
     with pytest.raises(LeaseLost):

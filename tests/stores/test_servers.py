@@ -47,7 +47,13 @@ from effectflow.stores import PostgresStore, RedisStore, open_store
 from tests.apps import App, Broken, app_on, both_backends, note
 from tests.stores.proxy import LossyProxy
 from tests.stores.runs import SUMMARY, begun, bodies_of, claimed
-from tests.stores.servers import ON_DISK, RedisServer, postgres_server, wait_for
+from tests.stores.servers import (
+    ON_DISK,
+    RedisServer,
+    RestartingPostgres,
+    postgres_server,
+    wait_for,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -274,7 +280,9 @@ async def test_the_next_deletion_completes_an_interrupted_one(
         with pytest.raises(RunNotFound):
             await store.delete("r")
     with driver.Redis.from_url(redis) as client:
-        assert client.keys(f"{tmp_path}:*") == [f"{tmp_path}:fences".encode()]
+        assert sorted(client.keys(f"{tmp_path}:*")) == [
+            f"{tmp_path}:{left}".encode() for left in ("fences", "layout", "processes")
+        ]
 
 
 async def test_a_deletion_that_is_sent_again_keeps_a_new_run(proxied: Proxied) -> None:
@@ -674,43 +682,6 @@ async def test_a_postgres_server_that_lost_data_says_so(postgres: str) -> None:
                 await store.read("r")
 
 
-class RestartingPostgres:
-    """A PostgreSQL server whose client processes can be killed, so that it restarts."""
-
-    def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
-
-    def start(self) -> None:
-        """Wait until it has recovered."""
-        wait_for(self._answers, seconds=60)
-
-    def _answers(self) -> bool:
-        try:
-            psycopg.connect(self.dsn).close()
-        except psycopg.OperationalError:
-            return False
-        return True
-
-    def kill(self) -> None:
-        # After a crash it may still answer for a moment.
-        wait_for(self._has_been_killed, seconds=60)
-
-    def _has_been_killed(self) -> bool:
-        try:
-            with psycopg.connect(self.dsn) as connection:
-                rows = connection.execute(
-                    "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
-                    " AND pid <> pg_backend_pid()"
-                ).fetchall()
-        except psycopg.OperationalError:
-            return False
-        for (pid,) in rows:
-            # Killing one ends the others, so some may have ended already.
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return True
-
-
 async def test_a_postgres_server_that_crashes_and_comes_back_loses_nothing() -> None:
     with postgres_server() as dsn:
         server = RestartingPostgres(dsn)
@@ -962,15 +933,36 @@ async def test_large_postgres_appends_are_sent_in_several_statements(postgres: s
     assert max(sizes) <= 16 * 2**20
 
 
-async def test_a_newer_postgres_schema_is_refused(postgres: str) -> None:
-    schema = f"newer{time.time_ns()}"
+@pytest.mark.parametrize(
+    ("version", "advice"), [(1, "from before the first release"), (99, "Upgrade effectflow")]
+)
+async def test_a_postgres_schema_of_another_version_is_refused(
+    postgres: str, version: int, advice: str
+) -> None:
+    schema = f"other{time.time_ns()}"
     async with PostgresStore(postgres, schema=schema):
         pass
     with psycopg.connect(postgres, autocommit=True) as other:
-        other.execute(f"INSERT INTO {schema}.schema_version VALUES (99)")  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedVersion):
+        other.execute(f"UPDATE {schema}.schema_version SET version = {version}")  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedVersion, match=advice):
         async with PostgresStore(postgres, schema=schema):
             pass
+
+
+async def test_redis_runs_of_another_version_are_refused(redis: str, tmp_path: Path) -> None:
+    prefix = str(tmp_path)
+    async with RedisStore(redis, prefix=prefix) as store:
+        await begun(store, [b"1"], release=True)
+    with driver.Redis.from_url(redis) as client:
+        client.set(f"{prefix}:layout", 99)
+        with pytest.raises(UnsupportedVersion, match="Upgrade effectflow"):
+            async with RedisStore(redis, prefix=prefix):
+                pass
+        # Before the first release there was no such key.
+        client.delete(f"{prefix}:layout")
+        with pytest.raises(UnsupportedVersion, match="from before the first release"):
+            async with RedisStore(redis, prefix=prefix):
+                pass
 
 
 async def test_a_new_postgres_schema_can_be_opened_many_times_at_once(postgres: str) -> None:

@@ -72,19 +72,24 @@ async def test_a_database_of_another_program_is_refused_and_not_changed(tmp_path
     assert path.read_bytes() == before
 
 
-async def test_a_newer_database_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "advice"), [(1, "from before the first release"), (99, "Upgrade effectflow")]
+)
+async def test_a_database_of_another_version_is_refused(
+    tmp_path: Path, version: int, advice: str
+) -> None:
     path = tmp_path / "runs.db"
     async with SqliteStore(path):
         pass
     with sqlite3.connect(path) as other:
-        other.execute("PRAGMA user_version = 99")
+        other.execute(f"PRAGMA user_version = {version}")
     other.close()
 
-    with pytest.raises(UnsupportedVersion) as caught:
+    with pytest.raises(UnsupportedVersion, match=advice) as caught:
         async with SqliteStore(path):
             pass
 
-    assert caught.value.found == 99
+    assert caught.value.found == version
 
 
 async def test_opening_restores_the_write_ahead_log(tmp_path: Path) -> None:

@@ -17,7 +17,10 @@ from effectflow import (
     Signal,
     TimedOut,
     Worker,
+    compensate,
     publish,
+    pure,
+    saga,
     spawn,
     workflow,
 )
@@ -72,6 +75,33 @@ def signals() -> None:
     assert_type(approval.wait(), Effect[object, Never, Decision])
     assert_type(number.wait(), Effect[object, Never, int | None])
     assert_type(Signal("flag", bool), Signal[bool])
+
+
+def charge(amount: int) -> Effect[Shop, Refused, str]:
+    return pure(str(amount))
+
+
+def refund(receipt: str) -> Effect[Shop, TimedOut, None]:
+    return pure(None)
+
+
+def count(receipt: int) -> Effect[Shop, Never, None]:
+    return pure(None)
+
+
+charged = compensate(charge(1), refund)
+assert_type(charged, Effect[Shop, Refused, str])
+assert_type(compensate(charge(1), lambda receipt: refund(receipt)), Effect[Shop, Refused, str])
+assert_type(saga(charged), Effect[Shop, Refused, str])
+assert_type(saga(charged.map(len).timeout(3)), Effect[Shop, Refused | TimedOut, int])
+compensate(charge(1), count)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@workflow
+def sell(amount: int) -> Do[Shop, Refused, int]:
+    receipt = yield from saga(charged)
+    assert_type(receipt, str)
+    return len(receipt)
 
 
 async def clients(client: Client) -> None:

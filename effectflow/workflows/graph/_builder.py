@@ -353,7 +353,7 @@ def _make_node(name: str, body: object, types: KnownTypes, state: object = None)
 
     A function without annotations yields the declared state, if it is a node.
     """
-    definition = StepDefinition(name, types, output=state)
+    definition = StepDefinition(name, types, output=state, may_wait=True)
     match body:
         case _Branches(bodies, merge):
             made = tuple(_make_node(branch, each, types) for branch, each in bodies.items())
@@ -365,7 +365,8 @@ def _make_node(name: str, body: object, types: KnownTypes, state: object = None)
             return Node(definition, Nested(workflow, structure))
         case Step():
             step = cast("Step[[Any], Any, Any, Any]", body)
-            return Node(replace(step.definition, name=name, types=types), Call(step.function))
+            definition = replace(step.definition, name=name, types=types, may_wait=True)
+            return Node(definition, Call(step.function))
         case _:
             function = cast("Callable[[Any], AnyEffect]", body)
             definition = replace(definition, output=effect_types(function)[0] or state)

@@ -6,6 +6,8 @@ attempts and delays as one that was never interrupted::
     {"outcome": "moved", "state": ..., "began": ..., "ended": ...}
     {"outcome": "abort", "state": ..., "reason": ..., "began": ..., "ended": ...}
     {"outcome": "retry", "feedback": ..., "delay": ..., "began": ..., "ended": ...}
+
+The record of the first attempt also has the "id" of a machine that began without one.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Literal, Never, TypeAlias
+from typing import Any, Literal, Never, NotRequired, TypeAlias
+from uuid import uuid4
 
 from returns.result import Success
 
@@ -85,6 +88,7 @@ class TransitionTable:
                     step_types,
                     at_most_once=transition.at_most_once,
                     output=_record_type(transition.target, abort_to),
+                    may_wait=True,
                 ),
                 transition.retry or retry,
                 abort_to,
@@ -197,11 +201,12 @@ class Attempt:
         if left > 0:
             # At most the whole delay, in case the clock of the recording host was ahead.
             delay = (pending.retry_at - updated_at).total_seconds()
-            seconds, flow = min(left, delay), scope.flow
+            flow = scope.flow
             if isinstance(flow, DurableFlow):
-                await flow.run.sleep(flow.path_to_come(self.bound.name), seconds, scope)
+                path, until = flow.path_to_come(self.bound.name), pending.retry_at.timestamp()
+                await flow.sleep_until(path, until, delay, scope, what="a retry")
             else:
-                await scope.clock.sleep(seconds)
+                await scope.clock.sleep(min(left, delay))
 
     def _describe(self, options: ValueOptions) -> tuple[str, str]:
         """Describe the state as the argument: a resume must reach the step in the same state."""
@@ -229,20 +234,34 @@ class Attempt:
     def _act(self, scope: Scope) -> AnyEffect:
         clock, began = scope.clock, scope.clock.now()
         transition = self.bound.transition
+        named = {} if self.machine.id else {"id": self._new_id(scope)}
+
+        def record(outcome: Outcome[Any]) -> AnyEffect:
+            return self._record(outcome, began, clock.now(), named)
+
         if transition.action is None:
             [target] = transition.target.atoms
             assert isinstance(target, State)
-            return self._record(Moved(target.value), began, clock.now())
-        acted = transition.action(self.machine.current)
-        return AndThen(acted, lambda outcome: self._record(outcome, began, clock.now()))
+            return record(Moved(target.value))
+        return AndThen(transition.action(self.machine.current), record)
 
-    def _record(self, outcome: Outcome[Any], began: datetime, ended: datetime) -> AnyEffect:
+    def _new_id(self, scope: Scope) -> str:
+        """Return the id of the machine's own run; within another run, one that the run makes again."""
+        flow, info = scope.flow, info_of(scope)
+        if not isinstance(flow, DurableFlow) or info is None:
+            return str(uuid4())
+        is_own = flow.run.workflow == self.machine.form.name
+        return flow.run.run_id if is_own else info.idempotency_key
+
+    def _record(
+        self, outcome: Outcome[Any], began: datetime, ended: datetime, named: Mapping[str, str]
+    ) -> AnyEffect:
         """Yield the record of an outcome, or fail if the retry policy allows no further attempt."""
-        times = {"began": began, "ended": ended}
+        common = {"began": began, "ended": ended, **named}
         match outcome:
             case Moved(state):
                 self._check_declared("Moved", state, self.bound.transition.target)
-                return Pure({"outcome": "moved", "state": state, **times})
+                return Pure({"outcome": "moved", "state": state, **common})
             case Retry(str() as feedback):
                 pending = self.pending
                 made, since = (0, began) if pending is None else (pending.attempts, pending.since)
@@ -252,10 +271,10 @@ class Attempt:
                     state = self.machine.current
                     name = self.bound.name
                     return Fail(TransitionExhausted(name, state, feedback, made + 1, elapsed))
-                return Pure({"outcome": "retry", "feedback": feedback, "delay": delay, **times})
+                return Pure({"outcome": "retry", "feedback": feedback, "delay": delay, **common})
             case Abort(str() as reason, state):
                 self._check_declared("Abort", state, self.bound.abort_to)
-                return Pure({"outcome": "abort", "state": state, "reason": reason, **times})
+                return Pure({"outcome": "abort", "state": state, "reason": reason, **common})
             case _:
                 raise TypeError(
                     f"the action of transition {self.bound.name!r} must yield Moved(state), "
@@ -270,10 +289,10 @@ class Attempt:
 
 def _record_type(target: StateSet, abort_to: StateSet) -> Any:
     """Return the annotation of the record of an attempt."""
-    times: dict[str, Any] = {"began": datetime, "ended": datetime}
-    moved = {"outcome": Literal["moved"], "state": target.annotation, **times}
-    abort = {"outcome": Literal["abort"], "state": abort_to.annotation, "reason": str, **times}
-    retry = {"outcome": Literal["retry"], "feedback": str, "delay": float, **times}
+    common: dict[str, Any] = {"began": datetime, "ended": datetime, "id": NotRequired[str]}
+    moved = {"outcome": Literal["moved"], "state": target.annotation, **common}
+    abort = {"outcome": Literal["abort"], "state": abort_to.annotation, "reason": str, **common}
+    retry = {"outcome": Literal["retry"], "feedback": str, "delay": float, **common}
     named = {"moved": moved, "abort": abort, "retry": retry}
     return union_of(dict_type(name, fields) for name, fields in named.items())
 
@@ -305,7 +324,10 @@ def machine_after(
     """Return the machine after an attempt, from the record of the attempt. Pure."""
     pending, before, ended = pending_of(machine, transition), machine.metadata, record["ended"]
     number = 1 if pending is None else pending.attempts + 1
-    created_at = before.created_at or record["began"]
+    machine_id, created_at = (
+        machine.id or record.get("id", ""),
+        before.created_at or record["began"],
+    )
     attempts = {
         **before.total_attempts,
         transition: before.total_attempts.get(transition, 0) + 1,
@@ -315,9 +337,9 @@ def machine_after(
         retry_at = ended + timedelta(seconds=record["delay"])
         again = PendingRetry(transition, number, record["feedback"], since, retry_at)
         metadata = MachineMetadata(created_at, ended, attempts, again)
-        return replace(machine, metadata=metadata)
+        return replace(machine, metadata=metadata, id=machine_id)
     state, reason = record["state"], record.get("reason")
     entry = HistoryEntry(transition, machine.current, state, ended, number, reason)
     metadata = MachineMetadata(created_at, ended, attempts, None)
     history = machine.history.appended(entry)
-    return Machine(machine.initial, state, history, metadata, machine.form, machine.id)
+    return Machine(machine.initial, state, history, metadata, machine.form, machine_id)

@@ -162,7 +162,8 @@ class Machine(Generic[S]):
         current: the state in which it is.
         history: the transitions that it took, oldest first.
         metadata: its times and attempts.
-        id: the id that `begin` was given; empty without one.
+        id: the id that `begin` was given. Without one, the first attempt sets it: to the id of the
+            machine's run, or outside of runs to a random one. Empty before that.
         form: writes it as JSON and as binary data, and knows its transitions.
     """
 

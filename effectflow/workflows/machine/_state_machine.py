@@ -151,6 +151,8 @@ class StateMachine(
                 migrations=upgrades,
                 gives_state=is_of_outermost_flow,
                 environment_types=lambda: chart.environment_types,
+                save_input=self._saved,
+                read_output=self._form.read,
             )
         )
 
@@ -161,7 +163,8 @@ class StateMachine(
 
         Parameters:
             state: the state to begin in.
-            machine_id: its `id`, which is saved with it, such as the number of an order.
+            machine_id: its `id`, which is saved with it, such as the number of an order; by default its
+                first attempt sets that.
             at: its `created_at`, with a time zone; by default its first attempt sets that.
 
         Raises ValueError for a state that the definition does not name, and for a time without a zone.
@@ -220,8 +223,8 @@ class StateMachine(
     def machine_of(self, checkpoint: Checkpoint) -> Machine[S]:
         """Return the machine with which a resume of a run continues, whatever the run's status. Pure.
 
-        It has made every attempt that the checkpoint has as completed; `to_mermaid` shows it. For a run
-        that needs migrations, pass the fold of the entries that `blueprint.upgraded` returns.
+        It has made every attempt that the checkpoint records as completed; `to_mermaid` shows it. For a
+        run that needs migrations, pass the fold of the entries that `blueprint.upgraded` returns.
 
         Raises ValueError for the checkpoint of another workflow, and CorruptCheckpoint for states that
         this definition does not know.

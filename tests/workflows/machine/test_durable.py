@@ -61,9 +61,10 @@ def app_on(store: CheckpointStore, **world: Any) -> App:
 
 
 async def test_a_run_yields_the_same_machine_as_stepping(store: MemoryStore) -> None:
-    stepped = await orders.run_until_final().run(App(World(busy=2)), clock=Timeline(tick=0))
+    begun = orders.begin(machine_id="r")
+    stepped = await orders.run_until_final(begun).run(App(World(busy=2)), clock=Timeline(tick=0))
 
-    run = await orders.start().run(app_on(store, busy=2), clock=Timeline(tick=0))
+    run = await orders.start(run_id="r").run(app_on(store, busy=2), clock=Timeline(tick=0))
 
     assert run == stepped
     assert run.unwrap().current is Order.SHIPPED

@@ -7,11 +7,21 @@ import pickle
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from effectflow import InvalidMachine, NoTransition, StateMachine, Transition
+from effectflow import (
+    Checkpoints,
+    Do,
+    InvalidMachine,
+    NoTransition,
+    StateMachine,
+    Transition,
+    workflow,
+)
 from effectflow.checkpoint import CorruptCheckpoint, read_checkpoint
+from effectflow.testing import crash_everywhere
 from tests.apps import both_backends
 from tests.workflows.machine.orders import App, Order, World, orders
 from tests.workflows.machine.timeline import Timeline
@@ -210,6 +220,38 @@ async def test_a_machine_keeps_its_id_and_the_time_at_which_it_was_created() -> 
     run = await orders.start(begun, run_id="r").run_or_raise(app)
     assert (run.id, run.metadata.created_at) == ("order-17", at)
     assert await orders.start(begun, run_id="r").run_or_raise(app) == run
+
+
+@both_backends
+async def test_the_first_attempt_gives_a_machine_an_id_and_a_time() -> None:
+    begun, clock = orders.begin(), Timeline()
+    assert (begun.id, begun.metadata.created_at) == ("", None)
+
+    busy = await orders.step(begun).run_or_raise(App(World(busy=1)), clock=clock)
+    assert UUID(busy.id)
+    assert busy.metadata.created_at is not None
+    saved = json.loads(busy.to_json())
+    assert saved["id"] == busy.id
+    assert datetime.fromisoformat(saved["metadata"]["updated_at"]) == busy.metadata.updated_at
+
+    ended = await orders.run_until_final(orders.from_json(busy.to_json())).run_or_raise(App())
+    assert (ended.id, ended.metadata.created_at) == (busy.id, busy.metadata.created_at)
+
+
+@workflow
+def two_orders(count: int) -> Do[App, Any, list[str]]:
+    first = yield from orders.body()
+    second = yield from orders.body()
+    return [first.id, second.id]
+
+
+async def test_a_machine_has_the_id_of_its_run() -> None:
+    app = App()
+    assert (await orders.start(run_id="order-17").run_or_raise(app)).id == "order-17"
+    # Two machines within one run are told apart.
+    both = await two_orders.start(2, run_id="both").run_or_raise(app)
+    assert both == ["both:charge", "both:charge#2"]
+    await crash_everywhere(two_orders, 2, lambda store: App(checkpoints=Checkpoints(store)))
 
 
 def test_a_time_without_a_zone_is_refused() -> None:

@@ -38,7 +38,7 @@ async def test_machine_of_a_run_in_progress_is_the_machine_after_its_last_attemp
     store: MemoryStore,
 ) -> None:
     app = app_on(store, busy=2)
-    clock, by_hand = Timeline(tick=0), orders.begin()
+    clock, by_hand = Timeline(tick=0), orders.begin(machine_id="r")
     await orders.start(run_id="r").run_or_raise(app, clock=clock)
     entries = await read_entries(store, "r")
     seen = [orders.machine_of(fold(entries[:n], "r")) for n in range(1, len(entries) + 1)]

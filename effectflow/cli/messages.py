@@ -1,0 +1,95 @@
+"""The commands that send messages to runs: cancel and send."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import anyio
+import typer
+
+from effectflow.checkpoint import NotSerializable, RunInfo
+from effectflow.cli.access import Access, access_to
+from effectflow.cli.app_loader import load_signal
+from effectflow.cli.options import (
+    STORE,
+    BadUse,
+    EncryptionKeysOption,
+    JsonOption,
+    KeyFileOption,
+    ServiceOption,
+    StoreOption,
+    read_json,
+)
+from effectflow.cli.render import print_json, say
+from effectflow.service.sending import request_cancel, send_value
+from effectflow.workflows.structured_input import structure_as
+
+_Run = Annotated[
+    str, typer.Argument(metavar="RUN_ID", help="The id of the run, as `effectflow list` shows it.")
+]
+
+
+def cancel(
+    run_id: _Run,
+    app: ServiceOption = None,
+    store: StoreOption = STORE,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask a run to cancel itself: its finalizers and compensations run, and then it has ended.
+
+    The worker that drives the run does that, or the next one; without workers, `effectflow resume`.
+    """
+    access = access_to(store, app=app)
+    anyio.run(request_cancel, _existing(access).checkpoints, run_id)
+    info = access.use(lambda opened: opened.info(run_id))
+    _report(run_id, info, "is asked to cancel itself", as_json=as_json)
+
+
+def send(
+    run_id: _Run,
+    signal: Annotated[
+        str, typer.Argument(metavar="MODULE:SIGNAL", help="Where the program defines the signal.")
+    ],
+    value: Annotated[str, typer.Argument(metavar="JSON", help="The value: JSON, or @FILE.")],
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(help="The run receives one value with this key, however often it is sent."),
+    ] = None,
+    app: ServiceOption = None,
+    store: StoreOption = STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send the value of a signal to a run, which receives it where it waits for the signal."""
+    access = access_to(store, key_file, encryption_keys, app=app)
+    loaded = load_signal(signal)
+    checkpoints = _existing(access).checkpoints
+    try:
+        made = structure_as(loaded.type, read_json(value, "value"), checkpoints.value_options)
+    except ValueError as error:
+        raise BadUse(f"signal {loaded.name!r}: {error}") from error
+
+    async def deliver() -> None:
+        await send_value(checkpoints, run_id, loaded, made, idempotency_key=idempotency_key)
+
+    try:
+        anyio.run(deliver)
+    except NotSerializable as error:
+        raise BadUse(str(error)) from error
+    info = access.use(lambda opened: opened.info(run_id))
+    _report(run_id, info, f"has a value of signal {loaded.name!r}", as_json=as_json)
+
+
+def _existing(access: Access) -> Access:
+    """Return the access. Raise BadUse if there is no such store, instead of creating one."""
+    access.check_store()
+    return access
+
+
+def _report(run_id: str, info: RunInfo | None, what: str, *, as_json: bool) -> None:
+    status = None if info is None else str(info.summary.status)
+    if as_json:
+        print_json({"run_id": run_id, "status": status})
+    else:
+        say(f"Run {run_id} {what}. It is {status or 'deleted'} now.")

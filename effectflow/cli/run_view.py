@@ -1,0 +1,314 @@
+"""What `effectflow show` tells of one run: its checkpoint, and what is around it in the store."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import orjson
+from rich.console import Console
+
+from effectflow.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    Checkpoints,
+    CheckpointStore,
+    ChildStarted,
+    Entry,
+    Message,
+    Published,
+    RunInfo,
+    RunStatus,
+    read_checkpoint,
+)
+from effectflow.checkpoint.checkpoint import iso_time
+from effectflow.checkpoint.errors import printable
+from effectflow.checkpoint.journal_reader import open_records
+from effectflow.checkpoint.mailbox import open_message
+from effectflow.checkpoint.replay import read_recording
+from effectflow.checkpoint.store import CANCEL, NOTICE
+from effectflow.checkpoint.values import Tree
+from effectflow.cli.access import Access
+from effectflow.cli.render import (
+    age,
+    bounded,
+    counted,
+    plain_tree,
+    run_tree,
+    say,
+    say_table,
+    shown_status,
+    topic_text,
+    when,
+)
+from effectflow.workflows.progress import JobProgress, job_progress
+
+
+@dataclass(frozen=True, slots=True)
+class ChildView:
+    """A run within a run: nested in it, or spawned by it. `status` is None if it is not in the store."""
+
+    run_id: str
+    workflow: str
+    info: RunInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageView:
+    """A message that a run has not taken. `problem` says why the value is unknown."""
+
+    message: Message
+    value: Tree = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """What is told of a run.
+
+    Attributes:
+        checkpoint: its state, now or after an earlier entry.
+        published: what it had published until then, by key.
+        dead_letters: how many items of its jobs were set aside.
+        durability: what its store survives.
+        at: when the store was asked, in seconds since the epoch.
+        info: the run as it is now; None for an earlier state, of which the rest is unknown.
+        children: the runs within it.
+        mailbox: the messages that it has not taken.
+    """
+
+    checkpoint: Checkpoint
+    published: dict[str, Tree]
+    dead_letters: int
+    durability: str
+    at: float
+    info: RunInfo | None = None
+    children: list[ChildView] = field(default_factory=list[ChildView])
+    mailbox: list[MessageView] = field(default_factory=list[MessageView])
+
+
+async def view_run(
+    checkpoints: Checkpoints, store: CheckpointStore, run_id: str, *, at: int | None
+) -> RunView:
+    """Return what is told of a run, now or after its first `at` entries.
+
+    Raise ValueError if it has fewer entries.
+    """
+    checkpoint = await read_checkpoint(store, run_id, checkpoints.seal, at=at)
+    journal, _ = open_records((await store.read(run_id))[:at], run_id, checkpoints.seal)
+    recording = read_recording([*journal.entries])
+    published, dead_letters = _published(journal.entries), len(recording.open_dead_letters)
+    now = time.time()
+    if at is not None:
+        return RunView(checkpoint, published, dead_letters, store.durability, now)
+    messages = await store.mailbox(run_id)
+    return RunView(
+        checkpoint,
+        published,
+        dead_letters,
+        store.durability,
+        now,
+        await store.info(run_id),
+        [
+            ChildView(child, workflow, await store.info(child))
+            for child, workflow in _children(journal.entries).items()
+        ],
+        [_opened(checkpoints, run_id, message) for message in messages],
+    )
+
+
+def _published(entries: Iterable[Entry]) -> dict[str, Tree]:
+    return {entry.key: entry.value for entry in entries if isinstance(entry, Published)}
+
+
+def _children(entries: Iterable[Entry]) -> dict[str, str]:
+    """Return the workflows of the runs within a run, by their ids."""
+    return {one.run_id: one.workflow for one in entries if isinstance(one, ChildStarted)}
+
+
+def _opened(checkpoints: Checkpoints, run_id: str, message: Message) -> MessageView:
+    if message.topic in (CANCEL, NOTICE):
+        return MessageView(message)
+    try:
+        return MessageView(message, open_message(checkpoints, run_id, message))
+    except CheckpointError as error:
+        return MessageView(message, problem=str(error))
+
+
+def show_run(console: Console, view: RunView, access: Access) -> None:
+    """Print what is told of one run, and commands that tell more."""
+    checkpoint = view.checkpoint
+    head, metadata = checkpoint.state, checkpoint.metadata
+    position = "before its first step" if head is None else f"{type(head).__name__}: {head.step}"
+    survives = {
+        "full": "kill -9 and power loss (durability full)",
+        "process": "kill -9, not power loss (durability process)",
+    }
+    rows = {
+        "run": checkpoint.run_id,
+        "workflow": f"{checkpoint.workflow} (version {checkpoint.definition.version})",
+        "module": checkpoint.module or "unknown",
+        "status": str(checkpoint.status),
+        **_summary_rows(view),
+        "position": position,
+        **_state_row(checkpoint),
+        **_progress_rows(job_progress(checkpoint)),
+        **_dead_letter_row(view, access),
+        "steps": f"{len(checkpoint.completed_steps)} completed, {len(metadata.attempts)} begun",
+        "resumes": str(metadata.resumes),
+        "entries": str(metadata.entries),
+        "created": when(checkpoint.created_at),
+        "updated": when(checkpoint.updated_at),
+        "input": bounded(checkpoint.initial_state),
+        "context": bounded(checkpoint.context),
+        "survives": survives.get(view.durability, f"durability {view.durability}"),
+        "digest": checkpoint.digest,
+    }
+    say_table(list(rows.items()), console)
+    for line in _lines_around(view, access):
+        say(printable(line), console)
+    finished = checkpoint.finished
+    if finished is None:
+        return
+    if finished.error is None:
+        say(f"\noutput: {bounded(finished.output, 2000)}", console)
+    else:
+        error = finished.error
+        say(f"\n{(error.traceback or f'{error.type}: {error.message}').rstrip()}", console)
+        for line in error.trail:
+            say(printable(f"  {line}"), console)
+
+
+def _state_row(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the state of a state machine; other workflows have no single state."""
+    match checkpoint.kind, checkpoint.current_state:
+        case "machine", {"$enum": [_, str(member)]}:
+            return {"state": member}
+        case "machine", state:
+            return {"state": bounded(state)}
+        case _:
+            return {}
+
+
+def _progress_rows(progress: JobProgress | None) -> dict[str, str]:
+    """Return the progress of a map-reduce or iterative run."""
+    if progress is None:
+        return {}
+    rows = {} if progress.iteration is None else {"round": str(progress.iteration)}
+    if progress.iteration is None or progress.items_done or progress.items_failed:
+        total = "" if progress.items_total is None else f" of {progress.items_total}"
+        failed = f", {progress.items_failed} failed" if progress.items_failed else ""
+        rows["phase"] = progress.phase
+        rows["items"] = f"{progress.items_done}{total} done{failed}"
+        rows["reduce"] = f"round {progress.reduce_round}, {progress.groups_done} groups done"
+    return rows
+
+
+def _dead_letter_row(view: RunView, access: Access) -> dict[str, str]:
+    if not view.dead_letters:
+        return {}
+    see = access.command("dead-letters", view.checkpoint.run_id)
+    return {"dead letters": f"{view.dead_letters}: {see}"}
+
+
+def _summary_rows(view: RunView) -> dict[str, str]:
+    """Return what the store knows of a run as it is now."""
+    if view.info is None:
+        return {}
+    summary, rows = view.info.summary, {"status": shown_status(view.info, view.at)}
+    due = "" if summary.due_at is None else when(summary.due_at)
+    suspended_at = view.checkpoint.suspended_at
+    if summary.waits_for and suspended_at is not None:
+        until = f", until {due}" if due else ""
+        if summary.due_at is not None and summary.due_at <= view.at:
+            until = "; it is due, and goes on as soon as a worker takes it"
+        rows["waits for"] = f"{summary.waits_for}, since {when(suspended_at)}{until}"
+    if summary.blocked:
+        rows["blocked"] = f"{summary.blocked} (tried again at {due})"
+    if summary.status is RunStatus.PENDING and summary.due_at is not None:
+        # What is due at once is due since long before.
+        begins = when(max(summary.due_at, summary.created_at))
+        rows["begins"] = f"at {begins}, priority {summary.priority}"
+    if summary.parent:
+        rows["parent"] = summary.parent
+    return rows
+
+
+_MOST_CHILDREN = 20
+
+
+def _lines_around(view: RunView, access: Access) -> Iterable[str]:
+    """Yield a line for each value that a run has published, its children, and its messages."""
+    if view.published:
+        yield "published:"
+        yield from (f"  {key} = {bounded(value)}" for key, value in view.published.items())
+    if view.children:
+        yield f"{counted(len(view.children), 'run')} within this one:"
+        for child in view.children[:_MOST_CHILDREN]:
+            status = _child_status(child, view.at) or "not in this store"
+            yield f"  {child.run_id} of {child.workflow}: {status}"
+        if len(view.children) > _MOST_CHILDREN:
+            yield f"  and others: {access.command('list', '--parent', view.checkpoint.run_id)}"
+    if view.mailbox:
+        yield f"{counted(len(view.mailbox), 'message')} not taken yet:"
+        for one in view.mailbox:
+            message, sent = one.message, age(view.at - one.message.sent_at)
+            yield f"  {_message_text(message)}{_value_text(one)}, sent {sent}"
+
+
+def _message_text(message: Message) -> str:
+    match message.topic:
+        case "cancel":
+            return "a request to cancel it"
+        case "notice":
+            return f"a reason to look at run {message.key}"
+        case topic:
+            return topic_text(topic)
+
+
+def _value_text(one: MessageView) -> str:
+    if one.problem is not None:
+        return f" ({one.problem})"
+    return "" if one.message.topic in (CANCEL, NOTICE) else f" = {bounded(one.value)}"
+
+
+def _child_status(child: ChildView, now: float) -> str | None:
+    return None if child.info is None else shown_status(child.info, now)
+
+
+def view_tree(view: RunView) -> Tree:
+    """Return what is told of one run as plain data, with the progress of a job."""
+    checkpoint = view.checkpoint
+    tree = {
+        **orjson.loads(checkpoint.to_json()),
+        "dead_letters": view.dead_letters,
+        "published": {key: plain_tree(value) for key, value in view.published.items()},
+    }
+    if view.info is not None:
+        now = run_tree(view.info, view.at)
+        tree |= {name: now[name] for name in _AS_IT_IS_NOW}
+        tree["children"] = [
+            {
+                "run_id": child.run_id,
+                "workflow": child.workflow,
+                "status": _child_status(child, view.at),
+            }
+            for child in view.children
+        ]
+        tree["mailbox"] = [
+            {
+                "topic": one.message.topic,
+                "key": one.message.key,
+                "value": plain_tree(one.value),
+                "problem": one.problem,
+                "sent_at": iso_time(one.message.sent_at),
+            }
+            for one in view.mailbox
+        ]
+    progress = job_progress(checkpoint)
+    return tree if progress is None else {**tree, "progress": dataclasses.asdict(progress)}
+
+
+_AS_IT_IS_NOW = ("status", "waits_for", "due_at", "blocked", "parent", "priority", "resumable")

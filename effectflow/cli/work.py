@@ -1,0 +1,144 @@
+"""The command that drives the runs of an App: worker."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import anyio
+import orjson
+import typer
+
+from effectflow.checkpoint.errors import printable
+from effectflow.cli.app_loader import load_app
+from effectflow.cli.options import BadUse
+from effectflow.service import App, Limit, StoppedBySignal, Worker, run_until_signal
+
+logger = logging.getLogger(__name__)
+
+
+def worker(
+    app: Annotated[
+        str, typer.Argument(metavar="MODULE:APP", help="The App, such as shop.service:app.")
+    ],
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Drive at most this many runs at the same time.")
+    ] = 100,
+    grace: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="How long steps in progress may take after SIGTERM."
+        ),
+    ] = 10.0,
+    at_once: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WORKFLOW=N",
+            help="All workers together drive at most N runs of this workflow (several: repeat).",
+        ),
+    ] = None,
+    per_second: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WORKFLOW=N",
+            help="All workers together start at most N runs of this workflow in a second.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Log lines of JSON.")] = False,
+) -> None:
+    """Drive the runs of an App: those that are submitted, due, or left by a process that died.
+
+    SIGTERM or Ctrl-C ends it in order: it takes nothing more, and interrupts the steps that do not end
+    in time. Other workers continue their runs. A second signal interrupts them at once.
+    """
+    loaded = load_app(app)
+    try:
+        made = Worker(
+            loaded, concurrency=concurrency, grace=grace, limits=_limits(at_once, per_second)
+        )
+    except ValueError as error:
+        raise BadUse(str(error)) from error
+    _log_lines(as_json=as_json)
+    anyio.run(_work, made, app)
+
+
+async def _work(made: Worker[Any], name: str) -> None:
+    async def serve() -> None:
+        async with made:
+            logger.info("the worker of %s takes runs of %s", name, _workflows(made.app))
+            await anyio.sleep_forever()
+
+    def stopping(signal_name: str) -> None:
+        logger.info("%s: the worker ends, and steps in progress may end", signal_name)
+
+    def hurrying(signal_name: str) -> None:
+        logger.info("%s again: steps in progress are interrupted", signal_name)
+        made.hurry()
+
+    try:
+        await run_until_signal(serve, on_signal=stopping, on_second_signal=hurrying)
+    except StoppedBySignal:
+        logger.info("the worker of %s has ended", name)
+
+
+def _workflows(app: App[Any]) -> str:
+    return ", ".join(sorted(app.workflows)) or "no workflows"
+
+
+def _limits(at_once: Iterable[str] | None, per_second: Iterable[str] | None) -> Mapping[str, Limit]:
+    """Return the limits that these options give. Raise BadUse for one that is no number."""
+    most = {name: int(n) for name, n in _pairs("--at-once", at_once or (), int)}
+    rates = dict(_pairs("--per-second", per_second or (), float))
+    return {name: Limit(most.get(name), rates.get(name)) for name in {**most, **rates}}
+
+
+def _pairs(
+    option: str, texts: Iterable[str], number: type[int] | type[float]
+) -> Iterable[tuple[str, float]]:
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        try:
+            yield name, number(value)
+        except ValueError as error:
+            raise BadUse(f"{option} takes WORKFLOW=N, such as checkout=10, not {text!r}") from error
+
+
+def _log_lines(*, as_json: bool) -> None:
+    """Log what effectflow does on standard error, one event a line, unless the App logs by itself."""
+    if logging.root.handlers:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLine() if as_json else _Line())
+    logging.basicConfig(handlers=[handler])
+    logging.getLogger("effectflow").setLevel(logging.INFO)
+
+
+def _time(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)
+
+
+class _Line(logging.Formatter):
+    """A time, a level and a message, escaped so that it stays one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = _time(record).astimezone().isoformat(" ", "milliseconds")
+        line = printable(f"{time} {record.levelname:<7} {record.getMessage()}")
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class _JsonLine(logging.Formatter):
+    """The same as an object of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": _time(record).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line).decode()

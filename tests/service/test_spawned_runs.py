@@ -1,0 +1,263 @@
+"""Spawned runs: created once, waited for durably, and cancelled with their parents unless left alone."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import pytest
+from returns.result import Failure, Success
+
+from effectflow import Do, Effect, Moved, Signal, StateMachine, Transition, pure, spawn, workflow
+from effectflow.checkpoint import (
+    CheckpointError,
+    RunCancelled,
+    RunConflict,
+    RunEnded,
+    RunStatus,
+)
+from effectflow.checkpoint.entries import ChildStarted
+from effectflow.workflows import Outcome
+from tests.apps import App, Broken, note
+from tests.service.conftest import Service
+from tests.service.lives import (
+    act,
+    entries_of,
+    info_of,
+    killed_everywhere,
+    result_of,
+    suspended,
+    until,
+    working,
+)
+
+pytestmark = pytest.mark.anyio
+
+go: Signal[str] = Signal("go", str)
+
+
+@workflow
+def child(name: str) -> Do[App, Broken, str]:
+    return (yield from act(f"child {name}"))
+
+
+@workflow
+def waiting_child(name: str) -> Do[App, Broken, str]:
+    yield from act(f"child {name}")
+    return (yield from go.wait())
+
+
+@workflow
+def family(_: None) -> Do[App, Any, list[str]]:
+    first = yield from spawn(child, "a")
+    second = yield from spawn(child, "b")
+    yield from act("spawned")
+    return [(yield from first.result()), (yield from second.result())]
+
+
+@workflow
+def waiting_parent(_: None) -> Do[App, Any, str]:
+    spawned = yield from spawn(waiting_child, "a")
+    return (yield from spawned.result())
+
+
+@workflow
+def childless(_: None) -> Do[App, Any, str]:
+    """Spawn two runs, the second of which is left alone, and wait for something else."""
+    yield from spawn(waiting_child, "a", run_id="a")
+    yield from spawn(waiting_child, "b", run_id="b", is_detached=True)
+    who = yield from go.wait()
+    if who == "fail":
+        yield from note("fail")
+    return who
+
+
+async def test_a_killed_service_spawns_each_run_once_and_gets_its_result() -> None:
+    async def live(service: Service) -> object:
+        async with working(service, family, child, grace=0) as worker:
+            handle = await worker.client.submit(family, None, run_id="r")
+            return await result_of(handle)
+
+    assert await killed_everywhere(live) > 20
+
+
+async def test_spawned_runs_have_ids_of_their_parents_and_paths(service: Service) -> None:
+    async with working(service, family, child) as worker:
+        handle = await worker.client.submit(family, None, run_id="r")
+        assert await handle.result(timeout=10) == Success(["child a", "child b"])
+    assert (await info_of(service, "r/child")).summary.parent == "r"
+    started = [entry for entry in await entries_of(service, "r") if isinstance(entry, ChildStarted)]
+    assert [entry.run_id for entry in started] == ["r/child", "r/child#2"]
+    assert sorted(service.world.done) == ["child a", "child b", "spawned"]
+    assert await service.store.mailbox("r") == []
+
+
+async def test_a_spawned_run_may_have_ended_before_its_parent_asks(service: Service) -> None:
+    @workflow
+    def late(_: None) -> Do[App, Any, str]:
+        spawned = yield from spawn(child, "a", run_id="a")
+        yield from go.wait()
+        return (yield from spawned.result())
+
+    async with working(service, late, child) as worker:
+        handle = await worker.client.submit(late, None, run_id="r")
+        await until(service, "a", RunStatus.COMPLETED)
+        await handle.send(go, "")
+        assert await handle.result(timeout=10) == Success("child a")
+        # Others may ask as well, and when the run has ended long ago.
+        assert await worker.client.handle(child, "a").result(timeout=10) == Success("child a")
+
+
+async def test_a_parent_is_suspended_until_its_spawned_run_ends_in_another_worker(
+    service: Service,
+) -> None:
+    async with working(service, waiting_parent) as worker:
+        handle = await worker.client.submit(waiting_parent, None, run_id="r")
+        info = await suspended(service, "r", waits_for="run 'r/waiting_child'")
+        assert info.summary.due_at is None
+    async with working(service, waiting_child) as worker:
+        await suspended(service, "r/waiting_child")
+        await worker.client.handle(waiting_child, "r/waiting_child").send(go, "done")
+        await until(service, "r/waiting_child", RunStatus.COMPLETED)
+    assert await handle.status() is RunStatus.SUSPENDED
+    async with working(service, waiting_parent):
+        assert await handle.result(timeout=10) == Success("done")
+
+
+async def test_the_failure_of_a_spawned_run_is_typed_and_can_be_handled(service: Service) -> None:
+    @workflow
+    def handling(_: None) -> Do[App, Any, str]:
+        spawned = yield from spawn(child, "a")
+        ended = yield from spawned.result().result()
+        assert isinstance(ended, Failure)
+        error = ended.failure()
+        assert isinstance(error, Broken)
+        # Handled, so it stands, and a wake-up does not look again.
+        yield from go.wait()
+        return f"handled {error}"
+
+    @workflow
+    def failing(_: None) -> Do[App, Broken | CheckpointError, str]:
+        spawned = yield from spawn(child, "a")
+        return (yield from spawned.result())
+
+    service.world.failing.add("child a")
+    async with working(service, handling, failing, child) as worker:
+        handle = await worker.client.submit(handling, None, run_id="r")
+        await suspended(service, "r", waits_for="signal go")
+        service.world.recover()
+        await handle.send(go, "")
+        assert await handle.result(timeout=10) == Success("handled child a#1")
+        service.world.failing.add("child a")
+        failed = await worker.client.submit(failing, None, run_id="s")
+        assert isinstance((await failed.result(timeout=10)).failure(), Broken)
+    assert await failed.status() is RunStatus.FAILED
+
+
+async def test_the_defect_of_a_spawned_run_is_a_defect_of_its_parent(service: Service) -> None:
+    service.world.crashing.add("child a")
+    async with working(service, family, child) as worker:
+        handle = await worker.client.submit(family, None, run_id="r")
+        with pytest.raises(Exception, match="child a#1"):
+            await handle.result(timeout=10)
+
+
+async def test_a_run_id_that_belongs_to_another_run_is_a_failure_of_the_spawn(
+    service: Service,
+) -> None:
+    @workflow
+    def conflicting(_: None) -> Do[App, Any, str]:
+        spawned = yield from spawn(child, "a", run_id="taken").result()
+        assert isinstance(spawned.failure(), RunConflict)
+        return (yield from act("handled"))
+
+    await service.client.submit(child, "b", run_id="taken")
+    async with working(service, conflicting) as worker:
+        handle = await worker.client.submit(conflicting, None, run_id="r")
+        assert await handle.result(timeout=10) == Success("handled")
+
+
+async def test_what_was_spawned_is_cancelled_with_its_parent_or_left_alone(
+    service: Service,
+) -> None:
+    async with working(service, childless, waiting_child) as worker:
+        handle = await worker.client.submit(childless, None, run_id="r")
+        for run_id in ("r", "a", "b"):
+            await suspended(service, run_id)
+        await handle.cancel()
+        assert isinstance((await handle.result(timeout=10)).failure(), RunCancelled)
+        await until(service, "a", RunStatus.CANCELLED)
+        assert (await info_of(service, "b")).summary.status is RunStatus.SUSPENDED
+
+
+@pytest.mark.parametrize("ends", ["complete", "fail"])
+async def test_what_was_spawned_goes_on_when_its_parent_completes_or_fails(
+    service: Service, ends: str
+) -> None:
+    service.world.failing.add("fail")
+    async with working(service, childless, waiting_child) as worker:
+        handle = await worker.client.submit(childless, None, run_id="r")
+        for run_id in ("r", "a", "b"):
+            await suspended(service, run_id)
+        await handle.send(go, ends)
+        await handle.result(timeout=10)
+        await anyio.sleep(0.05)
+        for run_id in ("a", "b"):
+            assert (await info_of(service, run_id)).summary.status is RunStatus.SUSPENDED
+            spawned = worker.client.handle(waiting_child, run_id)
+            await spawned.send(go, "on")
+            assert await spawned.result(timeout=10) == Success("on")
+
+
+async def test_a_killed_service_cancels_what_was_spawned() -> None:
+    async def live(service: Service) -> object:
+        async with working(service, childless, waiting_child, grace=0) as worker:
+            handle = await worker.client.submit(childless, None, run_id="r")
+            if not (await handle.status()).has_ended:
+                with anyio.move_on_after(0.3):
+                    for run_id in ("r", "a", "b"):
+                        await suspended(service, run_id)
+                with suppress(RunEnded):
+                    await handle.cancel()
+            ended = await result_of(handle)
+            await until(service, "a", RunStatus.CANCELLED)
+            await suspended(service, "b")
+            return ended
+
+    assert await killed_everywhere(live) > 20
+
+
+async def test_a_run_that_waits_for_a_cancelled_one_fails_and_names_it(service: Service) -> None:
+    async with working(service, waiting_parent, waiting_child) as worker:
+        handle = await worker.client.submit(waiting_parent, None, run_id="r")
+        await suspended(service, "r/waiting_child")
+        await worker.client.handle(waiting_child, "r/waiting_child").cancel()
+        error = (await handle.result(timeout=10)).failure()
+        assert isinstance(error, RunCancelled)
+        assert error.run_id == "r/waiting_child"
+    assert await handle.status() is RunStatus.FAILED
+
+
+def open_door(_: str) -> Effect[App, Broken, Outcome[str]]:
+    return pure(Moved("open"))
+
+
+door: StateMachine[App, Broken, str] = StateMachine(
+    "door",
+    initial="closed",
+    transitions=[Transition("open", "closed", "open", open_door)],
+    final={"open"},
+)
+
+
+async def test_a_machine_is_spawned_and_yields_a_machine(service: Service) -> None:
+    @workflow
+    def visit(_: None) -> Do[App, Any, str]:
+        spawned = yield from spawn(door, None)
+        machine = yield from spawned.result()
+        return machine.current
+
+    async with working(service, visit, door) as worker:
+        handle = await worker.client.submit(visit, None, run_id="r")
+        assert await handle.result(timeout=10) == Success("open")

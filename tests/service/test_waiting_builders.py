@@ -1,0 +1,339 @@
+"""What every builder makes can wait: machines, graphs, jobs, rounds and lists of steps."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+import anyio
+import pytest
+from returns.result import Success
+
+from effectflow import (
+    Do,
+    Effect,
+    Iterative,
+    MapReduce,
+    Moved,
+    Retry,
+    RetryPolicy,
+    Signal,
+    StateGraph,
+    StateMachine,
+    Transition,
+    Workflow,
+    do,
+    pure,
+    race,
+    sleep,
+    step,
+    step_info,
+    workflow,
+)
+from effectflow.checkpoint import RunStatus
+from effectflow.checkpoint.entries import BeforeStep
+from effectflow.stores import MemoryStore
+from effectflow.testing import TestClock
+from effectflow.workflows import JobResult, Outcome
+from tests.apps import App, Broken, note
+from tests.service.conftest import Service
+from tests.service.lives import (
+    act,
+    ending_of,
+    entries_of,
+    info_of,
+    killed_everywhere,
+    result_of,
+    suspended,
+    working,
+)
+
+pytestmark = pytest.mark.anyio
+
+approval: Signal[str] = Signal("approval", str)
+
+START = datetime(2100, 1, 1, tzinfo=UTC)
+"""Later than the clocks of the stores, by which messages make runs due."""
+
+
+# A step before the wait, the wait, and a step after it.
+
+
+@do
+def approve(state: str) -> Do[App, Broken, str]:
+    yield from act(f"ask for {state}")
+    who = yield from approval.wait()
+    yield from act(f"thank {who}")
+    return f"{state}, {who}"
+
+
+def finish(state: str) -> Effect[App, Broken, str]:
+    return note("finish").map(lambda _: f"{state}, finished")
+
+
+class Order(Enum):
+    NEW = "new"
+    APPROVED = "approved"
+
+
+@do
+def approve_order(_: Order) -> Do[App, Broken, Outcome[Order]]:
+    yield from approve("order")
+    return Moved(Order.APPROVED)
+
+
+listed = Workflow.of_steps("listed", [approve, finish])
+machine: StateMachine[App, Broken, Order] = StateMachine(
+    "machine",
+    initial=Order.NEW,
+    transitions=[Transition("approve", Order.NEW, Order.APPROVED, approve_order)],
+    final={Order.APPROVED},
+)
+graph = (
+    StateGraph[App, Broken, str]("graph")
+    .node("approve", approve)
+    .node("finish", finish)
+    .edge("approve", "finish")
+    .entry("approve")
+    .exit("finish")
+    .build()
+)
+
+
+def join(words: list[str]) -> Effect[App, Broken, str]:
+    return note("join").map(lambda _: "; ".join(words))
+
+
+def items_of(state: str) -> list[str]:
+    return [state]
+
+
+job: MapReduce[App, Any, str, Any] = MapReduce(
+    "job", items=items_of, map=approve, reduce=join, key=str, max_parallel=2
+)
+rounds: Iterative[App, Broken, str] = Iterative(
+    "rounds", approve, converged=lambda *_: True, max_rounds=3
+)
+
+
+BUILT: list[tuple[Any, Any]] = [
+    (listed, "order"),
+    (machine, None),
+    (graph, "order"),
+    (job, "order"),
+    (rounds, "order"),
+]
+NAMES = [workflow.kind if workflow is not listed else "list" for workflow, _ in BUILT]
+
+
+@pytest.mark.parametrize(("built", "input"), BUILT, ids=NAMES)
+async def test_what_a_builder_made_waits_for_a_message_and_goes_on_in_another_worker(
+    service: Service, built: Any, input: Any
+) -> None:
+    async with working(service, built) as worker:
+        handle = await worker.client.submit(built, input, run_id="r")
+        info = await suspended(service, "r", waits_for="signal approval")
+        assert info.summary.due_at is None
+    await handle.send(approval, "ann")
+    async with working(service, built):
+        result = await handle.result(timeout=10)
+    assert isinstance(result, Success)
+    # Steps inside the one that waited were not executed again.
+    assert service.world.done[:2] == ["ask for order", "thank ann"]
+    assert (await ending_of(service))["r"]["mailbox"] == 0
+
+
+@pytest.mark.parametrize(("built", "input"), BUILT, ids=NAMES)
+async def test_what_a_builder_made_and_waits_is_killed_at_any_write(built: Any, input: Any) -> None:
+    async def live(service: Service) -> object:
+        # The records of a machine have times, which must be the same in each life.
+        async with working(service, built, grace=0, clock=TestClock(START)) as worker:
+            handle = await worker.client.submit(built, input, run_id="r")
+            with anyio.move_on_after(0.03):
+                await suspended(service, "r")
+            await handle.send(approval, "ann", idempotency_key="1")
+            return await result_of(handle)
+
+    assert await killed_everywhere(live) > 5
+
+
+@pytest.mark.parametrize("waits", ["sleep", "timeout", "race"])
+async def test_the_time_of_a_wait_in_a_listed_step_is_kept(service: Service, waits: str) -> None:
+    def rest(state: str) -> Effect[App, Any, str]:
+        match waits:
+            case "sleep":
+                waited: Effect[Any, Any, str] = sleep(0.5).map(lambda _: "slept")
+            case "timeout":
+                waited = approval.wait().timeout(0.5).fallback("too late")
+            case _:
+                waited = race(approval.wait(), sleep(0.5).map(lambda _: "too late"))
+        return act(f"before {state}").and_then(lambda _: waited)
+
+    resting = Workflow.of_steps("resting", [rest])
+    async with working(service, resting) as worker:
+        handle = await worker.client.submit(resting, "order", run_id="r")
+        info = await suspended(service, "r")
+    due_at = info.summary.due_at
+    assert due_at is not None
+    async with working(service, resting):
+        expected = "slept" if waits == "sleep" else "too late"
+        assert await handle.result(timeout=10) == Success(expected)
+    entries = await entries_of(service, "r")
+    assert entries[-1].at == pytest.approx(due_at, abs=5)
+    assert entries[-1].at >= due_at - 0.01
+    assert service.world.done == ["before order"]
+
+
+# Attempts.
+
+
+@step(retry=RetryPolicy.constant(0.05).with_max_retries(1))
+def approve_and_note(state: str) -> Effect[App, Broken, str]:
+    return approval.wait().within(App).tap(lambda _: note("pay"))
+
+
+retried = Workflow.of_steps("retried", [approve_and_note])
+
+
+async def test_a_suspension_is_no_attempt_and_the_next_attempt_has_the_same_message(
+    service: Service,
+) -> None:
+    service.world.failing.add("pay#1")
+    async with working(service, retried) as worker:
+        handle = await worker.client.submit(retried, "order", run_id="r")
+        await suspended(service, "r", waits_for="signal approval")
+        await handle.send(approval, "ann")
+        assert await handle.result(timeout=10) == Success("ann")
+    assert service.world.done == ["pay", "pay"]
+
+
+@do
+def poll(_: Order) -> Do[App, Broken, Outcome[Order]]:
+    count = yield from note("poll")
+    return Moved(Order.APPROVED) if count == 3 else Retry("not yet")
+
+
+polling: StateMachine[App, Broken, Order] = StateMachine(
+    "polling",
+    initial=Order.NEW,
+    transitions=[Transition("poll", Order.NEW, Order.APPROVED, poll)],
+    final={Order.APPROVED},
+    retry=RetryPolicy.constant(0.3).with_max_retries(5),
+)
+
+
+async def test_a_machine_is_suspended_between_its_attempts(service: Service) -> None:
+    async with working(service, polling) as worker:
+        handle = await worker.client.submit(polling, None, run_id="r")
+        await suspended(service, "r", waits_for="a retry")
+        assert isinstance(await handle.result(timeout=10), Success)
+    assert service.world.done == ["poll"] * 3
+
+
+def keyed(state: str) -> Effect[App, Broken, str]:
+    return step_info().and_then(lambda info: approval.wait().map(lambda _: info.idempotency_key))
+
+
+async def test_a_step_that_waits_keeps_its_identity(service: Service) -> None:
+    identified = Workflow.of_steps("identified", [keyed])
+    async with working(service, identified) as worker:
+        handle = await worker.client.submit(identified, "order", run_id="r")
+        await suspended(service, "r")
+        await handle.send(approval, "ann")
+        assert await handle.result(timeout=10) == Success("r:keyed")
+    begun = [
+        entry.step for entry in await entries_of(service, "r") if isinstance(entry, BeforeStep)
+    ]
+    assert begun == ["keyed", "keyed"]
+
+
+@step(at_most_once=True)
+def once(state: str) -> Effect[App, Broken, str]:
+    return approval.wait()
+
+
+@step(timeout=5)
+def hurried(state: str) -> Effect[App, Any, str]:
+    return approval.wait()
+
+
+@pytest.mark.parametrize("function", [once, hurried], ids=["at most once", "timeout"])
+async def test_a_step_that_cannot_begin_again_refuses_to_wait(function: Any) -> None:
+    service = Service(MemoryStore())
+    refusing: Workflow[App, Any, str, str] = Workflow.of_steps("refusing", [function])
+    async with working(service, refusing) as worker:
+        handle = await worker.client.submit(refusing, "order", run_id="r")
+        with pytest.raises(Exception, match=r"signal:approval.*cannot be suspended"):
+            await handle.result(timeout=10)
+
+
+@workflow
+def embedding(_: None) -> Do[App, Any, JobResult[Any, Any]]:
+    yield from act("begin")
+    return (yield from job.body("order"))
+
+
+async def test_a_job_within_a_body_waits(service: Service) -> None:
+    async with working(service, embedding) as worker:
+        handle = await worker.client.submit(embedding, None, run_id="r")
+        await suspended(service, "r", waits_for="signal approval")
+        await handle.send(approval, "ann")
+        result = await handle.result(timeout=10)
+        assert result.unwrap().value == "order, ann"
+    assert (await info_of(service, "r")).summary.status is RunStatus.COMPLETED
+    assert service.world.done == ["begin", "ask for order", "thank ann", "join"]
+
+
+async def test_the_items_of_a_job_wait_side_by_side(service: Service) -> None:
+    @do
+    def wait(item: int) -> Do[App, Broken, str]:
+        who = yield from approval.wait()
+        yield from act(f"{item} done")
+        return who
+
+    def three(_: str) -> list[int]:
+        return [1, 2, 3]
+
+    waiting: MapReduce[App, Any, str, Any] = MapReduce(
+        "waiting", items=three, map=wait, reduce=join, key=str, max_parallel=3
+    )
+    async with working(service, waiting) as worker:
+        handle = await worker.client.submit(waiting, "", run_id="r")
+        info = await suspended(service, "r")
+        for name in ("ann", "bob", "cid"):
+            await handle.send(approval, name)
+            if name != "cid":
+                info = await suspended(service, "r", after=info)
+        result = await handle.result(timeout=10)
+    assert sorted(result.unwrap().value.split("; ")) == ["ann", "bob", "cid"]
+    assert len(service.world.done) == 4
+
+
+async def test_a_sleeping_item_sleeps_again_in_its_next_attempt(service: Service) -> None:
+    service.world.failing |= {"look#1", "look#2"}
+    slept: list[int] = []
+
+    @do
+    def look(item: int) -> Do[App, Broken, int]:
+        yield from sleep(0.2)
+        slept.append(item)
+        return (yield from note("look"))
+
+    def one(_: str) -> list[int]:
+        return [1]
+
+    looking: MapReduce[App, Any, str, Any] = MapReduce(
+        "looking",
+        items=one,
+        map=look,
+        reduce=lambda counts: pure(sum(counts)),
+        key=str,
+        max_parallel=3,
+        retry=RetryPolicy.constant(0.01).with_max_retries(5),
+    )
+    async with working(service, looking) as worker:
+        began = anyio.current_time()
+        handle = await worker.client.submit(looking, "", run_id="r")
+        assert (await handle.result(timeout=10)).unwrap().value == 3
+    assert anyio.current_time() - began >= 0.6

@@ -1,0 +1,91 @@
+"""Wrong arguments are refused where they are given, with what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from effectflow import (
+    App,
+    Checkpoints,
+    Do,
+    Workflow,
+    emit,
+    pure,
+    spawn,
+    step,
+    with_checkpointing,
+    workflow,
+)
+from effectflow.stores import MemoryStore, SqliteStore
+
+pytestmark = pytest.mark.allow_unused_effects
+
+
+class Environment:
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self.checkpoints = checkpoints
+
+
+@workflow
+def order(number: int) -> Do[Environment, Any, int]:
+    return (yield from pure(number))
+
+
+def run(effect: Any) -> object:
+    return effect.run_sync(Environment(Checkpoints(MemoryStore())))
+
+
+anything: Any = pure(1)
+number: Any = 3
+CASES: dict[str, tuple[Callable[[], object], str]] = {
+    "a path in place of a store": (lambda: Checkpoints("runs.db"), r"open_store\('runs.db'\)"),  # type: ignore[arg-type]
+    "a class in place of a store": (lambda: Checkpoints(SqliteStore), "takes a store"),  # type: ignore[arg-type]
+    "a count in place of a policy": (lambda: pure(1).retry(number), r"with_max_retries\(3\)"),
+    "a count in place of the policy of a step": (
+        lambda: step(retry=number)(lambda: pure(1)),
+        r"with_max_retries\(3\)",
+    ),
+    "a sink that is no function": (lambda: emit(1).into_sink(number), "takes each event"),
+    "a value in place of an effect": (
+        lambda: with_checkpointing("charge", number),
+        "expected an effect and got 3",
+    ),
+    "a version that is no text": (
+        lambda: workflow(version=number)(lambda _: pure(1)),
+        "version of a workflow is text, not 3",
+    ),
+    "a name that is no text": (
+        lambda: Workflow.of_steps(number, [step(lambda _: pure(1))]),
+        "name of a workflow is text, not 3",
+    ),
+    "a run id that is no text": (
+        lambda: run(order.start(1, run_id=number)),
+        "run id is text, not 3",
+    ),
+    "another run id that is no text": (lambda: run(order.resume(number)), "run id is text, not 3"),
+    "a result of a run id that is no text": (lambda: run(order.result(number)), "run id is text"),
+    "a context that is no mapping": (
+        lambda: run(order.start(1, context=number)),
+        "dict of plain data by name, not 3",
+    ),
+    "an effect to spawn": (lambda: spawn(anything, 1), r"spawn takes a workflow .* not pure\(1\)"),
+    "a workflow in place of a list": (
+        lambda: App(
+            order,  # type: ignore[call-overload]
+            environment=Environment,
+            checkpoints=Checkpoints(MemoryStore()),
+        ),
+        r"App\(\[order\], ...\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "way_out"), CASES.values(), ids=CASES)
+def test_a_wrong_argument_is_refused_with_the_way_out(
+    make: Callable[[], object], way_out: str
+) -> None:
+    with pytest.raises(TypeError, match=way_out):
+        make()
