@@ -195,9 +195,17 @@ class JournalWriter:
             raise
         except BaseException:
             # Cut off by a cancellation. The last entry of a run is worth a second attempt.
-            with self.last_saves(), suppress(Halt):
-                await self._save_batch(release=True)
+            with self.last_saves(), suppress(Exception, Halt):
+                if not await self._has_ended():
+                    await self._save_batch(release=True)
             raise
+
+    async def _has_ended(self) -> bool:
+        """Return whether the last append has taken effect, which leaves no lease."""
+        info = await self.checkpoints.store.info(self.run_id)
+        has_ended = info is not None and info.lease is None and info.length == self.length
+        self.is_released = self.is_released or has_ended
+        return has_ended
 
     async def _save_end(self, *, release: bool) -> bool:
         """Save the last batch. With `on_save_error="warn"`, try again for some seconds."""
