@@ -158,6 +158,7 @@ def main() -> None:
     print(f"{arguments.store}, seed {arguments.seed}:", end=" ", flush=True)
     logging.basicConfig(format="%(asctime)s %(process)d %(message)s")
     get_ready()
+    anyio.run(anyio.sleep, 0, backend="trio")
     is_postgres = arguments.store == "postgres"
     with (
         TemporaryDirectory() as folder,
@@ -167,6 +168,8 @@ def main() -> None:
         place = Place(url, Path(folder), arguments.runs, arguments.seed)
         place.served.touch()
         place.world.touch()
+        # Its driver is imported here, and not in each process.
+        place.open()
         began = time.monotonic()
         soak = Soak(place, server, Random(arguments.seed), began + arguments.seconds)
         soak.run()
