@@ -180,7 +180,7 @@ async def until(is_so: Callable[[], bool], seconds: float = 0.02) -> None:
 
 async def submit_times(engine: Engine, folder: Path, size: Size) -> list[float]:
     """Seconds from each call of `submit` to the first step, while a worker has nothing else to do."""
-    file, called = folder / f"{engine.name}-submits", dict[str, float]()
+    file, called = folder / f"{engine.name}-submits-{os.urandom(4).hex()}", dict[str, float]()
     with workers(engine, 1):
         async with engine.client() as submit:
             for number in range(size.submits + 5):
