@@ -36,6 +36,7 @@ from effectflow.effects import (
     race,
     random,
     sleep,
+    sleep_until,
     suspend,
     uuid,
 )
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from effectflow.service import (
         App,
         Client,
+        Schedule,
         Signal,
         Worker,
         compensate,
@@ -144,6 +146,7 @@ __all__ = [
     "Retry",
     "RetryExhausted",
     "RetryPolicy",
+    "Schedule",
     "Signal",
     "StateGraph",
     "StateMachine",
@@ -190,6 +193,7 @@ __all__ = [
     "saga",
     "save_now",
     "sleep",
+    "sleep_until",
     "spawn",
     "started_version",
     "step",
@@ -217,7 +221,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "Invalid Valid Validation acquiring bracket par par_all par_reduce "
                 "par_traverse par_try_all partition traverse using"
             ),
-            "service": "App Client Signal Worker compensate publish saga spawn",
+            "service": "App Client Schedule Signal Worker compensate publish saga spawn",
             "workflows": (
                 "Abort DeadLetter GraphError InvalidGraph InvalidMachine ItemFailed "
                 "ItemFailure Iterative IterativeResult JobResult Machine MapReduce "

@@ -43,7 +43,7 @@ from effectflow.checkpoint.replay import (
     RecordedFlow,
     RecordedWait,
 )
-from effectflow.checkpoint.schema import schema_of
+from effectflow.checkpoint.schema import LATEST, schema_of
 from effectflow.checkpoint.values import (
     KnownTypes,
     Tree,
@@ -232,15 +232,27 @@ class DurableFlow:
         if not self.is_durable(scope) or not seconds > 0:
             await run.sleep(path, seconds, scope)
             return
+        until = await self._recorded_time(scope, path, lambda: run.time_after(seconds))
+        await self.sleep_until(path, until, seconds, scope)
+
+    async def wait_until(self, scope: Scope, until: float) -> None:
+        path = self.next_path("sleep")
+        if self.is_durable(scope):
+            until = await self._recorded_time(scope, path, lambda: min(until, LATEST))
+        await self.sleep_until(path, until, math.inf, scope)
+
+    async def _recorded_time(self, scope: Scope, path: str, choose: Callable[[], float]) -> float:
+        """Return the recorded time of a wait; in its first life, record the one that it waits for."""
+        run = self.run
         run.writer.check()
         if self.reach(path, scope):
-            until = run.recording.waits[path].until
-        else:
-            await self.check(scope, path)
-            until = run.time_after(seconds)
-            self.begin_wait(scope, path, until=until)
-        assert until is not None
-        await self.sleep_until(path, until, seconds, scope)
+            recorded = run.recording.waits[path].until
+            assert recorded is not None
+            return recorded
+        await self.check(scope, path)
+        until = choose()
+        self.begin_wait(scope, path, until=until)
+        return until
 
     async def wait_for_retry(self, scope: Scope, until: float, longest: float) -> None:
         if self.is_durable(scope):
@@ -639,6 +651,9 @@ class DurableFlow:
         if path in paths:
             self._cursor += paths.index(path) + 1
             self._open_gate_at_frontier()
+
+    def has_ahead(self, scope: Scope) -> bool:
+        return self._has_ahead(scope.limit)
 
     def has_gone_on(self, scope: Scope, path: str, sequence: int) -> bool:
         """Return whether an earlier life went on after an operation or operator of this flow.

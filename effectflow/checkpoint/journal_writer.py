@@ -153,7 +153,7 @@ class JournalWriter:
             self.check()
             if self._is_saving:
                 await self._next_save()
-            elif not await self._save_batch(RunStatus.RUNNING, required=required, reason=reason):
+            elif not await self._save_batch(required=required, reason=reason):
                 return
         self.check()
 
@@ -175,11 +175,12 @@ class JournalWriter:
             due_at, waits_for: as in the summary of a run.
             seen: the number of the newest message that the run has read; see `CheckpointStore.append`.
         """
-        if entry is not None:
-            self.add(entry)
         while self._is_saving:
             await self._next_save()
         self.check()
+        # Not before, or another save that waits would save the entry without the summary.
+        if entry is not None:
+            self.add(entry)
         due_at = None if self.summary.is_nested else due_at
         self.summary = replace(
             self.summary, status=status, due_at=due_at, waits_for=waits_for, blocked=""
@@ -189,22 +190,30 @@ class JournalWriter:
         # From here on the lease may be released before this process knows it.
         self._is_ending = True
         try:
-            return await self._save_end(status, release=release)
+            return await self._save_end(release=release)
         except Halt:
             raise
         except BaseException:
             # Cut off by a cancellation. The last entry of a run is worth a second attempt.
-            with self.last_saves(), suppress(Halt):
-                await self._save_batch(status, release=True)
+            with self.last_saves(), suppress(Exception, Halt):
+                if not await self._has_ended():
+                    await self._save_batch(release=True)
             raise
 
-    async def _save_end(self, status: RunStatus, *, release: bool) -> bool:
+    async def _has_ended(self) -> bool:
+        """Return whether the last append has taken effect, which leaves no lease."""
+        info = await self.checkpoints.store.info(self.run_id)
+        has_ended = info is not None and info.lease is None and info.length == self.length
+        self.is_released = self.is_released or has_ended
+        return has_ended
+
+    async def _save_end(self, *, release: bool) -> bool:
         """Save the last batch. With `on_save_error="warn"`, try again for some seconds."""
         for delay in _DELAYS_AT_THE_END:
-            if await self._save_batch(status, release=release):
+            if await self._save_batch(release=release):
                 return True
             await anyio.sleep(delay)
-        if await self._save_batch(status, release=release):
+        if await self._save_batch(release=release):
             return True
         logger.error(
             "run %r has ended, but that could not be saved: a resume continues it after its last "
@@ -235,7 +244,7 @@ class JournalWriter:
         """Save the entries of a halted run, unless the store is the reason for the halt."""
         if self._buffer and not isinstance(self.halted, LeaseLost | SaveFailed | StoreUnavailable):
             with self.last_saves(), suppress(Exception, Halt):
-                await self._save_batch(self.summary.status, required=True)
+                await self._save_batch(required=True)
 
     async def release(self) -> bool:
         """Release the lease if it is still ours. Return False if the store did not answer.
@@ -304,7 +313,6 @@ class JournalWriter:
 
     async def _save_batch(
         self,
-        status: RunStatus,
         *,
         release: bool = False,
         required: bool = False,
@@ -315,9 +323,6 @@ class JournalWriter:
         try:
             if self._unsure:
                 await self._find_out()
-            if status is not self.summary.status:
-                self.summary = replace(self.summary, status=status)
-                self._is_summary_due = True
             batch, self._buffer = self._buffer, []
             takes, self._takes = self._takes, []
             step = self._newest_step

@@ -364,15 +364,19 @@ class Run:
     ) -> None:
         # It waits anew in its next attempt.
         self.recording.forget_times(path)
-        if retry_at > self.now():
-            longest = max(0.0, retry_at - failed_at)
+        # The clock may have been set since. Never wait longer because of that.
+        left = min(retry_at - self.now(), max(0.0, retry_at - failed_at))
+        if left > 0 and flow.is_recording:
             # A finalizer is shielded. It ends before its next attempt if the run is stopped meanwhile.
-            with anyio.CancelScope() as waiting:
+            with self.activity.rest("a retry", self.now() + left), anyio.CancelScope() as waiting:
                 self._retry_waits.add(waiting)
                 try:
-                    await flow.sleep_until(path, retry_at, longest, scope, what="a retry")
+                    await self.sleep(path, left, scope)
                 finally:
                     self._retry_waits.discard(waiting)
+        elif left > 0:
+            # The step around it is in progress, so the run cannot be suspended.
+            await self.sleep(path, left, scope)
         await flow.check(scope, path)
 
     async def _attempt(

@@ -70,7 +70,8 @@ class RunSummary:
         created_at: when it was created, in seconds since the epoch.
         dead_letters: the number of items of its jobs that failed and were neither retried nor dropped.
         due_at: from when on a worker may take the run, in seconds since the epoch; None if none may. That
-            of a run that is being driven is in the past: it is due as soon as nothing holds it.
+            of a run that is being driven is in the past: it is due as soon as nothing holds it. See
+            `at_once`.
         priority: workers take runs with a higher one first.
         waits_for: what a suspended run waits for, for people.
         blocked: why the last worker could not continue the run, for people; empty if it could.
@@ -185,6 +186,16 @@ def wakes(topic: str, status: RunStatus) -> bool:
     if status is RunStatus.SUSPENDED:
         return True
     return topic == CANCEL and status in (RunStatus.PENDING, RunStatus.FAILED)
+
+
+AT_ONCE_SINCE = 7200.0
+"""What is due at once is due since this many seconds. So it is due by any clock that is behind by less:
+that of another host, or one that was set back."""
+
+
+def at_once(now: float) -> float:
+    """Return from when on a run is due that is due at once, at `now` in seconds since the epoch."""
+    return now - AT_ONCE_SINCE
 
 
 def notifies_parent(summary: RunSummary) -> bool:
@@ -339,8 +350,8 @@ class CheckpointStore(Protocol):
         the same transaction.
 
         `takes` are the numbers of messages that are removed from the mailbox. If the mailbox has a
-        message newer than number `seen`, the `due_at` of the new summary becomes the current time: the
-        writer does not know that message. A summary of a run that has ended removes all its messages
+        message newer than number `seen`, the new summary is due `at_once`: the writer does not know that
+        message. A summary of a run that has ended removes all its messages
         first. If `notifies_parent`, the mailbox of the parent receives a notice with the run's id as its
         key, as by `send`; nothing happens if the parent is unknown or has ended.
 
@@ -386,9 +397,8 @@ class CheckpointStore(Protocol):
         Return False, and change nothing, if the run has received a message with this topic and key, also
         if it was taken since. That does not hold for notices.
 
-        If the message `wakes` the run, its `due_at` becomes the current time, unless that is earlier. A
-        nested run is never due: its parent receives a notice with the run's id as its key, and so on
-        outwards.
+        If the message `wakes` the run, it is due `at_once`, unless it is due since earlier. A nested run
+        is never due: its parent receives a notice with the run's id as its key, and so on outwards.
 
         Raise RunNotFound, RunEnded if the run is completed or cancelled, and SaveFailed as `append`
         does.

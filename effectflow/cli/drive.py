@@ -130,7 +130,8 @@ def run(
             # Here, because the environment may add codecs.
             value = loaded.workflow.structure_input(data, env.checkpoints)
         except ValueError as error:
-            raise BadUse(str(error)) from error
+            way_out = ": give one with --input" if data is None else ""
+            raise BadUse(f"{error}{way_out}") from error
         return loaded.to_start.start(value, run_id=run_id)
 
     access = access_to(store, key_file, encryption_keys, app=app)

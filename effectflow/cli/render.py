@@ -63,6 +63,9 @@ def print_json(tree: object, *, on_one_line: bool = False) -> None:
     sys.stdout.flush()
 
 
+_TIMES = ("at", "retry_at", "until")
+"""The fields of entries that are times."""
+
 CRASHED = "crashed"
 """How a run is shown that is recorded as running, and that no live process holds."""
 
@@ -121,20 +124,18 @@ def run_tree(info: RunInfo, now: float) -> dict[str, Tree]:
     }
 
 
+def entry_tree(entry: Entry) -> Tree:
+    """Return an entry as plain data, with its times in ISO 8601."""
+    tree = write_entry(entry)
+    times = {name: iso_time(tree[name]) for name in _TIMES if name in tree}
+    return {**tree, **times}
+
+
 def show_history(console: Console, entries: Sequence[Entry]) -> None:
     """Print a journal, one entry per line, oldest first."""
     for number, entry in enumerate(entries, start=1):
         # Escaped as one line: a line break in an error message must not look like another entry.
         say(printable(f"{number:>6}  {when(entry.at)}  {_entry_text(entry)}"), console)
-
-
-def entry_tree(entry: Entry) -> dict[str, Tree]:
-    """Return an entry as plain data, with times in ISO 8601."""
-    tree = write_entry(entry)
-    return {name: iso_time(part) if name in _TIMES else part for name, part in tree.items()}
-
-
-_TIMES = frozenset({"at", "until", "retry_at"})
 
 
 def _entry_text(entry: Entry) -> str:

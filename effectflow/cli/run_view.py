@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from effectflow.checkpoint.mailbox import open_message
 from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.store import CANCEL, NOTICE
 from effectflow.checkpoint.values import Tree
+from effectflow.cli.access import Access
 from effectflow.cli.render import (
     age,
     bounded,
@@ -137,8 +137,8 @@ def _opened(checkpoints: Checkpoints, run_id: str, message: Message) -> MessageV
         return MessageView(message, problem=str(error))
 
 
-def show_run(console: Console, view: RunView, dead_letters_command: str) -> None:
-    """Print what is told of one run, and the command that shows its dead letters."""
+def show_run(console: Console, view: RunView, access: Access) -> None:
+    """Print what is told of one run, and commands that tell more."""
     checkpoint = view.checkpoint
     head, metadata = checkpoint.state, checkpoint.metadata
     position = "before its first step" if head is None else f"{type(head).__name__}: {head.step}"
@@ -155,7 +155,7 @@ def show_run(console: Console, view: RunView, dead_letters_command: str) -> None
         "position": position,
         **_state_row(checkpoint),
         **_progress_rows(job_progress(checkpoint)),
-        **_dead_letter_row(view.dead_letters, dead_letters_command),
+        **_dead_letter_row(view, access),
         "steps": f"{len(checkpoint.completed_steps)} completed, {len(metadata.attempts)} begun",
         "resumes": str(metadata.resumes),
         "entries": str(metadata.entries),
@@ -167,7 +167,7 @@ def show_run(console: Console, view: RunView, dead_letters_command: str) -> None
         "digest": checkpoint.digest,
     }
     say_table(list(rows.items()), console)
-    for line in _lines_around(view):
+    for line in _lines_around(view, access):
         say(printable(line), console)
     finished = checkpoint.finished
     if finished is None:
@@ -206,8 +206,11 @@ def _progress_rows(progress: JobProgress | None) -> dict[str, str]:
     return rows
 
 
-def _dead_letter_row(count: int, command: str) -> dict[str, str]:
-    return {"dead letters": f"{count}: {command}"} if count else {}
+def _dead_letter_row(view: RunView, access: Access) -> dict[str, str]:
+    if not view.dead_letters:
+        return {}
+    see = access.command("dead-letters", view.checkpoint.run_id)
+    return {"dead letters": f"{view.dead_letters}: {see}"}
 
 
 def _summary_rows(view: RunView) -> dict[str, str]:
@@ -224,8 +227,10 @@ def _summary_rows(view: RunView) -> dict[str, str]:
         rows["waits for"] = f"{summary.waits_for}, since {when(suspended_at)}{until}"
     if summary.blocked:
         rows["blocked"] = f"{summary.blocked} (tried again at {due})"
-    if summary.status is RunStatus.PENDING and due:
-        rows["begins"] = f"at {due}, priority {summary.priority}"
+    if summary.status is RunStatus.PENDING and summary.due_at is not None:
+        # What is due at once is due since long before.
+        begins = when(max(summary.due_at, summary.created_at))
+        rows["begins"] = f"at {begins}, priority {summary.priority}"
     if summary.parent:
         rows["parent"] = summary.parent
     return rows
@@ -234,7 +239,7 @@ def _summary_rows(view: RunView) -> dict[str, str]:
 _MOST_CHILDREN = 20
 
 
-def _lines_around(view: RunView) -> Iterable[str]:
+def _lines_around(view: RunView, access: Access) -> Iterable[str]:
     """Yield a line for each value that a run has published, its children, and its messages."""
     if view.published:
         yield "published:"
@@ -245,8 +250,7 @@ def _lines_around(view: RunView) -> Iterable[str]:
             status = _child_status(child, view.at) or "not in this store"
             yield f"  {child.run_id} of {child.workflow}: {status}"
         if len(view.children) > _MOST_CHILDREN:
-            run_id = view.checkpoint.run_id
-            yield f"  and others: `effectflow list --parent {shlex.quote(run_id)}`"
+            yield f"  and others: {access.command('list', '--parent', view.checkpoint.run_id)}"
     if view.mailbox:
         yield f"{counted(len(view.mailbox), 'message')} not taken yet:"
         for one in view.mailbox:

@@ -196,8 +196,7 @@ def show(
     if as_json:
         print_json(view_tree(view))
     else:
-        see = access.command("dead-letters", view.checkpoint.run_id)
-        show_run(Console(), view, see)
+        show_run(Console(), view, access)
 
 
 def history(

@@ -25,6 +25,7 @@ from effectflow.effects.constructors import (
     pure,
     random,
     sleep,
+    sleep_until,
     suspend,
     uuid,
 )
@@ -115,6 +116,7 @@ __all__ = [
     "race",
     "random",
     "sleep",
+    "sleep_until",
     "suspend",
     "traverse",
     "using",

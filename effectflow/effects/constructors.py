@@ -215,8 +215,8 @@ def asks(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
 def sleep(duration: Duration) -> Effect[object, Never, None]:
     """Wait for this many seconds, or this `timedelta`, of the run's clock.
 
-    If the time is 0 or negative, such as that until a moment in the past, only other tasks get a turn.
-    Raises ValueError if it is not a number (NaN).
+    A time of 0 or less, such as that until a moment in the past, only gives other tasks a turn. Raises
+    ValueError if it is not a number (NaN).
 
     Between the steps of a durable run, the end of the wait is recorded: a resume waits only for the
     remaining time.
@@ -229,6 +229,25 @@ def sleep(duration: Duration) -> Effect[object, Never, None]:
         await scope.flow.wait(scope, seconds)
 
     return nodes.Perform(perform, ("sleep", seconds))
+
+
+def sleep_until(moment: datetime) -> Effect[object, Never, None]:
+    """Wait until a moment, which needs a time zone. If it has passed, only other tasks get a turn.
+
+    Between the steps of a durable run, the moment is recorded: a resume waits for the same one.
+
+    Example:
+        >>> from datetime import UTC, datetime
+        >>> sleep_until(datetime(2000, 1, 1, tzinfo=UTC)).run_sync(None)
+        <Success: None>
+    """
+    if moment.tzinfo is None:
+        raise ValueError(f"sleep_until needs a moment with a time zone, not {moment!r}")
+
+    async def perform(_env: object, scope: Scope) -> None:
+        await scope.flow.wait_until(scope, moment.timestamp())
+
+    return nodes.Perform(perform, ("sleep_until", moment))
 
 
 def never() -> Effect[object, Never, Never]:

@@ -90,7 +90,7 @@ class Effect(Generic[Env, E, A]):
         Parameters:
             env: the environment that the effect needs.
             clock: tells the time and sleeps; the system clock by default.
-            observer: receives the begin and end of named effects and steps.
+            observer: is told when named effects and steps begin and end.
             finalizer_deadline: the seconds, or the `timedelta`, after which a finalizer is cancelled
                 with a TimeoutError, so that it cannot block a cancelled run. No limit if None.
 

@@ -12,7 +12,7 @@ def lazy_names(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return the functions `__getattr__` and `__dir__` of a package.
 
-    `homes` has the names by the submodule that they are from, separated by blanks; `.other.module` is
+    `homes` has the names by the submodule that they are from, separated by spaces; `.other.module` is
     one of the package around this one. None of the names may be that of a submodule: importing it would
     replace the name.
     """

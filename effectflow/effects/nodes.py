@@ -337,7 +337,7 @@ class Context(Effect[Any, Any, Any]):
 
 
 class Named(Effect[Any, Any, Any]):
-    """Adds a note to every defect that crosses it, and notifies the observer of its begin and end."""
+    """Adds a note to every defect that crosses it, and tells the observer when it begins and ends."""
 
     __slots__ = ("name", "note", "source")
 

@@ -51,8 +51,9 @@ def race(*effects: Any) -> Effect[Any, Any, Any]:
     """Run the effects in parallel. The first one to end, in success or failure, decides.
 
     The others are cancelled, and their finalizers have run before the race ends. Effects that end without
-    waiting win in their order, and those after the winner do not start. In a durable run, the winner is
-    recorded: a resume does not race again.
+    waiting win in their order, and those after the winner do not start. Among them is a parallel operator
+    of effects that are known not to wait, such as `par(pure(1), from_fn(f))`, but no `par_traverse` and
+    no `par` of bodies. In a durable run, the winner is recorded: a resume does not race again.
 
     Pass the effects one by one, as to `par`, or as one list or another iterable. It fails with EmptyRace
     if there are no effects. A defect of the first one to end is raised unchanged.

@@ -228,6 +228,10 @@ class Flow(Protocol):
         """Wait. A resume waits only for the remaining time."""
         await scope.clock.sleep(seconds)
 
+    async def wait_until(self, scope: Scope, until: float) -> None:
+        """Wait until a time, in seconds since the epoch. A resume waits for the recorded one."""
+        await scope.clock.sleep(max(0.0, until - scope.clock.now().timestamp()))
+
     async def wait_for_retry(self, scope: Scope, until: float, longest: float) -> None:
         """Wait before a retry that a decision has recorded.
 

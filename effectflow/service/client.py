@@ -217,9 +217,12 @@ class Handle(Generic[E_co, Out_co]):
         This returns once the request is durable; `result` waits for the end. Of a cancellation and the
         end of the run, the first wins. Asked again, nothing more happens.
 
-        Raises RunNotFound, and RunEnded if the run is completed or cancelled.
+        Raises RunNotFound, RunConflict for a run of another workflow, and RunEnded if the run is
+        completed or cancelled.
         """
-        await request_cancel(self._checkpoints, self.run_id)
+        async with self._checkpoints.store:
+            await self._status()
+            await request_cancel(self._checkpoints, self.run_id)
 
     async def send(
         self, signal: Signal[T], value: T, *, idempotency_key: str | None = None
@@ -236,12 +239,14 @@ class Handle(Generic[E_co, Out_co]):
                 it is sent. Without one, each call sends another value.
 
         Raises NotSerializable, with the path of the part, for a value that is not as the signal declares
-        or cannot be saved; RunNotFound; and RunEnded if the run is completed or cancelled and has not
-        received the value before.
+        or cannot be saved; RunNotFound; RunConflict for a run of another workflow; and RunEnded if the
+        run is completed or cancelled and has not received the value before.
         """
-        await send_value(
-            self._checkpoints, self.run_id, signal, value, idempotency_key=idempotency_key
-        )
+        async with self._checkpoints.store:
+            await self._status()
+            await send_value(
+                self._checkpoints, self.run_id, signal, value, idempotency_key=idempotency_key
+            )
 
     async def published(self, key: str) -> object:
         """Return the value that the run has published last under this key; None if it has not.

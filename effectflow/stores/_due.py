@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from effectflow.checkpoint.store import DueRuns, RunInfo, RunStatus, RunSummary, wakes
+from effectflow.checkpoint.store import DueRuns, RunInfo, RunStatus, RunSummary, at_once, wakes
 
 
-def due_by(at: float, summary: RunSummary) -> RunSummary:
-    """Return the summary of a run that is due at this time at the latest. Nested runs never are."""
+def due_by(now: float, summary: RunSummary) -> RunSummary:
+    """Return the summary of a run that is due at once, if it was not before. Nested runs never are."""
+    at = at_once(now)
     if summary.is_nested or (summary.due_at is not None and summary.due_at <= at):
         return summary
     return replace(summary, due_at=at)
@@ -87,16 +88,13 @@ def in_order(info: RunInfo) -> tuple[int, float]:
     return -info.summary.priority, info.summary.due_at
 
 
-def split_by_time(infos: Iterable[RunInfo], due: DueRuns) -> tuple[list[RunInfo], float | None]:
-    """Return those of all runs that are due, in order, and when the next of the others is."""
-    ready: list[RunInfo] = []
-    later: list[float] = []
-    for info in infos:
-        summary = info.summary
-        if summary.due_at is None or summary.is_nested or summary.workflow not in due.workflows:
-            continue
-        if summary.due_at <= due.now:
-            ready.append(info)
-        else:
-            later.append(summary.due_at)
-    return sorted(ready, key=in_order), min(later, default=None)
+def may_be_due(summary: RunSummary, due: DueRuns) -> bool:
+    """Return whether the run is due at some time, for a worker that drives these workflows."""
+    return (
+        summary.due_at is not None and not summary.is_nested and summary.workflow in due.workflows
+    )
+
+
+def is_due(summary: RunSummary, due: DueRuns) -> bool:
+    """Return whether the run is due by now."""
+    return summary.due_at is not None and summary.due_at <= due.now

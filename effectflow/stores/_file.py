@@ -21,11 +21,9 @@ from effectflow.checkpoint.errors import (
     CheckpointError,
     CorruptCheckpoint,
     LeaseLost,
-    RunConflict,
     RunNotFound,
     SaveFailed,
     StoreUnavailable,
-    UnsupportedVersion,
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import (
@@ -58,11 +56,12 @@ from effectflow.stores._base import (
     first_summary,
     select,
 )
-from effectflow.stores._due import Usage, choose_due, due_by, split_by_time
+from effectflow.stores._due import Usage, choose_due, due_by, in_order, is_due, may_be_due
 from effectflow.stores._file_changes import ChangesFile
 from effectflow.stores._file_format import RunState
 from effectflow.stores._file_notices import OwedNotice, owe, owed_notices
-from effectflow.stores._file_run import Mark, RunFolder, run_id_of
+from effectflow.stores._file_run import RunFolder
+from effectflow.stores._file_runs import KnownRun, RunFolders
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +119,7 @@ class FileStore(ReentrantStore, CheckpointStore):
         self._sessions = self.directory / "sessions"
         self._notices = self.directory / "notices"
         self._changes = ChangesFile(self.directory / "changes")
-        self._found: dict[str, tuple[Mark, RunState]] = {}
+        self._folders = RunFolders(self.directory, self._remove_abandoned)
         # Of the runs that this store drives, so that each append knows what the last one has saved.
         self._driven: dict[str, RunFolder] = {}
 
@@ -320,20 +319,22 @@ class FileStore(ReentrantStore, CheckpointStore):
                 self._settle(owed)
             lock = FileLock(self.directory / "locks" / "due", poll_interval=0.01)
             with lock.acquire(timeout=self._lock_timeout):
-                now, (infos, _) = time.time(), self._all()
-                held = Counter(info.summary.workflow for info in infos if info.is_held(now))
-                usage = Usage(held, self._starts(), now)
-                ready, next_due_at = split_by_time(infos, due)
-                runs = [
+                now, (runs, _) = time.time(), self._folders.look()
+                usage = Usage(_count_held(runs, due, now), self._starts(), now)
+                timed = [run for run in runs if may_be_due(run.summary, due)]
+                ready = [run.info() for run in timed if is_due(run.summary, due)]
+                later = [run.summary.due_at for run in timed if not is_due(run.summary, due)]
+                chosen = choose_due(sorted(ready, key=in_order), due, usage)
+                claimed = [
                     taken
-                    for info, owner in zip(choose_due(ready, due, usage), due.owners, strict=False)
+                    for info, owner in zip(chosen, due.owners, strict=False)
                     for taken in self._take(info.run_id, owner, due)
                 ]
-                starts = usage.after([taken.info for taken in runs], due).starts
+                starts = usage.after([taken.info for taken in claimed], due).starts
                 if starts != usage.starts:
                     path = self.directory / "starts.json"
                     write_whole(path, orjson.dumps(starts), is_durable=False)
-            return Claimed(tuple(runs), next_due_at)
+            return Claimed(tuple(claimed), min(filter(None, later), default=None))
 
         def perform() -> Claimed:
             try:
@@ -428,16 +429,17 @@ class FileStore(ReentrantStore, CheckpointStore):
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         def find() -> list[RunInfo]:
-            infos, damaged = self._all()
+            runs, damaged = self._folders.look()
             for run_id, error in damaged.items():
                 logger.warning("skipping run %r: %s", run_id, error)
-            return select(infos, query, now=time.time())
+            named = [run for run in runs if run.state.run_id.startswith(query.prefix)]
+            return select((run.info() for run in named), query, now=time.time())
 
         return await self._read(find)
 
     async def damaged_runs(self) -> list[str]:
         """Return the ids of the runs that `find` skips because they cannot be read."""
-        return await self._read(lambda: sorted(self._all()[1]))
+        return await self._read(lambda: sorted(self._folders.look()[1]))
 
     async def damage(self, run_id: str) -> str | None:
         """Return what is wrong with a run's `checkpoint.json` and which copy is read instead, or None."""
@@ -477,33 +479,6 @@ class FileStore(ReentrantStore, CheckpointStore):
 
     def _folder(self, run_id: str) -> RunFolder:
         return self._driven.get(run_id) or RunFolder(self.directory, run_id)
-
-    def _all(self) -> tuple[list[RunInfo], dict[str, CheckpointError]]:
-        """Return one line about each run, and what is wrong with those that cannot be read."""
-        infos: list[RunInfo] = []
-        damaged: dict[str, CheckpointError] = {}
-        found: dict[str, tuple[Mark, RunState]] = {}
-        for path in self._sessions.iterdir():
-            if path.is_symlink() or not path.is_dir():
-                continue
-            run_id = run_id_of(path)
-            if run_id is None:
-                continue
-            folder = RunFolder(self.directory, run_id)
-            try:
-                mark = folder.mark()
-                known = self._found.get(run_id)
-                state = known[1] if known and known[0] == mark else folder.state()
-                if state is None:
-                    self._remove_abandoned(folder)
-                    continue
-                if mark is not None and not state.damage:
-                    found[run_id] = mark, state.without_records()
-                infos.append(folder.info(state))
-            except (CorruptCheckpoint, RunConflict, UnsupportedVersion) as error:
-                damaged[run_id] = error
-        self._found = found
-        return infos, damaged
 
     def _remove_abandoned(self, folder: RunFolder) -> None:
         """Remove a folder that only has the claim of a process that died before it wrote anything."""
@@ -556,3 +531,14 @@ class FileStore(ReentrantStore, CheckpointStore):
             reason = f"{folder.path}: {error.strerror or error}"
             unknown = folder.may_be_saved(error)
             raise SaveFailed(run_id, reason, is_unknown=unknown) from error
+
+
+def _count_held(runs: Sequence[KnownRun], due: DueRuns, now: float) -> Counter[str]:
+    """Return how many runs of each workflow with a limit are held."""
+    return Counter(
+        run.summary.workflow
+        for run in runs
+        if run.summary.workflow in due.limits
+        and not run.summary.status.has_ended
+        and run.info().is_held(now)
+    )

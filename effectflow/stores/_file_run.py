@@ -196,11 +196,11 @@ class RunFolder:
 
     def mark(self) -> Mark | None:
         """Return what changes with every save, or None if `checkpoint.json` is missing."""
-        try:
-            status = os.stat(self._checkpoint)
-        except FileNotFoundError:
-            return None
-        return status.st_ino, status.st_mtime_ns, status.st_size
+        return _mark_of(self._checkpoint)
+
+    def marks(self) -> tuple[Mark | None, Mark | None]:
+        """Return what changes with every save, and what changes with every message."""
+        return _mark_of(self._checkpoint), _mark_of(self._mailbox)
 
     def state(self) -> RunState | None:
         """Return the state of the run, or None if it does not exist.
@@ -542,6 +542,15 @@ class RunFolder:
             for first, path in self._older():
                 if first >= state.first:
                     path.unlink(missing_ok=True)
+
+
+def _mark_of(path: Path) -> Mark | None:
+    """Return what changes whenever a file is replaced, or None if it is missing."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _is_long(records: Sequence[Record]) -> bool:

@@ -41,10 +41,7 @@ _NOW = -1
 """The time of the server is the last column of `INFO`."""
 
 _HELD = """
-    SELECT workflow, leases.owner, leases.fence, leases.expires_at, leases.expires_at_uptime,
-           {schema}.now()
-    FROM {schema}.leases JOIN {schema}.runs ON runs.key = leases.key
-    WHERE leases.owner <> '' AND workflow = ANY(%s::text[])
+    SELECT workflow, owner, fence, expires_at, expires_at_uptime, at FROM {schema}.held(%s::text[])
 """
 
 _STARTS = """

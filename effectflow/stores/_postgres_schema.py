@@ -7,6 +7,7 @@ from typing import Any, LiteralString
 from psycopg import AsyncConnection, AsyncCursor, sql
 
 from effectflow.checkpoint.errors import UnsupportedVersion
+from effectflow.checkpoint.store import AT_ONCE_SINCE
 
 _LOCK = 0x45464657
 """The advisory lock under which one program at a time changes the schema ("EFFW")."""
@@ -144,7 +145,7 @@ _MIGRATIONS = (
     RETURNS void LANGUAGE sql AS $$
         INSERT INTO {schema}.messages (run, topic, key, sent_at, body)
             VALUES (receiver, about, message_key, {schema}.now(), content);
-        UPDATE {schema}.runs SET due_at = least(due_at, {schema}.now())
+        UPDATE {schema}.runs SET due_at = least(due_at, {schema}.now() - {at_once_since})
             WHERE number = receiver AND NOT is_nested AND (
                 status = 'suspended' OR (about = 'cancel' AND status IN ('pending', 'failed')));
     $$;
@@ -244,6 +245,21 @@ _MIGRATIONS = (
             FROM unnest(bodies) WITH ORDINALITY AS new (body, place);
         RETURN QUERY UPDATE {schema}.leases SET owner = '' WHERE key = run_key RETURNING *;
     END $$;
+
+    -- Returns the leases that were not released of the runs of these workflows, and the time.
+    CREATE FUNCTION {schema}.held(workflows text[]) RETURNS TABLE (
+        workflow text, owner text, fence bigint, expires_at double precision,
+        expires_at_uptime double precision, at double precision
+    ) LANGUAGE sql
+    -- Without statistics the planner takes nearly all leases for held, and would read all runs.
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+    SET enable_mergejoin = off AS $$
+        WITH held AS MATERIALIZED (SELECT * FROM {schema}.leases WHERE owner <> '')
+        SELECT runs.workflow, held.owner, held.fence, held.expires_at, held.expires_at_uptime,
+               {schema}.now()
+        FROM held JOIN {schema}.runs ON runs.key = held.key
+        WHERE runs.workflow = ANY (workflows);
+    $$;
 
     -- Returns runs that are due at a moment: of each workflow, status and priority at most as many as
     -- there is room for the workflow. They are free, or have the fence of a lease that the caller knows
@@ -391,7 +407,7 @@ _MIGRATIONS = (
                 ELSIF change ? 'seen' AND EXISTS (SELECT FROM {schema}.messages
                     WHERE run = held.number AND number > (change->>'seen')::bigint)
                 THEN
-                    UPDATE {schema}.runs SET due_at = least(due_at, {schema}.now())
+                    UPDATE {schema}.runs SET due_at = least(due_at, {schema}.now() - {at_once_since})
                         WHERE number = held.number AND NOT is_nested;
                 END IF;
             END IF;
@@ -435,7 +451,9 @@ async def migrate(connection: AsyncConnection[Any], schema: str) -> None:
     """
 
     async def execute(statement: LiteralString, *parameters: object) -> AsyncCursor[Any]:
-        text = sql.SQL(statement).format(schema=sql.Identifier(schema))
+        text = sql.SQL(statement).format(
+            schema=sql.Identifier(schema), at_once_since=sql.Literal(AT_ONCE_SINCE)
+        )
         return await connection.execute(text, parameters or None)
 
     async with connection.transaction():

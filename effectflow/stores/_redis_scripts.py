@@ -148,8 +148,10 @@ RUN = """
     end
 
     local function due_now(run, facts)
-        if not facts.is_nested and (run.due == '' or tonumber(run.due) > now) then
-            run.due = string.format('%.6f', now)
+        -- As `at_once` of the contract says.
+        local since = now - 7200
+        if not facts.is_nested and (run.due == '' or tonumber(run.due) > since) then
+            run.due = string.format('%.6f', since)
         end
     end
 

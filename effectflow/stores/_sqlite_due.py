@@ -103,11 +103,9 @@ def _lanes(database: sqlite3.Connection, workflow: str) -> Iterator[_Lane]:
     """Yield the lanes of a workflow. Each costs one look into the index."""
     lane = _Lane(workflow, "", 0)
     while True:
-        found = database.execute(
-            "SELECT status, priority FROM runs WHERE due_at IS NOT NULL AND NOT is_nested"
-            " AND workflow = ? AND (status, priority) > (?, ?) ORDER BY status, priority LIMIT 1",
-            lane,
-        ).fetchone()
+        found: tuple[str, int] | None = None
+        for statement in _NEXT_LANE:
+            found = found or database.execute(statement, lane).fetchone()
         if found is None:
             return
         lane = _Lane(workflow, *found)
@@ -142,5 +140,18 @@ def _next_due_at(database: sqlite3.Connection, lane: _Lane, now: float) -> float
     ).fetchone()
     return at
 
+
+_NEXT_LANE = (
+    """
+    SELECT status, priority FROM runs WHERE due_at IS NOT NULL AND NOT is_nested
+    AND workflow = ?1 AND status = ?2 AND priority > ?3 ORDER BY priority LIMIT 1
+    """,
+    """
+    SELECT status, priority FROM runs WHERE due_at IS NOT NULL AND NOT is_nested
+    AND workflow = ?1 AND status > ?2 AND ?3 IS NOT NULL ORDER BY status, priority LIMIT 1
+    """,
+)
+"""Find the lane of a workflow after another one. For `(status, priority) > (?, ?)` SQLite would read all
+runs of the lane before."""
 
 _STATUSES = frozenset(map(str, RunStatus))

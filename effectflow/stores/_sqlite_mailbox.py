@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from effectflow.checkpoint.store import NOTICE, RunStatus, wakes
+from effectflow.checkpoint.store import NOTICE, RunStatus, at_once, wakes
 
 
 def put(
@@ -30,7 +30,7 @@ def put(
     database.execute(
         "UPDATE runs SET due_at = min(ifnull(due_at, ?1), ?1) WHERE number = ?2 AND NOT is_nested"
         f" AND status IN ({', '.join(['?'] * len(statuses))})",
-        (now, run, *statuses),
+        (at_once(now), run, *statuses),
     )
     return True
 

@@ -25,7 +25,7 @@ from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease import Lease, Owner, claim_or_release, end_claim
 from effectflow.checkpoint.replay import Recording
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.store import KeepsHistory, RunInfo, RunStatus, RunSummary, Taken
+from effectflow.checkpoint.store import KeepsHistory, RunInfo, RunStatus, RunSummary, Taken, at_once
 from effectflow.effects.clock import in_seconds
 from effectflow.workflows.lookup import (
     Found,
@@ -276,7 +276,7 @@ class Claim:
             started.at,
             len(recording.open_dead_letters),
             # It is due as soon as nothing holds it.
-            due_at=None if is_nested else opening.at,
+            due_at=None if is_nested else at_once(opening.at),
             priority=started.priority,
             parent=parent,
             is_nested=is_nested,

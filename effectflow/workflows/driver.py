@@ -37,7 +37,7 @@ from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import Recording, compressed, read_recording
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.step import interruption_reason
-from effectflow.checkpoint.store import RunStatus
+from effectflow.checkpoint.store import RunStatus, at_once
 from effectflow.checkpoint.values import (
     KnownTypes,
 )
@@ -529,7 +529,7 @@ async def _record_interruption(run: Run) -> None:
             await _record_suspension(run)
         else:
             entry = run.interruption(interruption_reason())
-            await run.writer.finish(entry, RunStatus.INTERRUPTED, due_at=run.now())
+            await run.writer.finish(entry, RunStatus.INTERRUPTED, due_at=at_once(run.now()))
 
 
 def _is_due_now(run: Run) -> bool:

@@ -10,7 +10,7 @@ import anyio
 from effectflow.checkpoint.entries import FORMAT, Started
 from effectflow.checkpoint.errors import RunBusy
 from effectflow.checkpoint.integrity import first_digest
-from effectflow.checkpoint.store import RunStatus, RunSummary
+from effectflow.checkpoint.store import RunStatus, RunSummary, at_once
 from effectflow.checkpoint.values import KnownTypes, Tree, to_tree
 from effectflow.workflows.lookup import (
     GivenInput,
@@ -114,7 +114,7 @@ async def submit_run(
         started.version,
         RunStatus.PENDING,
         started.at,
-        due_at=started.at + delay,
+        due_at=started.at + delay if delay > 0 else at_once(started.at),
         priority=priority,
         parent=parent,
     )

@@ -263,7 +263,7 @@ class Workflow(Generic[Env, E, Input, Out]):
     ) -> Effect[Env2, E2 | CheckpointError, Out2]:
         """Run the workflow durably and yield its output.
 
-        With the id of an existing run and the same input, that run continues, also if it has failed. If
+        With the id of an existing run and the same input, that run continues, even if it has failed. If
         it is complete, its recorded output is yielded, also while a complete run is continued (as by
         `retry_dead_letters`) until that succeeds.
 

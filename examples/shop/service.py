@@ -23,10 +23,11 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
-from returns.result import Failure, Success
+from returns.pipeline import is_successful
 
 from effectflow import App, Checkpoints, Client, Worker
 from effectflow.checkpoint import (
+    CheckpointError,
     RunConflict,
     RunEnded,
     RunNotFound,
@@ -81,14 +82,27 @@ async def show(order_id: str, client: AnyClient) -> View:
     status, progress = await order.status(), await order.published("progress")
     view = View(id=order_id, status=status, progress=progress)
     if status in (RunStatus.COMPLETED, RunStatus.FAILED):
-        match await order.result():
-            case Success(shipped):
+        match await end_of(order):
+            case Shipped() as shipped:
                 view.shipped = shipped
-            case Failure(problem):
-                view.problem = f"{type(problem).__name__}: {problem}"
-            case _:
-                pass
+            case problem:
+                view.problem = problem
     return view
+
+
+async def end_of(order: Handle[Refusal, Shipped]) -> Shipped | str:
+    """Return what was shipped, or why nothing was, as customers may know it."""
+    try:
+        result = await order.result()
+    except Exception:
+        # A defect of the workflow, which the worker has logged.
+        return "an internal error"
+    if is_successful(result):
+        return result.unwrap()
+    problem = result.failure()
+    if isinstance(problem, CheckpointError):
+        return "an internal error"
+    return f"{type(problem).__name__}: {problem}"
 
 
 @routes.post("/{order_id}/approval", status_code=202)

@@ -30,11 +30,14 @@ YACHT = {"item": "yacht", "price": 9000_00, "card": "visa"}
 
 @dataclass
 class MemoryLedger:
-    """What was done, in order."""
+    """What was done, in order. Nobody can be reached to do what is in `unreachable`."""
 
     done: list[str] = field(default_factory=list[str])
+    unreachable: set[str] = field(default_factory=set[str])
 
     async def request(self, action: str, about: str, *, key: str) -> str:
+        if action in self.unreachable:
+            raise ConnectionError(action)
         self.done.append(action)
         return f"{about}/{action}"
 
@@ -154,6 +157,17 @@ async def test_what_was_done_for_a_failed_order_is_undone(
 
     assert shown["problem"].startswith(f"{problem}: ")
     assert ledger.done == done
+
+
+async def test_an_unexpected_error_is_not_shown_to_customers(
+    ledger: MemoryLedger, test_clock: TestClock
+) -> None:
+    ledger.unreachable.add("charge")
+    async with shop(ledger, test_clock) as http:
+        shown = await until(http, await place(http, CAP), status="failed")
+
+    assert shown["problem"] == "an internal error"
+    assert ledger.done == ["reserve", "release"]
 
 
 async def test_a_cancelled_order_is_undone(ledger: MemoryLedger, test_clock: TestClock) -> None:

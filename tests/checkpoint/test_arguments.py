@@ -7,7 +7,9 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum, Flag
 from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import attrs
 import msgspec
@@ -157,13 +159,15 @@ def test_the_digest_of_arguments_is_that_of_their_dict(bound: dict[str, Any]) ->
         ({1: (2,)}, "{1: (2,)}"),
         (float("inf"), "inf"),
         (2**64, "18446744073709551616"),
-        (Decimal("1.50"), "decimal('1.50')"),
+        (Decimal("1.50"), "Decimal('1.50')"),
+        (UUID(int=1), "UUID('00000000-0000-0000-0000-000000000001')"),
+        (Path("a/b"), "Path('a/b')"),
         (date(2026, 1, 2), "date('2026-01-02')"),
         (datetime(2026, 1, 2, tzinfo=UTC), "datetime('2026-01-02T00:00:00+00:00')"),
         (Color.RED, "Color.RED"),
         (Access.READ | Access.WRITE, "Access(3)"),
         (Order(1, ["x"]), "Order(id=1, tags=['x'])"),
-        (Some(Point(1)), "some(Point(x=1))"),
+        (Some(Point(1)), "Some(Point(x=1))"),
         (Nothing, "Nothing"),
         (KeyError("a", 1), "KeyError('a', 1)"),
         ("\n\x1b[31m\u202e", r"'\n\x1b[31m\u202e'"),

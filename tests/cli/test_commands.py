@@ -145,6 +145,7 @@ def test_a_failure_ends_with_code_1_and_the_command_that_resumes(effectflow: Com
         (["run", "shop:sell", "--input", '{"item": }'], "line 1, column 10"),
         (["run", "shop:sell", "--input", "@missing.json"], "missing.json"),
         (["run", "shop:sell", "--input", '{"itme": "cap"}'], "itme"),
+        (["run", "shop:sell"], ": give one with --input"),
         (["run", ":sell"], "MODULE:WORKFLOW"),
         (["run", "./shop:sell"], "such as shop.orders for the file shop/orders.py"),
         (["run", "shop.py:sell"], "Without .py: give the name of a module"),

@@ -136,11 +136,9 @@ def test_a_run_with_dead_letters_names_the_command(effectflow: Command, folder: 
         ran = effectflow("run", f"jobs:{workflow}", "--input", "7", *where)
 
         assert ran.code == code
-        named = f"effectflow dead-letters {workflow}"
-        end = f"set aside: {named} --app jobs:{workflow} --store jobs.db\n"
-        assert end in ran.out
-        shown = effectflow("show", workflow, "--store", "jobs.db").out
-        assert f"1: {named} --store jobs.db\n" in shown
+        named = f"effectflow dead-letters {workflow} --store jobs.db"
+        assert f"Items failed, and were set aside: {named}\n" in ran.out
+        assert f"1: {named}\n" in effectflow("show", workflow, "--store", "jobs.db").out
     assert "TooManyFailures: more than 0 items" in ran.out
 
 

@@ -34,6 +34,7 @@ def double(number: int) -> Effect[object, Any, int]:
 OPERATORS = """[
     pure(1), fail('no'), die(KeyError('k')), from_fn(double), from_async(double), from_blocking(double),
     attempt(double, KeyError, OSError), suspend(double), ask(), sleep(3), now(), save_now('why'),
+    publish('progress', 5),
     random(), uuid(), never(), transition_info(),
     checkout('c-1'), step_info(), run_context(), started_version(),
     par(pure(1), fail('no')), par_all([pure(1)], limit=2), par_try_all([pure(1), fail('no')]),
@@ -71,11 +72,13 @@ def test_the_list_of_operators_is_complete() -> None:
     named = set(re.findall(r"\w+", OPERATORS))
     functions = {name: getattr(effectflow, name) for name in effectflow.__all__}
 
-    # These show what they make: a step, a plain value, or the effect itself.
+    # These show what they make: a step, a plain value, or the effect itself. The time of `sleep_until` is
+    # shortened.
     assert makers(functions) - named == {
         "asks",
         "from_optional",
         "from_result",
+        "sleep_until",
         "with_checkpointing",
     }
     assert makers(vars(Effect)) - named == {"checkpointed", "on_executor", "within"}

@@ -115,6 +115,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
 
 def place_all(shop: Shop) -> None:
     shop.place("plain", "cap")
+    shop.place("regretted", "cap")
     shop.place("approved", "yacht", price=9000_00)
     shop.place("withdrawn", "yacht", price=9000_00)
     shop.place("declined", "cap", card="stolen")
@@ -124,6 +125,7 @@ def place_all(shop: Shop) -> None:
 
 ENDS = {
     "plain": ("completed", ["reserve", "charge", "ship"]),
+    "regretted": ("cancelled", ["reserve", "charge", "refund", "release"]),
     "approved": ("completed", ["reserve", "charge", "ship"]),
     "withdrawn": ("cancelled", ["reserve", "release"]),
     "declined": ("failed", ["reserve", "release"]),
@@ -132,7 +134,7 @@ ENDS = {
 }
 
 
-IN_FLIGHT = {"plain": "ship", "approved": "ship", "heavy": "refund"}
+IN_FLIGHT = {"plain": "ship", "approved": "ship", "regretted": "refund", "heavy": "refund"}
 """What the second kill cuts off."""
 
 
@@ -141,14 +143,15 @@ def statuses() -> dict[str, str]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    wait_for(condition, seconds=20)
+    wait_for(condition, seconds=60)
 
 
 def test_killed_with_orders_in_flight_every_order_ends_rightly(shop: Shop) -> None:
     with shop.process(charge=60):
         place_all(shop)
-        for key in ("plain", "heavy"):
+        for key in ("plain", "regretted", "heavy"):
             until(lambda key=key: shop.requests(key, "charge") == 1)
+        shop.cancel("regretted")
     with shop.process(ship=60, refund=60):
         shop.approve("approved")
         shop.cancel("withdrawn")

@@ -83,6 +83,16 @@ async def suspended(
     )
 
 
+async def all_are(service: Service, *statuses: RunStatus) -> None:
+    """Wait until each run has one of these statuses, and is held by nobody."""
+    with anyio.fail_after(10):
+        while not all(
+            info.summary.status in statuses and info.lease is None
+            for info in await service.store.find()
+        ):
+            await anyio.sleep(0.005)
+
+
 async def entries_of(service: Service, run_id: str) -> list[Entry]:
     return await read_entries(service.store, run_id)
 

@@ -1,19 +1,318 @@
-"""Cancellation of runs that workers drive: finalizers run, whatever the run does and whatever dies."""
+"""A cancelled run completes its finalizers and is then `cancelled`, whatever it does at that moment."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import pytest
+from returns.result import Success
 
-from effectflow import Do, Effect, Signal, Workflow, bracket, spawn, workflow
-from effectflow.checkpoint import RunStatus
-from tests.apps import App, Broken
+from effectflow import (
+    Do,
+    Effect,
+    Signal,
+    Workflow,
+    bracket,
+    from_async,
+    par,
+    race,
+    sleep,
+    spawn,
+    step,
+    workflow,
+)
+from effectflow.checkpoint import CheckpointStore, Lease, RunCancelled, RunEnded, RunStatus
+from effectflow.checkpoint.entries import CancelRequested, Finished
+from effectflow.stores import MemoryStore
+from effectflow.testing.forwarding import ForwardingStore
+from tests.apps import App, Broken, note
 from tests.service.conftest import Service
-from tests.service.lives import act, killed_everywhere, result_of, working
+from tests.service.lives import (
+    act,
+    all_are,
+    ending_of,
+    entries_of,
+    killed_everywhere,
+    result_of,
+    suspended,
+    until,
+    working,
+)
 
 pytestmark = pytest.mark.anyio
+
+approval: Signal[str] = Signal("approval", str)
+
+
+@step
+def slow(action: str, seconds: float) -> Effect[App, Broken, int]:
+    return note(f"{action} begins").and_then(
+        lambda _: from_async(lambda _: anyio.sleep(seconds)).and_then(
+            lambda _: note(f"{action} ends")
+        )
+    )
+
+
+def rented(use: Effect[App, Any, Any]) -> Effect[App, Any, Any]:
+    return bracket(act("rent"), lambda _: act("return"), lambda _: use)
+
+
+@workflow
+def waiting(_: None) -> Do[App, Broken, str]:
+    yield from act("begin")
+    return (yield from rented(approval.wait()))
+
+
+@workflow
+def working_long(_: None) -> Do[App, Broken, int]:
+    return (yield from rented(slow("work", 30)))
+
+
+@workflow
+def returning_long(_: None) -> Do[App, Broken, Any]:
+    yield from bracket(act("rent"), lambda _: slow("return", 0.2), lambda _: note("use"))
+    return (yield from act("after"))
+
+
+@workflow
+def quick(action: str) -> Do[App, Broken, int]:
+    return (yield from note(action))
+
+
+async def assert_cancelled(handle: Any) -> None:
+    result = await handle.result(timeout=10)
+    assert isinstance(result.failure(), RunCancelled), result
+    assert await handle.status() is RunStatus.CANCELLED
+
+
+async def until_done(service: Service, action: str) -> None:
+    with anyio.fail_after(10):
+        while action not in service.world.done:
+            await anyio.sleep(0.003)
+
+
+async def test_a_suspended_run_returns_what_it_has_rented(service: Service) -> None:
+    async with working(service, waiting) as worker:
+        handle = await worker.client.submit(waiting, None, run_id="r")
+        await suspended(service, "r")
+        await handle.cancel()
+        await assert_cancelled(handle)
+    assert service.world.done == ["begin", "rent", "return"]
+    assert (await ending_of(service))["r"]["mailbox"] == 0
+
+
+async def test_a_run_is_cancelled_by_another_worker_than_the_one_that_suspended_it(
+    service: Service,
+) -> None:
+    async with working(service, waiting) as worker:
+        handle = await worker.client.submit(waiting, None, run_id="r")
+        await suspended(service, "r")
+    await handle.cancel()
+    assert await handle.status() is RunStatus.SUSPENDED
+    async with working(service, waiting):
+        await assert_cancelled(handle)
+    assert service.world.done == ["begin", "rent", "return"]
+
+
+async def test_a_step_in_progress_is_cancelled(service: Service) -> None:
+    async with working(service, working_long) as worker:
+        handle = await worker.client.submit(working_long, None, run_id="r")
+        await until_done(service, "work begins")
+        await handle.cancel()
+        await assert_cancelled(handle)
+    assert service.world.done == ["rent", "work begins", "return"]
+
+
+async def test_a_finalizer_in_progress_ends_and_nothing_follows(service: Service) -> None:
+    async with working(service, returning_long) as worker:
+        handle = await worker.client.submit(returning_long, None, run_id="r")
+        await until_done(service, "return begins")
+        await handle.cancel()
+        await assert_cancelled(handle)
+    assert service.world.done == ["rent", "use", "return begins", "return ends"]
+
+
+async def test_who_cancels_twice_cancels_once(service: Service) -> None:
+    async with working(service, waiting) as worker:
+        handle = await worker.client.submit(waiting, None, run_id="r")
+        await suspended(service, "r")
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(handle.cancel)
+        await assert_cancelled(handle)
+        with pytest.raises(RunEnded, match="'r' is cancelled"):
+            await handle.cancel()
+    entries = await entries_of(service, "r")
+    assert sum(isinstance(entry, CancelRequested) for entry in entries) == 1
+    assert service.world.done.count("return") == 1
+
+
+async def test_a_second_cancellation_during_the_finalizers_changes_nothing(
+    service: Service,
+) -> None:
+    @workflow
+    def renting(_: None) -> Do[App, Broken, Any]:
+        return (
+            yield from bracket(
+                act("rent"), lambda _: slow("return", 0.2), lambda _: approval.wait()
+            )
+        )
+
+    async with working(service, renting) as worker:
+        handle = await worker.client.submit(renting, None, run_id="r")
+        await suspended(service, "r")
+        await handle.cancel()
+        await until_done(service, "return begins")
+        await handle.cancel()
+        await assert_cancelled(handle)
+    assert service.world.done == ["rent", "return begins", "return ends"]
+
+
+async def test_a_pending_run_is_cancelled_without_beginning(service: Service) -> None:
+    now = await service.client.submit(waiting, None)
+    later = await service.client.submit(waiting, None, delay=3600)
+    await now.cancel()
+    await later.cancel()
+    async with working(service, waiting):
+        await assert_cancelled(now)
+        await assert_cancelled(later)
+    assert service.world.done == []
+
+
+async def test_a_failed_run_is_cancelled_without_being_retried(service: Service) -> None:
+    service.world.failing.add("fail")
+    async with working(service, quick) as worker:
+        handle = await worker.client.submit(quick, "fail", run_id="r")
+        await handle.result(timeout=10)
+        service.world.recover()
+        await handle.cancel()
+        await until(service, "r", RunStatus.CANCELLED)
+        await assert_cancelled(handle)
+    # A submission of the same id does not revive it.
+    again = await service.client.submit(quick, "fail", run_id="r")
+    assert await again.status() is RunStatus.CANCELLED
+
+
+async def test_an_ended_run_cannot_be_cancelled(service: Service) -> None:
+    async with working(service, quick) as worker:
+        handle = await worker.client.submit(quick, "a", run_id="r")
+        await handle.result(timeout=10)
+        with pytest.raises(RunEnded, match="'r' is completed"):
+            await handle.cancel()
+    assert await handle.result() == Success(1)
+
+
+# Of a cancellation and the end, the first wins.
+
+
+class AtTheEnd(ForwardingStore):
+    """A store in which something happens just before the end of a run is saved."""
+
+    def __init__(self, store: CheckpointStore, happen: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(store)
+        self.happen = happen
+
+    async def append(self, lease: Lease, bodies: Any, **options: Any) -> None:
+        summary = options.get("summary")
+        if summary is not None and summary.status is RunStatus.COMPLETED:
+            await self.happen()
+        await super().append(lease, bodies, **options)
+
+
+async def test_a_cancellation_that_comes_after_the_end_was_decided_changes_nothing() -> None:
+    store = MemoryStore()
+    canceller = Service(store).client.handle(quick, "r")
+    service = Service(AtTheEnd(store, canceller.cancel))
+    async with working(service, quick) as worker:
+        handle = await worker.client.submit(quick, "a", run_id="r")
+        assert await handle.result(timeout=10) == Success(1)
+    assert await store.mailbox("r") == []
+
+
+async def test_what_completes_after_the_cancellation_was_recorded_is_cancelled(
+    service: Service,
+) -> None:
+    """The body catches nothing: a value that comes after the decision is discarded."""
+    async with working(service, returning_long) as worker:
+        handle = await worker.client.submit(returning_long, None, run_id="r")
+        await until_done(service, "return begins")
+        await handle.cancel()
+        await assert_cancelled(handle)
+    kinds = [type(entry) for entry in await entries_of(service, "r")]
+    assert kinds.index(CancelRequested) < kinds.index(Finished)
+
+
+# In every flow.
+
+
+@workflow
+def in_branches(_: None) -> Do[App, Broken, Any]:
+    one = bracket(act("rent 1"), lambda _: act("return 1"), lambda _: approval.wait())
+    two = bracket(act("rent 2"), lambda _: act("return 2"), lambda _: sleep(3600))
+    three = bracket(act("rent 3"), lambda _: act("return 3"), lambda _: sleep(7200))
+    return (yield from par(one, race(two, three)))
+
+
+@workflow
+def nested(_: None) -> Do[App, Broken, Any]:
+    yield from act("nested begins")
+    return (yield from rented(approval.wait()))
+
+
+@workflow
+def around(_: None) -> Do[App, Broken, Any]:
+    return (yield from bracket(act("open"), lambda _: act("close"), lambda _: nested.call(None)))
+
+
+async def test_every_branch_returns_what_it_has_rented(service: Service) -> None:
+    async with working(service, in_branches) as worker:
+        handle = await worker.client.submit(in_branches, None, run_id="r")
+        await suspended(service, "r")
+        await handle.cancel()
+        await assert_cancelled(handle)
+    assert sorted(service.world.done[3:]) == ["return 1", "return 2", "return 3"]
+
+
+async def test_a_nested_run_is_cancelled_with_its_outer_run(service: Service) -> None:
+    async with working(service, around) as worker:
+        handle = await worker.client.submit(around, None, run_id="r")
+        await suspended(service, "r")
+        await handle.cancel()
+        await assert_cancelled(handle)
+    assert service.world.done == ["open", "nested begins", "rent", "return", "close"]
+    assert (await ending_of(service))["r/nested"]["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("cancelled", [waiting, in_branches, around], ids=["wait", "par", "nested"])
+async def test_a_cancelled_run_is_killed_at_any_write(cancelled: Any) -> None:
+    async def live(service: Service) -> object:
+        async with working(service, cancelled, grace=0) as worker:
+            handle = await worker.client.submit(cancelled, None, run_id="r")
+            await all_are(service, RunStatus.SUSPENDED, RunStatus.CANCELLED)
+            with suppress(RunEnded):
+                await handle.cancel()
+            return await result_of(handle)
+
+    assert await killed_everywhere(live) > 10
+
+
+async def test_a_cancellation_while_the_worker_stops_is_kept_for_the_next(
+    service: Service,
+) -> None:
+    async with working(service, working_long, grace=0.3) as worker:
+        handle = await worker.client.submit(working_long, None, run_id="r")
+        await until_done(service, "work begins")
+    await handle.cancel()
+    assert await handle.status() is RunStatus.INTERRUPTED
+    async with working(service, working_long):
+        await assert_cancelled(handle)
+    assert service.world.done == ["rent", "work begins", "return"]
+
+
+# When the service dies.
 
 permission: Signal[str] = Signal("permission", str)
 
@@ -41,16 +340,6 @@ def around_twice_nested(_: None) -> Do[App, Broken, str]:
 def around_spawned(_: None) -> Do[App, Any, str]:
     child = yield from spawn(holding, None)
     return (yield from held(child.result()))
-
-
-async def all_are(service: Service, *statuses: RunStatus) -> None:
-    """Wait until each run has one of these statuses, and is held by nobody."""
-    with anyio.fail_after(10):
-        while not all(
-            info.summary.status in statuses and info.lease is None
-            for info in await service.store.find()
-        ):
-            await anyio.sleep(0.005)
 
 
 JOURNEYS = [holding, around_nested, around_twice_nested, around_spawned]

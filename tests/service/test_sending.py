@@ -10,7 +10,7 @@ import pytest
 from returns.result import Success
 
 from effectflow import Do, Effect, Signal, TimedOut, step, workflow
-from effectflow.checkpoint import NotSerializable, RunEnded, RunNotFound, RunStatus
+from effectflow.checkpoint import NotSerializable, RunConflict, RunEnded, RunNotFound, RunStatus
 from effectflow.service import Change
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, note
@@ -194,3 +194,13 @@ async def test_in_virtual_time_messages_wake_a_run_and_deadlines_end_it(service:
         assert await missed.status() is RunStatus.SUSPENDED
         await clock.advance(3600)
         assert await missed.result(timeout=10) == Success("too late")
+
+
+async def test_a_handle_of_another_workflow_neither_sends_nor_cancels(service: Service) -> None:
+    await service.client.submit(reviewed, None, run_id="r")
+    mistaken = service.client.handle(collect, "r")
+    with pytest.raises(RunConflict):
+        await mistaken.send(number, 1)
+    with pytest.raises(RunConflict):
+        await mistaken.cancel()
+    assert await service.store.mailbox("r") == []

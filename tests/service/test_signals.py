@@ -68,7 +68,7 @@ async def test_a_killed_service_neither_loses_a_message_nor_receives_it_twice() 
             await handle.send(approval, "bob", idempotency_key="2")
             return await result_of(handle)
 
-    assert await killed_everywhere(live) > 15
+    assert await killed_everywhere(live) > 10
 
 
 async def test_a_service_that_is_killed_while_its_runs_wait_receives_what_comes_meanwhile() -> None:

@@ -228,13 +228,15 @@ async def test_a_killed_service_cancels_what_was_spawned() -> None:
     assert await killed_everywhere(live) > 20
 
 
-async def test_the_cancellation_of_a_spawned_run_is_a_defect_of_the_wait(service: Service) -> None:
+async def test_a_run_that_waits_for_a_cancelled_one_fails_and_names_it(service: Service) -> None:
     async with working(service, waiting_parent, waiting_child) as worker:
         handle = await worker.client.submit(waiting_parent, None, run_id="r")
         await suspended(service, "r/waiting_child")
         await worker.client.handle(waiting_child, "r/waiting_child").cancel()
-        with pytest.raises(Exception, match="was cancelled"):
-            await handle.result(timeout=10)
+        error = (await handle.result(timeout=10)).failure()
+        assert isinstance(error, RunCancelled)
+        assert error.run_id == "r/waiting_child"
+    assert await handle.status() is RunStatus.FAILED
 
 
 def open_door(_: str) -> Effect[App, Broken, Outcome[str]]:

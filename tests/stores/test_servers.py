@@ -47,7 +47,13 @@ from effectflow.stores import PostgresStore, RedisStore, open_store
 from tests.apps import App, Broken, app_on, both_backends, note
 from tests.stores.proxy import LossyProxy
 from tests.stores.runs import SUMMARY, begun, bodies_of, claimed
-from tests.stores.servers import ON_DISK, RedisServer, postgres_server, wait_for
+from tests.stores.servers import (
+    ON_DISK,
+    RedisServer,
+    RestartingPostgres,
+    postgres_server,
+    wait_for,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -700,43 +706,6 @@ async def test_a_postgres_server_that_lost_data_says_so(postgres: str) -> None:
                 await store.append(lease, [b"3"], after=2)
             with pytest.raises(StoreUnavailable, match="open the store again"):
                 await store.read("r")
-
-
-class RestartingPostgres:
-    """A PostgreSQL server whose client processes can be killed, so that it restarts."""
-
-    def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
-
-    def start(self) -> None:
-        """Wait until it has recovered."""
-        wait_for(self._answers, seconds=60)
-
-    def _answers(self) -> bool:
-        try:
-            psycopg.connect(self.dsn).close()
-        except psycopg.OperationalError:
-            return False
-        return True
-
-    def kill(self) -> None:
-        # After a crash it may still answer for a moment.
-        wait_for(self._has_been_killed, seconds=60)
-
-    def _has_been_killed(self) -> bool:
-        try:
-            with psycopg.connect(self.dsn) as connection:
-                rows = connection.execute(
-                    "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
-                    " AND pid <> pg_backend_pid()"
-                ).fetchall()
-        except psycopg.OperationalError:
-            return False
-        for (pid,) in rows:
-            # Killing one ends the others, so some may have ended already.
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return True
 
 
 async def test_a_postgres_server_that_crashes_and_comes_back_loses_nothing() -> None:

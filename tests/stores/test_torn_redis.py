@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -12,16 +13,20 @@ import pytest
 from _pytest.mark import ParameterSet
 from anyio import to_thread
 
-from effectflow.checkpoint import Lease, RunStatus, RunSummary
+from effectflow.checkpoint import DueRuns, Lease, RunStatus, RunSummary
 from effectflow.stores import RedisStore
 from tests.stores.runs import SUMMARY, begun
 from tests.stores.servers import RedisServer
 
 DONE = RunSummary("w", "standard", "1", RunStatus.COMPLETED, 0.0)
+SUSPENDED = replace(DONE, status=RunStatus.SUSPENDED)
+GO = "signal:go"
 
 Write: TypeAlias = Callable[[RedisStore, Lease], Awaitable[object]]
-View: TypeAlias = dict[str, tuple[RunStatus, list[bytes], tuple[str, int] | None]]
-"""The runs that are found: their status, journal, and lease."""
+View: TypeAlias = dict[
+    str, tuple[RunStatus, float | None, list[bytes], tuple[str, int] | None, list[tuple[str, str]]]
+]
+"""The runs that are found: status, due time, journal, lease, and the topics and keys of messages."""
 
 
 async def append_one(store: RedisStore, lease: Lease) -> None:
@@ -57,12 +62,41 @@ async def take_over(store: RedisStore, lease: Lease) -> None:
     await store.claim(lease.run_id, owner=lease.owner, seconds=600)
 
 
+async def send(store: RedisStore, lease: Lease) -> None:
+    await store.send("old", GO, key="torn", body=b"body")
+
+
+async def take(store: RedisStore, lease: Lease) -> None:
+    takes = [message.number for message in await store.mailbox("r")]
+    await store.append(lease, [b"torn"], after=2, takes=takes[:1])
+
+
+async def suspend(store: RedisStore, lease: Lease) -> None:
+    """It has not seen the messages of the run, so the run is due at once."""
+    await store.append(lease, [b"torn"], after=2, summary=SUSPENDED, seen=0, release=True)
+
+
+async def end_of_a_child(store: RedisStore, lease: Lease) -> None:
+    """A notice to `old` comes with it."""
+    done = replace(DONE, parent="old")
+    await store.append(lease, [b"torn"], after=2, summary=done, release=True)
+
+
+async def create(store: RedisStore, lease: Lease) -> None:
+    await store.create("new", [b"torn"], summary=replace(SUSPENDED, due_at=1.0))
+
+
+async def claim_due(store: RedisStore, lease: Lease) -> None:
+    await store.claim_due(DueRuns(frozenset(["w"]), [lease.owner], 600, 2.0))
+
+
 async def go_on(store: RedisStore, lease: Lease) -> None:
     """A worker claims each run and continues it from its current length."""
     for run_id in ("r", "old", "new"):
         mine = await store.claim(run_id, owner=lease.owner, seconds=600)
         length = len(await store.read(run_id))
-        await store.append(mine, [b"next"], after=length, summary=SUMMARY)
+        takes = [message.number for message in await store.mailbox(run_id)]
+        await store.append(mine, [b"next"], after=length, summary=SUMMARY, takes=takes)
 
 
 async def go_on_as_before(store: RedisStore, lease: Lease) -> None:
@@ -83,7 +117,9 @@ async def view(store: RedisStore) -> View:
     for info in await store.find():
         bodies = [record.body for record in await store.read(info.run_id)]
         holder = info.lease and (info.lease.owner, info.lease.fence)
-        seen[info.run_id] = info.summary.status, bodies, holder
+        messages = [(one.topic, one.key) for one in await store.mailbox(info.run_id)]
+        summary = info.summary
+        seen[info.run_id] = summary.status, summary.due_at, bodies, holder, messages
     return seen
 
 
@@ -107,7 +143,10 @@ def ends_of_commands(data: bytes, start: int) -> Iterator[int]:
         yield start
 
 
-WRITES = [append_one, append_the_last, begin_a_run, renew, release, delete, take_over, truncate]
+WRITES = [
+    *(append_one, append_the_last, begin_a_run, renew, release, delete, take_over, truncate),
+    *(send, take, suspend, end_of_a_child, create, claim_due),
+]
 FOLLOWING = [go_on, go_on_as_before, renew, release, write_elsewhere]
 
 
@@ -132,7 +171,12 @@ async def test_a_torn_write_is_executed_completely_or_not_at_all(
         async with RedisStore(server.url) as store:
             lease = await begun(store, [b"0", b"1"], seconds=600)
             old = await store.claim("old", owner=lease.owner, seconds=600)
-            await store.append(old, [b"a", b"b", b"c"], after=0, summary=SUMMARY, release=True)
+            waiting = replace(SUSPENDED, due_at=1.0)
+            await store.append(old, [b"a", b"b", b"c"], after=0, summary=waiting, release=True)
+            for key in ("first", "second"):
+                await store.send("r", GO, key=key)
+            # The first claim after the start of a server sorts all runs.
+            await store.claim_due(DueRuns(frozenset(["none"]), [lease.owner], 600, 0.0))
             before, length = await view(store), file.stat().st_size
             await write(store, lease)
             done = await view(store)

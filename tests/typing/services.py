@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Never, assert_type
 
@@ -17,11 +19,15 @@ from effectflow import (
     Signal,
     TimedOut,
     Worker,
+    compensate,
     publish,
+    pure,
+    saga,
     spawn,
     workflow,
 )
-from effectflow.service import Child, Handle
+from effectflow.checkpoint import RunInfo, RunStatus
+from effectflow.service import Child, Handle, Schedule
 
 
 class Refused(Exception):
@@ -74,11 +80,41 @@ def signals() -> None:
     assert_type(Signal("flag", bool), Signal[bool])
 
 
+def charge(amount: int) -> Effect[Shop, Refused, str]:
+    return pure(str(amount))
+
+
+def refund(receipt: str) -> Effect[Shop, TimedOut, None]:
+    return pure(None)
+
+
+def count(receipt: int) -> Effect[Shop, Never, None]:
+    return pure(None)
+
+
+charged = compensate(charge(1), refund)
+assert_type(charged, Effect[Shop, Refused, str])
+assert_type(compensate(charge(1), lambda receipt: refund(receipt)), Effect[Shop, Refused, str])
+assert_type(saga(charged), Effect[Shop, Refused, str])
+assert_type(saga(charged.map(len).timeout(3)), Effect[Shop, Refused | TimedOut, int])
+compensate(charge(1), count)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@workflow
+def sell(amount: int) -> Do[Shop, Refused, int]:
+    receipt = yield from saga(charged)
+    assert_type(receipt, str)
+    return len(receipt)
+
+
 async def clients(client: Client) -> None:
     handle = await client.submit(order, "cap")
     assert_type(handle, Handle[Refused | TimedOut, int])
     assert_type(await handle.result(), Result[int, Refused | TimedOut | CheckpointError])
     assert_type(client.handle(order, "r"), Handle[Refused | TimedOut, int])
+    assert_type(await handle.status(), RunStatus)
+    assert_type(await handle.published("progress"), object)
+    assert_type(await client.find(), list[RunInfo])
     await handle.send(approval, Decision(approved=True))
     await handle.send(number, None)
     await handle.send(approval, True)  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
@@ -91,6 +127,22 @@ async def workers(checkpoints: Checkpoints) -> None:
 
     app = App([order, orders], environment=environment, checkpoints=checkpoints)
     assert_type(app, App[Shop])
+
+    async def later(checkpoints: Checkpoints) -> Shop:
+        return Shop(checkpoints, "bank")
+
+    @contextmanager
+    def entered(checkpoints: Checkpoints) -> Generator[Shop]:
+        yield Shop(checkpoints, "bank")
+
+    @asynccontextmanager
+    async def entered_later(checkpoints: Checkpoints) -> AsyncGenerator[Shop]:
+        yield Shop(checkpoints, "bank")
+
+    assert_type(App([order], environment=later, checkpoints=checkpoints), App[Shop])
+    assert_type(App([order], environment=entered, checkpoints=checkpoints), App[Shop])
+    assert_type(App([order], environment=entered_later, checkpoints=checkpoints), App[Shop])
+    assert_type(Schedule(order, "30 2 * * *", input="cap"), Schedule[str])
     async with Worker(app) as worker:
         assert_type(worker, Worker[Shop])
         assert_type(worker.client, Client)

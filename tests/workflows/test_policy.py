@@ -30,7 +30,13 @@ from effectflow import (
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import CheckpointPolicy, Lease, SaveFailed, StoreUnavailable
+from effectflow.checkpoint import (
+    CheckpointPolicy,
+    Lease,
+    RunSummary,
+    SaveFailed,
+    StoreUnavailable,
+)
 from effectflow.stores import MemoryStore
 from tests.workflows.journals import in_turn, made_of
 
@@ -402,3 +408,35 @@ async def test_steps_that_are_saved_soon_share_one_task_for_delayed_saves(
 
     assert result == Success(200)
     assert len(started) < 100
+
+
+class UnhurriedStore(MemoryStore):
+    """Takes its time for each append, and remembers the status that came with the last entry of a run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: list[str] = []
+
+    async def append(
+        self,
+        lease: Lease,
+        bodies: Sequence[bytes],
+        *,
+        summary: RunSummary | None = None,
+        **options: Any,
+    ) -> None:
+        await anyio.sleep(0.1)
+        await super().append(lease, bodies, summary=summary, **options)
+        if any(b'"finished"' in body for body in bodies):
+            self.ends.append("unknown" if summary is None else summary.status)
+
+
+async def test_the_last_entry_and_the_status_are_one_write_although_a_late_save_waits() -> None:
+    """A process that dies between them would leave a run that has ended and looks as if it had not."""
+    store = UnhurriedStore()
+    # The first late save begins in the second step, and the next one is due when the run ends.
+    pause = from_async(lambda _: anyio.sleep(0.03))
+    made = made_of(lambda: in_turn(*(with_checkpointing("pause", pause) for _ in range(3))))
+    checkpoints = Checkpoints(store, policy=CheckpointPolicy(every_steps=None, every_seconds=0.01))
+    assert isinstance(await made.start(None).run(App(checkpoints)), Success)
+    assert store.ends == ["completed"]

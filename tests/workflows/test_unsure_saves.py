@@ -15,6 +15,7 @@ from effectflow.checkpoint import (
     Completed,
     Lease,
     LeaseLost,
+    RunStatus,
     StoreUnavailable,
     read_entries,
     verify_run,
@@ -97,3 +98,37 @@ async def test_what_another_process_wrote_is_not_taken_for_what_was_to_be_saved(
         assert await counting.resume("r").run(App(Checkpoints(store))) == Success(4)
         completed = [one for one in await read_entries(store, "r") if isinstance(one, Completed)]
         assert [one.step for one in completed] == ["count", "count#2", "count#3", "count#4"]
+
+
+class Mute(ForwardingStore):
+    """Writes the last append of a run, and does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore())
+        self.has_ended = anyio.Event()
+        self.claims = 0
+
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+        self.claims += 1
+        return await super().claim(run_id, owner=owner, seconds=seconds)
+
+    async def append(
+        self, lease: Lease, bodies: Sequence[bytes], *, release: bool = False, **options: Any
+    ) -> None:
+        await super().append(lease, bodies, release=release, **options)
+        if release:
+            self.has_ended.set()
+            await anyio.sleep_forever()
+
+
+async def test_a_run_whose_end_was_written_is_not_claimed_again_to_find_that_out() -> None:
+    """A process that died with the new lease would leave it behind for ever."""
+    store = Mute()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(counting.start(1, run_id="r").run, App(Checkpoints(store)))
+        await store.has_ended.wait()
+        tasks.cancel_scope.cancel()
+    assert store.claims == 1
+    info = await store.info("r")
+    assert info is not None
+    assert (info.summary.status, info.lease) == (RunStatus.COMPLETED, None)

@@ -360,8 +360,22 @@ def render_tree(tree: Tree) -> str:
         with suppress(LookupError, TypeError, AttributeError):
             return _RENDERERS[tag](tree[tag])
     if tag.startswith("$"):
-        return f"{tag[1:]}({render_tree(tree[tag])})"
+        return f"{_CLASSES.get(tag, tag[1:])}({render_tree(tree[tag])})"
     return f"{{{_render_pairs(tree.items())}}}"
+
+
+_CLASSES = {
+    "$decimal": "Decimal",
+    "$fraction": "Fraction",
+    "$uuid": "UUID",
+    "$path": "Path",
+    "$posix_path": "PurePosixPath",
+    "$windows_path": "PureWindowsPath",
+    "$success": "Success",
+    "$failure": "Failure",
+    "$some": "Some",
+}
+"""The classes of values whose tags are other names."""
 
 
 def _render_items(trees: Any) -> str:

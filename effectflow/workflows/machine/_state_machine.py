@@ -223,8 +223,8 @@ class StateMachine(
     def machine_of(self, checkpoint: Checkpoint) -> Machine[S]:
         """Return the machine with which a resume of a run continues, whatever the run's status. Pure.
 
-        It has made every attempt that the checkpoint has as completed; `to_mermaid` shows it. For a run
-        that needs migrations, pass the fold of the entries that `blueprint.upgraded` returns.
+        It has made every attempt that the checkpoint records as completed; `to_mermaid` shows it. For a
+        run that needs migrations, pass the fold of the entries that `blueprint.upgraded` returns.
 
         Raises ValueError for the checkpoint of another workflow, and CorruptCheckpoint for states that
         this definition does not know.

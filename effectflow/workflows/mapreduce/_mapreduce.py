@@ -85,8 +85,8 @@ class MapReduce(Workflow[Env, E, Input, Out]):
             defect stops the job in either case. A run continues with another choice only with
             `force=True`; with "fail", it then retries the items that were set aside.
         max_failures: with "dead_letter", how many items may fail: an int, or a float from 0.0 to 1.0 for
-            a share of them. With more dead letters the job fails with TooManyFailures: as soon as that
-            is known, which for a share of a source without a length is after the last item.
+            a share of them. With more dead letters the job fails with TooManyFailures, as soon as that
+            is known. For a share of a source without a length, that is after the last item.
         retry: the policy with which an item's step retries its failures, as in `@step(retry=)`: a resume
             continues the count. By default that of a `@step`, otherwise a single attempt.
         retry_when: whether `retry` applies to an error; to all by default. A plain function.

@@ -19,6 +19,7 @@ from effectflow.checkpoint import (
     verify_run,
 )
 from effectflow.checkpoint.entries import Signalled
+from effectflow.effects.paths import StepPath
 from tests.service.soak.journeys import Plan, SideEffect, side_effects
 from tests.service.soak.processes import Place
 
@@ -40,12 +41,17 @@ async def unfinished(store: CheckpointStore) -> list[RunInfo]:
 
 
 async def tell_unfinished(place: Place) -> None:
-    """Print what is known of the runs that have not ended, and of those around them."""
+    """Print what is known of the runs that have not ended."""
     async with place.open() as store:
         for info in await unfinished(store):
-            print(info, await store.mailbox(info.run_id))
-            for run_id in filter(None, (info.run_id, info.summary.parent)):
-                print(*await read_entries(store, run_id), "", sep="\n")
+            await tell(store, info)
+
+
+async def tell(store: CheckpointStore, info: RunInfo) -> None:
+    """Print what is known of a run, and the journal of the one around it."""
+    print(info, await store.mailbox(info.run_id))
+    for run_id in filter(None, (info.run_id, info.summary.parent)):
+        print(*await read_entries(store, run_id), "", sep="\n")
 
 
 async def check(place: Place) -> None:
@@ -53,23 +59,33 @@ async def check(place: Place) -> None:
     effects = defaultdict[str, list[SideEffect]](list)
     for effect in side_effects(place.world):
         effects[effect.run_id].append(effect)
+    plans = {plan.run_id: plan for plan in place.plans}
     async with place.open() as store:
         runs = {info.run_id: info for info in await store.find(RunQuery(limit=None))}
         assert effects.keys() <= runs.keys()
-        plans = {plan.run_id: plan for plan in place.plans}
-        journeys = {run_id for run_id, info in runs.items() if not info.summary.parent}
-        assert journeys == plans.keys()
+        assert {run_id for run_id, info in runs.items() if not info.summary.parent} == plans.keys()
         for run_id, info in runs.items():
-            problem = (await verify_run(store, run_id)).problem
-            assert problem is None, f"run {run_id} is not as it was written: {problem}"
-            assert info.lease is None, f"run {run_id} is still held by {info.lease}"
-            assert await store.mailbox(run_id) == [], f"run {run_id} has not received its messages"
-            plan = plans.get(run_id) or plans[top_of(run_id, runs)]
-            entries = await read_entries(store, run_id)
-            assert info.summary.status in right_ends(plan, info), f"{info} of {plan}"
-            check_side_effects(run_id, entries, effects[run_id])
-            if run_id in plans:
-                check_received(plan, entries)
+            plan = plans[top_of(run_id, runs)]
+            try:
+                await check_run(store, info, plan, effects[run_id])
+            except AssertionError:
+                await tell(store, info)
+                raise
+
+
+async def check_run(
+    store: CheckpointStore, info: RunInfo, plan: Plan, effects: Sequence[SideEffect]
+) -> None:
+    """Check one run, and what it has left in the store and in the world."""
+    assert (await verify_run(store, info.run_id)).problem is None
+    assert info.summary.status in right_ends(plan, info), plan
+    assert info.lease is None
+    assert await store.mailbox(info.run_id) == []
+    entries = await read_entries(store, info.run_id)
+    check_side_effects(entries, effects)
+    if info.run_id == plan.run_id:
+        check_received(plan, entries)
+        check_unbooked(plan, entries)
 
 
 def top_of(run_id: str, runs: dict[str, RunInfo]) -> str:
@@ -87,27 +103,25 @@ def right_ends(plan: Plan, info: RunInfo) -> set[RunStatus]:
     return {RunStatus.COMPLETED}
 
 
-def check_side_effects(
-    run_id: str, entries: Sequence[Entry], effects: Sequence[SideEffect]
-) -> None:
+def check_side_effects(entries: Sequence[Entry], effects: Sequence[SideEffect]) -> None:
     """Check that what steps did is in the journal: none without an attempt, and none after completion."""
     begun = set[tuple[str, int]]()
     completed: dict[str, object] = {}
     for entry in entries:
         match entry:
             case BeforeStep(step, attempt):
-                assert step not in completed, f"{step} of run {run_id} ran again"
-                assert (step, attempt) not in begun, f"{step} of run {run_id} repeats an attempt"
+                assert step not in completed, f"{step} ran again"
+                assert (step, attempt) not in begun, f"{step} repeats an attempt"
                 begun.add((step, attempt))
             case Completed(step, output):
                 completed[step] = output
             case _:
                 pass
     done = [(effect.step, effect.attempt) for effect in effects]
-    assert len(set(done)) == len(done), f"an attempt of run {run_id} has two effects: {done}"
-    assert set(done) <= begun, f"effects of run {run_id} that it does not know: {set(done) - begun}"
-    # The attempts are in the order of the side effects, and the output is the last one.
-    assert completed.items() <= dict(done).items(), f"run {run_id}: {completed} {done}"
+    assert len(set(done)) == len(done), f"an attempt has two effects: {done}"
+    assert set(done) <= begun, f"the journal does not know these effects: {set(done) - begun}"
+    # Each step yields the number of its last attempt.
+    assert completed.items() <= dict(done).items(), f"{completed} {done}"
     keys = {(effect.step, effect.key) for effect in effects}
     assert len(keys) == len({key for _, key in keys}) == len({step for step, _ in keys})
 
@@ -120,3 +134,13 @@ def check_received(plan: Plan, entries: Sequence[Entry]) -> None:
         assert received == sent[: len(received)], f"{plan} has received {received}"
     else:
         assert received == sent, f"{plan} has received {received}"
+
+
+def check_unbooked(plan: Plan, entries: Sequence[Entry]) -> None:
+    """Check that all bookings were undone, last first, unless the journey is complete."""
+    arguments = {e.step: e.arguments for e in entries if isinstance(e, BeforeStep)}
+    done = [StepPath(entry.step) for entry in entries if isinstance(entry, Completed)]
+    booked, unbooked = (
+        [arguments[path] for path in done if path.name == name] for name in ("book", "unbook")
+    )
+    assert unbooked == ([] if plan.ends is RunStatus.COMPLETED else booked[::-1])

@@ -6,10 +6,11 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Never
 
 import anyio
 from returns.result import Failure, Result, Success
@@ -20,10 +21,12 @@ from effectflow import (
     Effect,
     RetryPolicy,
     Signal,
+    compensate,
     current_step,
     do,
     from_async,
     par,
+    saga,
     sleep,
     spawn,
     step,
@@ -75,7 +78,7 @@ def side_effects(file: Path) -> list[SideEffect]:
     return [SideEffect(**json.loads(line)) for line in file.read_text().splitlines()]
 
 
-def _perform() -> Effect[World, Refused, int]:
+def _perform() -> Effect[World, Never, int]:
     """Change the world, and yield the number of the attempt that did it."""
 
     async def perform(world: World) -> int:
@@ -90,7 +93,7 @@ def _perform() -> Effect[World, Refused, int]:
 
 
 @step
-def act() -> Effect[World, Refused, int]:
+def act() -> Effect[World, Never, int]:
     return _perform()
 
 
@@ -104,6 +107,16 @@ def insist() -> Effect[World, Refused, int]:
 def refuse() -> Effect[World, Refused, int]:
     """Fail in each attempt."""
     return _perform().ensure(lambda _: False, Refused("never"))
+
+
+@step
+def book(number: int) -> Effect[World, Never, int]:
+    return _perform()
+
+
+@step
+def unbook(number: int) -> Effect[World, Never, int]:
+    return _perform()
 
 
 advice: Signal[int] = Signal("advice", int)
@@ -135,28 +148,38 @@ def detour(seconds: float) -> Do[World, Refused, str]:
 
 @workflow
 def journey(legs: list[str]) -> Do[World, Refused, list[int | str]]:
-    """Do what the legs say, one after another. Yield the advice and the results, in order."""
-    return (yield from _travel(legs).on_exit(act()))
+    """Do what the legs say, one after another. Yield the advice and the results, in order.
+
+    If it fails or is cancelled, what was booked is unbooked.
+    """
+    return (yield from saga(_travel(legs)).on_exit(act()))
+
+
+def _unbook(number: int, _: int) -> Effect[World, Never, int]:
+    return unbook(number)
 
 
 @do
 def _travel(legs: list[str]) -> Do[World, Any, list[int | str]]:
     seen: list[int | str] = []
     errands: list[Child[Refused, str]] = []
-    for leg in legs:
+    for number, leg in enumerate(legs):
         match leg:
             case "act":
                 yield from act()
+            case "book":
+                yield from compensate(book(number), partial(_unbook, number))
             case "insist":
                 yield from insist()
             case "act twice at once":
-                yield from par(act(), sleep(0.01).and_then(lambda _: act()))
+                yield from par(act(), sleep(0.01).within(World).and_then(lambda _: act()))
             case "sleep":
                 yield from sleep(LONGEST_SLEEP)
             case "advice":
                 seen.append((yield from advice.wait()))
             case "impatience":
-                yield from release.wait().timeout(LONGEST_SLEEP).recover(TimedOut, lambda _: act())
+                waited = release.wait().within(World).timeout(LONGEST_SLEEP)
+                yield from waited.recover(TimedOut, lambda _: act())
             case "detour":
                 seen.append((yield from detour.call(LONGEST_SLEEP)))
             case "errand" | "endless errand":
@@ -204,8 +227,10 @@ class Plan:
 def planned(number: int, seed: int) -> Plan:
     """Return the plan of a journey: the same for the same number and seed."""
     chance = Random(f"{seed} {number}")
-    ends = chance.choices([RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED], [6, 1, 3])[0]
-    legs = chance.choices(["act", "insist", "act twice at once"], [8, 1, 1], k=STEPS)
+    ends = chance.choices([RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED], [6, 1, 3])[
+        0
+    ]
+    legs = chance.choices(["act", "book", "insist", "act twice at once"], [6, 2, 1, 1], k=STEPS)
     between = ["sleep", "advice", "advice", "impatience", "detour"]
     for leg in chance.sample(between, chance.randint(1, len(between))):
         legs.insert(chance.randint(0, len(legs)), leg)

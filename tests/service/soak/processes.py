@@ -1,4 +1,4 @@
-"""The processes of a soak: workers, which are killed, and customers, who come back until they are served."""
+"""The processes of a soak: workers, which are killed, and customers, who ask until they are served."""
 
 from __future__ import annotations
 

@@ -1,0 +1,85 @@
+"""All runs in the folder of a FileStore. Only those that changed since the last look are read again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    CorruptCheckpoint,
+    RunConflict,
+    UnsupportedVersion,
+)
+from effectflow.checkpoint.store import RunInfo, RunSummary
+from effectflow.stores._file_format import RunState
+from effectflow.stores._file_run import Mark, RunFolder, run_id_of
+
+_Marks: TypeAlias = tuple[Mark | None, Mark | None]
+"""Those of the checkpoint and the mailbox of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRun:
+    """A run as it was at the last look, without its lease."""
+
+    folder: RunFolder
+    marks: _Marks
+    state: RunState
+    summary: RunSummary
+
+    def info(self) -> RunInfo:
+        """Return one line about the run, with its lease as it is now."""
+        lease = self.folder.lease(self.state)
+        held = lease if lease.owner else None
+        state = self.state
+        return RunInfo(state.run_id, self.summary, state.updated_at, state.length, held)
+
+
+class RunFolders:
+    """Looks at all runs.
+
+    Parameters:
+        remove_abandoned: called with a folder that has no entries.
+    """
+
+    def __init__(self, directory: Path, remove_abandoned: Callable[[RunFolder], None]) -> None:
+        self._directory = directory
+        self._remove_abandoned = remove_abandoned
+        self._known: dict[str, KnownRun] = {}
+
+    def look(self) -> tuple[list[KnownRun], dict[str, CheckpointError]]:
+        """Return all runs, and what is wrong with those that cannot be read. Raise OSError."""
+        runs: dict[str, KnownRun] = {}
+        damaged: dict[str, CheckpointError] = {}
+        with os.scandir(self._directory / "sessions") as entries:
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    continue
+                known = self._known.get(entry.name)
+                if known is None or known.marks != known.folder.marks():
+                    known = self._read(Path(entry.path), damaged)
+                if known is not None:
+                    runs[entry.name] = known
+        self._known = {name: run for name, run in runs.items() if not run.state.damage}
+        return list(runs.values()), damaged
+
+    def _read(self, path: Path, damaged: dict[str, CheckpointError]) -> KnownRun | None:
+        run_id = run_id_of(path)
+        if run_id is None:
+            return None
+        folder = RunFolder(self._directory, run_id)
+        try:
+            # Before the files, so that a later change is seen.
+            marks = folder.marks()
+            state = folder.state()
+            if state is None:
+                self._remove_abandoned(folder)
+                return None
+            return KnownRun(folder, marks, state.without_records(), folder.summary(state))
+        except (CorruptCheckpoint, RunConflict, UnsupportedVersion) as error:
+            damaged[run_id] = error
+            return None

@@ -1,0 +1,289 @@
+"""The commands on the runs of an App: where they are, what they wait for, and messages to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from effectflow import App, Worker, Workflow
+from effectflow.checkpoint import RunStatus
+from tests.cli.conftest import Command, Ended
+from tests.cli.services import driven, submitted, with_handle, write_shop
+
+APP = ("--app", "shop:app")
+
+
+@pytest.fixture(autouse=True)
+def shop(folder: Path) -> Any:
+    return write_shop(folder)
+
+
+def ids(ran: Ended) -> list[str]:
+    assert ran.code == 0, ran.err
+    return [run["run_id"] for run in ran.json]
+
+
+def test_an_app_brings_its_workflows_its_environment_and_its_store(
+    effectflow: Command, folder: Path
+) -> None:
+    ran = effectflow("run", "named", *APP, "--run-id", "r")
+
+    assert ran.code == 0, ran.err
+    assert "corner" in ran.out
+    assert ids(effectflow("list", *APP, "--json")) == ["r"]
+    assert ids(effectflow("list", "--store", "shop.db", "--json")) == ["r"]
+    assert not (folder / "effectflow.db").exists()
+
+
+def test_a_run_remembers_the_app_as_a_hint_and_never_imports_it(effectflow: Command) -> None:
+    assert effectflow("run", "pack", *APP, "--input", "5", "--run-id", "wrong").code == 2
+    submitted_by_name = ("run", "named", *APP, "--run-id", "r")
+    assert effectflow(*submitted_by_name).code == 0
+
+    assert effectflow("show", "r", "--store", "shop.db", "--json").json["module"] == "shop:app"
+    refused = effectflow("resume", "r", "--store", "shop.db")
+    assert refused.code == 2
+    assert "try --app shop:app" in refused.err
+    assert effectflow("resume", "r", *APP).code == 0
+    assert "the run is complete" in effectflow("plan", "r", *APP).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "shop:app"], "'shop:app' is an App: give the name of its workflow, and --app"),
+        (["run", "paint", *APP], "has no workflow 'paint'; it has: deliver, named, order"),
+        (["list", *APP, "--store", "other.db"], "says where its runs are kept: leave out --store"),
+        (["list", *APP, "--key-file", "key"], "leave out --key-file"),
+        (["list", "--app", "nowhere:app"], "cannot import module 'nowhere'"),
+        (["worker", "shop:order"], "'shop:order' is no App: give the MODULE:NAME of one"),
+        (["worker", "shop"], "'shop' is no App"),
+        (["worker", "shop:app", "--at-once", "order"], "--at-once takes WORKFLOW=N"),
+        (["worker", "shop:app", "--per-second", "order=x"], "--per-second takes WORKFLOW=N"),
+        (["worker", "shop:app", "--at-once", "paint=1"], "the App does not have: paint"),
+        (
+            ["worker", "shop:app", "--at-once", "order=0"],
+            "at_once must be a whole number, 1 or more",
+        ),
+    ],
+)
+def test_bad_use_of_an_app_is_refused(
+    effectflow: Command, folder: Path, arguments: list[str], said: str
+) -> None:
+    ran = effectflow(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    assert not (folder / "shop.db").exists()
+
+
+def test_the_store_of_the_environment_variable_is_for_commands_without_an_app(
+    effectflow: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effectflow("run", "named", *APP, "--run-id", "r")
+    monkeypatch.setenv("EFFECTFLOW_STORE", "other.db")
+    assert ids(effectflow("list", *APP, "--json")) == ["r"]
+
+
+def test_a_suspended_run_is_shown_with_what_it_waits_for_and_what_it_has_published(
+    effectflow: Command, shop: Any
+) -> None:
+    submitted(shop, "order", 5, "o1")
+    driven(shop, "o1")
+
+    [listed] = effectflow("list", "--status", "suspended", *APP, "--json").json
+    assert (listed["status"], listed["waits_for"]) == ("suspended", "signal approval")
+    assert listed["due_at"] is None
+    assert "waits for signal approval" in effectflow("list", *APP).out
+    shown = effectflow("show", "o1", *APP).out
+    assert "waits for  signal approval, since 20" in shown
+    assert "progress = {'reserved': 5}" in shown
+    tree = effectflow("show", "o1", *APP, "--json").json
+    assert (tree["status"], tree["waits_for"]) == ("suspended", "signal approval")
+    assert tree["published"] == {"progress": {"reserved": 5}}
+    assert datetime.fromisoformat(tree["suspended_at"]).tzinfo == UTC
+    history = [line.split()[3:] for line in effectflow("history", "o1", *APP).out.splitlines()]
+    assert [words[0] for words in history] == [
+        "Started", "Resumed", "Published", "BeforeStep", "Completed", "Waiting", "Suspended",
+    ]  # fmt: skip
+    assert history[5][-3:] == ["for", "signal", "approval"]
+
+
+def test_a_run_that_sleeps_is_shown_with_the_time_until_when(
+    effectflow: Command, shop: Any
+) -> None:
+    submitted(shop, "remind", 3, "later", delay=3 * 86400)
+    submitted(shop, "remind", 2.0, "r")
+    driven(shop, "r")
+
+    runs = {run["run_id"]: run for run in effectflow("list", *APP, "--json").json}
+    assert {one: run["status"] for one, run in runs.items()} == {
+        "later": "pending",
+        "r": "suspended",
+    }
+    for run, days in (("later", 3), ("r", 2)):
+        left = datetime.fromisoformat(runs[run]["due_at"]) - datetime.now(UTC)
+        assert days - 0.1 < left.total_seconds() / 86400 <= days
+    table = effectflow("list", *APP).out
+    assert "waits for a time, at most 2d" in table
+    assert "begins in 3d" in table
+    assert "until 20" in effectflow("show", "r", *APP).out
+    assert "priority 0" in effectflow("show", "later", *APP).out
+    # Neither has anything to do before that time.
+    assert effectflow("resume", "--all", *APP, "--json").json == []
+
+
+def test_children_are_shown_with_their_parent(effectflow: Command, shop: Any) -> None:
+    submitted(shop, "deliver", 5, "d")
+    driven(shop, "d", "d/order")
+
+    shown = effectflow("show", "d", *APP, "--json").json
+    child = {"run_id": "d/order", "workflow": "order", "status": "suspended"}
+    assert shown["children"] == [child]
+    assert shown["waits_for"] == "run 'd/order'"
+    assert "1 run within this one:\n  d/order of order: suspended\n" in (
+        effectflow("show", "d", *APP).out
+    )
+    assert effectflow("show", "d/order", *APP, "--json").json["parent"] == "d"
+    assert "parent     d\n" in effectflow("show", "d/order", *APP).out
+    assert ids(effectflow("list", "--parent", "d", *APP, "--json")) == ["d/order"]
+
+
+def test_a_value_of_a_signal_is_sent_checked_and_shown_until_it_is_received(
+    effectflow: Command, shop: Any
+) -> None:
+    submitted(shop, "order", 5, "o1")
+    send = ("send", "o1", "shop:approval")
+    refused = effectflow(*send, '{"by": 5}', *APP)
+    assert refused.code == 2
+    assert "found 5, expected str @ $.by" in refused.err
+    sent = effectflow(*send, '{"by": "ann"}', "--idempotency-key", "k", *APP, "--json")
+    assert sent.json == {"run_id": "o1", "status": "pending"}
+    assert effectflow(*send, '{"by": "bob"}', "--idempotency-key", "k", *APP).code == 0
+
+    [message] = effectflow("show", "o1", *APP, "--json").json["mailbox"]
+    assert (message["topic"], message["key"]) == ("signal:approval", "k")
+    assert message["value"] == {"by": "ann", "is_given": True}
+    assert "signal approval = Approval(by='ann'" in effectflow("show", "o1", *APP).out
+    driven(shop, "o1")
+    shown = effectflow("show", "o1", *APP, "--json").json
+    assert shown["mailbox"] == []
+    assert shown["finished"]["output"] == "approved by ann"
+    assert "Signalled" in effectflow("history", "o1", *APP).out
+    # The run has received it, so the sender is told so instead of an error.
+    assert effectflow(*send, '{"by": "ann"}', "--idempotency-key", "k", *APP).code == 0
+    late = effectflow(*send, '{"by": "ann"}', *APP)
+    assert late.code == 2
+    assert "'o1' is completed" in late.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["send", "o1", "shop:order", "1"], "'shop:order' is no signal"),
+        (["send", "o1", "shop:approval", "{by}"], "the value is not JSON"),
+        (["send", "o9", "shop:approval", '{"by": "ann"}'], "no run 'o9'"),
+        (["cancel", "o9"], "no run 'o9'"),
+    ],
+)
+def test_a_message_that_nothing_can_receive_is_refused(
+    effectflow: Command, shop: Any, arguments: list[str], said: str
+) -> None:
+    submitted(shop, "order", 5, "o1")
+    ran = effectflow(*arguments, *APP)
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_a_message_to_a_store_that_does_not_exist_creates_none(
+    effectflow: Command, folder: Path
+) -> None:
+    assert effectflow("cancel", "o1", "--store", "none.db").code == 2
+    assert effectflow("send", "o1", "shop:approval", '{"by": "ann"}', *APP).code == 2
+    assert not list(folder.glob("*.db"))
+
+
+def test_a_run_is_cancelled_by_the_worker_that_reads_the_request(
+    effectflow: Command, shop: Any
+) -> None:
+    submitted(shop, "order", 5, "o1")
+    driven(shop, "o1")
+    asked = effectflow("cancel", "o1", *APP, "--json")
+    assert asked.json == {"run_id": "o1", "status": "suspended"}
+    assert "a request to cancel it, sent" in effectflow("show", "o1", *APP).out
+    assert "it is due" in effectflow("show", "o1", *APP).out
+
+    with_handle(shop, "order", "o1", lambda handle: worked_until_cancelled(shop, handle))
+    assert effectflow("show", "o1", *APP, "--json").json["status"] == "cancelled"
+    assert ids(effectflow("list", "--status", "cancelled", *APP, "--json")) == ["o1"]
+    again = effectflow("cancel", "o1", *APP)
+    assert again.code == 2
+    assert "cancelled" in again.err
+
+
+async def worked_until_cancelled(shop: Any, handle: Any) -> None:
+    async with Worker(shop.app):
+        with anyio.fail_after(30):
+            while await handle.status() is not RunStatus.CANCELLED:
+                await anyio.sleep(0.01)
+
+
+def test_a_resume_carries_out_a_request_to_cancel_and_ends_with_code_1(
+    effectflow: Command, shop: Any
+) -> None:
+    submitted(shop, "order", 5, "o1")
+    effectflow("cancel", "o1", *APP)
+
+    resumed = effectflow("resume", "o1", *APP, "--json")
+    assert (resumed.code, resumed.json["status"]) == (1, "cancelled")
+    assert effectflow("show", "o1", *APP, "--json").json["status"] == "cancelled"
+
+
+def test_a_declined_order_has_failed_and_says_why(effectflow: Command, shop: Any) -> None:
+    submitted(shop, "order", 5, "o1")
+    effectflow("send", "o1", "shop:approval", '{"by": "ann", "is_given": false}', *APP)
+    driven(shop, "o1")
+
+    assert ids(effectflow("list", "--status", "failed", *APP, "--json")) == ["o1"]
+    assert "ann declined" in effectflow("show", "o1", *APP).out
+
+
+def test_a_run_that_does_not_fit_the_program_is_shown_as_blocked_with_the_reason(
+    effectflow: Command, shop: Any
+) -> None:
+    submitted(shop, "order", 5, "o1")
+    driven(shop, "o1")
+    effectflow("send", "o1", "shop:approval", '{"by": "ann"}', *APP)
+    blueprint = shop.order.blueprint
+    other = replace(blueprint, body=lambda _: shop.note("something else"))
+    changed = App[Any]([Workflow(other)], environment=shop.Shop, checkpoints=shop.app.checkpoints)
+
+    async def drive_until_blocked() -> None:
+        async with Worker(changed) as worker:
+            with anyio.fail_after(30):
+                while not (await worker.client.find())[0].summary.blocked:
+                    await anyio.sleep(0.01)
+
+    anyio.run(drive_until_blocked)
+    [run] = effectflow("list", *APP, "--json").json
+    assert run["status"] == "suspended"
+    assert "'note'" in run["blocked"]
+    assert "blocked, tried again in" in effectflow("list", *APP).out
+    shown = effectflow("show", "o1", *APP).out
+    assert "(tried again at 20" in shown
+    # Another build of the program can continue it.
+    assert effectflow("resume", "o1", *APP).code == 0
+
+
+def test_the_history_in_json_has_times_in_iso_8601(effectflow: Command, shop: Any) -> None:
+    submitted(shop, "remind", 2.0, "r")
+    driven(shop, "r")
+
+    entries = effectflow("history", "r", *APP, "--json").json
+    assert [one["entry"] for one in entries] == ["started", "resumed", "waiting", "suspended"]
+    times = [one["at"] for one in entries] + [entries[2]["until"]]
+    assert all(datetime.fromisoformat(time).tzinfo == UTC for time in times)

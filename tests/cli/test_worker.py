@@ -1,0 +1,166 @@
+"""`effectflow worker` as a process: it drains, is killed while others go on, and logs what it does."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from returns.result import Success
+
+from effectflow.checkpoint import RunStatus
+from tests.cli.conftest import COMMAND, ENVIRONMENT, Command
+from tests.cli.services import submitted, until, with_handle, write_shop
+from tests.stores.servers import wait_for
+
+APP = ("--app", "shop:app")
+
+Work: TypeAlias = "Callable[..., subprocess.Popen[str]]"
+
+
+@pytest.fixture
+def shop(folder: Path) -> Any:
+    return write_shop(folder)
+
+
+@pytest.fixture
+def work(folder: Path, shop: Any) -> Iterator[Work]:
+    """Start a worker in a process, and return once it takes runs."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(*options: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*COMMAND, "worker", "shop:app", *options],
+            env=ENVIRONMENT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        assert process.stderr is not None
+        assert "takes runs of deliver, named, order, pack, remind" in process.stderr.readline()
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_steps_in_progress_end_and_begins_nothing_more(
+    folder: Path, shop: Any, work: Work, number: signal.Signals
+) -> None:
+    worker = work("--grace", "60")
+    submitted(shop, "pack", "flag", "p1")
+    wait_for(lambda: bool(lines_of(folder / "begun")), seconds=60)
+
+    worker.send_signal(number)
+    assert worker.stderr is not None
+    told = iter(worker.stderr.readline, "")
+    assert any(f"{number.name}: the worker ends" in line for line in told)
+    (folder / "flag").touch()
+    _, rest = worker.communicate(timeout=60)
+    assert worker.returncode == 0
+    assert "run 'p1' of 'pack' is released, interrupted" in rest
+    # The step has ended, and the next one was not begun.
+    assert len(lines_of(folder / "begun")) == 1
+    assert lines_of(folder / "notes") == ["picked"]
+
+    work()
+    assert with_handle(shop, "pack", "p1", lambda p: p.result(timeout=60)) == Success("packed")
+    assert lines_of(folder / "notes") == ["picked", "sent"]
+    assert len(lines_of(folder / "begun")) == 1
+
+
+def test_a_second_signal_interrupts_the_steps_at_once(
+    effectflow: Command, folder: Path, shop: Any, work: Work
+) -> None:
+    worker = work("--grace", "600")
+    submitted(shop, "pack", "flag", "p1")
+    wait_for(lambda: bool(lines_of(folder / "begun")), seconds=60)
+
+    assert worker.stderr is not None
+    told = iter(worker.stderr.readline, "")
+    worker.send_signal(signal.SIGINT)
+    assert any("SIGINT: the worker ends" in line for line in told)
+    worker.send_signal(signal.SIGINT)
+    _, rest = worker.communicate(timeout=60)
+    assert worker.returncode == 0
+    assert "SIGINT again: steps in progress are interrupted" in rest
+
+    shown = effectflow("show", "p1", *APP, "--json").json
+    assert (shown["status"], shown["state"]["in_progress"]) == ("interrupted", True)
+    assert shown["state"]["reason"] == "SIGINT"
+    assert until(shop, "p1", RunStatus.INTERRUPTED).lease is None
+
+
+def test_a_run_whose_worker_is_killed_has_crashed_and_another_worker_continues_it(
+    effectflow: Command, folder: Path, shop: Any, work: Work
+) -> None:
+    first = work()
+    submitted(shop, "pack", "flag", "p1")
+    wait_for(lambda: bool(lines_of(folder / "begun")), seconds=60)
+    first.kill()
+    first.wait()
+    [crashed] = effectflow("list", "--status", "crashed", *APP, "--json").json
+    assert crashed["run_id"] == "p1"
+    assert "crashed" in effectflow("show", "p1", *APP).out
+
+    work()
+    wait_for(lambda: len(lines_of(folder / "begun")) == 2, seconds=60)
+    (folder / "flag").touch()
+    assert with_handle(shop, "pack", "p1", lambda p: p.result(timeout=60)) == Success("packed")
+    # The step that was complete was not executed again.
+    assert lines_of(folder / "notes") == ["picked", "sent"]
+
+
+def test_signals_and_cancellation_come_from_other_processes(
+    effectflow: Command, shop: Any, work: Work
+) -> None:
+    for run_id in ("by client", "by command", "cancelled"):
+        submitted(shop, "order", 5, run_id)
+    worker = work("--at-once", "order=2", "--per-second", "order=100", "--json")
+    for run_id in ("by client", "by command", "cancelled"):
+        until(shop, run_id, RunStatus.SUSPENDED)
+
+    with_handle(shop, "order", "by client", lambda o: o.send(shop.approval, shop.Approval("bob")))
+    assert effectflow("send", "by command", "shop:approval", '{"by": "ann"}', *APP).code == 0
+    assert effectflow("cancel", "cancelled", *APP).code == 0
+    for run_id, by in (("by client", "bob"), ("by command", "ann")):
+        result = with_handle(shop, "order", run_id, lambda o: o.result(timeout=60))
+        assert result == Success(f"approved by {by}")
+    until(shop, "cancelled", RunStatus.CANCELLED)
+
+    worker.send_signal(signal.SIGTERM)
+    _, rest = worker.communicate(timeout=60)
+    logged = [json.loads(line) for line in rest.splitlines()]
+    assert all(line["level"] == "info" for line in logged), logged
+    messages = [line["message"] for line in logged]
+    assert "run 'by client' of 'order' is taken, pending" in messages
+    assert (
+        "run 'by client' of 'order' is released, suspended, waits for signal approval" in messages
+    )
+    assert "run 'cancelled' of 'order' is released, cancelled" in messages
+    assert messages[-1] == "the worker of shop:app has ended"
+
+
+def test_a_worker_that_cannot_make_its_environment_says_so(
+    effectflow: Command, folder: Path
+) -> None:
+    (folder / "broken.py").write_text(
+        "from effectflow import App, Checkpoints\n"
+        "from effectflow.stores import MemoryStore\n"
+        "def environment(checkpoints):\n    raise KeyError('DB_URL')\n"
+        "app = App([], environment=environment, checkpoints=Checkpoints(MemoryStore()))\n"
+    )
+    ran = effectflow("worker", "broken:app")
+    assert ran.code == 2
+    assert "`environment` of the App raised KeyError: 'DB_URL'" in ran.err

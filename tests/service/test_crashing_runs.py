@@ -1,0 +1,157 @@
+"""Runs that end their process, or do not fit it: parked, left for others, or kept as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from returns.result import Success
+
+from effectflow import Do, Signal, Workflow, workflow
+from effectflow.checkpoint import RunInfo, RunStatus
+from effectflow.checkpoint.entries import Finished, Resumed
+from effectflow.stores import MemoryStore
+from effectflow.testing import FaultyStore, TestClock, after
+from effectflow.testing.faulty_store import CrashPoint
+from tests.apps import App, Broken, World, note
+from tests.service.conftest import Service
+from tests.service.lives import act, entries_of, info_of, suspended, until, working
+
+pytestmark = pytest.mark.anyio
+
+approval: Signal[str] = Signal("approval", str)
+
+
+@workflow
+def deadly(_: None) -> Do[App, Broken, str]:
+    yield from act("safe")
+    return (yield from act("deadly"))
+
+
+async def die(store: MemoryStore, world: World, point: CrashPoint, *, times: int) -> None:
+    """Let as many processes die with the run, each at the same point."""
+    for _ in range(times):
+        faulty = FaultyStore(store, [point])
+        service = Service(faulty, world)
+        with faulty.life():
+            async with working(service, deadly, max_crashes=3, grace=0):
+                await anyio.sleep(5)
+        assert faulty.met
+
+
+async def test_a_run_that_ends_its_process_again_and_again_is_parked_with_the_reason() -> None:
+    store, world = MemoryStore(), World()
+    service = Service(store, world)
+    handle = await service.client.submit(deadly, None, run_id="r")
+    # The first of them gets further: it completes the safe step.
+    await die(store, world, CrashPoint(after("act#2"), is_durable=False), times=4)
+    async with working(service, deadly, max_crashes=3):
+        info = await until(service, "r", RunStatus.FAILED)
+        assert info.summary.due_at is None
+        error = (await handle.result(timeout=10)).failure()
+        assert "3 processes in a row ended while they drove run 'r'" in str(error)
+        assert "none of them got further than step 'act#2'" in str(error)
+        done = list(world.done)
+        await anyio.sleep(0.1)
+    assert world.done == done
+    assert world.done.count("safe") == 1
+
+
+async def test_a_parked_run_goes_on_when_someone_resumes_it() -> None:
+    store, world = MemoryStore(), World()
+    service = Service(store, world)
+    await service.client.submit(deadly, None, run_id="r")
+    await die(store, world, CrashPoint(after("act#2"), is_durable=False), times=4)
+    async with working(service, deadly, max_crashes=3):
+        await until(service, "r", RunStatus.FAILED)
+    result = await deadly.resume("r").run(App(service.checkpoints(), world))
+    assert result == Success("deadly")
+
+
+async def test_progress_begins_the_count_anew() -> None:
+    store, world = MemoryStore(), World()
+    service = Service(store, world)
+    handle = await service.client.submit(deadly, None, run_id="r")
+    await die(store, world, CrashPoint(after("act"), is_durable=False), times=2)
+    await die(store, world, CrashPoint(after("act"), is_durable=True), times=1)
+    await die(store, world, CrashPoint(after("act#2"), is_durable=False), times=2)
+    async with working(service, deadly, max_crashes=3):
+        assert await handle.result(timeout=10) == Success("deadly")
+    resumed = [entry for entry in await entries_of(service, "r") if isinstance(entry, Resumed)]
+    assert len(resumed) == 6
+
+
+# Programs that differ.
+
+
+def version_of(*actions: str) -> Workflow[App, Broken, None, str]:
+    @workflow(name="changing")
+    def changing(_: None) -> Do[App, Broken, str]:
+        for action in actions:
+            yield from act(action)
+        return (yield from approval.wait())
+
+    return changing
+
+
+@workflow(name="changing")
+def with_another_step(_: None) -> Do[App, Broken, str]:
+    yield from note_other()
+    return (yield from approval.wait())
+
+
+def note_other() -> Any:
+    return note("other").checkpointed("other")
+
+
+async def test_a_run_that_does_not_fit_is_left_for_another_build_and_shown_as_blocked(
+    service: Service,
+) -> None:
+    old, new = version_of("begin"), with_another_step
+    async with working(service, old) as worker:
+        handle = await worker.client.submit(old, None, run_id="r")
+        before_that = await suspended(service, "r")
+    await handle.send(approval, "ann")
+    async with working(service, new):
+        info = await blocked(service)
+        assert info.summary.status is RunStatus.SUSPENDED
+        assert "has changed since run 'r' was started" in info.summary.blocked
+        await anyio.sleep(0.1)
+        # It is not tried again and again.
+        assert (await info_of(service, "r")).length == before_that.length
+    clock = TestClock()
+    async with working(service, old, clock=clock):
+        assert await handle.result(timeout=10) == Success("ann")
+    assert (await info_of(service, "r")).summary.blocked == ""
+    assert service.world.done == ["begin"]
+
+
+async def blocked(service: Service) -> RunInfo:
+    with anyio.fail_after(10):
+        while True:
+            info = await info_of(service, "r")
+            if info.summary.blocked and info.lease is None:
+                return info
+            await anyio.sleep(0.003)
+
+
+async def test_a_failed_run_stays_failed_whatever_comes(service: Service) -> None:
+    service.world.failing.add("fail")
+
+    @workflow
+    def failing(_: None) -> Do[App, Broken, int]:
+        return (yield from note("fail"))
+
+    async with working(service, failing) as worker:
+        handle = await worker.client.submit(failing, None, run_id="r")
+        assert isinstance((await handle.result(timeout=10)).failure(), Broken)
+        service.world.recover()
+        # A message is kept for a retry, and does not begin one.
+        await handle.send(approval, "ann")
+        await worker.client.submit(failing, None, run_id="r")
+        await anyio.sleep(0.1)
+        assert await handle.status() is RunStatus.FAILED
+    finished = [entry for entry in await entries_of(service, "r") if isinstance(entry, Finished)]
+    assert len(finished) == 1
+    assert service.world.done == ["fail"]

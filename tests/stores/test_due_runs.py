@@ -1,0 +1,207 @@
+"""How the stores find due runs among many that wait, and how they notice changes after an outage."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import psycopg
+import pytest
+import redis as driver
+
+from effectflow.checkpoint import (
+    Changes,
+    CheckpointStore,
+    Claimed,
+    DueRuns,
+    Limit,
+    Owner,
+    RunStatus,
+    RunSummary,
+)
+from effectflow.stores import PostgresStore, RedisStore, SqliteStore
+from tests.stores.servers import RedisServer, RestartingPostgres, postgres_server
+
+pytestmark = pytest.mark.anyio
+
+SUSPENDED = RunSummary("w", "standard", "1", RunStatus.SUSPENDED, 0.0)
+FAR = time.time() + 10 * 86400
+WAITING = 3000
+"""Enough that reading an index is cheaper than reading a table."""
+
+LIMITS = {"w": Limit(at_once=100, per_second=1000)}
+
+
+async def fill(store: CheckpointStore) -> None:
+    """Create suspended runs of several workflows and priorities, of which half wait for a time."""
+    numbers = iter(range(WAITING))
+
+    async def create() -> None:
+        for number in numbers:
+            summary = replace(
+                SUSPENDED,
+                workflow=f"w{number % 3 or ''}",
+                due_at=FAR + number if number % 2 else None,
+                priority=number % 5,
+            )
+            assert await store.create(f"r{number}", [b"1"], summary=summary)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(50):
+            group.start_soon(create)
+
+
+async def claim_due(store: CheckpointStore, *workflows: str) -> Claimed:
+    owners = [str(Owner.new()) for _ in range(10)]
+    return await store.claim_due(DueRuns(frozenset(workflows), owners, 60, time.time(), LIMITS))
+
+
+async def claim_twice(store: CheckpointStore) -> None:
+    """Claim when nothing is due, and when ten runs of two workflows are."""
+    assert (await claim_due(store, "w", "w1")).runs == ()
+    for number in range(10):
+        summary = replace(
+            SUSPENDED,
+            status=RunStatus.PENDING,
+            workflow=("w", "w1", "w2")[number % 3],
+            due_at=1.0 + number,
+            priority=number % 2,
+        )
+        assert await store.create(f"due{number}", [b"1"], summary=summary)
+    claimed = await claim_due(store, "w", "w1")
+    assert [one.info.run_id for one in claimed.runs] == [
+        f"due{number}" for number in (1, 3, 7, 9, 0, 4, 6)
+    ]
+    assert claimed.next_due_at is not None
+
+
+async def test_sqlite_claims_by_the_index_of_due_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, Sequence[Any]]] = []
+
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 10
+
+    class Noting(sqlite3.Connection):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.set_progress_handler(count, 10)
+
+        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+            asked.append((sql, parameters))
+            return super().execute(sql, parameters)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Noting)
+    )
+    async with SqliteStore(tmp_path / "runs.db", durability="process") as store:
+        await fill(store)
+        asked.clear()
+        steps = 0
+        await claim_twice(store)
+    # It would be four times this number if each lane was read to its end.
+    assert 0 < steps < 10_000
+
+    with connect(tmp_path / "runs.db") as database:
+        plans = [
+            str(step[3])
+            for sql, parameters in asked
+            if "runs" in sql and "INSERT" not in sql
+            for step in database.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)
+        ]
+    database.close()
+    assert any("runs_due" in plan for plan in plans)
+    assert [plan for plan in plans if plan.startswith("SCAN") and "leases" not in plan] == []
+
+
+async def test_postgres_claims_by_the_index_of_due_times(postgres: str) -> None:
+    schema = f"due{time.time_ns()}"
+    async with PostgresStore(postgres, schema=schema) as store:
+        await fill(store)
+    before = await read_rows(postgres, schema)
+    async with PostgresStore(postgres, schema=schema) as store:
+        await claim_twice(store)
+    after = await read_rows(postgres, schema)
+
+    read = {table: rows - before[table] for table, rows in after.items()}
+    assert read["runs"] > 0
+    assert max(read.values()) < WAITING / 10
+
+
+async def read_rows(postgres: str, schema: str) -> dict[str, int]:
+    """Return how many rows of each table were read so far, with an index or without one."""
+    with psycopg.connect(postgres) as connection:
+        # Connections that were closed a moment ago still report what they have read.
+        await anyio.sleep(0.5)
+        rows = connection.execute(
+            "SELECT relname, coalesce(idx_tup_fetch, 0) + coalesce(seq_tup_read, 0)"
+            " FROM pg_stat_user_tables WHERE schemaname = %s",
+            (schema,),
+        ).fetchall()
+    return dict(rows)
+
+
+async def test_redis_claims_by_sorted_sets_of_due_times(redis: str, tmp_path: Path) -> None:
+    with driver.Redis.from_url(redis) as client:
+        async with RedisStore(redis, prefix=str(tmp_path)) as store:
+            await fill(store)
+            # The first claim after the start of a server looks at all runs once.
+            await claim_due(store, "w")
+            client.config_resetstat()
+            await claim_twice(store)
+        stats = cast("dict[str, dict[str, int]]", client.info("commandstats"))
+    reads = [stat["calls"] for name, stat in stats.items() if name.startswith("cmdstat_h")]
+    assert 0 < sum(reads) < WAITING / 10
+
+
+async def test_a_change_during_an_outage_of_postgres_is_noticed() -> None:
+    with postgres_server() as dsn:
+        server = RestartingPostgres(dsn)
+        store, other = (PostgresStore(dsn, reconnect_timeout=60) for _ in range(2))
+        await notices_after(store, other, server.kill, server.start)
+
+
+async def test_a_change_during_an_outage_of_redis_is_noticed(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as server:
+        store, other = (RedisStore(server.url, reconnect_timeout=60) for _ in range(2))
+        await notices_after(store, other, server.kill, server.start)
+
+
+async def notices_after(
+    store: CheckpointStore,
+    other: CheckpointStore,
+    kill: Callable[[], None],
+    start: Callable[[], None],
+) -> None:
+    """The watcher learns that any run may have changed, and hears of each change again."""
+    async with store, other, store.changes() as changes:
+        assert await other.create("r", [b"1"], summary=SUSPENDED)
+        await hears(changes, "r")
+        for number in range(2):
+            kill()
+            start()
+            await anything_may_have_changed(changes)
+            await other.send("r", "signal:go", key=str(number))
+            await hears(changes, "r")
+
+
+async def anything_may_have_changed(changes: Changes) -> None:
+    with anyio.fail_after(60):
+        while await changes.wait(60) is not None:
+            pass
+
+
+async def hears(changes: Changes, run_id: str) -> None:
+    with anyio.fail_after(60):
+        while run_id not in (await changes.wait(60) or ()):
+            pass
