@@ -11,15 +11,24 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import ModuleType
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 import effectflow
-from effectflow.checkpoint import CheckpointError, Entry
+from effectflow.checkpoint import (
+    Arguments,
+    CheckpointError,
+    Entry,
+    ErrorRecord,
+    Lease,
+    Message,
+    RunSummary,
+    SourceEnd,
+)
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -105,16 +114,45 @@ def test_type_checkers_accept_the_examples(checker: list[str], pages_as_modules:
         pytest.fail(check.stdout + check.stderr, pytrace=False)
 
 
+def fields_in_format(kind: type[Any]) -> list[str]:
+    """Return the fields of a part of the format as its page names them: with `?` if they may be absent."""
+    return [one.name + "?" * (one.default is not MISSING) for one in fields(kind)]
+
+
 def test_format_page_lists_every_field_of_every_entry() -> None:
     page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (`.*`) \| ", page, re.MULTILINE)
-    documented = {name: re.findall(r"`(\w+)\??`", names) for name, names in rows}
+    documented = {name: re.findall(r"`(\w+\??)`", names) for name, names in rows}
 
     entries = {
-        re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower(): [one.name for one in fields(kind)]
+        re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower(): fields_in_format(kind)
         for kind in get_args(Entry)
     }
     assert documented == entries
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("error", ErrorRecord), ("arguments", Arguments), ("source_ends", SourceEnd)],
+)
+def test_format_page_lists_every_field_of_the_parts_of_entries(name: str, kind: type[Any]) -> None:
+    page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
+    [row] = re.findall(rf"^\| (?:each of )?`{name}` \| (`.*) \|$", page, re.MULTILINE)
+    without_remarks = re.sub(r" \([^)]*\)", "", row)
+
+    assert re.findall(r"`(\w+\??)`", without_remarks) == fields_in_format(kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("summary", RunSummary), ("lease", Lease), ("message", Message)]
+)
+def test_format_page_lists_what_every_store_keeps(name: str, kind: type[Any]) -> None:
+    page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
+    [sentence] = re.findall(rf"A \*{name}\* has (.*?)[.;:]\s", page, re.DOTALL)
+    documented = re.findall(r"`(\w+)`", sentence)
+
+    kept = [one.name for one in fields(kind) if one.name != "run_id"]
+    assert documented == kept
 
 
 MODULES = sorted(
