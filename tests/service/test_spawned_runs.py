@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -12,12 +12,15 @@ from returns.result import Failure, Success
 from effectflow import Do, Effect, Moved, Signal, StateMachine, Transition, pure, spawn, workflow
 from effectflow.checkpoint import (
     CheckpointError,
+    NotSerializable,
     RunCancelled,
     RunConflict,
     RunEnded,
     RunStatus,
 )
 from effectflow.checkpoint.entries import ChildStarted
+from effectflow.testing import FaultyStore, SaveFails, Unavailable
+from effectflow.testing.faulty_store import Fault
 from effectflow.workflows import Outcome
 from tests.apps import App, Broken, note
 from tests.service.conftest import Service
@@ -176,6 +179,120 @@ async def test_a_run_id_that_belongs_to_another_run_is_a_failure_of_the_spawn(
     async with working(service, conflicting) as worker:
         handle = await worker.client.submit(conflicting, None, run_id="r")
         assert await handle.result(timeout=10) == Success("handled")
+
+
+@workflow
+def refused(_: None) -> Do[App, Any, str]:
+    """Ask for a run whose id belongs to another one, and go on without it."""
+    spawned = yield from spawn(waiting_child, "mine", run_id="taken").result()
+    assert isinstance(spawned.failure(), RunConflict)
+    return (yield from go.wait())
+
+
+async def test_a_refused_spawn_is_refused_in_every_life_although_the_id_is_free_by_then(
+    service: Service,
+) -> None:
+    await service.client.submit(waiting_child, "theirs", run_id="taken", delay=1000)
+    async with working(service, refused) as worker:
+        handle = await worker.client.submit(refused, None, run_id="r")
+        await suspended(service, "r", waits_for="signal go")
+        await service.store.delete("taken")
+        await handle.send(go, "went on")
+        assert await handle.result(timeout=10) == Success("went on")
+    assert await service.store.info("taken") is None
+
+
+async def test_a_refused_spawn_that_nothing_has_handled_is_tried_again_by_a_resume(
+    service: Service,
+) -> None:
+    @workflow
+    def unhandled(_: None) -> Do[App, Any, str]:
+        yield from spawn(waiting_child, "mine", run_id="taken")
+        return (yield from act("spawned"))
+
+    await service.client.submit(waiting_child, "theirs", run_id="taken", delay=1000)
+    async with working(service, unhandled) as worker:
+        handle = await worker.client.submit(unhandled, None, run_id="r")
+        assert isinstance((await handle.result(timeout=10)).failure(), RunConflict)
+    await service.store.delete("taken")
+    app = App(service.checkpoints(), service.world)
+    assert await unhandled.resume("r").run(app) == Success("spawned")
+    assert (await info_of(service, "taken")).summary.parent == "r"
+
+
+async def test_the_run_that_has_the_id_of_a_refused_one_is_not_cancelled_with_its_parent(
+    service: Service,
+) -> None:
+    theirs = await service.client.submit(waiting_child, "theirs", run_id="taken")
+    async with working(service, refused, waiting_child) as worker:
+        await suspended(service, "taken")
+        handle = await worker.client.submit(refused, None, run_id="r")
+        await suspended(service, "r", waits_for="signal go")
+        await handle.cancel()
+        assert isinstance((await handle.result(timeout=10)).failure(), RunCancelled)
+        await theirs.send(go, "unharmed")
+        assert await theirs.result(timeout=10) == Success("unharmed")
+
+
+async def test_what_a_run_has_spawned_before_under_the_id_is_cancelled_with_it(
+    service: Service,
+) -> None:
+    @workflow
+    def twice(_: None) -> Do[App, Any, str]:
+        yield from spawn(waiting_child, "a", run_id="a")
+        yield from spawn(waiting_child, "another input", run_id="a").result()
+        return (yield from go.wait())
+
+    async with working(service, twice, waiting_child) as worker:
+        handle = await worker.client.submit(twice, None, run_id="r")
+        for run_id in ("r", "a"):
+            await suspended(service, run_id)
+        await handle.cancel()
+        await until(service, "a", RunStatus.CANCELLED)
+
+
+async def test_a_killed_service_refuses_a_spawn_once_and_for_all() -> None:
+    async def live(service: Service) -> object:
+        await service.client.submit(waiting_child, "theirs", run_id="taken")
+        async with working(service, refused, waiting_child, grace=0) as worker:
+            handle = await worker.client.submit(refused, None, run_id="r")
+            await handle.send(go, "went on", idempotency_key="1")
+            result = await result_of(handle)
+            await suspended(service, "taken")
+            return result
+
+    assert await killed_everywhere(live) > 10
+
+
+@pytest.mark.parametrize("fault", [SaveFails(2, operation="create"), Unavailable("create", 2)])
+async def test_an_outage_during_a_spawn_is_no_failure_that_the_body_sees(
+    service: Service, fault: Fault
+) -> None:
+    @workflow
+    def hopeful(_: None) -> Do[App, Any, str]:
+        spawned = yield from spawn(child, "a").result()
+        if isinstance(spawned, Failure):
+            return "the body has seen it"
+        return (yield from spawned.unwrap().result())
+
+    store = FaultyStore(service.store, [fault])
+    service = Service(store, service.world)
+    async with working(service, hopeful, child) as worker:
+        handle = await worker.client.submit(hopeful, None, run_id="r")
+        assert await handle.result(timeout=10) == Success("child a")
+    assert not store.unmet
+
+
+async def test_an_input_that_is_not_as_declared_is_refused_before_anything_is_recorded(
+    service: Service,
+) -> None:
+    @workflow
+    def careless(_: None) -> Do[App, Any, object]:
+        return (yield from spawn(child, cast("Any", 17)).result())
+
+    started = await careless.start(None, run_id="r").run(App(service.checkpoints(), service.world))
+    assert isinstance(started.failure(), NotSerializable)
+    assert not any(isinstance(entry, ChildStarted) for entry in await entries_of(service, "r"))
 
 
 async def test_what_was_spawned_is_cancelled_with_its_parent_or_left_alone(
