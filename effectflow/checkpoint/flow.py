@@ -333,6 +333,7 @@ class DurableFlow:
         else:
             await self.check(scope, path)
             self.begin_wait(scope, path, topic=topic)
+        run.reach_wait(path)
         while True:
             message = await run.next_message(topic)
             # An operator may have decided in the same moment. Then the message stays.

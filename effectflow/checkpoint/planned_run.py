@@ -142,10 +142,14 @@ class PlannedRun(Run):
         raise Parked
 
     def begin_child(self, path: str, *, is_begun: bool) -> None:
-        """Note that a resume starts or continues a nested run."""
+        """Note that a resume starts or continues a nested run, or spawns a run."""
         self._start.append(path)
         if is_begun:
             self._retry.append(path)
+        raise Parked
+
+    def reach_wait(self, path: str) -> None:
+        self._waiting.append(path)
         raise Parked
 
     async def sleep(self, path: str, seconds: float, scope: Scope) -> None:

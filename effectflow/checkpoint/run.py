@@ -296,6 +296,9 @@ class Run:
     def park(self, flow: DurableFlow, parked: Parked) -> None:
         """Note that a flow of a plan has ended."""
 
+    def reach_wait(self, path: str) -> None:
+        """Note that a flow is about to wait for a message or a spawned run."""
+
     def replayed_failure(self, path: str, error: object) -> None:
         """Note that a recorded failure was replayed."""
 

@@ -19,6 +19,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.failures import read_failure, write_error
 from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import RecordedChild
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import CANCEL, RunStatus
@@ -85,6 +86,8 @@ def spawn(
                 return Child(workflow, chosen)
             if _is_refused(recorded, scope):
                 return _replayed_refusal(run, path, recorded)
+        if isinstance(run, PlannedRun):
+            run.begin_child(path, is_begun=recorded is not None)
         if recorded is None or recorded.ended is not None:
             await flow.check(scope, path)
             begun = _record_start(
@@ -247,6 +250,7 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
     else:
         await flow.check(scope, path)
         flow.begin_wait(scope, path, child=child.run_id)
+    run.reach_wait(path)
     finished = await _end_of(run, place, child.run_id)
     # An operator may have decided in the same moment.
     await flow.check(scope, path)

@@ -316,10 +316,6 @@ async def continue_run(
         run.notify(RunResumed(known.run_id, start[0] if start else None))
     if service is not None:
         run.drain = service.drain
-        if claim.was_left:
-            # If this process dies with it as well, the journal tells.
-            run.writer.open()
-            await run.writer.save()
     return await _drive(claim, run, input, is_new=False, service=service)
 
 
@@ -339,12 +335,16 @@ async def _drive(
 ) -> Any:
     """Run the body, and make its end durable before returning."""
     writer = run.writer
+    # If this process dies with it as well as the last one, the journal tells.
+    opens_first = is_new or (service is not None and claim.was_left)
     request = save_request.get()
     if request is not None:
         request.cover(writer)
     try:
         with keep_lease(writer):
-            end = await _run_body(claim.place, run, input, is_new=is_new, service=service)
+            end = await _run_body(
+                claim.place, run, input, is_new=is_new, opens_first=opens_first, service=service
+            )
     except BaseException:
         await _record_interruption(run)
         raise
@@ -407,15 +407,24 @@ class _End:
 
 
 async def _run_body(
-    place: Place, run: Run, input: Any, *, is_new: bool, service: Service | None
+    place: Place,
+    run: Run,
+    input: Any,
+    *,
+    is_new: bool,
+    opens_first: bool,
+    service: Service | None,
 ) -> _End:
-    """Run the body in the tasks of the run. Raise a cancellation from outside."""
+    """Run the body in the tasks of the run. Raise a cancellation from outside.
+
+    Parameters:
+        opens_first: whether the first entry of this life must be durable before anything runs.
+    """
     end, writer = _End(), run.writer
     async with run.tasks:
         writer.on_halt = run.tasks.cancel_scope.cancel
         try:
-            if is_new:
-                # Nothing runs before the run itself is durable.
+            if opens_first:
                 writer.open()
                 await writer.save()
             body = place.blueprint.body(input)

@@ -52,6 +52,8 @@ async def test_a_submitted_run_is_pending_until_a_worker_takes_it(service: Servi
         assert await handle.result() == Success(1)
     assert await handle.status() is RunStatus.COMPLETED
     assert await service.client.handle(act, "r").result() == Success(1)
+    # It has ended, so there is nothing to wait for.
+    assert await service.client.handle(act, "r").result(timeout=0) == Success(1)
 
 
 @pytest.mark.parametrize("status", ["pending", "completed", "failed", "cancelled"])
