@@ -275,9 +275,10 @@ async def memory_of_waiting(engine: Engine, runs: int) -> float:
     """Bytes that a worker has more for each run that it took and that waits for a message."""
     with workers(engine, 1) as [pid]:
         async with engine.client() as submit:
-            for number in range(50):
-                await submit("wait", f"warm-{number}")
-            await anyio.sleep(5)
+            # As many before, so that caches are full and what it needs at once is there.
+            for number in range(runs):
+                await submit("wait", f"before-{number}")
+            await anyio.sleep(10)
             before = memory_of(pid)
             for number in range(runs):
                 await submit("wait", str(number))

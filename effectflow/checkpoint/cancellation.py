@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import anyio
 
+from effectflow.checkpoint.branches import DurableBranches
 from effectflow.checkpoint.entries import CancelRequested
-from effectflow.checkpoint.flow import DurableBranches, DurableFlow
+from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.replay import RecordedDecision
 from effectflow.effects.errors import Suppressed
 from effectflow.effects.operators import Operator

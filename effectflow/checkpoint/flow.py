@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from effectflow.checkpoint.branches import DurableBranches
 from effectflow.checkpoint.entries import (
-    BranchesEnded,
     Decided,
     ErrorRecord,
     Published,
@@ -29,17 +29,10 @@ from effectflow.checkpoint.errors import (
     NotSerializable,
     StepInputChanged,
 )
-from effectflow.checkpoint.failures import (
-    read_failure,
-    read_suppressed,
-    write_end,
-    write_error,
-    write_suppressed,
-)
+from effectflow.checkpoint.finalization import DurableFinalization
 from effectflow.checkpoint.replay import (
     DEAD_LETTER,
     RecordedDeadLetter,
-    RecordedDecision,
     RecordedFlow,
     RecordedWait,
 )
@@ -47,21 +40,19 @@ from effectflow.checkpoint.schema import LATEST, schema_of
 from effectflow.checkpoint.values import (
     KnownTypes,
     Tree,
-    digest_of,
     from_tree,
     safe_repr,
     to_tree,
 )
-from effectflow.effects.errors import LeftToResume, NotAcquired, Parked, Suppressed
-from effectflow.effects.nodes import Failed, FromFn, Step
-from effectflow.effects.operators import Operator, Replayed
-from effectflow.effects.paths import StepPath, as_name, child_path, step_path
-from effectflow.effects.scope import PLAIN_BRANCHES, Branches, Finalization, Scope
+from effectflow.effects.errors import LeftToResume, NotAcquired, Parked
+from effectflow.effects.nodes import Step
+from effectflow.effects.paths import StepPath, as_name, step_path
+from effectflow.effects.scope import Branches, Finalization, Scope
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.run import Run
 
-__all__ = ["DurableBranches", "DurableFinalization", "DurableFlow"]
+__all__ = ["DurableFlow"]
 
 A = TypeVar("A")
 
@@ -629,6 +620,17 @@ class DurableFlow:
     def finalization(self, name: str) -> Finalization | None:
         return DurableFinalization(self, self.next_path(name))
 
+    def inner(self, path: str, *, branches: DurableBranches | None = None) -> DurableFlow:
+        """Return the flow of a branch of an operator, or of a finalizer."""
+        return DurableFlow(
+            self.run,
+            path,
+            self,
+            branches=branches,
+            is_recording=self.is_recording,
+            is_ordered=self.is_ordered,
+        )
+
     def body_of(
         self, path: str, *, is_ordered: bool = False, may_wait: bool = False
     ) -> DurableFlow:
@@ -710,279 +712,3 @@ class DurableFlow:
                 f"{self.run.run_id!r}, the last one is {qualified!r}: rename one of them, as a resume "
                 "could not tell them apart"
             )
-
-
-class DurableBranches:
-    """The branches of one run of an operator in a durable flow."""
-
-    def __init__(self, outer: DurableFlow, path: str, scope: Scope) -> None:
-        self.outer = outer
-        self.path = path
-        self.scope = scope
-        self.sequence: int | None = None
-        self.has_entries = False
-        self._unsettled: list[int] = []
-        self._failed: list[int] = []
-        self._last_failure: tuple[object, int] | None = None
-        self._begun: set[str] = set()
-        self.decision: RecordedDecision | None = None
-        self._unrecorded_deadline: float | None = None
-        known = outer.run.recording.decisions.get(path) if outer.is_recording else None
-        if known is not None and known.sequence < scope.limit:
-            self.decision = known
-            self.sequence = known.sequence
-
-    def deadline(self, seconds: float) -> float | None:
-        outer, run = self.outer, self.outer.run
-        if not outer.is_recording:
-            self._unrecorded_deadline = run.now() + seconds
-            return seconds
-        known = run.recording.decisions.get(f"{self.path}/deadline")
-        if known is None:
-            self._record_deadline(run.now() + seconds)
-            return seconds
-        if outer.has_gone_on(self.scope, self.path, known.sequence):
-            return None
-        until = known.value
-        assert isinstance(until, float | int)
-        left = min(max(0.0, until - run.now()), seconds)
-        run.activity.begin_deadline(self, run.now() + left)
-        return left
-
-    def keep_deadline(self) -> None:
-        """Record the deadline of an operator that began before its flow recorded anything."""
-        until, self._unrecorded_deadline = self._unrecorded_deadline, None
-        if until is not None:
-            self._record_deadline(until)
-
-    def _record_deadline(self, until: float) -> None:
-        run = self.outer.run
-        is_cancelled = any(operator.is_decided for operator in self.scope.operators)
-        if run.records and not run.is_stopping and not is_cancelled:
-            path = f"{self.path}/deadline"
-            self.outer.record_decision(self.scope, path, until, failed=False)
-        run.activity.begin_deadline(self, until)
-
-    def branch(self, key: object, item: object, *, is_keyed: bool) -> DurableFlow:
-        outer = self.outer
-        path = self.path if key is None else child_path(self.path, key)
-        self._begun.add(path)
-        flow = DurableFlow(
-            outer.run,
-            path,
-            outer,
-            branches=self,
-            is_recording=outer.is_recording,
-            is_ordered=outer.is_ordered,
-        )
-        if not is_keyed and item is not None and outer.is_recording:
-            # Some items, such as effects, have only their position as identity.
-            with suppress(NotSerializable):
-                flow.set_item(digest_of(item, options=self.outer.run.checkpoints.value_options))
-        return flow
-
-    def has_records(self, key: object) -> bool:
-        return child_path(self.path, key) in self.outer.run.recording.flows
-
-    @contextmanager
-    def reading(self) -> Generator[None]:
-        self.outer.begin_branch()
-        try:
-            yield
-        finally:
-            self.outer.end_branch()
-
-    def _may_decide(self) -> bool:
-        outer, run = self.outer, self.outer.run
-        if not outer.is_recording or not run.records or run.is_stopping:
-            return False
-        # A flow that is being cancelled itself makes no more decisions.
-        is_cancelled = any(operator.is_decided for operator in self.scope.operators)
-        return not is_cancelled and run.writer.halted is None
-
-    def _record_failed_decision(self, tree: Tree) -> None:
-        run = self.outer.run
-        because = run.failures.as_ranges(self._unsettled)
-        self.sequence = run.writer.add(Decided(self.path, tree, run.now(), True, because))
-        run.failures.add(self.sequence)
-        self._failed = [self.sequence, *self._unsettled]
-
-    def decide(self, value: object, *, failed: bool) -> None:
-        outer, run, scope = self.outer, self.outer.run, self.scope
-        if not self._may_decide():
-            return
-        tree = to_tree(value, path=self.path, types=_NO_TYPES)
-        if failed:
-            self._record_failed_decision(tree)
-        else:
-            settles = () if scope.is_observing else run.failures.settle(outer, self._unsettled)
-            self.sequence = run.writer.add(Decided(self.path, tree, run.now(), settles=settles))
-
-    def fail(self, ended: Failed | Exception) -> None:
-        if self._may_decide():
-            record = write_end(ended, self.outer.run.types)
-            self._record_failed_decision(_ERRORS.write(record))
-
-    def recorded_failure(self, again: object) -> Failed | Exception:
-        run, decision = self.outer.run, self.decision
-        assert decision is not None
-        record = _ERRORS.read(cast("dict[str, Any]", decision.value))
-        if isinstance(again, Failed | Exception):
-            # As itself, even if it could not be rebuilt.
-            found = write_end(again, run.types)
-            same = (found.type, found.message, found.is_defect)
-            if same == (record.type, record.message, record.is_defect):
-                return again
-        try:
-            failure = read_failure(record, self.path, run.types)
-        except NotSerializable as unreadable:
-            raise run.writer.halt(unreadable) from unreadable
-        return failure.error if record.is_defect else failure
-
-    def take_failures(self, flow: DurableFlow) -> None:
-        """Take over the failures of a branch that has ended."""
-        self.has_entries = self.has_entries or flow.has_entries
-        self._unsettled += flow.unsettled
-        self._last_failure = flow.last_failure or self._last_failure
-
-    def failures_of_decision(self) -> list[int]:
-        """Return the failed decision and its causes, until they are settled."""
-        failed, self._failed = self._failed, []
-        return failed
-
-    def check_complete(self) -> None:
-        outer, run = self.outer, self.outer.run
-        if not outer.is_ordered:
-            return
-        flows = run.recording.flows
-        gone = [
-            path
-            for path in run.recording.branches.get(self.path, ())
-            if path not in self._begun and path in flows and flows[path].items
-        ]
-        if gone and run.force:
-            run.leave_behind([item.sequence for path in gone for item in flows[path].items])
-        elif gone:
-            names = [path if len(path) <= 80 else f"{path[:80]}..." for path in gone[:5]]
-            shown = ", ".join(map(repr, names)) + (" and more" if len(gone) > 5 else "")
-            detail = f"{self.path!r} had the branches {shown}, and their items did not reappear"
-            raise run.writer.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
-
-    def suppressed(self) -> Sequence[Suppressed]:
-        if self.decision is None:
-            return ()
-        types = self.outer.run.types
-        return [read_suppressed(record, types) for record in self.decision.suppressed]
-
-    def end(self, *, is_complete: bool, suppressed: Sequence[Suppressed]) -> None:
-        outer, run = self.outer, self.outer.run
-        run.activity.end_deadline(self)
-        outer.unsettled += [*self._failed, *self._unsettled]
-        outer.last_failure = self._last_failure or outer.last_failure
-        if self.sequence is None or (self.decision is not None and self.decision.has_ended):
-            return
-        # Without entries, a resume has nothing to replay before it cancels the branches.
-        can_record = run.records and not run.is_stopping and not run.writer.halted
-        if self.scope.undos is not None:
-            # A resume replays the branches, since they may register undos with the saga around.
-            return
-        if is_complete and self.has_entries and can_record:
-            failures = write_suppressed(suppressed, run.types)
-            run.writer.add(BranchesEnded(self.path, run.now(), failures))
-
-
-class DurableFinalization:
-    """The place of one finalizer in a durable flow."""
-
-    def __init__(self, outer: DurableFlow, path: str) -> None:
-        self.outer = outer
-        self.path = path
-        self._flow: DurableFlow | None = None
-
-    async def recorded_end(
-        self, scope: Scope, replay: Callable[[Scope], Coroutine[Any, Any, Any]]
-    ) -> Any:
-        run = self.outer.run
-        recorded = run.recording.source_ends.get(self.path)
-        if recorded is None or recorded.error is None or not self.outer.is_ordered:
-            return None
-        # The error has no entry of its own, so the source could end in another way if it ran again after
-        # its resource was released. So it does not run.
-        try:
-            failure = read_failure(recorded.error, self.path, run.types)
-        except NotSerializable as unreadable:
-            # Its class is not declared. The source runs without beginning anything, and must end with
-            # it.
-            self.outer.replays_only = unreadable
-            return None
-        if scope.undos is not None:
-            await self._register_undos(scope, replay)
-        self.outer.skip_to(recorded.reached)
-        run.replayed_failure(self.path, failure.error)
-        if recorded.kind == "defect":
-            raise failure.error
-        return failure
-
-    async def _register_undos(
-        self, scope: Scope, replay: Callable[[Scope], Coroutine[Any, Any, Any]]
-    ) -> None:
-        """Replay the source as far as it was recorded, so that the saga around knows what to undo."""
-        outer = self.outer
-        first = outer.run.recording.flows[self.path].items[0]
-        operator = Replayed(scope, PLAIN_BRANCHES)
-        operator.is_decided = True
-        inside = operator.inside
-        inside.limit = min(inside.limit, first.sequence)
-        with operator.cut, outer.kept_place(), suppress(Exception):
-            await replay(inside)
-
-    async def run(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
-        try:
-            return await self.outer.run.finalizing(work)
-        finally:
-            if self._flow is not None:
-                self.outer.unsettled += self._flow.unsettled
-
-    def scope(self, outer: Scope, ended: object, cause: Operator | None) -> Scope:
-        run = self.outer.run
-        flow = DurableFlow(run, self.path, self.outer, is_ordered=self.outer.is_ordered)
-        flow.is_recording = self.outer.is_recording
-        self._flow = flow
-        recorded = run.recording.source_ends.get(self.path)
-        if recorded is None:
-            flow.source_end = lambda: self._source_end(ended, cause)
-        else:
-            if self.outer.replays_only is not None:
-                self._check_same_end(recorded, ended)
-            self.outer.come_to_finalizer(self.path)
-        scope = outer.shielded()
-        scope.flow = flow
-        scope.is_observing = True
-        if scope.forbidden:
-            scope.forbidden = scope.forbidden | {FromFn}
-        return scope
-
-    def _check_same_end(self, recorded: SourceEnd, ended: object) -> None:
-        """Halt the run unless the source has failed as it did in its first life."""
-        unreadable, self.outer.replays_only = self.outer.replays_only, None
-        if unreadable is None or recorded.error is None:
-            return
-        error = ended.error if isinstance(ended, Failed) else None
-        again = write_error(error, self.outer.run.types, is_defect=False)
-        if (again.type, again.message) != (recorded.error.type, recorded.error.message):
-            raise self.outer.run.writer.halt(unreadable)
-
-    def _source_end(self, ended: object, cause: Operator | None) -> SourceEnd:
-        run, path = self.outer.run, self.path
-        if cause is not None:
-            return SourceEnd(path, "cancelled", run.finalizes(cause))
-        if isinstance(ended, Failed):
-            kind, error = "failure", ended.error
-        elif isinstance(ended, Exception):
-            kind, error = "defect", ended
-        else:
-            return SourceEnd(path, "success")
-        known = self.outer.last_failure
-        if known is not None and known[0] is error:
-            return SourceEnd(path, kind, known[1])
-        return SourceEnd(path, kind, None, write_end(ended, run.types), self.outer.reached())

@@ -67,7 +67,7 @@ class JournalWriter:
         self.length = length
         self.completed_since_save = 0
         self.is_released = False
-        self._is_ending = False
+        self.is_ending = False
         self._is_silent = False
         self._last_saves = 0
         self._last_saves_until = 0.0
@@ -188,7 +188,7 @@ class JournalWriter:
         self._is_summary_due = True
         self._seen = seen
         # From here on the lease may be released before this process knows it.
-        self._is_ending = True
+        self.is_ending = True
         try:
             return await self._save_end(release=release)
         except Halt:
@@ -253,7 +253,7 @@ class JournalWriter:
         """
         if self.is_released:
             return True
-        self.is_released = self._is_ending = True
+        self.is_released = self.is_ending = True
         try:
             with self.last_saves():
                 await self.checkpoints.store.release(self.lease)
@@ -281,7 +281,7 @@ class JournalWriter:
 
     def lose_lease(self, error: LeaseLost) -> None:
         """End the run because another process holds its lease."""
-        if self._is_ending or self.is_released:
+        if self.is_ending or self.is_released:
             return
         self.halt(error)
         if self.on_halt is not None:

@@ -17,6 +17,7 @@ import anyio.lowlevel
 
 from effectflow.checkpoint.activity import Activity
 from effectflow.checkpoint.attendant import Drain, Wakeup
+from effectflow.checkpoint.branches import DurableBranches
 from effectflow.checkpoint.changes import watching
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import (
@@ -37,7 +38,7 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
 )
 from effectflow.checkpoint.failures import read_failure, write_end
-from effectflow.checkpoint.flow import DurableBranches, DurableFlow
+from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.mailbox import Mailbox, open_message
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell

@@ -387,18 +387,15 @@ async def acquire(
     env: Any,
     scope: Scope,
     protect: Callable[[Coroutine[Any, Any, Any]], Awaitable[tuple[Any, BaseException | None]]],
-    *,
-    has_begun: bool = False,
 ) -> tuple[Any, BaseException | None]:
     """Run an effect that no operator may cut off, because something undoes it later.
 
-    Return its value or a `Failed`, and the cancellation that arrived meanwhile.
-
-    Parameters:
-        protect: runs it, shielded.
-        has_begun: whether an earlier life has begun it, so that it ends in any case.
+    Return its value or a `Failed`, and the cancellation that arrived meanwhile. `protect` runs it,
+    shielded.
     """
     inside = scope.shielded()
+    # If a crash cut it off, it may have happened. So it ends in any case, and then it is undone.
+    has_begun = scope.flow.has_ahead(scope)
     inside.acquisition = Acquisition(scope.operators, has_begun=has_begun)
     if scope.forbidden:
         inside.forbidden = scope.forbidden | {FromFn}

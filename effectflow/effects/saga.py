@@ -72,9 +72,7 @@ def compensate(
             )
         await anyio.lowlevel.checkpoint_if_cancelled()
         flow = scope.flow
-        # If it was cut off by a crash it may have happened. So it is done, and then undone.
-        has_begun = flow.has_ahead(scope)
-        value, cancelled = await acquire(effect, env, scope, flow.protect, has_begun=has_begun)
+        value, cancelled = await acquire(effect, env, scope, flow.protect)
         if value.__class__ is not nodes.Failed:
             undos.append(Undo(flow.ended_at, undo, value, env))
         if cancelled is not None:

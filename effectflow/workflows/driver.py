@@ -364,7 +364,13 @@ async def _drive(
     elif raised is not None and not isinstance(raised, Exception):
         await _record_interruption(run)
         raise raised
-    return await _outcome_of(claim, run, end.outcome, raised)
+    try:
+        return await _outcome_of(claim, run, end.outcome, raised)
+    except BaseException as cut_off:
+        if is_cancellation(cut_off) and not writer.is_ending:
+            # Another save was in progress, so the end was not even added.
+            await _record_interruption(run)
+        raise
 
 
 async def _outcome_of(claim: Claim, run: Run, outcome: Any, defect: Exception | None) -> Any:

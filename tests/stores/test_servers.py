@@ -377,6 +377,32 @@ async def test_requests_for_locked_runs_leave_connections_to_others(postgres: st
         store.renew(await store.claim("locked", owner=owner, seconds=60), seconds=60)
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_request_whose_caller_is_cancelled_does_not_cost_its_connection(
+    postgres: str,
+) -> None:
+    name = f"p{time.time_ns()}"
+    store = PostgresStore(f"{postgres}&application_name={name}", schema=name, pool_size=1)
+    async with store:
+        await begun(store, [b"1"], run_id="locked", release=True)
+
+        def backends() -> list[tuple[int]]:
+            with psycopg.connect(postgres) as other:
+                named = "SELECT pid FROM pg_stat_activity WHERE application_name = %s ORDER BY pid"
+                return other.execute(named, (name,)).fetchall()
+
+        await store.info("locked")
+        before = backends()
+        with _locked(postgres, name, "leases"):
+            for _ in range(3):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(store.delete, "locked")
+                    await _until_waiting(postgres, 1)
+                    group.cancel_scope.cancel()
+        await store.info("locked")
+        assert backends() == before
+
+
 @contextmanager
 def _locked(postgres: str, schema: str, table: str) -> Iterator[None]:
     """Lock the row of the run named locked, as another program would."""

@@ -97,12 +97,12 @@ def row(
 @row(
     """
     started | acquire use release handle
-    D timeout/deadline | acquire use release handle
-    B timeout/acquire | acquire use release handle
-    C timeout/acquire | use release handle
-    B timeout/use | use release handle
-    D timeout failed | use release handle
-    I timeout/use | use release handle
+    D timeout/deadline | handle
+    B timeout/acquire | acquire release handle
+    C timeout/acquire | release handle
+    B timeout/use | release handle
+    D timeout failed | release handle
+    I timeout/use | release handle
     B timeout/bracket/release (cancelled by D timeout) <- D timeout | release handle
     C timeout/bracket/release | handle
     E timeout | handle
@@ -189,13 +189,13 @@ def par_traverse_with_a_failure(_: object) -> Do[Any, Any, Any]:
 @row(
     """
     started | acquire use release b
-    D par[0]/timeout/deadline | acquire use release b
-    B par[0]/timeout/acquire | acquire use release b
-    C par[0]/timeout/acquire | use release b
-    B par[0]/timeout/use | use release b
-    B par[1]/b | use release b
-    D par[0]/timeout failed | use release b
-    I par[0]/timeout/use | use release b
+    D par[0]/timeout/deadline | go-on b
+    B par[0]/timeout/acquire | acquire release b
+    C par[0]/timeout/acquire | release b
+    B par[0]/timeout/use | release b
+    B par[1]/b | release b
+    D par[0]/timeout failed | release b
+    I par[0]/timeout/use | release b
     B par[0]/timeout/bracket/release (cancelled by D par[0]/timeout) <- D par[0]/timeout | release b
     F par[1]/b | release b
     D par failed because F par[1]/b | release b
@@ -323,13 +323,13 @@ def wait_after_a_handled_failure(_: object) -> Do[Any, Any, Any]:
 @row(
     """
     started | acquire use release handle
-    D timeout/deadline | acquire use release handle
-    D timeout/timeout/deadline | acquire use release handle
-    B timeout/timeout/acquire | acquire use release handle
-    C timeout/timeout/acquire | use release handle
-    B timeout/timeout/use | use release handle
-    D timeout failed | use release handle
-    I timeout/timeout/use | use release handle
+    D timeout/deadline | handle
+    D timeout/timeout/deadline | handle
+    B timeout/timeout/acquire | acquire release handle
+    C timeout/timeout/acquire | release handle
+    B timeout/timeout/use | release handle
+    D timeout failed | release handle
+    I timeout/timeout/use | release handle
     B timeout/timeout/bracket/release (cancelled by D timeout) <- D timeout | release handle
     C timeout/timeout/bracket/release | handle
     E timeout | handle
@@ -346,12 +346,12 @@ def timeout_inside_timeout(_: object) -> Do[Any, Any, Any]:
 @row(
     """
     started | acquire use release handle
-    D timeout/deadline | acquire use release handle
-    B timeout/race[0]/acquire | acquire use release handle
-    C timeout/race[0]/acquire | use release handle
-    B timeout/race[0]/use | use release handle
-    D timeout failed | use release handle
-    I timeout/race[0]/use | use release handle
+    D timeout/deadline | handle
+    B timeout/race[0]/acquire | acquire release handle
+    C timeout/race[0]/acquire | release handle
+    B timeout/race[0]/use | release handle
+    D timeout failed | release handle
+    I timeout/race[0]/use | release handle
     B timeout/race[0]/bracket/release (cancelled by D timeout) <- D timeout | release handle
     C timeout/race[0]/bracket/release | handle
     E timeout | handle
@@ -368,14 +368,14 @@ def timeout_around_race(_: object) -> Do[Any, Any, Any]:
 @row(
     """
     started | acquire-1 acquire-2 use-2 release-2 release-1 handle
-    D timeout/deadline | acquire-1 acquire-2 use-2 release-2 release-1 handle
-    B timeout/acquire-1 | acquire-1 acquire-2 use-2 release-2 release-1 handle
-    C timeout/acquire-1 | acquire-2 use-2 release-2 release-1 handle
-    B timeout/acquire-2 | acquire-2 use-2 release-2 release-1 handle
-    C timeout/acquire-2 | use-2 release-2 release-1 handle
-    B timeout/use-2 | use-2 release-2 release-1 handle
-    D timeout failed | use-2 release-2 release-1 handle
-    I timeout/use-2 | use-2 release-2 release-1 handle
+    D timeout/deadline | handle
+    B timeout/acquire-1 | acquire-1 release-1 handle
+    C timeout/acquire-1 | release-1 handle
+    B timeout/acquire-2 | acquire-2 release-2 release-1 handle
+    C timeout/acquire-2 | release-2 release-1 handle
+    B timeout/use-2 | release-2 release-1 handle
+    D timeout failed | release-2 release-1 handle
+    I timeout/use-2 | release-2 release-1 handle
     B timeout/bracket#2/release-2 (cancelled by D timeout) <- D timeout | release-2 release-1 handle
     C timeout/bracket#2/release-2 | release-1 handle
     B timeout/bracket/release-1 (cancelled by D timeout) | release-1 handle
@@ -394,10 +394,10 @@ def timeout_around_two_resources(_: object) -> Do[Any, Any, Any]:
 @row(
     """
     started | use a b
-    D timeout/deadline | use a b
-    B timeout/use | use a b
-    D timeout failed | use a b
-    I timeout/use | use a b
+    D timeout/deadline | a b
+    B timeout/use | a b
+    D timeout failed | a b
+    I timeout/use | a b
     B timeout/on_exit/par[0]/a (cancelled by D timeout) <- D timeout | a b
     C timeout/on_exit/par[0]/a | b
     B timeout/on_exit/par[1]/b | b
@@ -417,10 +417,10 @@ def failed_decision_in_a_finalizer(_: object) -> Do[Any, Any, Any]:
 @row(
     """
     started | use release-1 release-2
-    D timeout/deadline | use release-1 release-2
-    B timeout/use | use release-1 release-2
-    D timeout failed | use release-1 release-2
-    I timeout/use | use release-1 release-2
+    D timeout/deadline | release-1 release-2
+    B timeout/use | release-1 release-2
+    D timeout failed | release-1 release-2
+    I timeout/use | release-1 release-2
     B timeout/on_exit/par[0]/release-1 (cancelled by D timeout) <- D timeout | release-1 release-2
     C timeout/on_exit/par[0]/release-1 | release-2
     B timeout/on_exit/par[1]/release-2 | release-2

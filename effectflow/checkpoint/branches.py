@@ -1,0 +1,218 @@
+"""The branches of an operator in a durable run, and the decision about them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, cast
+
+from effectflow.checkpoint.entries import (
+    BranchesEnded,
+    Decided,
+    ErrorRecord,
+)
+from effectflow.checkpoint.errors import (
+    DefinitionChanged,
+    NotSerializable,
+)
+from effectflow.checkpoint.failures import (
+    read_failure,
+    read_suppressed,
+    write_end,
+    write_suppressed,
+)
+from effectflow.checkpoint.replay import (
+    RecordedDecision,
+)
+from effectflow.checkpoint.schema import schema_of
+from effectflow.checkpoint.values import (
+    KnownTypes,
+    Tree,
+    digest_of,
+    to_tree,
+)
+from effectflow.effects.errors import Suppressed
+from effectflow.effects.nodes import Failed
+from effectflow.effects.paths import child_path
+from effectflow.effects.scope import Scope
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.flow import DurableFlow
+
+__all__ = ["DurableBranches"]
+
+_NO_TYPES = KnownTypes.of()
+
+_ERRORS = schema_of(ErrorRecord)
+
+
+class DurableBranches:
+    """The branches of one run of an operator in a durable flow."""
+
+    def __init__(self, outer: DurableFlow, path: str, scope: Scope) -> None:
+        self.outer = outer
+        self.path = path
+        self.scope = scope
+        self.sequence: int | None = None
+        self.has_entries = False
+        self._unsettled: list[int] = []
+        self._failed: list[int] = []
+        self._last_failure: tuple[object, int] | None = None
+        self._begun: set[str] = set()
+        self.decision: RecordedDecision | None = None
+        self._unrecorded_deadline: float | None = None
+        known = outer.run.recording.decisions.get(path) if outer.is_recording else None
+        if known is not None and known.sequence < scope.limit:
+            self.decision = known
+            self.sequence = known.sequence
+
+    def deadline(self, seconds: float) -> float | None:
+        outer, run = self.outer, self.outer.run
+        if not outer.is_recording:
+            self._unrecorded_deadline = run.now() + seconds
+            return seconds
+        known = run.recording.decisions.get(f"{self.path}/deadline")
+        if known is None:
+            self._record_deadline(run.now() + seconds)
+            return seconds
+        if outer.has_gone_on(self.scope, self.path, known.sequence):
+            return None
+        until = known.value
+        assert isinstance(until, float | int)
+        left = min(max(0.0, until - run.now()), seconds)
+        run.activity.begin_deadline(self, run.now() + left)
+        return left
+
+    def keep_deadline(self) -> None:
+        """Record the deadline of an operator that began before its flow recorded anything."""
+        until, self._unrecorded_deadline = self._unrecorded_deadline, None
+        if until is not None:
+            self._record_deadline(until)
+
+    def _record_deadline(self, until: float) -> None:
+        run = self.outer.run
+        is_cancelled = any(operator.is_decided for operator in self.scope.operators)
+        if run.records and not run.is_stopping and not is_cancelled:
+            path = f"{self.path}/deadline"
+            self.outer.record_decision(self.scope, path, until, failed=False)
+        run.activity.begin_deadline(self, until)
+
+    def branch(self, key: object, item: object, *, is_keyed: bool) -> DurableFlow:
+        outer = self.outer
+        path = self.path if key is None else child_path(self.path, key)
+        self._begun.add(path)
+        flow = outer.inner(path, branches=self)
+        if not is_keyed and item is not None and outer.is_recording:
+            # Some items, such as effects, have only their position as identity.
+            with suppress(NotSerializable):
+                flow.set_item(digest_of(item, options=self.outer.run.checkpoints.value_options))
+        return flow
+
+    def has_records(self, key: object) -> bool:
+        return child_path(self.path, key) in self.outer.run.recording.flows
+
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        self.outer.begin_branch()
+        try:
+            yield
+        finally:
+            self.outer.end_branch()
+
+    def _may_decide(self) -> bool:
+        outer, run = self.outer, self.outer.run
+        if not outer.is_recording or not run.records or run.is_stopping:
+            return False
+        # A flow that is being cancelled itself makes no more decisions.
+        is_cancelled = any(operator.is_decided for operator in self.scope.operators)
+        return not is_cancelled and run.writer.halted is None
+
+    def _record_failed_decision(self, tree: Tree) -> None:
+        run = self.outer.run
+        because = run.failures.as_ranges(self._unsettled)
+        self.sequence = run.writer.add(Decided(self.path, tree, run.now(), True, because))
+        run.failures.add(self.sequence)
+        self._failed = [self.sequence, *self._unsettled]
+
+    def decide(self, value: object, *, failed: bool) -> None:
+        outer, run, scope = self.outer, self.outer.run, self.scope
+        if not self._may_decide():
+            return
+        tree = to_tree(value, path=self.path, types=_NO_TYPES)
+        if failed:
+            self._record_failed_decision(tree)
+        else:
+            settles = () if scope.is_observing else run.failures.settle(outer, self._unsettled)
+            self.sequence = run.writer.add(Decided(self.path, tree, run.now(), settles=settles))
+
+    def fail(self, ended: Failed | Exception) -> None:
+        if self._may_decide():
+            record = write_end(ended, self.outer.run.types)
+            self._record_failed_decision(_ERRORS.write(record))
+
+    def recorded_failure(self, again: object) -> Failed | Exception:
+        run, decision = self.outer.run, self.decision
+        assert decision is not None
+        record = _ERRORS.read(cast("dict[str, Any]", decision.value))
+        if isinstance(again, Failed | Exception):
+            # As itself, even if it could not be rebuilt.
+            found = write_end(again, run.types)
+            same = (found.type, found.message, found.is_defect)
+            if same == (record.type, record.message, record.is_defect):
+                return again
+        try:
+            failure = read_failure(record, self.path, run.types)
+        except NotSerializable as unreadable:
+            raise run.writer.halt(unreadable) from unreadable
+        return failure.error if record.is_defect else failure
+
+    def take_failures(self, flow: DurableFlow) -> None:
+        """Take over the failures of a branch that has ended."""
+        self.has_entries = self.has_entries or flow.has_entries
+        self._unsettled += flow.unsettled
+        self._last_failure = flow.last_failure or self._last_failure
+
+    def failures_of_decision(self) -> list[int]:
+        """Return the failed decision and its causes, until they are settled."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def check_complete(self) -> None:
+        outer, run = self.outer, self.outer.run
+        if not outer.is_ordered:
+            return
+        flows = run.recording.flows
+        gone = [
+            path
+            for path in run.recording.branches.get(self.path, ())
+            if path not in self._begun and path in flows and flows[path].items
+        ]
+        if gone and run.force:
+            run.leave_behind([item.sequence for path in gone for item in flows[path].items])
+        elif gone:
+            names = [path if len(path) <= 80 else f"{path[:80]}..." for path in gone[:5]]
+            shown = ", ".join(map(repr, names)) + (" and more" if len(gone) > 5 else "")
+            detail = f"{self.path!r} had the branches {shown}, and their items did not reappear"
+            raise run.writer.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
+
+    def suppressed(self) -> Sequence[Suppressed]:
+        if self.decision is None:
+            return ()
+        types = self.outer.run.types
+        return [read_suppressed(record, types) for record in self.decision.suppressed]
+
+    def end(self, *, is_complete: bool, suppressed: Sequence[Suppressed]) -> None:
+        outer, run = self.outer, self.outer.run
+        run.activity.end_deadline(self)
+        outer.unsettled += [*self._failed, *self._unsettled]
+        outer.last_failure = self._last_failure or outer.last_failure
+        if self.sequence is None or (self.decision is not None and self.decision.has_ended):
+            return
+        # Without entries, a resume has nothing to replay before it cancels the branches.
+        can_record = run.records and not run.is_stopping and not run.writer.halted
+        if self.scope.undos is not None:
+            # A resume replays the branches, since they may register undos with the saga around.
+            return
+        if is_complete and self.has_entries and can_record:
+            failures = write_suppressed(suppressed, run.types)
+            run.writer.add(BranchesEnded(self.path, run.now(), failures))

@@ -1,0 +1,124 @@
+"""The places of finalizers in a durable run, and how their sources have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from effectflow.checkpoint.entries import (
+    SourceEnd,
+)
+from effectflow.checkpoint.errors import (
+    NotSerializable,
+)
+from effectflow.checkpoint.failures import (
+    read_failure,
+    write_end,
+    write_error,
+)
+from effectflow.effects.nodes import Failed, FromFn
+from effectflow.effects.operators import Operator, Replayed
+from effectflow.effects.scope import PLAIN_BRANCHES, Scope
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.flow import DurableFlow
+
+__all__ = ["DurableFinalization"]
+
+A = TypeVar("A")
+
+
+class DurableFinalization:
+    """The place of one finalizer in a durable flow."""
+
+    def __init__(self, outer: DurableFlow, path: str) -> None:
+        self.outer = outer
+        self.path = path
+        self._flow: DurableFlow | None = None
+
+    async def recorded_end(
+        self, scope: Scope, replay: Callable[[Scope], Coroutine[Any, Any, Any]]
+    ) -> Any:
+        run = self.outer.run
+        recorded = run.recording.source_ends.get(self.path)
+        if recorded is None or recorded.error is None or not self.outer.is_ordered:
+            return None
+        # The error has no entry of its own, so the source could end in another way if it ran again after
+        # its resource was released. So it does not run.
+        try:
+            failure = read_failure(recorded.error, self.path, run.types)
+        except NotSerializable as unreadable:
+            # Its class is not declared. The source runs without beginning anything, and must end with
+            # it.
+            self.outer.replays_only = unreadable
+            return None
+        if scope.undos is not None:
+            await self._register_undos(scope, replay)
+        self.outer.skip_to(recorded.reached)
+        run.replayed_failure(self.path, failure.error)
+        if recorded.kind == "defect":
+            raise failure.error
+        return failure
+
+    async def _register_undos(
+        self, scope: Scope, replay: Callable[[Scope], Coroutine[Any, Any, Any]]
+    ) -> None:
+        """Replay the source as far as it was recorded, so that the saga around knows what to undo."""
+        outer = self.outer
+        first = outer.run.recording.flows[self.path].items[0]
+        operator = Replayed(scope, PLAIN_BRANCHES)
+        operator.is_decided = True
+        inside = operator.inside
+        inside.limit = min(inside.limit, first.sequence)
+        with operator.cut, outer.kept_place(), suppress(Exception):
+            await replay(inside)
+
+    async def run(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
+        try:
+            return await self.outer.run.finalizing(work)
+        finally:
+            if self._flow is not None:
+                self.outer.unsettled += self._flow.unsettled
+
+    def scope(self, outer: Scope, ended: object, cause: Operator | None) -> Scope:
+        run = self.outer.run
+        flow = self._flow = self.outer.inner(self.path)
+        recorded = run.recording.source_ends.get(self.path)
+        if recorded is None:
+            flow.source_end = lambda: self._source_end(ended, cause)
+        else:
+            if self.outer.replays_only is not None:
+                self._check_same_end(recorded, ended)
+            self.outer.come_to_finalizer(self.path)
+        scope = outer.shielded()
+        scope.flow = flow
+        scope.is_observing = True
+        if scope.forbidden:
+            scope.forbidden = scope.forbidden | {FromFn}
+        return scope
+
+    def _check_same_end(self, recorded: SourceEnd, ended: object) -> None:
+        """Halt the run unless the source has failed as it did in its first life."""
+        unreadable, self.outer.replays_only = self.outer.replays_only, None
+        if unreadable is None or recorded.error is None:
+            return
+        error = ended.error if isinstance(ended, Failed) else None
+        again = write_error(error, self.outer.run.types, is_defect=False)
+        if (again.type, again.message) != (recorded.error.type, recorded.error.message):
+            raise self.outer.run.writer.halt(unreadable)
+
+    def _source_end(self, ended: object, cause: Operator | None) -> SourceEnd:
+        run, path = self.outer.run, self.path
+        if cause is not None:
+            return SourceEnd(path, "cancelled", run.finalizes(cause))
+        if isinstance(ended, Failed):
+            kind, error = "failure", ended.error
+        elif isinstance(ended, Exception):
+            kind, error = "defect", ended
+        else:
+            return SourceEnd(path, "success")
+        known = self.outer.last_failure
+        if known is not None and known[0] is error:
+            return SourceEnd(path, kind, known[1])
+        return SourceEnd(path, kind, None, write_end(ended, run.types), self.outer.reached())
