@@ -1,4 +1,4 @@
-"""What a Redis or PostgreSQL server keeps of a store, as text: written from one server, read into another."""
+"""What a server keeps of a store, as text: written from one server, and read into another."""
 
 from __future__ import annotations
 
@@ -48,12 +48,13 @@ def _bytes_of(written: dict[str, str]) -> bytes:
     return written["text"].encode() if "text" in written else b64decode(written["base64"])
 
 
-def of_postgres(url: str) -> str:
-    """Return the schema `effectflow` of a server and its rows, as SQL."""
+def of_postgres(url: str, *options: str) -> str:
+    """Return the schema `effectflow` of a server and its rows, as SQL. `options` are those of pg_dump."""
     # Its own version of the command, since an older one refuses a newer server.
     with psycopg.connect(url) as connection:
-        [folder] = connection.execute("SELECT setting FROM pg_config WHERE name = 'BINDIR'").fetchone() or [""]
-    command = [f"{folder}/pg_dump", "--inserts", "--no-owner", "--no-privileges"]
+        query = "SELECT setting FROM pg_config WHERE name = 'BINDIR'"
+        [folder] = connection.execute(query).fetchone() or [""]
+    command = [f"{folder}/pg_dump", "--inserts", "--no-owner", "--no-privileges", *options]
     dumped = subprocess.run(
         [*command, "--schema=effectflow", url], capture_output=True, text=True, check=True
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, Never, TypeAlias
 
 from effectflow import (
     Checkpoints,
@@ -129,6 +129,11 @@ def send_mail(item: str) -> Effect[Shop, Declined, str]:
 
 
 @step
+def tidy() -> Effect[object, Never, str]:
+    return pure("tidy")
+
+
+@step
 def print_pages(item: str) -> Effect[object, Declined, list[str]]:
     """Yield so much that the entry is compressed."""
     return pure([f"page {number} about {item}" for number in range(400)])
@@ -157,7 +162,7 @@ def order(order: Order) -> Do[Shop, Any, Receipt]:
     prices = yield from par_traverse(order.parts, price, key=str, limit=1)
     waiting: Effect[Shop, Declined, str] = act("begin").and_then(lambda _: never())
     winner = act("first").and_then(lambda done: sleep(0.05).map(lambda _: done))
-    first = yield from race([winner, waiting.on_exit(act("tidy"))])
+    first = yield from race([winner, waiting.on_exit(tidy())])
     yield from refused(order.item).context("order.refused")
     yield from send_mail(order.item)
     total = yield from invoice.call(sum(prices))
@@ -187,8 +192,9 @@ class Parcel(Enum):
 
 @do
 def pack(_: Parcel) -> Do[Shop, Declined, Outcome[Parcel]]:
-    info = yield from step_info()
-    return Retry("no box") if info.attempt == 1 else Moved(Parcel.PACKED)
+    shop = yield from ask(Shop)
+    yield from perform("pack")
+    return Retry("no box") if shop.done == ["pack"] else Moved(Parcel.PACKED)
 
 
 @do

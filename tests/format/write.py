@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -43,6 +44,7 @@ from tests.format.workflows import (
     approval,
     invoice,
     order,
+    parcel,
     parent,
     request,
 )
@@ -158,7 +160,7 @@ async def write_killed(store: CheckpointStore) -> None:
 
 
 async def copy_runs(source: CheckpointStore, target: CheckpointStore) -> None:
-    """Copy all runs, their entries unchanged, their leases, and the messages that they have not received."""
+    """Copy all runs: their entries unchanged, and the messages that they have not received."""
     # The oldest first, so that each follows its parent.
     for info in reversed(await source.find(RunQuery(limit=None))):
         run_id, digest = info.run_id, first_digest(info.run_id)
@@ -182,6 +184,17 @@ async def copy_runs(source: CheckpointStore, target: CheckpointStore) -> None:
             await target.send(run_id, message.topic, key=message.key, body=message.body)
 
 
+async def saved_machines() -> list[dict[str, str]]:
+    """Return a machine after an attempt, and after a transition, in both forms."""
+    shop = Shop(Checkpoints(MemoryStore()))
+    attempted = await parcel.step(parcel.begin()).run_or_raise(shop)
+    packed = await parcel.step(attempted).run_or_raise(shop)
+    return [
+        {"json": machine.to_json(), "binary": b64encode(machine.to_binary()).decode()}
+        for machine in (attempted, packed)
+    ]
+
+
 async def main(folder: Path) -> None:
     folder.mkdir(parents=True)
     async with MemoryStore() as written:
@@ -191,11 +204,14 @@ async def main(folder: Path) -> None:
         lines = list[bytes]()
         for run_id in runs:
             seal = checkpoints_of(written, run_id).seal
-            checkpoints[run_id] = json.loads((await read_checkpoint(written, run_id, seal)).to_json())
+            checkpoints[run_id] = json.loads(
+                (await read_checkpoint(written, run_id, seal)).to_json()
+            )
             lines += write_exported(await export_run(written, run_id))
         rows = [f"{json.dumps(run_id)}: {json.dumps(one)}" for run_id, one in checkpoints.items()]
         (folder / "checkpoints.json").write_text("{\n" + ",\n".join(rows) + "\n}\n")
         (folder / "exported.jsonl.gz").write_bytes(gzip.compress(b"".join(lines), mtime=0))
+        (folder / "machines.json").write_text(json.dumps(await saved_machines(), indent=1))
         with TemporaryDirectory() as temporary:
             path = Path(temporary) / "runs.db"
             async with SqliteStore(path) as store:
