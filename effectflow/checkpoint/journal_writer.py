@@ -81,6 +81,7 @@ class JournalWriter:
         self._seal = checkpoints.seal
         self._digest = digest
         self._durable = length
+        self.durable_summary: RunSummary | None = None
         self._buffer: list[bytes] = []
         self._takes: list[int] = []
         self._is_saving = False
@@ -349,6 +350,7 @@ class JournalWriter:
                 self._linger_from_now()
                 raise
             self._durable += len(batch)
+            self.durable_summary = summary or self.durable_summary
             self._is_silent = False
             self.completed_since_save = 0
             self.is_released = self.is_released or release

@@ -271,7 +271,8 @@ class Recording:
         reopened_at: the entry of the last reopening, if the run has not ended since; otherwise None.
         repeated: the at-most-once steps that may have happened, and that the last reopening repeats.
         former_children: the nested runs that reopenings repeat, oldest first, by path.
-        spawned: the ids of the spawned runs that are cancelled with this one, in their order.
+        spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
+            them.
         cancelled_at: the entry that asked to cancel the run; None if none did.
         waiting: the flows within which something waited.
     """
@@ -294,7 +295,7 @@ class Recording:
     former_children: dict[str, list[RecordedChild]] = field(
         default_factory=dict[str, list[RecordedChild]]
     )
-    spawned: dict[str, None] = field(default_factory=dict[str, None])
+    spawned: dict[int, str] = field(default_factory=dict[int, str])
     cancelled_at: int | None = None
     waiting: set[str] = field(default_factory=set[str])
 
@@ -452,13 +453,16 @@ class _Reader:
                     entry.is_detached,
                 )
                 if entry.is_spawned and not entry.is_detached:
-                    recording.spawned[entry.run_id] = None
+                    recording.spawned[sequence] = entry.run_id
             case ChildEnded(path=path):
                 waited = recording.waits.get(path)
                 child = recording.children[path] if waited is None else waited.child
                 assert child is not None
                 if waited is not None and child.ended in self.unsettled:
                     self._forget(child.ended)
+                if waited is None and child.is_spawned:
+                    # The spawn was refused, so the run of this id is not one of this run.
+                    recording.spawned.pop(child.begun, None)
                 child.ended, child.status = sequence, entry.status
                 child.output, child.error = entry.output, entry.error
                 if entry.status is not RunStatus.COMPLETED:

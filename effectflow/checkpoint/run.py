@@ -145,7 +145,8 @@ class Run:
         suspension: what it waited for when it was suspended; None if it was not.
         given_up: the error with which the run ends as failed, whatever its body does; None without one.
         drain: asks the runs of a worker to begin nothing more; None outside of workers.
-        spawned: the ids of the spawned runs that are cancelled with this one.
+        spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
+            them.
     """
 
     records = True
@@ -185,7 +186,7 @@ class Run:
         self.mailbox = Mailbox(checkpoints.store, run_id)
         self.cancellation: Operator | None = None
         self.drain: Drain | None = None if around is None else around.run.drain
-        self.spawned = dict.fromkeys(recording.spawned)
+        self.spawned = dict(recording.spawned)
         self.tasks = anyio.create_task_group()
         self.last_completed: str | None = None
         # The system clock is read without creating a date.

@@ -198,18 +198,19 @@ class Handle(Generic[E_co, Out_co]):
         ended in a defect raises it, or a RecordedDefect if it cannot be rebuilt.
 
         Parameters:
-            timeout: wait for at most this many seconds, or this `timedelta`; by default for ever.
+            timeout: wait for at most this many seconds, or this `timedelta`; by default for ever. The
+                result of a run that has ended is returned however short it is, also with 0.
 
         Raises TimeoutError once they are over. The run continues.
         """
         async with self._checkpoints.store, self._changes() as change:
             seconds = None if timeout is None else in_seconds(timeout)
+            result = await self._ended()
             with anyio.fail_after(seconds):
-                while True:
-                    result = await self._ended()
-                    if result is not None:
-                        return result
+                while result is None:
                     await change.wait()
+                    result = await self._ended()
+            return result
 
     async def cancel(self) -> None:
         """Ask for the cancellation of the run: its finalizers and compensations run, then it has ended.

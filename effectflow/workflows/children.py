@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
@@ -12,27 +13,30 @@ from effectflow.checkpoint.entries import ChildEnded, ChildStarted, Finished
 from effectflow.checkpoint.errors import (
     CheckpointError,
     RunCancelled,
+    RunConflict,
     RunEnded,
     RunNotFound,
-    StepInputChanged,
 )
-from effectflow.checkpoint.failures import write_error
+from effectflow.checkpoint.failures import read_failure, write_error
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import RecordedChild
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import CANCEL, RunStatus
-from effectflow.checkpoint.values import digest_of
+from effectflow.checkpoint.values import KnownTypes, digest_of
 from effectflow.effects import Effect
 from effectflow.effects.nodes import Failed, Options, Perform, Written
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
 from effectflow.workflows.lookup import Place, find
-from effectflow.workflows.nested import replayed_end
+from effectflow.workflows.nested import check_same, replayed_end
 from effectflow.workflows.submission import submit_run
 from effectflow.workflows.workflow import Workflow
 
 __all__ = ["Child", "cancel_spawned", "spawn"]
+
+_REFUSALS = KnownTypes.of(RunConflict)
+"""The errors with which a run refuses to be created."""
 
 Input = TypeVar("Input", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -60,7 +64,8 @@ def spawn(
         priority: workers take runs with a higher one first.
         context: plain data to keep with it; by default the context of this run.
 
-    Fails with RunConflict if a run with this id and another workflow or input exists.
+    Fails with RunConflict if a run with this id and another workflow or input exists. Any other error of
+    the store halts this run, as when a step cannot be saved.
     """
 
     if not isinstance(given := cast("object", workflow), Workflow):
@@ -72,37 +77,43 @@ def spawn(
         run = flow.run
         path = flow.next_path(as_name(workflow.name))
         run.writer.check()
-        saved = place.blueprint.save_input(input)
-        digest = digest_of(saved, options=run.checkpoints.value_options)
+        digest = _input_digest(run, place, input)
         chosen = f"{run.run_id}/{path}" if run_id is None else run_id
         recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
-        if recorded is None:
+        if recorded is not None:
+            check_same(run, path, recorded, chosen, digest)
+            if flow.has_gone_on(scope, path, recorded.begun) and recorded.ended is None:
+                return Child(workflow, chosen)
+            if _is_refused(recorded, scope):
+                return _replayed_refusal(run, path, recorded)
+        if recorded is None or recorded.ended is not None:
             await flow.check(scope, path)
             if isinstance(run, PlannedRun):
                 run.begin_child(path, is_begun=False)
-            _record_start(flow, workflow.name, path, chosen, digest, is_detached=is_detached)
+            begun = _record_start(
+                flow, workflow.name, path, chosen, digest, is_detached=is_detached
+            )
             await run.writer.save()
-        elif (recorded.run_id, recorded.input) != (chosen, digest):
-            found = f"run {chosen!r}" if recorded.run_id != chosen else "another input"
-            changed = StepInputChanged(run.run_id, path, f"run {recorded.run_id!r}", found)
-            raise run.writer.halt(changed)
-        if not is_detached:
-            run.spawned[chosen] = None
-        if run.records and (recorded is None or not flow.has_gone_on(scope, path, recorded.begun)):
-            # The process may have ended before it had created the run. An operator cannot cut this off,
-            # or the run might be created after all, and nobody would cancel it.
-            try:
-                with run.gated():
-                    await submit_run(
-                        place,
-                        input,
-                        run_id=chosen,
-                        context=run.context if context is None else context,
-                        priority=priority,
-                        parent=run.run_id,
-                    )
-            except CheckpointError as error:
-                return Failed(error)
+        else:
+            begun = recorded.begun
+        if not run.records:
+            return Child(workflow, chosen)
+        # The process may have ended before it had created the run. An operator cannot cut this off, or
+        # the run might be created after all, and nobody would cancel it.
+        try:
+            with run.gated():
+                await submit_run(
+                    place,
+                    input,
+                    run_id=chosen,
+                    context=run.context if context is None else context,
+                    priority=priority,
+                    parent=run.run_id,
+                )
+        except RunConflict as refused:
+            return _record_refusal(flow, path, begun, refused)
+        except CheckpointError as error:
+            raise run.writer.halt(error) from error
         return Child(workflow, chosen)
 
     return Perform(
@@ -144,7 +155,7 @@ class Child(Generic[E, Out]):
 
 async def cancel_spawned(run: Run) -> None:
     """Ask the spawned runs of a cancelled run to cancel themselves, too."""
-    for child in run.spawned:
+    for child in dict.fromkeys(run.spawned.values()):
         try:
             await run.checkpoints.store.send(child, CANCEL, key=CANCEL)
         except (RunNotFound, RunEnded):
@@ -161,6 +172,16 @@ def _durable_flow(scope: Scope, what: str) -> DurableFlow:
     return flow
 
 
+def _input_digest(run: Run, place: Place, input: object) -> str:
+    """Return the digest of the input of a run to spawn. Halt if it is not as the workflow declares."""
+    try:
+        saved = place.blueprint.save_input(input)
+        place.blueprint.check_types(saved)
+        return digest_of(saved, options=run.checkpoints.value_options)
+    except CheckpointError as error:
+        raise run.writer.halt(error) from error
+
+
 def _place(workflow: Workflow[Any, Any, Any, Any], flow: DurableFlow, scope: Scope) -> Place:
     checkpoints = flow.run.checkpoints
     return Place(workflow.blueprint.saved_by(checkpoints), checkpoints, None, scope)
@@ -168,9 +189,10 @@ def _place(workflow: Workflow[Any, Any, Any, Any], flow: DurableFlow, scope: Sco
 
 def _record_start(
     flow: DurableFlow, workflow: str, path: str, run_id: str, digest: str, *, is_detached: bool
-) -> None:
+) -> int:
+    """Add the entry that a run is about to be created. Return its sequence number."""
     run = flow.run
-    run.writer.add(
+    begun = run.writer.add(
         ChildStarted(
             path,
             run_id,
@@ -184,6 +206,35 @@ def _record_start(
             is_detached=is_detached,
         )
     )
+    if not is_detached:
+        run.spawned[begun] = run_id
+    return begun
+
+
+def _record_refusal(flow: DurableFlow, path: str, begun: int, refused: RunConflict) -> Failed:
+    """Record that the id belongs to another run, which is not cancelled with this one."""
+    run = flow.run
+    run.spawned.pop(begun, None)
+    error = write_error(refused, _REFUSALS, is_defect=False)
+    sequence = run.writer.add(ChildEnded(path, RunStatus.FAILED, run.now(), None, error))
+    run.failures.add(sequence)
+    flow.unsettled.append(sequence)
+    flow.last_failure = (refused, sequence)
+    return Failed(refused)
+
+
+def _is_refused(recorded: RecordedChild, scope: Scope) -> bool:
+    """Return whether a spawn was refused, and a resume does not try it again."""
+    if recorded.ended is None or recorded.ended >= scope.limit:
+        return False
+    return recorded.is_settled or scope.limit < math.inf
+
+
+def _replayed_refusal(run: Run, path: str, recorded: RecordedChild) -> Failed:
+    assert recorded.error is not None
+    failure = read_failure(recorded.error, path, _REFUSALS)
+    run.replayed_failure(path, failure.error)
+    return failure
 
 
 async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> Any:

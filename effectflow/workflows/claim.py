@@ -39,9 +39,6 @@ from effectflow.workflows.lookup import (
 
 logger = logging.getLogger(__name__)
 
-_SECONDS_BLOCKED = 60.0
-"""The seconds after which a run is tried again that a worker could not continue."""
-
 
 class _Overlap:
     """The starts and resumes of one run in this process that are under way at the same time.
@@ -121,19 +118,19 @@ class Claim:
             return self._run.writer.summary
         return None if self._info is None else self._info.summary
 
-    async def block(self, reason: str) -> None:
+    async def block(self, reason: str, *, seconds: float) -> None:
         """Release a run that a worker has taken, and keep with it why this program cannot continue it.
 
-        Its status stays as it was. It is due again after a minute.
+        Its status stays as it is in the store. It is due again after these seconds.
         """
         assert self._info is not None
         writer = None if self._run is None else self._run.writer
         lease, length, summary = self.lease, self._info.length, self._info.summary
         if writer is not None:
-            lease = writer.lease
-            if writer.durable_length > length:
-                length, summary = writer.durable_length, writer.summary
-        due_at = self.place.scope.clock.now().timestamp() + _SECONDS_BLOCKED
+            lease, length = writer.lease, writer.durable_length
+            # Not the one that it could not save, which may say that the run has ended.
+            summary = writer.durable_summary or summary
+        due_at = self.place.scope.clock.now().timestamp() + seconds
         summary = replace(summary, blocked=reason, due_at=due_at)
         with anyio.move_on_after(5, shield=True), self._only_logged("marked as blocked"):
             await self._checkpoints.store.append(

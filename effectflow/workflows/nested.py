@@ -27,7 +27,7 @@ from effectflow.effects.nodes import Failed
 from effectflow.effects.paths import as_name
 from effectflow.workflows.lookup import Place
 
-__all__ = ["replayed_end", "run_nested"]
+__all__ = ["check_same", "replayed_end", "run_nested"]
 
 
 async def run_nested(
@@ -55,7 +55,7 @@ async def run_nested(
     chosen = _made_id(run, path, input_digest) if run_id is None else run_id
     recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
     if recorded is not None:
-        _check_same(run, path, recorded, chosen, input_digest)
+        check_same(run, path, recorded, chosen, input_digest)
         stands = recorded.is_settled or scope.limit < float("inf")
         is_ended = recorded.ended is not None and recorded.ended < scope.limit
         if is_ended and (recorded.status is RunStatus.COMPLETED or stands):
@@ -164,9 +164,10 @@ class _Child:
         flow.last_failure = (error, sequence)
 
 
-def _check_same(
+def check_same(
     run: Run, path: str, recorded: RecordedChild, run_id: str, input_digest: str
 ) -> None:
+    """Halt the run if the body reaches another run than the recorded one."""
     if (recorded.run_id, recorded.input) != (run_id, input_digest):
         raise run.writer.halt(
             StepInputChanged(

@@ -28,6 +28,7 @@ from effectflow.checkpoint.errors import (
     LeaseLost,
     RunCancelled,
     RunNotFound,
+    SaveFailed,
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Owner
@@ -43,6 +44,12 @@ from effectflow.workflows.workflow import Workflow
 __all__ = ["recover_run"]
 
 logger = logging.getLogger(__name__)
+
+_SECONDS_BLOCKED = 60.0
+"""The seconds after which a run is tried again that does not fit this program."""
+
+_SECONDS_AFTER_OUTAGE = 1.0
+"""The seconds after which a run is tried again whose store has failed: it may fail again at once."""
 
 _PROGRESS = (
     Completed,
@@ -72,6 +79,7 @@ async def recover_run(
 
     How it ended is in its journal. A run that cannot be continued by this program keeps its status, and
     the reason is kept with it as `blocked`: it is tried again a minute later, maybe by another program.
+    If only the store failed, it is tried again after a second, or once the store is back.
 
     Parameters:
         owner: the owner of the lease of `taken`.
@@ -115,8 +123,10 @@ async def _block(claim: Claim, error: CheckpointError) -> None:
     if isinstance(error, RunCancelled):
         return
     logger.warning("run %r cannot be continued here: %s", claim.run_id, error)
-    if not isinstance(error, CompensationFailed | LeaseLost | StoreUnavailable):
-        await claim.block(str(error))
+    if not isinstance(error, CompensationFailed | LeaseLost):
+        is_outage = isinstance(error, SaveFailed | StoreUnavailable)
+        seconds = _SECONDS_AFTER_OUTAGE if is_outage else _SECONDS_BLOCKED
+        await claim.block(str(error), seconds=seconds)
 
 
 def crashes_in_a_row(entries: Iterable[Entry]) -> tuple[int, str]:
