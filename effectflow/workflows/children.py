@@ -18,6 +18,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.failures import write_error
 from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import RecordedChild
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import CANCEL, RunStatus
@@ -77,6 +78,8 @@ def spawn(
         recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
         if recorded is None:
             await flow.check(scope, path)
+            if isinstance(run, PlannedRun):
+                run.begin_child(path, is_begun=False)
             _record_start(flow, workflow.name, path, chosen, digest, is_detached=is_detached)
             await run.writer.save()
         elif (recorded.run_id, recorded.input) != (chosen, digest):
@@ -85,7 +88,7 @@ def spawn(
             raise run.writer.halt(changed)
         if not is_detached:
             run.spawned[chosen] = None
-        if recorded is None or not flow.has_gone_on(scope, path, recorded.begun):
+        if run.records and (recorded is None or not flow.has_gone_on(scope, path, recorded.begun)):
             # The process may have ended before it had created the run. An operator cannot cut this off,
             # or the run might be created after all, and nobody would cancel it.
             try:
@@ -198,7 +201,13 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
     else:
         await flow.check(scope, path)
         flow.begin_wait(scope, path, child=child.run_id)
-    finished = await _end_of(run, place, child.run_id)
+    if isinstance(run, PlannedRun):
+        found = await find(place, child.run_id)
+        finished = None if found is None else found.checkpoint.finished
+        if finished is None:
+            return await run.wait(path)
+    else:
+        finished = await _end_of(run, place, child.run_id)
     # An operator may have decided in the same moment.
     await flow.check(scope, path)
     return _record_end(flow, place, path, child.run_id, finished)
@@ -233,10 +242,12 @@ def _record_end(flow: DurableFlow, place: Place, path: str, run_id: str, end: Fi
     if status is RunStatus.CANCELLED:
         types = place.blueprint.output_types
         error = write_error(RunCancelled(run_id), types, is_defect=True)
-    sequence = run.writer.add(ChildEnded(path, status, run.now(), end.output, error))
-    if status is not RunStatus.COMPLETED:
-        run.failures.add(sequence)
-        flow.unsettled.append(sequence)
+    sequence = 0
+    if run.records:
+        sequence = run.writer.add(ChildEnded(path, status, run.now(), end.output, error))
+        if status is not RunStatus.COMPLETED:
+            run.failures.add(sequence)
+            flow.unsettled.append(sequence)
     recorded = RecordedChild(sequence, run_id, place.blueprint.definition.name, "")
     recorded.status, recorded.output, recorded.error = status, end.output, error
     return _read(place, replayed_end(run, place, path, recorded))
