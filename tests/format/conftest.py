@@ -17,7 +17,10 @@ from tests.format import dumps
 from tests.stores.servers import RedisServer, postgres_server
 
 STORED = Path(__file__).parent / "stored" / "1"
-"""The runs in version 1 of the format and version 2 of the layouts."""
+"""Runs and values in version 1 of the format, in stores of version 2 of the layouts.
+
+`write.py` wrote all but `values.json` and `classes.json`, which are older.
+"""
 
 
 def unzipped(name: str) -> bytes:

@@ -1,6 +1,6 @@
 """Runs that were stored in each version of the format are read, verified and continued for ever.
 
-`stored` has them as each store has them on its disk, and never changes. See `docs/format.md#versions`.
+`stored` has them as each store has them on its disk, and never changes: see `docs/format.md`.
 """
 
 from __future__ import annotations
