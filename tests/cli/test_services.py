@@ -275,6 +275,7 @@ def test_a_run_that_does_not_fit_the_program_is_shown_as_blocked_with_the_reason
     assert "blocked, tried again in" in effectflow("list", *APP).out
     shown = effectflow("show", "o1", *APP).out
     assert "(tried again at 20" in shown
+    assert ", until " not in shown, "when it is tried again is not the end of its wait"
     # Another build of the program can continue it.
     assert effectflow("resume", "o1", *APP).code == 0
 
