@@ -115,7 +115,7 @@ def test_type_checkers_accept_the_examples(checker: list[str], pages_as_modules:
 
 
 def fields_in_format(kind: type[Any]) -> list[str]:
-    """Return the fields of a part of the format as its page names them: with `?` if they may be absent."""
+    """Return the fields of a part of the format as its page names them: `?` if one may be absent."""
     return [one.name + "?" * (one.default is not MISSING) for one in fields(kind)]
 
 

@@ -157,8 +157,8 @@ class DefinitionChanged(CheckpointError):
         super().__init__(
             f"workflow {workflow!r} has changed since {what or f'run {run_id!r}'} was started: "
             f"{'; '.join(changes) or 'its fingerprint differs'}. "
-            "Resume it with the code that it was started with, or with force=True (--force) if the "
-            "change does not matter to it."
+            "Resume it with the code that it was started with, give the workflow a version and a "
+            "migration, or pass force=True (--force) if the change does not matter to it."
         )
 
 

@@ -19,7 +19,6 @@ from effectflow.checkpoint.entries import (
     Decided,
     ErrorRecord,
     Published,
-    Signalled,
     SourceEnd,
     Waiting,
 )
@@ -333,18 +332,15 @@ class DurableFlow:
         else:
             await self.check(scope, path)
             self.begin_wait(scope, path, topic=topic)
-        run.reach_wait(path)
         while True:
-            message = await run.next_message(topic)
+            message = await run.next_message(path, topic)
             # An operator may have decided in the same moment. Then the message stays.
             await self.check(scope, path)
             if run.mailbox.first(topic) is message:
                 break
         tree = run.open_message(message)
         value = run.decode_message(tree, path, decode)
-        run.mailbox.take(message)
-        run.writer.take(message.number)
-        sequence = run.writer.add(Signalled(path, topic, message.key, tree, run.now()))
+        sequence = run.take_message(path, message, tree)
         if not self.is_ordered:
             # The next attempt of the step receives it, too.
             run.recording.waits[path] = RecordedWait(sequence, None, topic, sequence, tree)

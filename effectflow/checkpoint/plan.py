@@ -26,14 +26,14 @@ class ResumePlan:
     """What a resume does, in the order of its flows.
 
     Attributes:
-        start: the steps, nested and spawned runs that it begins with, one for each flow that can
-            continue. Where a branch ends a race or a parallel operator without a new step, the
-            scheduling decides which of the other branches begin a step before they are cancelled.
+        start: the steps and nested runs that it begins with, one for each flow that can continue. Where
+            a branch ends a race or a parallel operator without a new step, the scheduling decides
+            which of the other branches begin a step before they are cancelled.
         retry: those of `start` that began before.
         skip: the steps whose recorded output is used instead of running them.
         recurs: the steps whose recorded failures end the run again. To try again, start the work under
             another run id.
-        waiting: the waits that are not over. Whether a message has arrived is not looked up.
+        waiting: the waits that are not over.
         unverified: recorded steps that the plan could not reach without running effects.
         problem: the error with which a resume would fail; None if there is none.
         is_complete: whether the run is complete, so that a resume yields its recorded output.

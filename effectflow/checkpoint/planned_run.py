@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -16,7 +16,8 @@ from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.plan import ResumePlan, Unverified
 from effectflow.checkpoint.replay import RecordedStep, Recording
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.values import KnownTypes
+from effectflow.checkpoint.store import Message
+from effectflow.checkpoint.values import KnownTypes, Tree
 from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt, Parked
 from effectflow.effects.nodes import Failed, FromAsync, Step
@@ -142,22 +143,32 @@ class PlannedRun(Run):
         raise Parked
 
     def begin_child(self, path: str, *, is_begun: bool) -> None:
-        """Note that a resume starts or continues a nested run, or spawns a run."""
+        """Note that a resume starts or continues a nested run, or spawns one."""
         self._start.append(path)
         if is_begun:
             self._retry.append(path)
         raise Parked
 
-    def reach_wait(self, path: str) -> None:
-        self._waiting.append(path)
-        raise Parked
-
     async def sleep(self, path: str, seconds: float, scope: Scope) -> None:
         if seconds > 0:
-            # A flow that an earlier life has cancelled does not wait.
-            await anyio.lowlevel.checkpoint_if_cancelled()
-            self._waiting.append(path)
-            raise Parked
+            await self.wait(path)
+
+    async def next_message(self, path: str, topic: str) -> Message:
+        await self.read_mailbox()
+        message = self.mailbox.first(topic)
+        return await self.wait(path) if message is None else message
+
+    def take_message(self, path: str, message: Message, value: Tree) -> int:
+        # The next wait for this topic receives the next one.
+        self.mailbox.take(message)
+        return 0
+
+    async def wait(self, path: str) -> Never:
+        """Note that a resume waits here."""
+        # A flow that an earlier life has cancelled does not wait.
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        self._waiting.append(path)
+        raise Parked
 
     async def finalizing(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, None]:
         try:

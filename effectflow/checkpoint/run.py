@@ -28,6 +28,7 @@ from effectflow.checkpoint.entries import (
     Failed,
     Interrupted,
     Resumed,
+    Signalled,
 )
 from effectflow.checkpoint.errors import (
     CheckpointError,
@@ -295,9 +296,6 @@ class Run:
 
     def park(self, flow: DurableFlow, parked: Parked) -> None:
         """Note that a flow of a plan has ended."""
-
-    def reach_wait(self, path: str) -> None:
-        """Note that a flow is about to wait for a message or a spawned run."""
 
     def replayed_failure(self, path: str, error: object) -> None:
         """Note that a recorded failure was replayed."""
@@ -587,8 +585,13 @@ class Run:
 
     # Messages.
 
-    async def next_message(self, topic: str) -> Message:
-        """Wait for the first message about a topic, and leave it in the mailbox."""
+    async def next_message(self, path: str, topic: str) -> Message:
+        """Wait for the first message about a topic, and leave it in the mailbox.
+
+        Parameters:
+            path: the path of the wait.
+            topic: the topic.
+        """
         if (message := self.mailbox.first(topic)) is not None:
             return message
         woken = Wakeup()
@@ -601,21 +604,31 @@ class Run:
                 with self.activity.rest(topic.replace(":", " ", 1), look=woken.set):
                     await woken.wait()
 
+    def take_message(self, path: str, message: Message, value: Tree) -> int:
+        """Record that a wait has received a message. Return the number of the entry."""
+        self.mailbox.take(message)
+        self.writer.take(message.number)
+        return self.writer.add(Signalled(path, message.topic, message.key, value, self.now()))
+
     async def look_for_messages(self) -> bool:
         """Read the new messages. Return whether there are any. One may cancel the run."""
-        store = self.checkpoints.store
-        try:
-            is_new = await self.mailbox.refresh()
-        except CheckpointError as error:
-            raise self.writer.halt(error) from error
-        except Exception as error:
-            reason = f"it raised {error!r} for run {self.run_id!r}"
-            raise self.writer.halt(StoreUnavailable(repr(store), reason)) from error
+        is_new = await self.read_mailbox()
         self.writer.take(*self.mailbox.take_notices())
         request = self.mailbox.first(CANCEL)
         if request is not None and self.cancellation is not None:
             self._cancel_by(request, self.cancellation)
         return is_new
+
+    async def read_mailbox(self) -> bool:
+        """Read the new messages. Return whether there are any. Halt the run if that fails."""
+        store = self.checkpoints.store
+        try:
+            return await self.mailbox.refresh()
+        except CheckpointError as error:
+            raise self.writer.halt(error) from error
+        except Exception as error:
+            reason = f"it raised {error!r} for run {self.run_id!r}"
+            raise self.writer.halt(StoreUnavailable(repr(store), reason)) from error
 
     def _cancel_by(self, request: Message, cancellation: Operator) -> None:
         """Cancel the body because a message asks for that. A run that is being stopped leaves it."""

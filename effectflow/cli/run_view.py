@@ -221,8 +221,9 @@ def _summary_rows(view: RunView) -> dict[str, str]:
     due = "" if summary.due_at is None else when(summary.due_at)
     suspended_at = view.checkpoint.suspended_at
     if summary.waits_for and suspended_at is not None:
-        until = f", until {due}" if due else ""
-        if summary.due_at is not None and summary.due_at <= view.at:
+        # A blocked run is due when it is tried again, which says nothing of its wait.
+        until = f", until {due}" if due and not summary.blocked else ""
+        if summary.due_at is not None and summary.due_at <= view.at and not summary.blocked:
             until = "; it is due, and goes on as soon as a worker takes it"
         rows["waits for"] = f"{summary.waits_for}, since {when(suspended_at)}{until}"
     if summary.blocked:

@@ -86,16 +86,18 @@ def spawn(
                 return Child(workflow, chosen)
             if _is_refused(recorded, scope):
                 return _replayed_refusal(run, path, recorded)
-        if isinstance(run, PlannedRun):
-            run.begin_child(path, is_begun=recorded is not None)
         if recorded is None or recorded.ended is not None:
             await flow.check(scope, path)
+            if isinstance(run, PlannedRun):
+                run.begin_child(path, is_begun=False)
             begun = _record_start(
                 flow, workflow.name, path, chosen, digest, is_detached=is_detached
             )
             await run.writer.save()
         else:
             begun = recorded.begun
+        if not run.records:
+            return Child(workflow, chosen)
         # The process may have ended before it had created the run. An operator cannot cut this off, or
         # the run might be created after all, and nobody would cancel it.
         try:
@@ -250,8 +252,13 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
     else:
         await flow.check(scope, path)
         flow.begin_wait(scope, path, child=child.run_id)
-    run.reach_wait(path)
-    finished = await _end_of(run, place, child.run_id)
+    if isinstance(run, PlannedRun):
+        found = await find(place, child.run_id)
+        finished = None if found is None else found.checkpoint.finished
+        if finished is None:
+            return await run.wait(path)
+    else:
+        finished = await _end_of(run, place, child.run_id)
     # An operator may have decided in the same moment.
     await flow.check(scope, path)
     return _record_end(flow, place, path, child.run_id, finished)
@@ -286,10 +293,12 @@ def _record_end(flow: DurableFlow, place: Place, path: str, run_id: str, end: Fi
     if status is RunStatus.CANCELLED:
         types = place.blueprint.output_types
         error = write_error(RunCancelled(run_id), types, is_defect=True)
-    sequence = run.writer.add(ChildEnded(path, status, run.now(), end.output, error))
-    if status is not RunStatus.COMPLETED:
-        run.failures.add(sequence)
-        flow.unsettled.append(sequence)
+    sequence = 0
+    if run.records:
+        sequence = run.writer.add(ChildEnded(path, status, run.now(), end.output, error))
+        if status is not RunStatus.COMPLETED:
+            run.failures.add(sequence)
+            flow.unsettled.append(sequence)
     recorded = RecordedChild(sequence, run_id, place.blueprint.definition.name, "")
     recorded.status, recorded.output, recorded.error = status, end.output, error
     return _read(place, replayed_end(run, place, path, recorded))

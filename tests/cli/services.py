@@ -1,4 +1,4 @@
-"""An App for the tests of commands: a module `shop`, and clients of its runs in this process."""
+"""An App for the tests of commands: a module `mall`, and clients of its runs in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import anyio
 from effectflow.checkpoint import RunInfo, RunStatus
 from effectflow.service import Client, Handle, Worker
 
-SHOP = textwrap.dedent("""
+MALL = textwrap.dedent("""
     import os
     from dataclasses import dataclass
     from pathlib import Path
@@ -93,51 +93,51 @@ SHOP = textwrap.dedent("""
 
     @workflow
     def named(_: None) -> Do[Shop, str, str]:
-        return (yield from from_fn(lambda shop: shop.name))
+        return (yield from from_fn(lambda mall: mall.name))
 
 
     app = App[Shop](
         [order, pack, remind, deliver, named],
         environment=Shop,
-        checkpoints=Checkpoints(SqliteStore("shop.db")),
+        checkpoints=Checkpoints(SqliteStore("mall.db")),
     )
-    empty = App[Shop]([], environment=Shop, checkpoints=Checkpoints(SqliteStore("shop.db")))
+    empty = App[Shop]([], environment=Shop, checkpoints=Checkpoints(SqliteStore("mall.db")))
 """)
 
 
-def write_shop(folder: Path) -> Any:
+def write_mall(folder: Path) -> Any:
     """Write the module into a folder on the path, and return it."""
-    (folder / "shop.py").write_text(SHOP)
-    return import_module("shop")
+    (folder / "mall.py").write_text(MALL)
+    return import_module("mall")
 
 
-def submitted(shop: Any, workflow: str, input: object, run_id: str, **options: Any) -> None:
+def submitted(mall: Any, workflow: str, input: object, run_id: str, **options: Any) -> None:
     """Submit a run."""
 
     async def submit() -> None:
-        client = Client(shop.app.checkpoints)
-        await client.submit(shop.app.workflows[workflow], input, run_id=run_id, **options)
+        client = Client(mall.app.checkpoints)
+        await client.submit(mall.app.workflows[workflow], input, run_id=run_id, **options)
 
     anyio.run(submit)
 
 
 def with_handle(
-    shop: Any, workflow: str, run_id: str, use: Callable[[Handle[Any, Any]], Awaitable[Any]]
+    mall: Any, workflow: str, run_id: str, use: Callable[[Handle[Any, Any]], Awaitable[Any]]
 ) -> Any:
     """Return `await use(handle)` of a run."""
 
     async def main() -> Any:
-        return await use(Client(shop.app.checkpoints).handle(shop.app.workflows[workflow], run_id))
+        return await use(Client(mall.app.checkpoints).handle(mall.app.workflows[workflow], run_id))
 
     return anyio.run(main)
 
 
-def until(shop: Any, run_id: str, status: RunStatus, *, within: float = 30.0) -> RunInfo:
+def until(mall: Any, run_id: str, status: RunStatus, *, within: float = 30.0) -> RunInfo:
     """Wait until a run has this status and is held by nobody."""
 
     async def look() -> RunInfo:
         with anyio.fail_after(within):
-            async with shop.app.checkpoints.store as store:
+            async with mall.app.checkpoints.store as store:
                 while True:
                     info = await store.info(run_id)
                     if info is not None and info.summary.status is status and info.lease is None:
@@ -147,11 +147,11 @@ def until(shop: Any, run_id: str, status: RunStatus, *, within: float = 30.0) ->
     return anyio.run(look)
 
 
-def driven(shop: Any, *run_ids: str) -> None:
+def driven(mall: Any, *run_ids: str) -> None:
     """Let a worker of this process drive runs until each has ended or waits."""
 
     async def drive() -> None:
-        async with Worker(shop.app) as worker:
+        async with Worker(mall.app) as worker:
             with anyio.fail_after(30):
                 for run_id in run_ids:
                     await _rest(worker.client, run_id)

@@ -17,7 +17,7 @@ import pytest
 from effectflow.cli.app import make_app
 from tests.cli.conftest import ENVIRONMENT, Command
 
-SHOP = textwrap.dedent("""
+MALL = textwrap.dedent("""
     from dataclasses import dataclass
     from effectflow import Checkpoints, Do, Effect, fail, pure, step, workflow
 
@@ -50,8 +50,8 @@ SHOP = textwrap.dedent("""
 
 
 @pytest.fixture(autouse=True)
-def shop(folder: Path) -> None:
-    (folder / "shop.py").write_text(SHOP)
+def mall(folder: Path) -> None:
+    (folder / "mall.py").write_text(MALL)
     (folder / "quits.py").write_text("import sys; sys.exit(7)")
     code = folder / "code"
     code.mkdir()
@@ -61,7 +61,7 @@ def shop(folder: Path) -> None:
 
 def test_run_show_history_plan_and_list(effectflow: Command) -> None:
     ran = effectflow(
-        "run", "shop:sell", "--input", '{"item": "cap", "amount": 2}', "--run-id", "r1"
+        "run", "mall:sell", "--input", '{"item": "cap", "amount": 2}', "--run-id", "r1"
     )
     assert (ran.code, ran.err) == (0, "")
     assert "r1: completed" in ran.out
@@ -82,7 +82,7 @@ def test_nothing_is_cut_or_wrapped_on_a_narrow_terminal(
     effectflow: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = "a-run-with-a-long-id-" * 3
-    effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", run_id)
+    effectflow("run", "mall:sell", "--input", '{"item": "cap"}', "--run-id", run_id)
     monkeypatch.setenv("COLUMNS", "30")
 
     digest = effectflow("show", run_id, "--json").json["digest"]
@@ -90,7 +90,7 @@ def test_nothing_is_cut_or_wrapped_on_a_narrow_terminal(
     assert f"digest    {digest}\n" in shown
     assert max(len(line) for line in shown.splitlines() if run_id not in line) <= 80
 
-    effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", "short")
+    effectflow("run", "mall:sell", "--input", '{"item": "cap"}', "--run-id", "short")
     heading, short, long = effectflow("list").out.splitlines()
     # Only its own row is longer.
     assert heading.startswith("RUN    WORKFLOW  STATUS ")
@@ -99,7 +99,7 @@ def test_nothing_is_cut_or_wrapped_on_a_narrow_terminal(
 
 
 def test_commands_print_json(effectflow: Command) -> None:
-    arguments = ("shop:sell", "--input", '{"item": "cap"}', "--run-id", "r1", "--json")
+    arguments = ("mall:sell", "--input", '{"item": "cap"}', "--run-id", "r1", "--json")
     ran = effectflow("run", *arguments).json
     assert (ran["status"], ran["output"], ran["steps_run"]) == ("completed", 2, 1)
     assert effectflow("show", "r1", "--json").json["completed_steps"][0]["step"] == "take"
@@ -116,7 +116,7 @@ def test_commands_print_json(effectflow: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("run", "shop:sell", "--input", '{"item": "cap"}'), ("demo", "code")]
+    "arguments", [("run", "mall:sell", "--input", '{"item": "cap"}'), ("demo", "code")]
 )
 def test_an_empty_run_id_is_a_run_id(effectflow: Command, arguments: tuple[str, ...]) -> None:
     ran = [effectflow(*arguments, "--run-id", "", "--json").json for _ in range(2)]
@@ -126,29 +126,29 @@ def test_an_empty_run_id_is_a_run_id(effectflow: Command, arguments: tuple[str, 
 
 
 def test_a_failure_ends_with_code_1_and_the_command_that_resumes(effectflow: Command) -> None:
-    ran = effectflow("run", "shop:sell", "--input", '{"item": "hat"}', "--run-id", "r1")
+    ran = effectflow("run", "mall:sell", "--input", '{"item": "hat"}', "--run-id", "r1")
 
     assert ran.code == 1
     assert "out of stock" in ran.out
-    assert "effectflow resume r1 --app shop:sell" in ran.out
-    assert effectflow("resume", "r1", "--app", "shop").code == 1
-    assert effectflow("run", "shop:buggy", "--run-id", "r2").code == 1
+    assert "effectflow resume r1 --app mall:sell" in ran.out
+    assert effectflow("resume", "r1", "--app", "mall").code == 1
+    assert effectflow("run", "mall:buggy", "--run-id", "r2").code == 1
     assert "ZeroDivisionError" in effectflow("show", "r2").out
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["run", "shop"], "MODULE:WORKFLOW"),
-        (["run", "shop:nothing"], "it has: buggy, sell"),
+        (["run", "mall"], "MODULE:WORKFLOW"),
+        (["run", "mall:nothing"], "it has: buggy, sell"),
         (["run", "shoop:sell"], "No module named 'shoop'"),
-        (["run", "shop:sell", "--input", '{"item": }'], "line 1, column 10"),
-        (["run", "shop:sell", "--input", "@missing.json"], "missing.json"),
-        (["run", "shop:sell", "--input", '{"itme": "cap"}'], "itme"),
-        (["run", "shop:sell"], ": give one with --input"),
+        (["run", "mall:sell", "--input", '{"item": }'], "line 1, column 10"),
+        (["run", "mall:sell", "--input", "@missing.json"], "missing.json"),
+        (["run", "mall:sell", "--input", '{"itme": "cap"}'], "itme"),
+        (["run", "mall:sell"], ": give one with --input"),
         (["run", ":sell"], "MODULE:WORKFLOW"),
-        (["run", "./shop:sell"], "such as shop.orders for the file shop/orders.py"),
-        (["run", "shop.py:sell"], "Without .py: give the name of a module"),
+        (["run", "./mall:sell"], "such as shop.orders for the file shop/orders.py"),
+        (["run", "mall.py:sell"], "Without .py: give the name of a module"),
         (["resume"], "give either a run id, --latest or --all"),
         (["export", "r1", "--latest"], "give either a run id or --latest"),
         (["export", "--json"], "--output"),
@@ -160,7 +160,7 @@ def test_a_failure_ends_with_code_1_and_the_command_that_resumes(effectflow: Com
         (["list", "--store", "sqlite:///typo.db"], "there is no store typo.db"),
         (["list", "--store", "file:./nosuch"], "there is no store nosuch"),
         (["run", "quits:sell"], "SystemExit: 7"),
-        (["run", "shop:sell", "--input", '{"item": 5}'], "expected str @ $.item"),
+        (["run", "mall:sell", "--input", '{"item": 5}'], "expected str @ $.item"),
         (["demo", "nowhere"], "not a folder"),
         (["nonsense"], "nonsense"),
     ],
@@ -176,7 +176,7 @@ def test_bad_use_ends_with_code_2_and_says_what_to_do(
 
 def test_verify_reports_the_damaged_run(effectflow: Command, folder: Path) -> None:
     for run_id in ("good", "bad"):
-        effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", run_id)
+        effectflow("run", "mall:sell", "--input", '{"item": "cap"}', "--run-id", run_id)
     ran = effectflow("verify")
     assert (ran.code, "2 runs checked, 0 damaged" in ran.out) == (0, True)
     assert "1 run checked, 0 damaged" in effectflow("verify", "good").out
@@ -196,19 +196,19 @@ def test_verify_reports_the_damaged_run(effectflow: Command, folder: Path) -> No
     assert "good: good, 4 entries" in ran.out
     [found] = effectflow("verify", "bad", "--json").json
     assert (found["good"], found["entries"]) == (2, 4)
-    assert effectflow("resume", "bad", "--app", "shop").code == 4
+    assert effectflow("resume", "bad", "--app", "mall").code == 4
     assert effectflow("verify", "unknown").code == 2
     assert effectflow("verify", "--key-file", "missing.key").code == 2
 
 
 def test_repair_makes_a_damaged_run_resumable(effectflow: Command, folder: Path) -> None:
-    effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", "r/1")
+    effectflow("run", "mall:sell", "--input", '{"item": "cap"}', "--run-id", "r/1")
     assert "There is nothing to repair" in effectflow("repair", "r/1").out
     with closing(sqlite3.connect(folder / "effectflow.db")) as database, database:
         [body] = database.execute("SELECT body FROM entries WHERE sequence = 3").fetchone()
         bad = body.replace(b'"output":1', b'"output":7')
         database.execute("UPDATE entries SET body = ? WHERE sequence = 3", (bad,))
-    ran = effectflow("resume", "r/1", "--app", "shop")
+    ran = effectflow("resume", "r/1", "--app", "mall")
     assert (ran.code, "`effectflow repair 'r/1'`" in ran.out) == (4, True)
 
     assert "BeforeStep: take" in effectflow("show", "r/1", "--at", "2").out
@@ -234,7 +234,7 @@ def test_repair_makes_a_damaged_run_resumable(effectflow: Command, folder: Path)
     assert rows[1]["text"].encode() == bad
 
     assert effectflow("verify", "r/1").code == 0
-    assert "1 step run," in effectflow("resume", "r/1", "--app", "shop").out
+    assert "1 step run," in effectflow("resume", "r/1", "--app", "mall").out
     assert effectflow("repair", "unknown", "--yes").code == 2
     assert effectflow("repair", "r/1", "--json").json["problem"] is None
     assert "r/1: good" in effectflow("repair", "--latest").out
@@ -242,7 +242,7 @@ def test_repair_makes_a_damaged_run_resumable(effectflow: Command, folder: Path)
 
 
 def test_show_reports_the_state_after_an_earlier_entry(effectflow: Command) -> None:
-    effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", "r1")
+    effectflow("run", "mall:sell", "--input", '{"item": "cap"}', "--run-id", "r1")
 
     assert "BeforeStep: take" in effectflow("show", "r1", "--at", "2").out
     assert effectflow("show", "r1", "--at", "2", "--json").json["status"] == "running"
@@ -256,7 +256,7 @@ def test_runs_are_signed_and_encrypted_with_keys_from_files(
     (folder / "sign.key").write_bytes(bytes(range(224, 255)) + b"\n")
     (folder / "keys").write_text(f"old {'00' * 16}\nnew {'11' * 32}\n")
     keys = ("--key-file", "sign.key", "--encryption-keys", "keys")
-    ran = effectflow("run", "shop:sell", "--input", '{"item": "hat"}', "--run-id", "r1", *keys)
+    ran = effectflow("run", "mall:sell", "--input", '{"item": "hat"}', "--run-id", "r1", *keys)
     assert ran.code == 1
     resume = ran.out.rpartition("Resume it with: effectflow ")[2]
 
@@ -265,7 +265,7 @@ def test_runs_are_signed_and_encrypted_with_keys_from_files(
         assert effectflow(*command, *keys).code == 0
         assert effectflow(*command).code == 4
         assert effectflow(*command, "--key-file", "sign.key").code == 4
-    assert effectflow("resume", "r1", "--app", "shop").code == 4
+    assert effectflow("resume", "r1", "--app", "mall").code == 4
     assert effectflow(*resume.split()).code == 1
 
     (folder / "bad").write_text("only-an-id")
@@ -284,7 +284,7 @@ def test_a_missing_driver_is_bad_use(effectflow: Command, monkeypatch: pytest.Mo
 
 def test_runs_can_be_exported_and_imported(effectflow: Command, folder: Path) -> None:
     for run_id in ("a", "b"):
-        effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", run_id)
+        effectflow("run", "mall:sell", "--input", '{"item": "cap"}', "--run-id", run_id)
     ran = effectflow("export", "--output", "runs.jsonl")
     assert (ran.code, ran.out.endswith(" written to runs.jsonl\n")) == (0, True)
     listed = [run["run_id"] for run in effectflow("list", "--json").json]
@@ -303,7 +303,7 @@ def test_runs_can_be_exported_and_imported(effectflow: Command, folder: Path) ->
     exported = effectflow("export", "--store", "file:./elsewhere").out
     assert exported == (folder / "runs.jsonl").read_text()
 
-    refused = effectflow("import", "shop.py")
+    refused = effectflow("import", "mall.py")
     assert (refused.code, "the file cannot be read: it is not an export" in refused.err) == (
         4,
         True,
@@ -321,7 +321,7 @@ def test_runs_can_be_exported_and_imported(effectflow: Command, folder: Path) ->
 def test_export_skips_and_names_damaged_runs(effectflow: Command, folder: Path) -> None:
     store = ("--store", "file:./runs")
     for run_id in ("a", "bad", "c"):
-        effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", run_id, *store)
+        effectflow("run", "mall:sell", "--input", '{"item": "cap"}', "--run-id", run_id, *store)
     for path in (folder / "runs" / "sessions" / "bad").rglob("*.json"):
         path.write_bytes(b"{")
 
@@ -334,7 +334,7 @@ def test_export_skips_and_names_damaged_runs(effectflow: Command, folder: Path) 
 
 
 def test_an_unknown_run_id_is_answered_with_a_similar_one(effectflow: Command) -> None:
-    effectflow("run", "shop:sell", "--input", '{"item": "cap"}', "--run-id", "order-17")
+    effectflow("run", "mall:sell", "--input", '{"item": "cap"}', "--run-id", "order-17")
 
     ran = effectflow("resume", "--latest")
     assert ran.code == 2
@@ -345,8 +345,8 @@ def test_an_unknown_run_id_is_answered_with_a_similar_one(effectflow: Command) -
 
 
 def test_a_file_that_is_not_a_store_ends_with_code_4(effectflow: Command) -> None:
-    assert effectflow("list", "--store", "sqlite:///shop.py").code == 4
-    ran = effectflow("run", "shop:sell", "--input", '{"item": "x"}', "--store", "sqlite:///shop.py")
+    assert effectflow("list", "--store", "sqlite:///mall.py").code == 4
+    ran = effectflow("run", "mall:sell", "--input", '{"item": "x"}', "--store", "sqlite:///mall.py")
     assert ran.code == 4
     assert "Choose another file" in ran.out
 

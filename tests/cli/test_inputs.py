@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import Command
 
-SHOP = textwrap.dedent("""
+MALL = textwrap.dedent("""
     from collections.abc import AsyncGenerator
     from contextlib import asynccontextmanager
     from dataclasses import dataclass, replace
@@ -83,14 +83,14 @@ LOGIN = json.dumps({"site": "https://example.org", "password": "hunter2"})
 
 
 @pytest.fixture(autouse=True)
-def shop(folder: Path) -> None:
-    (folder / "shop.py").write_text(SHOP)
+def mall(folder: Path) -> None:
+    (folder / "mall.py").write_text(MALL)
     (folder / "keys").write_text("2026 " + "00" * 32)
 
 
 def test_a_model_with_a_secret_is_run_encrypted_and_never_shown(effectflow: Command) -> None:
     keys = ("--encryption-keys", "keys")
-    ran = effectflow("run", "shop:entering", "--input", LOGIN, "--run-id", "r", *keys)
+    ran = effectflow("run", "mall:entering", "--input", LOGIN, "--run-id", "r", *keys)
     assert ran.code == 0
     texts = [ran.out, ran.err]
     for command in ("show", "history"):
@@ -103,14 +103,14 @@ def test_a_model_with_a_secret_is_run_encrypted_and_never_shown(effectflow: Comm
 
 
 def test_a_secret_is_refused_without_encryption(effectflow: Command) -> None:
-    refused = effectflow("run", "shop:entering", "--input", LOGIN)
+    refused = effectflow("run", "mall:entering", "--input", LOGIN)
     assert refused.code == 4
     assert "$.password: a secret is saved only encrypted" in refused.out + refused.err
     assert "hunter2" not in refused.out + refused.err
 
 
 def test_a_wrong_part_is_named_by_its_path(effectflow: Command) -> None:
-    wrong = effectflow("run", "shop:entering", "--input", '{"site": "?", "password": ["hunter2"]}')
+    wrong = effectflow("run", "mall:entering", "--input", '{"site": "?", "password": ["hunter2"]}')
     assert wrong.code == 2
     assert "Input should be a valid URL" in wrong.err
     assert "@ $.site" in wrong.err
@@ -119,30 +119,30 @@ def test_a_wrong_part_is_named_by_its_path(effectflow: Command) -> None:
 
 
 def test_a_plan_has_the_codecs_of_the_environment(effectflow: Command) -> None:
-    assert effectflow("run", "shop:spending", "--input", "5", "--run-id", "r").code == 0
+    assert effectflow("run", "mall:spending", "--input", "5", "--run-id", "r").code == 0
     with closing(sqlite3.connect("effectflow.db")) as database, database:
         database.execute("DELETE FROM entries WHERE sequence > 3")
         database.execute("UPDATE runs SET status = 'running'")
 
-    plan = effectflow("plan", "r", "--app", "shop", "--json").json
+    plan = effectflow("plan", "r", "--app", "mall", "--json").json
     assert (plan["skip"], plan["problem"]) == (["spend"], None)
 
 
 def test_an_input_of_a_class_with_a_codec_is_made_by_the_codec_of_the_environment(
     effectflow: Command,
 ) -> None:
-    ran = effectflow("run", "shop:giving", "--input", "[5]", "--run-id", "r", "--json")
+    ran = effectflow("run", "mall:giving", "--input", "[5]", "--run-id", "r", "--json")
     assert (ran.code, ran.json["output"]) == (0, 5)
     # The same input continues the run, and in its saved form, too.
     for same in ("[5]", '[{"$codec": ["money", 5]}]'):
-        again = effectflow("run", "shop:giving", "--input", same, "--run-id", "r", "--json")
+        again = effectflow("run", "mall:giving", "--input", same, "--run-id", "r", "--json")
         assert (again.code, again.json["output"]) == (0, 5)
 
 
 def test_an_input_that_its_codec_refuses_is_named_and_starts_no_run(
     effectflow: Command, folder: Path
 ) -> None:
-    ran = effectflow("run", "shop:giving", "--input", "[5, -5]", "--run-id", "r")
+    ran = effectflow("run", "mall:giving", "--input", "[5, -5]", "--run-id", "r")
     assert (ran.code, ran.out) == (2, "")
     assert "the codec 'money' raised ValueError('a debt') @ $[1]" in ran.err
     assert "Traceback" not in ran.err
@@ -150,5 +150,5 @@ def test_an_input_that_its_codec_refuses_is_named_and_starts_no_run(
 
 
 def test_unions_are_built_and_the_environment_adds_codecs(effectflow: Command) -> None:
-    ran = effectflow("run", "shop:paying", "--input", '{"due": "2026-01-02"}', "--json")
+    ran = effectflow("run", "mall:paying", "--input", '{"due": "2026-01-02"}', "--json")
     assert (ran.code, ran.json["output"]) == (0, 5)

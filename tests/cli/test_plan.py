@@ -83,7 +83,7 @@ def test_every_part_of_a_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> No
         unverified=(Unverified("ship", "it follows an asynchronous effect"),),
         problem=CheckpointError("the outcome of step 'charge' is unknown"),
     )
-    show_plan(Console(), plan, "buy", "try --app shop")
+    show_plan(Console(), plan, "buy", "try --app mall")
 
     fails = (
         "fails again: audit; the run ends with its recorded failure, which a resume does not retry."
@@ -102,10 +102,10 @@ def test_every_part_of_a_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_next_step_that_only_the_code_knows_is_named_as_such(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    show_plan(Console(), ResumePlan(), "buy", "try --app shop")
+    show_plan(Console(), ResumePlan(), "buy", "try --app mall")
 
     shown = capsys.readouterr().out
-    assert "start: unknown; only the code of buy can tell: try --app shop" in shown
+    assert "start: unknown; only the code of buy can tell: try --app mall" in shown
 
 
 def test_a_plan_of_code_without_the_code_says_that_it_needs_it(effectflow: Command) -> None:

@@ -13,14 +13,14 @@ import pytest
 from effectflow import App, Worker, Workflow
 from effectflow.checkpoint import RunStatus
 from tests.cli.conftest import Command, Ended
-from tests.cli.services import driven, submitted, with_handle, write_shop
+from tests.cli.services import driven, submitted, with_handle, write_mall
 
-APP = ("--app", "shop:app")
+APP = ("--app", "mall:app")
 
 
 @pytest.fixture(autouse=True)
-def shop(folder: Path) -> Any:
-    return write_shop(folder)
+def mall(folder: Path) -> Any:
+    return write_mall(folder)
 
 
 def ids(ran: Ended) -> list[str]:
@@ -36,7 +36,7 @@ def test_an_app_brings_its_workflows_its_environment_and_its_store(
     assert ran.code == 0, ran.err
     assert "corner" in ran.out
     assert ids(effectflow("list", *APP, "--json")) == ["r"]
-    assert ids(effectflow("list", "--store", "shop.db", "--json")) == ["r"]
+    assert ids(effectflow("list", "--store", "mall.db", "--json")) == ["r"]
     assert not (folder / "effectflow.db").exists()
 
 
@@ -45,10 +45,10 @@ def test_a_run_remembers_the_app_as_a_hint_and_never_imports_it(effectflow: Comm
     submitted_by_name = ("run", "named", *APP, "--run-id", "r")
     assert effectflow(*submitted_by_name).code == 0
 
-    assert effectflow("show", "r", "--store", "shop.db", "--json").json["module"] == "shop:app"
-    refused = effectflow("resume", "r", "--store", "shop.db")
+    assert effectflow("show", "r", "--store", "mall.db", "--json").json["module"] == "mall:app"
+    refused = effectflow("resume", "r", "--store", "mall.db")
     assert refused.code == 2
-    assert "try --app shop:app" in refused.err
+    assert "try --app mall:app" in refused.err
     assert effectflow("resume", "r", *APP).code == 0
     assert "the run is complete" in effectflow("plan", "r", *APP).out
 
@@ -56,18 +56,18 @@ def test_a_run_remembers_the_app_as_a_hint_and_never_imports_it(effectflow: Comm
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["run", "shop:app"], "'shop:app' is an App: give the name of its workflow, and --app"),
+        (["run", "mall:app"], "'mall:app' is an App: give the name of its workflow, and --app"),
         (["run", "paint", *APP], "has no workflow 'paint'; it has: deliver, named, order"),
         (["list", *APP, "--store", "other.db"], "says where its runs are kept: leave out --store"),
         (["list", *APP, "--key-file", "key"], "leave out --key-file"),
         (["list", "--app", "nowhere:app"], "cannot import module 'nowhere'"),
-        (["worker", "shop:order"], "'shop:order' is no App: give the MODULE:NAME of one"),
-        (["worker", "shop"], "'shop' is no App"),
-        (["worker", "shop:app", "--at-once", "order"], "--at-once takes WORKFLOW=N"),
-        (["worker", "shop:app", "--per-second", "order=x"], "--per-second takes WORKFLOW=N"),
-        (["worker", "shop:app", "--at-once", "paint=1"], "the App does not have: paint"),
+        (["worker", "mall:order"], "'mall:order' is no App: give the MODULE:NAME of one"),
+        (["worker", "mall"], "'mall' is no App"),
+        (["worker", "mall:app", "--at-once", "order"], "--at-once takes WORKFLOW=N"),
+        (["worker", "mall:app", "--per-second", "order=x"], "--per-second takes WORKFLOW=N"),
+        (["worker", "mall:app", "--at-once", "paint=1"], "the App does not have: paint"),
         (
-            ["worker", "shop:app", "--at-once", "order=0"],
+            ["worker", "mall:app", "--at-once", "order=0"],
             "at_once must be a whole number, 1 or more",
         ),
     ],
@@ -78,7 +78,7 @@ def test_bad_use_of_an_app_is_refused(
     ran = effectflow(*arguments)
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
-    assert not (folder / "shop.db").exists()
+    assert not (folder / "mall.db").exists()
 
 
 def test_the_store_of_the_environment_variable_is_for_commands_without_an_app(
@@ -90,10 +90,10 @@ def test_the_store_of_the_environment_variable_is_for_commands_without_an_app(
 
 
 def test_a_suspended_run_is_shown_with_what_it_waits_for_and_what_it_has_published(
-    effectflow: Command, shop: Any
+    effectflow: Command, mall: Any
 ) -> None:
-    submitted(shop, "order", 5, "o1")
-    driven(shop, "o1")
+    submitted(mall, "order", 5, "o1")
+    driven(mall, "o1")
 
     [listed] = effectflow("list", "--status", "suspended", *APP, "--json").json
     assert (listed["status"], listed["waits_for"]) == ("suspended", "signal approval")
@@ -114,11 +114,11 @@ def test_a_suspended_run_is_shown_with_what_it_waits_for_and_what_it_has_publish
 
 
 def test_a_run_that_sleeps_is_shown_with_the_time_until_when(
-    effectflow: Command, shop: Any
+    effectflow: Command, mall: Any
 ) -> None:
-    submitted(shop, "remind", 3, "later", delay=3 * 86400)
-    submitted(shop, "remind", 2.0, "r")
-    driven(shop, "r")
+    submitted(mall, "remind", 3, "later", delay=3 * 86400)
+    submitted(mall, "remind", 2.0, "r")
+    driven(mall, "r")
 
     runs = {run["run_id"]: run for run in effectflow("list", *APP, "--json").json}
     assert {one: run["status"] for one, run in runs.items()} == {
@@ -137,9 +137,9 @@ def test_a_run_that_sleeps_is_shown_with_the_time_until_when(
     assert effectflow("resume", "--all", *APP, "--json").json == []
 
 
-def test_children_are_shown_with_their_parent(effectflow: Command, shop: Any) -> None:
-    submitted(shop, "deliver", 5, "d")
-    driven(shop, "d", "d/order")
+def test_children_are_shown_with_their_parent(effectflow: Command, mall: Any) -> None:
+    submitted(mall, "deliver", 5, "d")
+    driven(mall, "d", "d/order")
 
     shown = effectflow("show", "d", *APP, "--json").json
     child = {"run_id": "d/order", "workflow": "order", "status": "suspended"}
@@ -154,10 +154,10 @@ def test_children_are_shown_with_their_parent(effectflow: Command, shop: Any) ->
 
 
 def test_a_value_of_a_signal_is_sent_checked_and_shown_until_it_is_received(
-    effectflow: Command, shop: Any
+    effectflow: Command, mall: Any
 ) -> None:
-    submitted(shop, "order", 5, "o1")
-    send = ("send", "o1", "shop:approval")
+    submitted(mall, "order", 5, "o1")
+    send = ("send", "o1", "mall:approval")
     refused = effectflow(*send, '{"by": 5}', *APP)
     assert refused.code == 2
     assert "found 5, expected str @ $.by" in refused.err
@@ -169,7 +169,7 @@ def test_a_value_of_a_signal_is_sent_checked_and_shown_until_it_is_received(
     assert (message["topic"], message["key"]) == ("signal:approval", "k")
     assert message["value"] == {"by": "ann", "is_given": True}
     assert "signal approval = Approval(by='ann'" in effectflow("show", "o1", *APP).out
-    driven(shop, "o1")
+    driven(mall, "o1")
     shown = effectflow("show", "o1", *APP, "--json").json
     assert shown["mailbox"] == []
     assert shown["finished"]["output"] == "approved by ann"
@@ -184,16 +184,16 @@ def test_a_value_of_a_signal_is_sent_checked_and_shown_until_it_is_received(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["send", "o1", "shop:order", "1"], "'shop:order' is no signal"),
-        (["send", "o1", "shop:approval", "{by}"], "the value is not JSON"),
-        (["send", "o9", "shop:approval", '{"by": "ann"}'], "no run 'o9'"),
+        (["send", "o1", "mall:order", "1"], "'mall:order' is no signal"),
+        (["send", "o1", "mall:approval", "{by}"], "the value is not JSON"),
+        (["send", "o9", "mall:approval", '{"by": "ann"}'], "no run 'o9'"),
         (["cancel", "o9"], "no run 'o9'"),
     ],
 )
 def test_a_message_that_nothing_can_receive_is_refused(
-    effectflow: Command, shop: Any, arguments: list[str], said: str
+    effectflow: Command, mall: Any, arguments: list[str], said: str
 ) -> None:
-    submitted(shop, "order", 5, "o1")
+    submitted(mall, "order", 5, "o1")
     ran = effectflow(*arguments, *APP)
     assert ran.code == 2
     assert said in ran.err
@@ -203,21 +203,21 @@ def test_a_message_to_a_store_that_does_not_exist_creates_none(
     effectflow: Command, folder: Path
 ) -> None:
     assert effectflow("cancel", "o1", "--store", "none.db").code == 2
-    assert effectflow("send", "o1", "shop:approval", '{"by": "ann"}', *APP).code == 2
+    assert effectflow("send", "o1", "mall:approval", '{"by": "ann"}', *APP).code == 2
     assert not list(folder.glob("*.db"))
 
 
 def test_a_run_is_cancelled_by_the_worker_that_reads_the_request(
-    effectflow: Command, shop: Any
+    effectflow: Command, mall: Any
 ) -> None:
-    submitted(shop, "order", 5, "o1")
-    driven(shop, "o1")
+    submitted(mall, "order", 5, "o1")
+    driven(mall, "o1")
     asked = effectflow("cancel", "o1", *APP, "--json")
     assert asked.json == {"run_id": "o1", "status": "suspended"}
     assert "a request to cancel it, sent" in effectflow("show", "o1", *APP).out
     assert "it is due" in effectflow("show", "o1", *APP).out
 
-    with_handle(shop, "order", "o1", lambda handle: worked_until_cancelled(shop, handle))
+    with_handle(mall, "order", "o1", lambda handle: worked_until_cancelled(mall, handle))
     assert effectflow("show", "o1", *APP, "--json").json["status"] == "cancelled"
     assert ids(effectflow("list", "--status", "cancelled", *APP, "--json")) == ["o1"]
     again = effectflow("cancel", "o1", *APP)
@@ -225,17 +225,17 @@ def test_a_run_is_cancelled_by_the_worker_that_reads_the_request(
     assert "cancelled" in again.err
 
 
-async def worked_until_cancelled(shop: Any, handle: Any) -> None:
-    async with Worker(shop.app):
+async def worked_until_cancelled(mall: Any, handle: Any) -> None:
+    async with Worker(mall.app):
         with anyio.fail_after(30):
             while await handle.status() is not RunStatus.CANCELLED:
                 await anyio.sleep(0.01)
 
 
 def test_a_resume_carries_out_a_request_to_cancel_and_ends_with_code_1(
-    effectflow: Command, shop: Any
+    effectflow: Command, mall: Any
 ) -> None:
-    submitted(shop, "order", 5, "o1")
+    submitted(mall, "order", 5, "o1")
     effectflow("cancel", "o1", *APP)
 
     resumed = effectflow("resume", "o1", *APP, "--json")
@@ -243,24 +243,24 @@ def test_a_resume_carries_out_a_request_to_cancel_and_ends_with_code_1(
     assert effectflow("show", "o1", *APP, "--json").json["status"] == "cancelled"
 
 
-def test_a_declined_order_has_failed_and_says_why(effectflow: Command, shop: Any) -> None:
-    submitted(shop, "order", 5, "o1")
-    effectflow("send", "o1", "shop:approval", '{"by": "ann", "is_given": false}', *APP)
-    driven(shop, "o1")
+def test_a_declined_order_has_failed_and_says_why(effectflow: Command, mall: Any) -> None:
+    submitted(mall, "order", 5, "o1")
+    effectflow("send", "o1", "mall:approval", '{"by": "ann", "is_given": false}', *APP)
+    driven(mall, "o1")
 
     assert ids(effectflow("list", "--status", "failed", *APP, "--json")) == ["o1"]
     assert "ann declined" in effectflow("show", "o1", *APP).out
 
 
 def test_a_run_that_does_not_fit_the_program_is_shown_as_blocked_with_the_reason(
-    effectflow: Command, shop: Any
+    effectflow: Command, mall: Any
 ) -> None:
-    submitted(shop, "order", 5, "o1")
-    driven(shop, "o1")
-    effectflow("send", "o1", "shop:approval", '{"by": "ann"}', *APP)
-    blueprint = shop.order.blueprint
-    other = replace(blueprint, body=lambda _: shop.note("something else"))
-    changed = App[Any]([Workflow(other)], environment=shop.Shop, checkpoints=shop.app.checkpoints)
+    submitted(mall, "order", 5, "o1")
+    driven(mall, "o1")
+    effectflow("send", "o1", "mall:approval", '{"by": "ann"}', *APP)
+    blueprint = mall.order.blueprint
+    other = replace(blueprint, body=lambda _: mall.note("something else"))
+    changed = App[Any]([Workflow(other)], environment=mall.Shop, checkpoints=mall.app.checkpoints)
 
     async def drive_until_blocked() -> None:
         async with Worker(changed) as worker:
@@ -275,13 +275,14 @@ def test_a_run_that_does_not_fit_the_program_is_shown_as_blocked_with_the_reason
     assert "blocked, tried again in" in effectflow("list", *APP).out
     shown = effectflow("show", "o1", *APP).out
     assert "(tried again at 20" in shown
+    assert ", until " not in shown, "when it is tried again is not the end of its wait"
     # Another build of the program can continue it.
     assert effectflow("resume", "o1", *APP).code == 0
 
 
-def test_the_history_in_json_has_times_in_iso_8601(effectflow: Command, shop: Any) -> None:
-    submitted(shop, "remind", 2.0, "r")
-    driven(shop, "r")
+def test_the_history_in_json_has_times_in_iso_8601(effectflow: Command, mall: Any) -> None:
+    submitted(mall, "remind", 2.0, "r")
+    driven(mall, "r")
 
     entries = effectflow("history", "r", *APP, "--json").json
     assert [one["entry"] for one in entries] == ["started", "resumed", "waiting", "suspended"]

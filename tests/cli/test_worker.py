@@ -14,27 +14,27 @@ from returns.result import Success
 
 from effectflow.checkpoint import RunStatus
 from tests.cli.conftest import COMMAND, ENVIRONMENT, Command
-from tests.cli.services import submitted, until, with_handle, write_shop
+from tests.cli.services import submitted, until, with_handle, write_mall
 from tests.stores.servers import wait_for
 
-APP = ("--app", "shop:app")
+APP = ("--app", "mall:app")
 
 Work: TypeAlias = "Callable[..., subprocess.Popen[str]]"
 
 
 @pytest.fixture
-def shop(folder: Path) -> Any:
-    return write_shop(folder)
+def mall(folder: Path) -> Any:
+    return write_mall(folder)
 
 
 @pytest.fixture
-def work(folder: Path, shop: Any) -> Iterator[Work]:
+def work(folder: Path, mall: Any) -> Iterator[Work]:
     """Start a worker in a process, and return once it takes runs."""
     processes: list[subprocess.Popen[str]] = []
 
     def start(*options: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [*COMMAND, "worker", "shop:app", *options],
+            [*COMMAND, "worker", "mall:app", *options],
             env=ENVIRONMENT,
             stderr=subprocess.PIPE,
             text=True,
@@ -56,10 +56,10 @@ def lines_of(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_steps_in_progress_end_and_begins_nothing_more(
-    folder: Path, shop: Any, work: Work, number: signal.Signals
+    folder: Path, mall: Any, work: Work, number: signal.Signals
 ) -> None:
     worker = work("--grace", "60")
-    submitted(shop, "pack", "flag", "p1")
+    submitted(mall, "pack", "flag", "p1")
     wait_for(lambda: bool(lines_of(folder / "begun")), seconds=60)
 
     worker.send_signal(number)
@@ -75,16 +75,16 @@ def test_a_signal_lets_steps_in_progress_end_and_begins_nothing_more(
     assert lines_of(folder / "notes") == ["picked"]
 
     work()
-    assert with_handle(shop, "pack", "p1", lambda p: p.result(timeout=60)) == Success("packed")
+    assert with_handle(mall, "pack", "p1", lambda p: p.result(timeout=60)) == Success("packed")
     assert lines_of(folder / "notes") == ["picked", "sent"]
     assert len(lines_of(folder / "begun")) == 1
 
 
 def test_a_second_signal_interrupts_the_steps_at_once(
-    effectflow: Command, folder: Path, shop: Any, work: Work
+    effectflow: Command, folder: Path, mall: Any, work: Work
 ) -> None:
     worker = work("--grace", "600")
-    submitted(shop, "pack", "flag", "p1")
+    submitted(mall, "pack", "flag", "p1")
     wait_for(lambda: bool(lines_of(folder / "begun")), seconds=60)
 
     assert worker.stderr is not None
@@ -99,14 +99,14 @@ def test_a_second_signal_interrupts_the_steps_at_once(
     shown = effectflow("show", "p1", *APP, "--json").json
     assert (shown["status"], shown["state"]["in_progress"]) == ("interrupted", True)
     assert shown["state"]["reason"] == "SIGINT"
-    assert until(shop, "p1", RunStatus.INTERRUPTED).lease is None
+    assert until(mall, "p1", RunStatus.INTERRUPTED).lease is None
 
 
 def test_a_run_whose_worker_is_killed_has_crashed_and_another_worker_continues_it(
-    effectflow: Command, folder: Path, shop: Any, work: Work
+    effectflow: Command, folder: Path, mall: Any, work: Work
 ) -> None:
     first = work()
-    submitted(shop, "pack", "flag", "p1")
+    submitted(mall, "pack", "flag", "p1")
     wait_for(lambda: bool(lines_of(folder / "begun")), seconds=60)
     first.kill()
     first.wait()
@@ -117,27 +117,27 @@ def test_a_run_whose_worker_is_killed_has_crashed_and_another_worker_continues_i
     work()
     wait_for(lambda: len(lines_of(folder / "begun")) == 2, seconds=60)
     (folder / "flag").touch()
-    assert with_handle(shop, "pack", "p1", lambda p: p.result(timeout=60)) == Success("packed")
+    assert with_handle(mall, "pack", "p1", lambda p: p.result(timeout=60)) == Success("packed")
     # The step that was complete was not executed again.
     assert lines_of(folder / "notes") == ["picked", "sent"]
 
 
 def test_signals_and_cancellation_come_from_other_processes(
-    effectflow: Command, shop: Any, work: Work
+    effectflow: Command, mall: Any, work: Work
 ) -> None:
     for run_id in ("by client", "by command", "cancelled"):
-        submitted(shop, "order", 5, run_id)
+        submitted(mall, "order", 5, run_id)
     worker = work("--at-once", "order=2", "--per-second", "order=100", "--json")
     for run_id in ("by client", "by command", "cancelled"):
-        until(shop, run_id, RunStatus.SUSPENDED)
+        until(mall, run_id, RunStatus.SUSPENDED)
 
-    with_handle(shop, "order", "by client", lambda o: o.send(shop.approval, shop.Approval("bob")))
-    assert effectflow("send", "by command", "shop:approval", '{"by": "ann"}', *APP).code == 0
+    with_handle(mall, "order", "by client", lambda o: o.send(mall.approval, mall.Approval("bob")))
+    assert effectflow("send", "by command", "mall:approval", '{"by": "ann"}', *APP).code == 0
     assert effectflow("cancel", "cancelled", *APP).code == 0
     for run_id, by in (("by client", "bob"), ("by command", "ann")):
-        result = with_handle(shop, "order", run_id, lambda o: o.result(timeout=60))
+        result = with_handle(mall, "order", run_id, lambda o: o.result(timeout=60))
         assert result == Success(f"approved by {by}")
-    until(shop, "cancelled", RunStatus.CANCELLED)
+    until(mall, "cancelled", RunStatus.CANCELLED)
 
     worker.send_signal(signal.SIGTERM)
     _, rest = worker.communicate(timeout=60)
@@ -149,7 +149,7 @@ def test_signals_and_cancellation_come_from_other_processes(
         "run 'by client' of 'order' is released, suspended, waits for signal approval" in messages
     )
     assert "run 'cancelled' of 'order' is released, cancelled" in messages
-    assert messages[-1] == "the worker of shop:app has ended"
+    assert messages[-1] == "the worker of mall:app has ended"
 
 
 def test_a_worker_that_cannot_make_its_environment_says_so(

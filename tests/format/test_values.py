@@ -28,8 +28,9 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.values import KnownTypes, from_tree
 from effectflow.stores import MemoryStore
+from tests.format.conftest import STORED
 
-SAVED = json.loads((Path(__file__).parent / "data" / "format-1.json").read_text("utf-8"))
+SAVED = json.loads((STORED / "values.json").read_text("utf-8"))
 
 
 def bodies(format: str) -> list[bytes]:

@@ -6,7 +6,6 @@ import base64
 import json
 from dataclasses import dataclass
 from enum import Enum, Flag
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
@@ -31,6 +30,7 @@ from effectflow.checkpoint.failures import read_error
 from effectflow.checkpoint.integrity import Seal, first_digest
 from effectflow.checkpoint.values import KnownTypes, from_tree, to_tree
 from effectflow.stores import MemoryStore
+from tests.format.conftest import STORED
 
 
 class Color(Enum):
@@ -88,7 +88,7 @@ VALUE: dict[str, Any] = {
     "errors": [OutOfStock("tea", 3), LookupError("no route")],
 }
 
-SAVED = json.loads((Path(__file__).parent / "data" / "format-1-classes.json").read_text("utf-8"))
+SAVED = json.loads((STORED / "classes.json").read_text("utf-8"))
 
 KEY = base64.b64decode(SAVED["key"])
 KEYS = {name: base64.b64decode(key) for name, key in SAVED["encryption"].items()}
