@@ -597,11 +597,11 @@ class Run:
                 with self.activity.rest(topic.replace(":", " ", 1), look=woken.set):
                     await woken.wait()
 
-    async def look_for_messages(self) -> bool:
-        """Read the new messages. Return whether there are any. One may cancel the run."""
+    async def look_for_messages(self) -> None:
+        """Read the new messages. One may cancel the run."""
         store = self.checkpoints.store
         try:
-            is_new = await self.mailbox.refresh()
+            await self.mailbox.refresh()
         except CheckpointError as error:
             raise self.writer.halt(error) from error
         except Exception as error:
@@ -611,7 +611,6 @@ class Run:
         request = self.mailbox.first(CANCEL)
         if request is not None and self.cancellation is not None:
             self._cancel_by(request, self.cancellation)
-        return is_new
 
     def _cancel_by(self, request: Message, cancellation: Operator) -> None:
         """Cancel the body because a message asks for that. A run that is being stopped leaves it."""
