@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -69,12 +69,25 @@ async def attended(run: Run, suspend_after: float) -> AsyncGenerator[None]:
     activity, drain, woken = run.activity, run.drain, Wakeup()
     assert drain is not None
     has_changed = False
+    told = 0
     attending = anyio.CancelScope()
 
     def change() -> None:
         nonlocal has_changed
         has_changed = True
         woken.set()
+
+    async def look() -> bool:
+        """Tell the flows of new messages, whoever has read them. Return whether there are any."""
+        nonlocal told
+        await run.look_for_messages()
+        if run.mailbox.seen == told:
+            return False
+        told = run.mailbox.seen
+        activity.look_again()
+        # They may not wait for any of these, and then nothing else lets it think of a suspension again.
+        woken.set()
+        return True
 
     async def attend() -> None:
         nonlocal has_changed
@@ -86,9 +99,8 @@ async def attended(run: Run, suspend_after: float) -> AsyncGenerator[None]:
                             # A run changes with its own entries most of the time, and may end soon.
                             await anyio.sleep(_GRACE)
                         has_changed = False
-                        if await run.look_for_messages():
-                            activity.look_again()
-                    elif activity.busy == 0 and await _may_suspend(run, suspend_after):
+                        await look()
+                    elif activity.busy == 0 and await _may_suspend(run, suspend_after, look):
                         run.suspend()
                         return
                     elif activity.busy > 0 or not has_changed:
@@ -109,12 +121,11 @@ async def attended(run: Run, suspend_after: float) -> AsyncGenerator[None]:
         drain.forget(woken)
 
 
-async def _may_suspend(run: Run, suspend_after: float) -> bool:
+async def _may_suspend(run: Run, suspend_after: float, look: Callable[[], Awaitable[bool]]) -> bool:
     """Return whether all flows rest, and will do so for long, knowing all messages so far."""
     activity, seen = run.activity, run.activity.changes
     await anyio.sleep(_GRACE)
-    if await run.look_for_messages():
-        activity.look_again()
+    if await look():
         return False
     if activity.busy or activity.changes != seen:
         return False

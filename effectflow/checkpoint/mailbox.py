@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+import anyio
+
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import Signalled
 from effectflow.checkpoint.errors import CorruptCheckpoint
@@ -55,17 +57,23 @@ class Mailbox:
         self._run_id = run_id
         self._messages: list[Message] = []
         self._notices: list[int] = []
+        self._asked = self._answered = 0
+        self._reading = anyio.Lock(fast_acquire=True)
 
-    async def refresh(self) -> bool:
-        """Read the new messages. Return whether there are any."""
-        found = await self._store.mailbox(self._run_id, after=self.seen)
-        # Another flow may have read them meanwhile.
-        new = [message for message in found if message.number > self.seen]
-        if new:
-            self.seen = new[-1].number
-            self._notices += [message.number for message in new if message.topic == NOTICE]
-            self._messages += [message for message in new if message.topic != NOTICE]
-        return bool(new)
+    async def refresh(self) -> None:
+        """Read the new messages. All flows that ask before a read begins share it."""
+        self._asked += 1
+        number = self._asked
+        async with self._reading:
+            if self._answered >= number:
+                return
+            asked = self._asked
+            new = await self._store.mailbox(self._run_id, after=self.seen)
+            self._answered = asked
+            if new:
+                self.seen = new[-1].number
+                self._notices += [message.number for message in new if message.topic == NOTICE]
+                self._messages += [message for message in new if message.topic != NOTICE]
 
     def first(self, topic: str) -> Message | None:
         """Return the oldest message about a topic that was not taken."""

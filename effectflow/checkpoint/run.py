@@ -610,20 +610,19 @@ class Run:
         self.writer.take(message.number)
         return self.writer.add(Signalled(path, message.topic, message.key, value, self.now()))
 
-    async def look_for_messages(self) -> bool:
-        """Read the new messages. Return whether there are any. One may cancel the run."""
-        is_new = await self.read_mailbox()
+    async def look_for_messages(self) -> None:
+        """Read the new messages. One may cancel the run."""
+        await self.read_mailbox()
         self.writer.take(*self.mailbox.take_notices())
         request = self.mailbox.first(CANCEL)
         if request is not None and self.cancellation is not None:
             self._cancel_by(request, self.cancellation)
-        return is_new
 
-    async def read_mailbox(self) -> bool:
-        """Read the new messages. Return whether there are any. Halt the run if that fails."""
+    async def read_mailbox(self) -> None:
+        """Read the new messages. Halt the run if that fails."""
         store = self.checkpoints.store
         try:
-            return await self.mailbox.refresh()
+            await self.mailbox.refresh()
         except CheckpointError as error:
             raise self.writer.halt(error) from error
         except Exception as error:

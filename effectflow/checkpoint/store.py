@@ -7,6 +7,7 @@ the tests that every store must pass.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -198,11 +199,14 @@ def at_once(now: float) -> float:
     return now - AT_ONCE_SINCE
 
 
+def has_result(status: RunStatus) -> bool:
+    """Return whether a run of this status has a result. One that has failed may be retried."""
+    return status.has_ended or status is RunStatus.FAILED
+
+
 def notifies_parent(summary: RunSummary) -> bool:
     """Return whether an append with this summary sends a notice to the parent: a spawned run ended."""
-    if not summary.parent or summary.is_nested:
-        return False
-    return summary.status.has_ended or summary.status is RunStatus.FAILED
+    return bool(summary.parent) and not summary.is_nested and has_result(summary.status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +225,8 @@ class Limit:
     def __post_init__(self) -> None:
         if self.at_once is not None:
             check_count("at_once", self.at_once, least=1)
-        if self.per_second is not None and not self.per_second > 0:
-            raise ValueError(f"per_second must be more than 0, not {self.per_second}")
+        if self.per_second is not None and not 0 < self.per_second < math.inf:
+            raise ValueError(f"per_second must be a finite number above 0, not {self.per_second}")
 
     @property
     def window(self) -> tuple[int, float]:

@@ -110,6 +110,13 @@ class App(Generic[Env]):
         Raises ValueError for two workflows or schedules of one name, and for a schedule whose workflow
         is not among the workflows.
         """
+        if not isinstance(given := cast("object", checkpoints), Checkpoints):
+            raise TypeError(f"the checkpoints of an App are Checkpoints(store), not {given!r}")
+        if not callable(environment):
+            raise TypeError(
+                "the environment of an App is a function that makes it of the checkpoints, not "
+                f"{environment!r}: write environment=lambda checkpoints: ..."
+            )
         self.workflows: Mapping[str, AnyWorkflow] = MappingProxyType(_by_name(workflows))
         self.environment = environment
         self.checkpoints = checkpoints

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import anyio
 from returns.result import Failure, Result
@@ -23,6 +24,7 @@ from effectflow.checkpoint.attendant import Wakeup
 from effectflow.checkpoint.changes import watching
 from effectflow.checkpoint.entries import Entry, Published
 from effectflow.checkpoint.journal_reader import run_not_found
+from effectflow.checkpoint.store import has_result
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
 from effectflow.effects.scope import Scope
 from effectflow.service.journal_tail import JournalTail, newest_entry
@@ -94,6 +96,11 @@ class Client:
     """
 
     def __init__(self, checkpoints: Checkpoints, *, clock: Clock | None = None) -> None:
+        if not isinstance(given := cast("object", checkpoints), Checkpoints):
+            raise TypeError(
+                f"a Client takes Checkpoints, such as Checkpoints(store) or app.checkpoints, not "
+                f"{given!r}"
+            )
         self.checkpoints = checkpoints
         self._clock: Clock = clock or SystemClock()
 
@@ -128,22 +135,25 @@ class Client:
             input: the input of the workflow.
             run_id: the id of the run; a random one by default.
             delay: the seconds, or the `timedelta`, until a worker may take it.
-            priority: workers take runs with a higher one first.
+            priority: workers take runs with a higher one first; any 32-bit integer.
             context: plain data to keep with the run (tenant, user, trace id), for `run_context`.
 
         Raises NotSerializable for an input that is not as declared or cannot be saved, RunConflict if
         the id belongs to another workflow or input, SaveFailed, and StoreUnavailable. If it is
         cancelled, the run may or may not exist: submit it again under the same id.
         """
-        chosen = new_run_id(workflow.name) if run_id is None else run_id
+        seconds = 0.0 if delay is None else in_seconds(delay)
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"delay must be a finite number of seconds, 0 or more, not {delay!r}")
         place = self._place(workflow)
+        chosen = new_run_id(workflow.name) if run_id is None else run_id
         async with self.checkpoints.store:
             await submit_run(
                 place,
                 input,
                 run_id=chosen,
                 context=context,
-                delay=0.0 if delay is None else in_seconds(delay),
+                delay=seconds,
                 priority=priority,
             )
         return Handle(place, workflow, chosen)
@@ -159,6 +169,8 @@ class Client:
                 return await store.find(query)
 
     def _place(self, workflow: Workflow[Any, Any, Any, Any]) -> Place:
+        if not isinstance(given := cast("object", workflow), Workflow):
+            raise TypeError(f"a Client takes a workflow, such as that of @workflow, not {given!r}")
         blueprint = workflow.blueprint.saved_by(self.checkpoints)
         environment = _OnlyCheckpoints(self.checkpoints)
         return Place(blueprint, self.checkpoints, environment, Scope(self._clock))
@@ -282,7 +294,7 @@ class Handle(Generic[E_co, Out_co]):
                 if status is not known:
                     known = status
                     yield Change(status)
-                if _is_over(status):
+                if has_result(status):
                     return
                 await change.wait()
 
@@ -293,7 +305,7 @@ class Handle(Generic[E_co, Out_co]):
         except CheckpointError as error:
             return Failure(error)
         # A look at each change must not read the whole journal.
-        if info is not None and not _is_over(info.summary.status):
+        if info is not None and not has_result(info.summary.status):
             return None
         result = await self._workflow.result(self.run_id).run(self._place.env)
         has_continued = isinstance(result, Failure) and isinstance(result.failure(), RunNotEnded)
@@ -319,8 +331,3 @@ class Handle(Generic[E_co, Out_co]):
 
     def __repr__(self) -> str:
         return f"<Handle of run {self.run_id!r} of {self._workflow.name!r}>"
-
-
-def _is_over(status: RunStatus) -> bool:
-    """Return whether a run of this status has a result. One that has failed may be retried."""
-    return status.has_ended or status is RunStatus.FAILED

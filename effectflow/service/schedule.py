@@ -90,6 +90,10 @@ class Schedule(Generic[Input]):
     name: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(given := cast("object", self.workflow), Workflow):
+            raise TypeError(
+                f"a Schedule takes a workflow, such as that of @workflow, not {given!r}"
+            )
         if not self.name:
             object.__setattr__(self, "name", self.workflow.name)
         if self.missed not in ("latest", "all", "skip"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar, cast
 from uuid import uuid4
 
 from effectflow.checkpoint import Checkpoints, RunEnded
@@ -10,10 +10,8 @@ from effectflow.checkpoint.entries import Entry, Signalled
 from effectflow.checkpoint.mailbox import seal_message
 from effectflow.checkpoint.store import CANCEL
 from effectflow.service.journal_tail import newest_entry
+from effectflow.service.signal import Signal
 from effectflow.workflows.lookup import store_errors
-
-if TYPE_CHECKING:
-    from effectflow.service.signal import Signal
 
 __all__ = ["request_cancel", "send_value"]
 
@@ -29,7 +27,11 @@ async def send_value(
     idempotency_key: str | None = None,
 ) -> None:
     """Send a value to a run. The parameters and errors are those of `Handle.send`."""
+    if not isinstance(given := cast("object", signal), Signal):
+        raise TypeError(f"send takes the Signal that the workflow waits for, not {given!r}")
     key = uuid4().hex if idempotency_key is None else idempotency_key
+    if not isinstance(text := cast("object", key), str):
+        raise TypeError(f"an idempotency key is text, not {text!r}")
     tree = signal.encode(value, checkpoints)
     body = seal_message(checkpoints, run_id, signal.topic, key, tree)
     async with checkpoints.store as store:

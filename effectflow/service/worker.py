@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar, cast
 
 import anyio
 
@@ -81,10 +81,19 @@ class Worker(Generic[Env]):
             max_crashes: do not continue a run after this many processes in a row have died with it.
             clock: tells the time; tests pass a `TestClock`. Runs are due by this clock.
 
-        Raises ValueError for a limit of a workflow that the app does not have.
+        Raises ValueError for a limit of a workflow that the app does not have, and for a number that is
+        too small.
         """
+        if not isinstance(given := cast("object", app), App):
+            raise TypeError(
+                "a Worker takes an App, such as App([greet], environment=..., checkpoints=...), not "
+                f"{given!r}"
+            )
         check_count("concurrency", concurrency, least=1)
         check_count("max_crashes", max_crashes, least=1)
+        for workflow, limit in (limits or {}).items():
+            if not isinstance(bound := cast("object", limit), Limit):
+                raise TypeError(f"limits takes a Limit for workflow {workflow!r}, not {bound!r}")
         unknown = sorted(set(limits or {}) - set(app.workflows))
         if unknown:
             raise ValueError(
@@ -94,8 +103,8 @@ class Worker(Generic[Env]):
         self._terms = Terms(
             concurrency=concurrency,
             limits=dict(limits or {}),
-            grace=in_seconds(grace),
-            suspend_after=in_seconds(suspend_after),
+            grace=_waiting_time("grace", grace),
+            suspend_after=_waiting_time("suspend_after", suspend_after),
             max_crashes=max_crashes,
             clock=clock or SystemClock(),
         )
@@ -107,7 +116,12 @@ class Worker(Generic[Env]):
         if self._serving is not None:
             raise RuntimeError("this worker is open already: create one for each `async with`")
         self._serving = self._serve()
-        await self._serving.__aenter__()
+        try:
+            await self._serving.__aenter__()
+        except BaseException:
+            # Nothing is open, so that it can be tried again.
+            self._serving = None
+            raise
         return self
 
     async def __aexit__(
@@ -149,3 +163,11 @@ class Worker(Generic[Env]):
                 await shielded(shift.end())
         if raised is not None:
             raise raised
+
+
+def _waiting_time(name: str, given: Duration) -> float:
+    """Return how long to wait, in seconds. Raise ValueError for less than no time."""
+    seconds = in_seconds(given)
+    if not seconds >= 0:
+        raise ValueError(f"{name} must be 0 seconds or more, not {given!r}")
+    return seconds

@@ -22,13 +22,13 @@ from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import RecordedChild
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.store import CANCEL, RunStatus
+from effectflow.checkpoint.store import CANCEL, RunStatus, has_result
 from effectflow.checkpoint.values import KnownTypes, digest_of
 from effectflow.effects import Effect
 from effectflow.effects.nodes import Failed, Options, Perform, Written
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
-from effectflow.workflows.lookup import Place, find
+from effectflow.workflows.lookup import Place, find, look
 from effectflow.workflows.nested import check_same, replayed_end
 from effectflow.workflows.submission import submit_run
 from effectflow.workflows.workflow import Workflow
@@ -274,16 +274,25 @@ async def _end_of(run: Run, place: Place, run_id: str) -> Finished:
     async with watching(run.checkpoints.store, run_id, woken.set):
         while True:
             try:
-                found = await find(place, run_id)
+                finished = await _last_entry_of(place, run_id)
             except CheckpointError as error:
                 raise run.writer.halt(error) from error
-            if found is None:
-                raise run.writer.halt(RunNotFound(run_id))
-            finished = found.checkpoint.finished
             if finished is not None:
                 return finished
             with run.activity.rest(f"run {run_id!r}", look=woken.set):
                 await woken.wait()
+
+
+async def _last_entry_of(place: Place, run_id: str) -> Finished | None:
+    """Return the last entry of a run; None if it has not ended."""
+    info = await look(place, run_id)
+    # A look at each change must not read the whole journal.
+    if info is not None and not has_result(info.summary.status):
+        return None
+    found = None if info is None else await find(place, run_id)
+    if found is None:
+        raise RunNotFound(run_id)
+    return found.checkpoint.finished
 
 
 def _record_end(flow: DurableFlow, place: Place, path: str, run_id: str, end: Finished) -> Any:

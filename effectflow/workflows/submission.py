@@ -10,6 +10,7 @@ import anyio
 from effectflow.checkpoint.entries import FORMAT, Started
 from effectflow.checkpoint.errors import RunBusy
 from effectflow.checkpoint.integrity import first_digest
+from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import RunStatus, RunSummary, at_once
 from effectflow.checkpoint.values import KnownTypes, Tree, to_tree
 from effectflow.workflows.lookup import (
@@ -30,6 +31,13 @@ _NO_TYPES = KnownTypes.of()
 
 _TRIES = 100
 _SECONDS_BETWEEN_TRIES = 0.05
+
+
+def check_priority(priority: int) -> None:
+    """Raise ValueError for a priority that not every store can keep."""
+    given = cast("object", priority)
+    if type(given) is not int or not -(2**31) <= given < 2**31:
+        raise ValueError(f"priority must be a whole number of 32 bits, not {given!r}")
 
 
 def given_input(blueprint: Blueprint, input: object) -> GivenInput:
@@ -103,6 +111,7 @@ async def submit_run(
     """
     blueprint, checkpoints = place.blueprint, place.checkpoints
     check_run_id(run_id)
+    check_priority(priority)
     input = blueprint.save_input(input)
     blueprint.check_types(input)
     given, saved_context = given_input(blueprint, input), context_tree(context)
@@ -114,7 +123,7 @@ async def submit_run(
         started.version,
         RunStatus.PENDING,
         started.at,
-        due_at=started.at + delay if delay > 0 else at_once(started.at),
+        due_at=min(started.at + delay, LATEST) if delay > 0 else at_once(started.at),
         priority=priority,
         parent=parent,
     )

@@ -1,0 +1,142 @@
+"""What a service cannot use is refused where it is given, with the way out."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from effectflow import Checkpoints, Client, Do, Signal, workflow
+from effectflow.checkpoint import CheckpointStore
+from effectflow.checkpoint.store import Limit
+from effectflow.service import App, BadEnvironment, Schedule, Worker
+from effectflow.stores import MemoryStore
+from tests import apps
+from tests.apps import Broken, note
+from tests.service.conftest import Service
+
+pytestmark = pytest.mark.anyio
+
+approval = Signal("approval", bool)
+
+
+@workflow
+def act(action: str) -> Do[apps.App, Broken, int]:
+    return (yield from note(action))
+
+
+STORE: CheckpointStore = MemoryStore()
+CHECKPOINTS = Checkpoints(STORE)
+APP = App([act], environment=apps.App, checkpoints=CHECKPOINTS)
+
+
+@pytest.mark.parametrize("given", [STORE, APP, act])
+def test_a_client_takes_checkpoints(given: Any) -> None:
+    with pytest.raises(
+        TypeError, match=r"a Client takes Checkpoints, such as Checkpoints\(store\)"
+    ):
+        Client(given)
+
+
+@pytest.mark.parametrize("given", [act, [act], CHECKPOINTS])
+def test_a_worker_takes_an_app(given: Any) -> None:
+    with pytest.raises(TypeError, match="a Worker takes an App, such as App"):
+        Worker(given)
+
+
+@pytest.mark.parametrize("given", [-1, math.nan, timedelta(seconds=-1)])
+@pytest.mark.parametrize("name", ["grace", "suspend_after"])
+def test_a_worker_waits_for_no_less_than_no_time(name: str, given: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be 0 seconds or more"):
+        Worker(APP, **{name: given})
+
+
+def test_the_limits_of_a_worker_are_limits() -> None:
+    limits: Any = {"act": 3}
+    with pytest.raises(TypeError, match="limits takes a Limit for workflow 'act', not 3"):
+        Worker(APP, limits=limits)
+    with pytest.raises(ValueError, match="per_second must be a finite number above 0, not inf"):
+        Limit(per_second=math.inf)
+
+
+def test_an_app_takes_checkpoints_and_a_function_that_makes_its_environment() -> None:
+    given: Any = STORE
+    with pytest.raises(TypeError, match=r"the checkpoints of an App are Checkpoints\(store\)"):
+        App([act], environment=apps.App, checkpoints=given)
+    given = apps.App(CHECKPOINTS)
+    with pytest.raises(TypeError, match="environment=lambda checkpoints"):
+        App([act], environment=given, checkpoints=CHECKPOINTS)
+
+
+def test_a_schedule_takes_a_workflow_and_a_signal_a_name() -> None:
+    given: Any = act.body
+    with pytest.raises(TypeError, match="a Schedule takes a workflow"):
+        Schedule(given, "* * * * *")
+    given = 5
+    with pytest.raises(TypeError, match="the name of a signal is text, not 5"):
+        Signal(given, int)
+
+
+@pytest.mark.parametrize("delay", [-1, math.nan, math.inf, timedelta(days=-1)])
+async def test_a_run_cannot_begin_before_it_is_submitted_or_never(
+    service: Service, delay: Any
+) -> None:
+    with pytest.raises(ValueError, match="delay must be a finite number of seconds, 0 or more"):
+        await service.client.submit(act, "a", delay=delay)
+    assert await service.client.find() == []
+
+
+@pytest.mark.parametrize("priority", ["high", 1.5, None, True, 2**31])
+async def test_a_priority_is_a_number_that_every_store_can_keep(
+    service: Service, priority: Any
+) -> None:
+    with pytest.raises(ValueError, match="priority must be a whole number of 32 bits"):
+        await service.client.submit(act, "a", priority=priority)
+    assert await service.client.find() == []
+
+
+async def test_a_run_may_be_delayed_beyond_the_last_year_of_the_calendar(service: Service) -> None:
+    await service.client.submit(act, "a", delay=timedelta.max)
+    [info] = await service.client.find()
+    assert info.summary.due_at is not None
+    assert info.summary.due_at < 2.6e11
+
+
+@pytest.mark.parametrize("given", ["act", act.body])
+async def test_a_client_submits_and_finds_runs_of_workflows(service: Service, given: Any) -> None:
+    with pytest.raises(TypeError, match="a Client takes a workflow"):
+        await service.client.submit(given, "a")
+    with pytest.raises(TypeError, match="a Client takes a workflow"):
+        service.client.handle(given, "r")
+
+
+async def test_a_handle_sends_signals_with_keys_of_text(service: Service) -> None:
+    handle = await service.client.submit(act, "a")
+    given: Any = "approval"
+    with pytest.raises(TypeError, match="send takes the Signal that the workflow waits for"):
+        await handle.send(given, True)
+    given = 5
+    with pytest.raises(TypeError, match="an idempotency key is text, not 5"):
+        await handle.send(approval, True, idempotency_key=given)
+
+
+async def test_a_worker_can_be_entered_again_after_its_environment_could_not_be_made(
+    service: Service,
+) -> None:
+    attempts: list[int] = []
+
+    def environment(checkpoints: Checkpoints) -> apps.App:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise OSError("no database")
+        return apps.App(checkpoints, service.world)
+
+    worker = Worker(App([act], environment=environment, checkpoints=service.checkpoints()))
+    with pytest.raises(BadEnvironment, match="no database"):
+        async with worker:
+            pytest.fail("the worker began")
+    async with worker:
+        handle = await worker.client.submit(act, "a")
+        assert (await handle.result(timeout=10)).unwrap() == 1
