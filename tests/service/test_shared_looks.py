@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from returns.result import Success
 
 from effectflow import Do, Signal, par, par_try_all, sleep, spawn, workflow
-from effectflow.checkpoint import Message, Record
+from effectflow.checkpoint import CheckpointError, Message, Record
 from effectflow.checkpoint.store import Changes
 from effectflow.stores import MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
@@ -45,7 +46,7 @@ class FlowsLookFirst(ForwardingStore):
 
     def changes(self) -> Any:
         @asynccontextmanager
-        async def only_outer() -> Any:
+        async def only_outer() -> AsyncGenerator[OnlyOuterHints]:
             async with self.store.changes() as changes:
                 yield OnlyOuterHints(changes)
 
@@ -70,7 +71,7 @@ def reviewed(_: None) -> Do[App, Broken, str]:
 
 
 @workflow
-def decide(_: None) -> Do[App, Broken, object]:
+def decide(_: None) -> Do[App, Broken | CheckpointError, object]:
     # The sleep keeps the run from being suspended at once.
     inner = reviewed.start(None, run_id="inner")
     return (yield from par(approval.wait(), inner, sleep(0.5)))
@@ -86,9 +87,9 @@ async def test_a_nested_run_is_told_of_its_message_whichever_flow_read_the_notic
                 await anyio.sleep(0.01)
         await anyio.sleep(0.2)
         await inner.send(review, "good")
-        assert await inner.result(timeout=3) == Success("good")
+        assert await inner.result(timeout=10) == Success("good")
         await handle.send(approval, "yes")
-        assert await handle.result(timeout=3) == Success(("yes", "good", None))
+        assert await handle.result(timeout=10) == Success(("yes", "good", None))
 
 
 class Counting(ForwardingStore):
