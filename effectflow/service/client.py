@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -275,7 +275,7 @@ class Handle(Generic[E_co, Out_co]):
             newest = await newest_entry(self._checkpoints, self.run_id, is_of_key)
             return self._decoded(newest) if isinstance(newest, Published) else None
 
-    async def __aiter__(self) -> AsyncIterator[Change]:
+    async def __aiter__(self) -> AsyncGenerator[Change]:
         """Yield the status of the run, then what it has published and every change, until it has ended.
 
         A status that lasts for a moment only may be left out. Close it (`contextlib.aclosing`) to end

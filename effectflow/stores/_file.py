@@ -61,7 +61,7 @@ from effectflow.stores._file_changes import ChangesFile
 from effectflow.stores._file_format import RunState
 from effectflow.stores._file_notices import OwedNotice, owe, owed_notices
 from effectflow.stores._file_run import RunFolder
-from effectflow.stores._file_runs import KnownRun, RunFolders
+from effectflow.stores._file_runs import KnownRun, RunFolders, infos_of
 
 logger = logging.getLogger(__name__)
 
@@ -322,7 +322,7 @@ class FileStore(ReentrantStore, CheckpointStore):
                 now, (runs, _) = time.time(), self._folders.look()
                 usage = Usage(_count_held(runs, due, now), self._starts(), now)
                 timed = [run for run in runs if may_be_due(run.summary, due)]
-                ready = [run.info() for run in timed if is_due(run.summary, due)]
+                ready, _ = infos_of(run for run in timed if is_due(run.summary, due))
                 later = [run.summary.due_at for run in timed if not is_due(run.summary, due)]
                 chosen = choose_due(sorted(ready, key=in_order), due, usage)
                 claimed = [
@@ -430,16 +430,22 @@ class FileStore(ReentrantStore, CheckpointStore):
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         def find() -> list[RunInfo]:
             runs, damaged = self._folders.look()
-            for run_id, error in damaged.items():
-                logger.warning("skipping run %r: %s", run_id, error)
             named = [run for run in runs if run.state.run_id.startswith(query.prefix)]
-            return select((run.info() for run in named), query, now=time.time())
+            infos, unreadable = infos_of(named)
+            for run_id, error in {**damaged, **unreadable}.items():
+                logger.warning("skipping run %r: %s", run_id, error)
+            return select(infos, query, now=time.time())
 
         return await self._read(find)
 
     async def damaged_runs(self) -> list[str]:
         """Return the ids of the runs that `find` skips because they cannot be read."""
-        return await self._read(lambda: sorted(self._folders.look()[1]))
+
+        def look() -> list[str]:
+            runs, damaged = self._folders.look()
+            return sorted({**damaged, **infos_of(runs)[1]})
+
+        return await self._read(look)
 
     async def damage(self, run_id: str) -> str | None:
         """Return what is wrong with a run's `checkpoint.json` and which copy is read instead, or None."""
@@ -535,10 +541,9 @@ class FileStore(ReentrantStore, CheckpointStore):
 
 def _count_held(runs: Sequence[KnownRun], due: DueRuns, now: float) -> Counter[str]:
     """Return how many runs of each workflow with a limit are held."""
-    return Counter(
-        run.summary.workflow
+    infos, _ = infos_of(
+        run
         for run in runs
-        if run.summary.workflow in due.limits
-        and not run.summary.status.has_ended
-        and run.info().is_held(now)
+        if run.summary.workflow in due.limits and not run.summary.status.has_ended
     )
+    return Counter(info.summary.workflow for info in infos if info.is_held(now))

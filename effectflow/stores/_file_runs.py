@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -37,6 +37,18 @@ class KnownRun:
         held = lease if lease.owner else None
         state = self.state
         return RunInfo(state.run_id, self.summary, state.updated_at, state.length, held)
+
+
+def infos_of(runs: Iterable[KnownRun]) -> tuple[list[RunInfo], dict[str, CheckpointError]]:
+    """Return one line about each run, and what is wrong with those whose leases cannot be read."""
+    infos: list[RunInfo] = []
+    damaged: dict[str, CheckpointError] = {}
+    for run in runs:
+        try:
+            infos.append(run.info())
+        except (CorruptCheckpoint, UnsupportedVersion) as error:
+            damaged[run.state.run_id] = error
+    return infos, damaged
 
 
 class RunFolders:

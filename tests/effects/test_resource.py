@@ -340,20 +340,22 @@ async def test_a_use_and_its_releases_that_fail_are_one_value() -> None:
 
 
 def acquired_slowly(log: list[str]) -> AnyEffect:
-    """A bracket that takes 0.05 s to acquire, and then charges."""
+    """A bracket that takes 0.25 s to acquire, and then charges."""
     return bracket(
-        sleep(0.05).and_then(lambda _: writing(log, "acquired")),
+        sleep(0.25).and_then(lambda _: writing(log, "acquired")),
         lambda _: writing(log, "released"),
         lambda _: writing(log, "charged"),
     )
 
 
 CANCELLATIONS: dict[str, Callable[[AnyEffect], AnyEffect]] = {
-    "timeout": lambda effect: effect.timeout(0.01).result(),
-    "failed sibling": lambda effect: par(effect, LATE_FAILURE).result(),
-    "defect of a sibling": lambda effect: par(effect, sleep(0.01).map(lambda _: 1 / 0)),
-    "lost race": lambda effect: race([effect, sleep(0.01)]),
-    "nested": lambda effect: par(race([effect, sleep(60)])).timeout(0.01).result(),
+    "timeout": lambda effect: effect.timeout(0.05).result(),
+    "failed sibling": lambda effect: par(
+        effect, sleep(0.05).and_then(lambda _: fail("no"))
+    ).result(),
+    "defect of a sibling": lambda effect: par(effect, sleep(0.05).map(lambda _: 1 / 0)),
+    "lost race": lambda effect: race([effect, sleep(0.05)]),
+    "nested": lambda effect: par(race([effect, sleep(60)])).timeout(0.05).result(),
 }
 each_cancellation = pytest.mark.parametrize("cancel", CANCELLATIONS.values(), ids=CANCELLATIONS)
 
@@ -370,7 +372,7 @@ async def test_a_use_does_not_start_after_a_cancellation_of_its_acquisition(
 
     log.clear()
     held = acquiring(writing(log, "first"), lambda _: writing(log, "first released"))
-    both = held.and_(sleep(0.05), lambda _: writing(log, "second released"))
+    both = held.and_(sleep(0.25), lambda _: writing(log, "second released"))
     with suppress(ZeroDivisionError):
         await cancel(both.use(lambda *_: writing(log, "charged"))).run(None)
     assert log == ["first", "second released", "first released"]
