@@ -16,6 +16,7 @@ import anyio
 import pytest
 from dask.config import set as configure
 from distributed import LocalCluster
+from distributed.core import Status
 
 from effectflow import Effect
 from effectflow.executors import DaskExecutor, ProcessExecutor
@@ -85,14 +86,21 @@ def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClus
 @pytest.fixture
 def cluster(dask_cluster: Any) -> str:
     """The address of the cluster, with both workers, even if the previous test killed one."""
+
+    def is_whole() -> bool:
+        # The nanny of a worker that stayed away for long is closed, even if the worker comes back.
+        nannies = dask_cluster.workers.values()
+        running = {nanny.worker_address for nanny in nannies if nanny.status is Status.running}
+        return len(running) == 2 and running == set(dask_cluster.scheduler.workers)
+
     # Dask does not restart a worker that was killed while it started, and forgets one that dies while it
     # scales.
     for attempt in range(6):
         dask_cluster.scale(2)
         try:
-            dask_cluster.wait_for_workers(2, timeout=10)
+            until(is_whole, seconds=10)
             break
-        except TimeoutError:
+        except AssertionError:
             if attempt == 5:
                 raise
     return dask_cluster.scheduler_address
