@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Never
@@ -442,16 +443,36 @@ BREAK: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("history", [0, 2])
+MANY_WORDS = [f"word {number}" for number in range(110)]
+"""So many that the entries fill a file and begin another one."""
+
+
+@pytest.fixture(scope="module", params=[0, 2])
+def history(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def long_tale(tmp_path_factory: pytest.TempPathFactory, history: int) -> Path:
+    """The folder of a store with a run of many words, to be copied."""
+    folder = tmp_path_factory.mktemp("long")
+
+    async def tell() -> None:
+        async with FileStore(folder) as store:
+            app = App(Checkpoints(store, history=history))
+            await tale.start(MANY_WORDS, run_id="r").run_or_raise(app)
+
+    anyio.run(tell)
+    return folder
+
+
 @pytest.mark.parametrize("which", ["first", "second", "newest"])
 @pytest.mark.parametrize("how", BREAK)
 async def test_any_file_of_a_run_may_be_damaged(
-    tmp_path: Path, how: str, which: str, history: int
+    tmp_path: Path, long_tale: Path, how: str, which: str, history: int
 ) -> None:
-    words = [f"word {number}" for number in range(110)]
+    shutil.copytree(long_tale, tmp_path, symlinks=True, dirs_exist_ok=True)
     async with FileStore(tmp_path) as store:
-        app = App(Checkpoints(store, history=history))
-        await tale.start(words, run_id="r").run_or_raise(app)
         written = await store.read("r")
         run = tmp_path / "sessions" / "r"
         first, second = sorted((run / "entries").iterdir())
@@ -481,7 +502,7 @@ async def test_any_file_of_a_run_may_be_damaged(
         assert (await verify_run(store, "r")).problem is None
         again = App(Checkpoints(store, history=history))
         assert await tale.resume("r").run(again) == Success([1] * 110)
-        assert again.world.done == words[(repair.kept - 1) // 2 :]
+        assert again.world.done == MANY_WORDS[(repair.kept - 1) // 2 :]
         assert (await verify_run(store, "r")).problem is None
 
 
