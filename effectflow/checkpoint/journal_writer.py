@@ -27,7 +27,7 @@ from effectflow.checkpoint.shared_parts import SharedParts
 from effectflow.checkpoint.store import RunStatus, RunSummary
 from effectflow.effects.clock import in_seconds
 from effectflow.effects.errors import Halt
-from effectflow.effects.event_loop import is_cancellation
+from effectflow.effects.event_loop import is_cancellation, stray_cancellation
 
 __all__ = ["JournalWriter"]
 
@@ -343,11 +343,13 @@ class JournalWriter:
                 )
             except LeaseLost:
                 raise
-            except BaseException:
+            except BaseException as raised:
                 # It may have taken effect.
                 self._unsure, self._unsure_takes = batch, takes
                 self._is_summary_due = self._is_summary_due or summary is not None
                 self._linger_from_now()
+                if (stray := stray_cancellation(raised)) is not None:
+                    raise stray from raised
                 raise
             self._durable += len(batch)
             self.durable_summary = summary or self.durable_summary
