@@ -27,9 +27,8 @@ from typing import Any, Never, TypeAlias
 import anyio
 from returns.result import Failure
 
-from effectflow import Checkpoints, Effect, JobResult, MapReduce, effect, pure
+from effectflow import Checkpoints, Effect, JobResult, MapReduce, effect, executors, pure
 from effectflow.effects import Executor
-from effectflow.executors import DaskExecutor, LocalExecutor, ProcessExecutor
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.stores import open_store
 
@@ -92,14 +91,14 @@ async def executor_named(name: str) -> AsyncGenerator[Executor]:
     """Open the executor with this name. Only this function knows which executors exist."""
     match name:
         case "processes":
-            async with ProcessExecutor() as processes:
+            async with executors.ProcessExecutor() as processes:
                 yield processes
         case "dask":
             with local_cluster() as address:
-                async with DaskExecutor(address) as dask:
+                async with executors.DaskExecutor(address) as dask:
                     yield dask
         case _:
-            yield LocalExecutor()
+            yield executors.LocalExecutor()
 
 
 @contextmanager

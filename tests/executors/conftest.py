@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,9 +20,8 @@ from distributed.core import Status
 
 from effectflow import Effect
 from effectflow.executors import DaskExecutor, ProcessExecutor
+from tests.executors.dask_process import FORKED, started
 from tests.executors.items import Folder
-
-ROOT = Path(__file__).parents[2]
 
 AnyExecutor: TypeAlias = Any
 """An executor, to be entered with `async with`."""
@@ -77,10 +76,24 @@ def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClus
     """A Dask cluster of two worker processes that run one item at a time."""
     options: dict[str, Any] = {"dashboard_address": ":0", "memory_limit": "1GB"}
     options["local_directory"] = str(tmp_path_factory.mktemp("dask"))
-    with configure({"distributed.scheduler.allowed-failures": 1}):
+    with configure(FORKED | {"distributed.scheduler.allowed-failures": 1}):
         cluster: Any = LocalCluster(n_workers=2, threads_per_worker=1, **options)
-    with cluster:
-        yield cluster
+        with closed_at_the_end(cluster):
+            yield cluster
+
+
+@contextmanager
+def closed_at_the_end(cluster: Any) -> Iterator[None]:
+    """Close a cluster at the end, even if it has lost track of its workers."""
+    try:
+        with cluster:
+            yield
+    except KeyError as error:
+        # What watches the workers ends with this if one dies that was never announced to it. Closing
+        # the cluster, Dask raises it after it has closed all processes.
+        if traceback.extract_tb(error.__traceback__)[-1].name != "_update_worker_status":
+            raise
+        cluster.status = Status.closed
 
 
 @pytest.fixture
@@ -120,7 +133,7 @@ class Scheduler:
     """A Dask scheduler in a process of its own, which a test may kill."""
 
     address: str
-    process: subprocess.Popen[bytes]
+    process: BaseProcess
 
 
 @pytest.fixture
@@ -128,18 +141,15 @@ def scheduler(tmp_path: Path) -> Iterator[Scheduler]:
     """The scheduler of a cluster of two workers."""
     where = tmp_path / "scheduler.json"
 
-    def start(role: str, *options: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", f"distributed.cli.dask_{role}", "--no-dashboard"]
-        return subprocess.Popen([*command, "--scheduler-file", str(where), *options], cwd=ROOT)
-
     def is_written() -> bool:
         # It is there before its text is.
         return where.exists() and where.stat().st_size > 0
 
-    with ExitStack() as processes:
+    with configure(FORKED), ExitStack() as processes:
 
-        def run(*command: str) -> subprocess.Popen[bytes]:
-            process = processes.enter_context(start(*command))
+        def run(role: str, *options: str) -> BaseProcess:
+            process = started(role, tmp_path, *options)
+            processes.callback(process.join)
             processes.callback(process.kill)
             return process
 

@@ -24,12 +24,12 @@ from effectflow import (
     Effect,
     ask,
     effect,
+    executors,
     par_traverse,
     with_checkpointing,
     workflow,
 )
 from effectflow.effects import Executor, ExecutorError
-from effectflow.executors import DaskExecutor, ProcessExecutor
 from effectflow.stores import SqliteStore
 
 ITEMS = 10
@@ -81,8 +81,12 @@ async def main(command: str, where: str) -> None:
     def make_env() -> Folder:
         return Folder(folder)
 
-    kind: Any = ProcessExecutor(make_env, workers=2, grace=0.5)
-    executor = kind if where == "processes" else DaskExecutor(where, make_env)
+    # Dask is imported only if it is used.
+    executor: Any
+    if where == "processes":
+        executor = executors.ProcessExecutor(make_env, workers=2, grace=0.5)
+    else:
+        executor = executors.DaskExecutor(where, make_env)
     async with SqliteStore("runs.db") as store, executor:
         app = App(Checkpoints(store), executor)
         if command == "start":

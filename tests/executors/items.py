@@ -1,4 +1,7 @@
-"""The functions and items that the tests send to executors."""
+"""The functions and items that the tests send to executors.
+
+The workers import this module, and not those of the tests, which import much more.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Never
+
+import anyio
 
 from effectflow import Do, Effect, do, effect, sleep
 
@@ -92,6 +97,20 @@ def deadly(folder: Folder, item: object) -> Never:
     raise AssertionError("dead")
 
 
+def begin_or_die(item: int) -> Effect[Folder, Never, int]:
+    """Kill the process of item 2."""
+    return deadly(item) if item == 2 else begin(item)
+
+
+@effect
+def meet(folder: Folder, item: int) -> int:
+    """End when two items have begun, which takes two workers at once."""
+    folder.write(f"{item} {os.getpid()}")
+    while len(folder.lines()) < 2:
+        time.sleep(0.005)
+    return os.getpid()
+
+
 class OutOfStock(Exception):
     """An error whose `__init__` takes other arguments than it passes on."""
 
@@ -107,3 +126,11 @@ async def opened(folder: Folder) -> AsyncGenerator[Folder]:
     await begin("entered").run(folder)
     yield folder
     await begin("left").run(folder)
+
+
+@asynccontextmanager
+async def unclosable(folder: Folder) -> AsyncGenerator[Folder]:
+    """An environment that takes a minute to leave."""
+    yield folder
+    folder.write(f"closing {os.getpid()}")
+    await anyio.sleep(60)

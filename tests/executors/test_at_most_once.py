@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from itertools import product
 from typing import Any
 
 import anyio
 import pytest
+from _pytest.mark import ParameterSet
 from anyio import to_thread
 from distributed import Client
 from returns.result import Failure, Success
@@ -106,7 +108,14 @@ def handled(executor: AnyExecutor) -> Any:
     return charging
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def on_dask_a_sample() -> Iterator[ParameterSet]:
+    """Yield each place and kind of work. A worker of Dask takes long to start again."""
+    for place, kind in product(["processes", "dask"], KINDS):
+        is_sampled = place == "processes" or kind in {"step", "job with dead letters"}
+        yield pytest.param(place, kind, marks=() if is_sampled else pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize(("make_remote", "kind"), [*on_dask_a_sample()], indirect=["make_remote"])
 async def test_the_item_of_a_dead_worker_is_not_given_to_another(
     executor: AnyExecutor, folder: Folder, kind: str
 ) -> None:

@@ -15,13 +15,9 @@ from effectflow.executors import LocalExecutor, ProcessExecutor
 from effectflow.stores import MemoryStore
 from tests.apps import App
 from tests.executors.conftest import on_both_backends
-from tests.executors.items import Folder, asleep, begin, deadly
+from tests.executors.items import Folder, asleep, begin, begin_or_die
 
 pytestmark = pytest.mark.anyio
-
-
-def begin_or_die(item: int) -> Effect[Folder, str, int]:
-    return deadly(item) if item == 2 else begin(item)
 
 
 def count(values: list[int]) -> Effect[object, str, int]:

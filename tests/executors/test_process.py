@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Never, TypeAlias
@@ -38,7 +38,7 @@ from effectflow.effects.event_loop import running_backend
 from effectflow.executors import ProcessExecutor
 from tests.apps import App
 from tests.executors.conftest import interrupted, on_both_backends, soon, until
-from tests.executors.items import Folder, asleep, begin, deadly, held
+from tests.executors.items import Folder, asleep, begin, deadly, held, meet, unclosable
 
 pytestmark = pytest.mark.anyio
 
@@ -56,14 +56,6 @@ def children() -> Children:
     """Return the processes that the test has started and not yet waited for, even dead ones."""
     before = set(psutil.Process().children())
     return lambda: set(psutil.Process().children()) - before
-
-
-@effect
-def meet(folder: Folder, item: int) -> int:
-    """End when two items have begun, which takes two workers at once."""
-    folder.write(f"{item} {os.getpid()}")
-    until(lambda: len(folder.lines()) >= 2)
-    return os.getpid()
 
 
 async def test_items_run_in_at_most_the_given_number_of_processes_which_closing_ends(
@@ -358,13 +350,6 @@ async def test_workers_run_the_event_loop_of_the_coordinator(anyio_backend: str)
         backend = executor.apply(lambda _: from_fn(lambda _: running_backend()), None)
 
         assert await backend.run(None) == Success(anyio_backend)
-
-
-@asynccontextmanager
-async def unclosable(folder: Folder) -> AsyncGenerator[Folder]:
-    yield folder
-    folder.write(f"closing {os.getpid()}")
-    await anyio.sleep(60)
 
 
 async def test_an_environment_that_does_not_close_is_ended_by_force(

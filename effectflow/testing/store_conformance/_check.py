@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
-from contextlib import contextmanager
+import subprocess
+import sys
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+)
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from types import ModuleType
 from typing import Generic, TypeAlias, TypeVar
@@ -100,6 +109,19 @@ async def at_once(work: Callable[[T], Coroutine[object, object, None]], given: I
     async with anyio.create_task_group() as group:
         for value in given:
             group.start_soon(work, value)
+
+
+@asynccontextmanager
+async def owner_in_another_process() -> AsyncGenerator[str]:
+    """Yield an owner in a process that lives as long as the context."""
+    script = "from effectflow.checkpoint import Owner; print(Owner.new(), flush=True); input()"
+    child = subprocess.Popen(  # noqa: ASYNC220, it takes only milliseconds
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with child:
+        assert child.stdout is not None
+        yield child.stdout.readline().strip()
+        child.kill()
 
 
 async def claimed(store: CheckpointStore, run_id: str = "r", seconds: float = 60) -> Lease:

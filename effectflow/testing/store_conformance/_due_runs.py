@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import anyio
@@ -32,6 +30,7 @@ from effectflow.testing.store_conformance._check import (
     created,
     fails,
     info_of,
+    owner_in_another_process,
     summary_of,
 )
 from effectflow.testing.store_conformance._mailboxes import GO
@@ -174,7 +173,7 @@ async def a_run_that_is_held_is_not_claimed_until_its_lease_expires(
 @check
 async def a_run_of_a_dead_process_is_claimed_at_once(store: CheckpointStore) -> None:
     """The claimant sees who has driven it."""
-    async with _owner_in_another_process() as owner:
+    async with owner_in_another_process() as owner:
         lease = await store.claim("r", owner=owner, seconds=3600)
         due = replace(summary_of(), due_at=1.0)
         await store.append(lease, [b"1"], after=0, summary=due)
@@ -186,19 +185,6 @@ async def a_run_of_a_dead_process_is_claimed_at_once(store: CheckpointStore) -> 
     assert one.info.lease.owner == owner
     with fails(LeaseLost):
         await store.append(lease, [b"x"], after=1)
-
-
-@asynccontextmanager
-async def _owner_in_another_process() -> AsyncGenerator[str]:
-    """Yield an owner in a process that lives as long as the context."""
-    script = "from effectflow.checkpoint import Owner; print(Owner.new(), flush=True); input()"
-    child = subprocess.Popen(  # noqa: ASYNC220, it takes only milliseconds
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with child:
-        assert child.stdout is not None
-        yield child.stdout.readline().strip()
-        child.kill()
 
 
 @check
@@ -396,6 +382,7 @@ async def runs_are_started_once_the_time_of_a_limit_is_over(
     assert claims == ["r0", "r1", "r2"]
     with anyio.fail_after(30):
         while len(claims) == 3:
+            await anyio.sleep(0.01)
             claims += taken(await claim_due(other, limits=limits))
     assert time.monotonic() - began > 0.99
     assert claims == ["r0", "r1", "r2", "r3", "r4", "r5"]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,6 +33,7 @@ from effectflow.testing.store_conformance._check import (
     claimed,
     fails,
     info_of,
+    owner_in_another_process,
     summary_of,
     written,
 )
@@ -214,8 +211,10 @@ async def a_run_whose_lease_has_expired_can_be_deleted(store: CheckpointStore) -
 
 @check
 async def a_lease_of_a_dead_process_is_free_at_once(store: CheckpointStore) -> None:
-    async with _held_by_another_process(store, "r", "deleted"):
+    async with owner_in_another_process() as owner:
         for run_id in ("r", "deleted"):
+            lease = await store.claim(run_id, owner=owner, seconds=3600)
+            await store.append(lease, [b"1"], after=0, summary=summary_of())
             with fails(RunBusy):
                 await store.claim(run_id, owner=str(Owner.new()), seconds=60)
         with fails(RunBusy):
@@ -224,23 +223,6 @@ async def a_lease_of_a_dead_process_is_free_at_once(store: CheckpointStore) -> N
     await claimed(store)
     await store.delete("deleted")
     assert [info.run_id for info in await store.find()] == ["r"]
-
-
-@asynccontextmanager
-async def _held_by_another_process(store: CheckpointStore, *run_ids: str) -> AsyncGenerator[None]:
-    """Write runs whose leases belong to another process, which is killed at the end."""
-    script = "from effectflow.checkpoint import Owner; print(Owner.new(), flush=True); input()"
-    child = subprocess.Popen(  # noqa: ASYNC220, it takes only milliseconds
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with child:
-        assert child.stdout is not None
-        owner = child.stdout.readline().strip()
-        for run_id in run_ids:
-            lease = await store.claim(run_id, owner=owner, seconds=3600)
-            await store.append(lease, [b"1"], after=0, summary=summary_of())
-        yield
-        child.kill()
 
 
 @check
