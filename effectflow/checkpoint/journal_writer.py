@@ -11,7 +11,7 @@ from dataclasses import replace
 import anyio
 
 from effectflow.checkpoint.checkpoints import Checkpoints
-from effectflow.checkpoint.delayed_saves import watch_for_delays
+from effectflow.checkpoint.delayed_saves import Delays, delays_of_event_loop
 from effectflow.checkpoint.entries import Completed, Entry, HeadState
 from effectflow.checkpoint.errors import (
     CheckpointError,
@@ -73,6 +73,7 @@ class JournalWriter:
         self._last_saves_until = 0.0
         self.due: float | None = None
         self.is_watched = False
+        self._delays: Delays | None = None
         self.on_halt: Callable[[], object] | None = None
         self._linger = checkpoints.policy.longest_wait
         self._opening = opening
@@ -304,7 +305,9 @@ class JournalWriter:
         if self._linger is not None:
             self.due = time.monotonic() + self._linger
             if not self.is_watched:
-                watch_for_delays(self)
+                if self._delays is None:
+                    self._delays = delays_of_event_loop()
+                self._delays.watch(self)
 
     async def _next_save(self) -> None:
         """Wait for the end of the append that is in progress."""

@@ -10,7 +10,7 @@ import pytest
 from returns.result import Success
 
 from effectflow import Do, workflow
-from effectflow.checkpoint import Claimed, DueRuns, Message, Record, RunStatus
+from effectflow.checkpoint import Claimed, DueRuns, Message, Record, RunStatus, SaveFailed
 from effectflow.checkpoint.entries import Finished
 from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, SaveFails, Unavailable, after
@@ -71,6 +71,27 @@ async def test_a_run_whose_end_was_not_saved_is_not_shown_as_ended() -> None:
         assert not any(isinstance(entry, Finished) for entry in await entries_of(service, "r"))
         assert info.summary.status is RunStatus.RUNNING
         assert await handle.result(timeout=20) == Success("second")
+
+
+class ReadOnly(ForwardingStore):
+    """A store that lets runs be claimed, but refuses what they append, as a full disk may."""
+
+    refused = 0
+
+    async def append(self, *args: Any, **kwargs: Any) -> None:
+        self.refused += 1
+        raise SaveFailed("r", "the disk is full")
+
+
+async def test_a_run_that_cannot_be_saved_nor_marked_is_not_taken_again_at_once() -> None:
+    store = ReadOnly(MemoryStore())
+    async with store:
+        service = Service(store)
+        await service.client.submit(two_steps, None, run_id="r")
+        async with working(service, two_steps):
+            await anyio.sleep(0.5)
+    # The entry of the first life, and the mark.
+    assert store.refused == 2
 
 
 class Cancelling(ForwardingStore):
