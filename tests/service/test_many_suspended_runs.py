@@ -13,7 +13,7 @@ import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import Do, Effect, Signal, never, pure, step, workflow
+from effectflow import Do, Signal, never, workflow
 from effectflow.checkpoint import CheckpointStore, RunQuery, RunStatus
 from effectflow.checkpoint.entries import Started
 from effectflow.checkpoint.flow import DurableFlow
@@ -36,15 +36,11 @@ def approve(_: None) -> Do[App, Broken, str]:
     return (yield from approval.wait())
 
 
-@step
-def act_in_the_second_life(action: str) -> Effect[App, Broken, int]:
-    """Hang when it is done for the first time."""
-    return note(action).and_then(lambda count: never() if count == 1 else pure(count))
-
-
 @workflow
 def live_twice(name: str) -> Do[App, Broken, int]:
-    return (yield from act_in_the_second_life(name))
+    """Hang in the first life."""
+    lives = yield from note(name)
+    return lives if lives > 1 else (yield from never())
 
 
 async def suspend_many(store: CheckpointStore, count: int) -> None:
