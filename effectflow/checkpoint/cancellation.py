@@ -41,7 +41,8 @@ class _Cancellation(DurableBranches):
 
     def decide(self, value: object, *, failed: bool) -> None:
         run = self.outer.run
-        self.sequence = run.writer.add(CancelRequested(run.now()))
+        if run.records:
+            self.sequence = run.writer.add(CancelRequested(run.now()))
 
     def end(self, *, is_complete: bool, suppressed: Sequence[Suppressed]) -> None:
         """Record nothing: the end of the run follows."""

@@ -16,7 +16,7 @@ from anyio.lowlevel import RunVar
 
 from effectflow.effects.event_loop import spawn_background
 
-__all__ = ["Delayed", "SaveRequest", "save_request", "watch_for_delays"]
+__all__ = ["Delayed", "Delays", "SaveRequest", "delays_of_event_loop", "save_request"]
 
 
 class Delayed(Protocol):
@@ -52,23 +52,14 @@ class SaveRequest:
         for journal in list(self._journals):
             if not journal.is_released:
                 journal.due = 0.0
-                watch_for_delays(journal)
+                delays_of_event_loop().watch(journal)
 
 
 save_request: ContextVar[SaveRequest | None] = ContextVar("save_request", default=None)
 """The request that covers the runs of this context, or None."""
 
 
-def watch_for_delays(journal: Delayed) -> None:
-    """Save a journal once it is due, in the running event loop."""
-    watch = _watch.get(None)
-    if watch is None:
-        watch = _Watch()
-        _watch.set(watch)
-    watch.add(journal)
-
-
-class _Watch:
+class Delays:
     """The journals of one event loop with entries that wait."""
 
     def __init__(self) -> None:
@@ -77,7 +68,8 @@ class _Watch:
         self._wakes_at = 0.0
         self._woken: anyio.Event | None = None
 
-    def add(self, journal: Delayed) -> None:
+    def watch(self, journal: Delayed) -> None:
+        """Save a journal once it is due."""
         due = journal.due or 0.0
         journal.is_watched = True
         self._journals[id(journal)] = journal
@@ -121,4 +113,13 @@ class _Watch:
             self._woken = None
 
 
-_watch: RunVar[_Watch | None] = RunVar("_watch", None)
+_delays: RunVar[Delays | None] = RunVar("_delays", None)
+
+
+def delays_of_event_loop() -> Delays:
+    """Return the delays of the running event loop."""
+    delays = _delays.get(None)
+    if delays is None:
+        delays = Delays()
+        _delays.set(delays)
+    return delays

@@ -11,7 +11,7 @@ from dataclasses import replace
 import anyio
 
 from effectflow.checkpoint.checkpoints import Checkpoints
-from effectflow.checkpoint.delayed_saves import watch_for_delays
+from effectflow.checkpoint.delayed_saves import Delays, delays_of_event_loop
 from effectflow.checkpoint.entries import Completed, Entry, HeadState
 from effectflow.checkpoint.errors import (
     CheckpointError,
@@ -27,7 +27,7 @@ from effectflow.checkpoint.shared_parts import SharedParts
 from effectflow.checkpoint.store import RunStatus, RunSummary
 from effectflow.effects.clock import in_seconds
 from effectflow.effects.errors import Halt
-from effectflow.effects.event_loop import is_cancellation
+from effectflow.effects.event_loop import is_cancellation, stray_cancellation
 
 __all__ = ["JournalWriter"]
 
@@ -73,6 +73,7 @@ class JournalWriter:
         self._last_saves_until = 0.0
         self.due: float | None = None
         self.is_watched = False
+        self._delays: Delays | None = None
         self.on_halt: Callable[[], object] | None = None
         self._linger = checkpoints.policy.longest_wait
         self._opening = opening
@@ -304,7 +305,9 @@ class JournalWriter:
         if self._linger is not None:
             self.due = time.monotonic() + self._linger
             if not self.is_watched:
-                watch_for_delays(self)
+                if self._delays is None:
+                    self._delays = delays_of_event_loop()
+                self._delays.watch(self)
 
     async def _next_save(self) -> None:
         """Wait for the end of the append that is in progress."""
@@ -343,11 +346,13 @@ class JournalWriter:
                 )
             except LeaseLost:
                 raise
-            except BaseException:
+            except BaseException as raised:
                 # It may have taken effect.
                 self._unsure, self._unsure_takes = batch, takes
                 self._is_summary_due = self._is_summary_due or summary is not None
                 self._linger_from_now()
+                if (stray := stray_cancellation(raised)) is not None:
+                    raise stray from raised
                 raise
             self._durable += len(batch)
             self.durable_summary = summary or self.durable_summary

@@ -38,6 +38,9 @@ class _NoJournal:
     def add(self, entry: Entry) -> int:
         raise AssertionError(f"a plan adds no entries, such as {entry!r}")
 
+    def take(self, *messages: int) -> None:
+        """Leave the messages in the mailbox of the run."""
+
     def halt(self, error: CheckpointError) -> Halt:
         if self.halted is None:
             self.halted = error

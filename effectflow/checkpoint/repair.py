@@ -10,7 +10,7 @@ from itertools import pairwise
 import orjson
 
 from effectflow.checkpoint.checkpoint import fold
-from effectflow.checkpoint.entries import BeforeStep, Completed, Entry
+from effectflow.checkpoint.entries import BeforeStep, Completed, Entry, Signalled
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.integrity import Seal, digest_in
 from effectflow.checkpoint.journal_reader import open_records, verify_run, write_bytes
@@ -43,6 +43,9 @@ class Repair:
             resume fails with OutcomeUnknown, until it is forced to execute them again.
         executed_twice: those of them that are `at_most_once` and began in an entry that is lost. Nothing
             in the run tells that any more, so a resume executes them a second time.
+        waits_again: the waits whose messages are lost with their entries, such as "signal:approval". A
+            resume waits for them again: send each again, with a new idempotency key, because the store
+            remembers the old one.
         has_unknown_steps: whether a lost entry is missing or damaged itself. Then steps that only such
             entries tell of run again as well.
     """
@@ -56,6 +59,7 @@ class Repair:
     runs_again: tuple[str, ...] = ()
     outcome_unknown: tuple[str, ...] = ()
     executed_twice: tuple[str, ...] = ()
+    waits_again: tuple[str, ...] = ()
     has_unknown_steps: bool = False
 
 
@@ -178,6 +182,7 @@ async def _examined(
         runs_again=again,
         outcome_unknown=tuple(step for step in again if step in once_kept),
         executed_twice=tuple(step for step in again if step in once_lost - once_kept),
+        waits_again=tuple(one.path for one in read.entries if isinstance(one, Signalled)),
         has_unknown_steps=is_incomplete and not checkpoint.status.has_ended,
     )
     summary = RunSummary(

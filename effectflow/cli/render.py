@@ -251,6 +251,7 @@ def repair_tree(repair: Repair) -> dict[str, Tree]:
         "runs_again": [*repair.runs_again],
         "outcome_unknown": [*repair.outcome_unknown],
         "executed_twice": [*repair.executed_twice],
+        "waits_again": [*repair.waits_again],
         "has_unknown_steps": repair.has_unknown_steps,
     }
 
@@ -272,6 +273,8 @@ def _repair_lines(repair: Repair) -> Iterable[str]:
         yield f"run again: {step}{_warning_of(step, repair)}"
     if repair.has_unknown_steps:
         yield "run again: steps that only damaged or missing entries tell of"
+    for path in repair.waits_again:
+        yield f"wait again: {path} (send its message again, with a new idempotency key)"
     if repair.runs_again or repair.has_unknown_steps:
         yield f"After the repair, `effectflow plan {repair.run_id!r}` shows what a resume does."
 

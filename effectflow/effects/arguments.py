@@ -136,6 +136,18 @@ def holds(predicate: Callable[[A], object], value: A, operator: str) -> bool:
     return bool(verdict)
 
 
+def check_text(what: str, given: object) -> None:
+    """Raise TypeError for what is not text, and ValueError for text that cannot be stored."""
+    if not isinstance(given, str):
+        raise TypeError(f"{what} is text, not {given!r}")
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{what} has a lone surrogate, which no encoding can hold: {given!r}"
+        ) from None
+
+
 def check_count(name: str, given: object, *, least: int) -> None:
     """Raise ValueError unless a count is an int, other than True and False, and at least `least`."""
     if not isinstance(given, int) or isinstance(given, bool) or given < least:

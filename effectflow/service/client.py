@@ -164,6 +164,10 @@ class Client:
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         """Return the runs that match, newest first."""
+        if not isinstance(given := cast("object", query), RunQuery):
+            raise TypeError(
+                f"find takes a RunQuery, such as RunQuery(workflow='order'), not {given!r}"
+            )
         async with self.checkpoints.store as store:
             with store_errors(self.checkpoints, ""):
                 return await store.find(query)

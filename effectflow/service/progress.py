@@ -6,6 +6,7 @@ from typing import Never
 
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.effects import Effect
+from effectflow.effects.arguments import check_text
 from effectflow.effects.nodes import Perform
 from effectflow.effects.scope import Scope
 
@@ -33,6 +34,8 @@ def publish(key: str, value: object) -> Effect[object, Never, None]:
         ...         yield from publish("progress", number / len(files))
         ...         yield from copy_file(file)
     """
+
+    check_text("the key of what is published", key)
 
     async def perform(_env: object, scope: Scope) -> None:
         flow = scope.flow

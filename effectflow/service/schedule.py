@@ -20,6 +20,7 @@ from effectflow.checkpoint import (
     SaveFailed,
     StoreUnavailable,
 )
+from effectflow.effects.arguments import check_text
 from effectflow.service.outage import Outage
 from effectflow.workflows import Workflow
 
@@ -94,6 +95,9 @@ class Schedule(Generic[Input]):
             raise TypeError(
                 f"a Schedule takes a workflow, such as that of @workflow, not {given!r}"
             )
+        check_text("the cron expression of a schedule", self.cron)
+        check_text("the time zone of a schedule", self.timezone)
+        check_text("the name of a schedule", self.name)
         if not self.name:
             object.__setattr__(self, "name", self.workflow.name)
         if self.missed not in ("latest", "all", "skip"):

@@ -9,6 +9,7 @@ from effectflow.checkpoint import Checkpoints, RunEnded
 from effectflow.checkpoint.entries import Entry, Signalled
 from effectflow.checkpoint.mailbox import seal_message
 from effectflow.checkpoint.store import CANCEL
+from effectflow.effects.arguments import check_text
 from effectflow.service.journal_tail import newest_entry
 from effectflow.service.signal import Signal
 from effectflow.workflows.lookup import store_errors
@@ -30,8 +31,7 @@ async def send_value(
     if not isinstance(given := cast("object", signal), Signal):
         raise TypeError(f"send takes the Signal that the workflow waits for, not {given!r}")
     key = uuid4().hex if idempotency_key is None else idempotency_key
-    if not isinstance(text := cast("object", key), str):
-        raise TypeError(f"an idempotency key is text, not {text!r}")
+    check_text("an idempotency key", key)
     tree = signal.encode(value, checkpoints)
     body = seal_message(checkpoints, run_id, signal.topic, key, tree)
     async with checkpoints.store as store:

@@ -16,6 +16,11 @@ from effectflow.checkpoint.lease import Owner, begin_claim, end_claim
 from effectflow.checkpoint.step import StopRequest, stop_request
 from effectflow.checkpoint.store import Claimed, DueRuns, Limit, Taken
 from effectflow.effects.clock import Clock, in_seconds
+from effectflow.effects.event_loop import (
+    has_been_cancelled_natively,
+    is_cancellation,
+    stray_cancellation,
+)
 from effectflow.service.app import App
 from effectflow.service.client import Client
 from effectflow.service.outage import Outage
@@ -107,6 +112,12 @@ class Shift:
             try:
                 with scope:
                     await work(*args)
+            except BaseException as raised:
+                if not is_cancellation(raised) or not has_been_cancelled_natively(raised):
+                    raise
+                # A library has cancelled this task, or a future that it awaited. The task group would
+                # mistake that for its own cancellation, and end the worker.
+                logger.exception("the worker has lost one of its tasks, %r", work)
             finally:
                 scopes.discard(scope)
                 self._woken.set()
@@ -134,7 +145,10 @@ class Shift:
             try:
                 # During an outage it is unknown what a request has claimed.
                 claimed = await self._claim(1 if outage.has_begun else free)
-            except Exception as error:
+            except BaseException as raised:
+                error = stray_cancellation(raised) or raised
+                if not isinstance(error, Exception):
+                    raise
                 with anyio.move_on_after(outage.begin(error)):
                     await self._is_ending.wait()
                 continue
@@ -184,8 +198,11 @@ class Shift:
                 service=self._service,
                 clock=self._terms.clock,
             )
-        except Exception:
-            logger.exception("run %r was left by its worker", taken.lease.run_id)
+        except BaseException as raised:
+            error = stray_cancellation(raised) or raised
+            if not isinstance(error, Exception):
+                raise
+            logger.error("run %r was left by its worker", taken.lease.run_id, exc_info=error)
 
     async def _wait(self, next_due_at: float | None) -> None:
         """Wait until there may be something to take."""

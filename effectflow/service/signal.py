@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import NoneType
-from typing import Any, Generic, Never, TypeAlias, TypeVar, cast, overload
+from typing import Any, Generic, Never, TypeAlias, TypeVar, overload
 
 from effectflow.checkpoint import Checkpoints, NotSerializable
 from effectflow.checkpoint.flow import DurableFlow
@@ -17,6 +17,7 @@ from effectflow.checkpoint.values import (
     to_tree,
 )
 from effectflow.effects import Effect
+from effectflow.effects.arguments import check_text
 from effectflow.effects.nodes import Perform, show_arguments
 from effectflow.effects.scope import Scope
 
@@ -62,8 +63,7 @@ class Signal(Generic[T]):
             type: the type of the values: a class, or any other annotation, which type checkers need to be
                 told: `Signal[int | None]("number", int | None)`.
         """
-        if not isinstance(given := cast("object", name), str):
-            raise TypeError(f"the name of a signal is text, not {given!r}")
+        check_text("the name of a signal", name)
         if not name:
             raise ValueError("a signal needs a name")
         self.name = name

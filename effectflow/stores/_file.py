@@ -236,7 +236,9 @@ class FileStore(ReentrantStore, CheckpointStore):
                 heard=mailbox.newest,
             )
             if saved.status.has_ended:
-                folder.remove_mailbox()
+                # Nothing reads it any more, and the save is done.
+                with suppress(OSError):
+                    folder.remove_mailbox()
             if release:
                 folder.note_release(lease)
             return owed

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from functools import partial, wraps
 from os.path import dirname, sep
-from types import CellType, FunctionType, MethodType
-from typing import Any, ClassVar, Self, TypeAlias
+from types import CellType, CodeType, FunctionType, MethodType, NoneType
+from typing import Any, ClassVar, Self, TypeAlias, cast
 
 import pytest
 
@@ -37,6 +37,8 @@ _MOST_OBJECTS = 10_000
 """How many objects are searched for effects."""
 
 _SEARCHED = (tuple, list, dict, set, frozenset, partial, CellType, MethodType, Effect)
+_WITHOUT_PARTS = frozenset({type, NoneType, bool, int, float, str, bytes, CodeType})
+"""Kinds of most of what is met in a search: it is left out early."""
 
 
 class _Watch(ABC):
@@ -46,20 +48,23 @@ class _Watch(ABC):
     A test may run tests itself: then only the watch of the inner test takes note.
     """
 
-    entered: ClassVar[list[_Watch]] = []
+    active: ClassVar[_Watch | None] = None
+    """Of the watches of a kind, only the one that was entered last takes note."""
 
     def __init__(self) -> None:
         self._patches = pytest.MonkeyPatch()
         self._has_steps = False
+        self._outer: _Watch | None = None
 
     def __enter__(self) -> Self:
-        self.entered.append(self)
+        kind = type(self)
+        self._outer, kind.active = kind.active, self
         self.before(nodes.Step, "__init__", lambda _args, _more: self.begin())
         return self
 
     def __exit__(self, *_: object) -> None:
         self._patches.undo()
-        self.entered.remove(self)
+        type(self).active = self._outer
 
     def begin(self) -> None:
         """Replace what only tests with steps or runs need."""
@@ -73,30 +78,28 @@ class _Watch(ABC):
 
     def before(self, owner: Any, name: str, react: Callable[[Any, Any], object]) -> None:
         """Call `react` with the tuple and the dict of the arguments of each call, before it."""
+        function, kind = getattr(owner, name), type(self)
 
-        def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
-            def reacting(*args: Any, **kwargs: Any) -> Any:
-                __tracebackhide__ = True
+        @wraps(function)
+        def replaced(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            if kind.active is self:
                 react(args, kwargs)
-                return call(*args, **kwargs)
+            return function(*args, **kwargs)
 
-            return reacting
-
-        self.around(owner, name, wrap)
+        self._patches.setattr(owner, name, replaced)
 
     def around(
         self, owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
     ) -> None:
         """Call `wrap(function)` instead of a function."""
-        function = getattr(owner, name)
+        function, kind = getattr(owner, name), type(self)
         wrapped = wrap(function)
 
         @wraps(function)
         def replaced(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            # Of the watches of this kind, only the one that was entered last takes note.
-            last = next(each for each in reversed(self.entered) if type(each) is type(self))
-            return (wrapped if last is self else function)(*args, **kwargs)
+            return (wrapped if kind.active is self else function)(*args, **kwargs)
 
         self._patches.setattr(owner, name, replaced)
 
@@ -373,38 +376,40 @@ class UnusedEffects(_Watch):
         self._pending.clear()
 
     def _use(self, whole: object) -> None:
-        self.mark_used(self._parts_of(whole))
+        if self._pending:
+            self.mark_used(self._parts_of(whole))
 
     def _parts_of(self, whole: object) -> list[CreatedEffect]:
         """Return the effects that are not used yet and are part of something."""
         found: list[CreatedEffect] = []
-        if not self._pending:
-            return found
-        left = [whole]
+        pending = self._pending
+        left = [whole] if pending else []
         seen: set[int] = set()
         while left:
             part: Any = left.pop()
-            if id(part) in seen:
+            key, kind = id(part), cast("type[Any]", type(part))
+            if kind in _WITHOUT_PARTS or key in seen:
                 continue
-            seen.add(id(part))
+            seen.add(key)
             if len(seen) > _MOST_OBJECTS:
                 self._forget()
                 break
-            created, alive = self._pending.get(id(part), (None, None))
-            if created is not None and alive is not None and alive() is part:
-                found.append(created)
-            if isinstance(part, FunctionType):
+            if key in pending:
+                created, alive = pending[key]
+                if alive() is part:
+                    found.append(created)
+            if kind is FunctionType:
                 left += [part.__closure__, part.__defaults__, part.__kwdefaults__]
-            elif isinstance(part, _Performing):
+            elif kind is _Performing:
                 # Its parts were found when it was created. To find them again for every effect around
                 # it would take time and memory that double with each level.
                 left += part.parts
                 if not part.parts or isinstance(part.f, _Performing):
                     left.append(part.f)
-            elif isinstance(part, CreatedEffect):
-                if self._pending.get(part.key, (None,))[0] is part:
+            elif kind is CreatedEffect:
+                if part.key in pending and pending[part.key][0] is part:
                     found.append(part)
-            elif isinstance(part, _SEARCHED) or (is_dataclass(part) and not isinstance(part, type)):
+            elif is_dataclass(kind) or isinstance(part, _SEARCHED):
                 left += gc.get_referents(part)
         return found
 

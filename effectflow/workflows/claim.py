@@ -118,10 +118,11 @@ class Claim:
             return self._run.writer.summary
         return None if self._info is None else self._info.summary
 
-    async def block(self, reason: str, *, seconds: float) -> None:
+    async def block(self, reason: str, *, seconds: float) -> bool:
         """Release a run that a worker has taken, and keep with it why this program cannot continue it.
 
-        Its status stays as it is in the store. It is due again after these seconds.
+        Its status stays as it is in the store. It is due again after these seconds. Return False if the
+        store refused that.
         """
         assert self._info is not None
         writer = None if self._run is None else self._run.writer
@@ -138,6 +139,8 @@ class Claim:
             )
             if writer is not None:
                 writer.is_released = True
+            return True
+        return False
 
     async def _claim(self, owner: Owner) -> Lease:
         seconds = in_seconds(self._checkpoints.lease_seconds)

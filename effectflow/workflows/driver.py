@@ -458,10 +458,9 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
     operator = run.cancellation = around_body(flow, scope)
     limit, inside = operator.limit, operator.inside
     assert limit is not None
-    if run.records:
-        # One that came before this life began cancels the body before it begins anything. Not within the
-        # limit: if an earlier life was cancelled, nothing but the replay may wait there.
-        await run.look_for_messages()
+    # One that came before this life began cancels the body before it begins anything. Not within the
+    # limit: if an earlier life was cancelled, nothing but the replay may wait there.
+    await run.look_for_messages()
     with limit:
         outcome = await flow.run_branch(inside, partial(interpret, body, place.env, inside))
         # What comes after the decision is discarded.

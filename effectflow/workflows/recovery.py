@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+import anyio
+
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import (
     BeforeStep,
@@ -126,7 +128,9 @@ async def _block(claim: Claim, error: CheckpointError) -> None:
     if not isinstance(error, CompensationFailed | LeaseLost):
         is_outage = isinstance(error, SaveFailed | StoreUnavailable)
         seconds = _SECONDS_AFTER_OUTAGE if is_outage else _SECONDS_BLOCKED
-        await claim.block(str(error), seconds=seconds)
+        if not await claim.block(str(error), seconds=seconds):
+            # It is due at once when it is released, and the store may refuse it again at once.
+            await anyio.sleep(_SECONDS_AFTER_OUTAGE)
 
 
 def crashes_in_a_row(entries: Iterable[Entry]) -> tuple[int, str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import anyio
+import pytest
 
 from effectflow import Effect, Worker, Workflow, step
 from effectflow.checkpoint import (
@@ -24,7 +25,7 @@ from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, Slow
 from effectflow.testing.crash import crash_points
 from effectflow.testing.faulty_store import Operation
-from tests.apps import App, Broken, World, note
+from tests.apps import App, Broken, note
 from tests.service.conftest import Service
 
 
@@ -126,30 +127,45 @@ IN_TURNS = [
 """Let every answer of a store take a turn of the event loop, as those of real stores do."""
 
 
+EVERY = pytest.mark.parametrize(
+    "every", [7, pytest.param(1, marks=pytest.mark.exhaustive)], ids=["sample", "all"]
+)
+"""Whether to kill a service at each point, or at each seventh."""
+
+A = TypeVar("A")
+
+
+def sample(points: Sequence[A], every: int) -> list[A]:
+    """Return the first point, each one so many after it, and the last."""
+    return [*points[:-1:every], points[-1]]
+
+
 async def killed_everywhere(
-    live: Callable[[Service], Awaitable[object]],
-    *,
-    world: Callable[[], World] = World,
-) -> int:
-    """Kill a service at each of its writes, just before and just after it, and compare.
+    live: Callable[[Service], Awaitable[object]], *, more_than: int, every: int = 1
+) -> None:
+    """Kill a service at its writes, just before or just after one of them, and compare.
 
     `live` is one life of the process: it opens workers, submits, sends, and returns what came of it. The
-    next life does the same again. Return the number of deaths.
+    next life does the same again.
+
+    Parameters:
+        more_than: a bound of the deaths; each death of a sample stands for `every` of all.
+        every: visit each point, or each one so many after it.
     """
-    whole = Service(FaultyStore(MemoryStore(), IN_TURNS), world())
+    whole = Service(FaultyStore(MemoryStore(), IN_TURNS))
     expected = await live(whole), await ending_of(whole)
     assert isinstance(whole.store, FaultyStore)
-    points = crash_points(whole.store)
+    points = sample(crash_points(whole.store), every)
     deaths = 0
     for point in points:
         store = FaultyStore(MemoryStore(), [point, *IN_TURNS])
-        service = Service(store, world())
+        service = Service(store)
         with store.life():
             await live(service)
         deaths += point in store.met
         found = await live(replace(service)), await ending_of(service)
         assert found == expected, f"killed {point}:\n{found}\n{expected}"
-    return deaths
+    assert deaths * every > more_than
 
 
 async def result_of(handle: Handle[Any, Any]) -> object:

@@ -31,6 +31,7 @@ from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, Broken, note
 from tests.service.conftest import Service
 from tests.service.lives import (
+    EVERY,
     act,
     all_are,
     ending_of,
@@ -286,8 +287,9 @@ async def test_a_nested_run_is_cancelled_with_its_outer_run(service: Service) ->
     assert (await ending_of(service))["r/nested"]["status"] == "cancelled"
 
 
+@EVERY
 @pytest.mark.parametrize("cancelled", [waiting, in_branches, around], ids=["wait", "par", "nested"])
-async def test_a_cancelled_run_is_killed_at_any_write(cancelled: Any) -> None:
+async def test_a_cancelled_run_is_killed_at_any_write(cancelled: Any, every: int) -> None:
     async def live(service: Service) -> object:
         async with working(service, cancelled, grace=0) as worker:
             handle = await worker.client.submit(cancelled, None, run_id="r")
@@ -296,7 +298,7 @@ async def test_a_cancelled_run_is_killed_at_any_write(cancelled: Any) -> None:
                 await handle.cancel()
             return await result_of(handle)
 
-    assert await killed_everywhere(live) > 10
+    await killed_everywhere(live, more_than=10, every=every)
 
 
 async def test_a_cancellation_while_the_worker_stops_is_kept_for_the_next(
@@ -345,9 +347,10 @@ def around_spawned(_: None) -> Do[App, Any, str]:
 JOURNEYS = [holding, around_nested, around_twice_nested, around_spawned]
 
 
+@EVERY
 @pytest.mark.parametrize("made", JOURNEYS, ids=lambda made: made.name)
 async def test_a_killed_service_completes_the_finalizers_of_cancelled_runs(
-    made: Workflow[App, Any, None, str],
+    made: Workflow[App, Any, None, str], every: int
 ) -> None:
     async def live(service: Service) -> object:
         async with working(service, *JOURNEYS) as worker:
@@ -359,4 +362,4 @@ async def test_a_killed_service_completes_the_finalizers_of_cancelled_runs(
             await all_are(service, RunStatus.CANCELLED)
             return result
 
-    assert await killed_everywhere(live) > 10
+    await killed_everywhere(live, more_than=10, every=every)

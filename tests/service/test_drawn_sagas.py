@@ -221,10 +221,13 @@ async def check(tree: Tree, deaths: list[tuple[int, bool]]) -> None:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_saga_that_is_killed_leaves_the_world_as_its_journal_says(backend: str) -> None:
+@pytest.mark.parametrize("examples", [30, pytest.param(150, marks=pytest.mark.exhaustive)])
+def test_a_saga_that_is_killed_leaves_the_world_as_its_journal_says(
+    backend: str, examples: int
+) -> None:
     deaths = st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=3)
 
-    @settings(max_examples=150, database=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=examples, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(trees, deaths)
     def check_drawn(tree: Tree, deaths: list[tuple[int, bool]]) -> None:
         anyio.run(check, tree, deaths, backend=backend)

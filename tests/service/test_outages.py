@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import anyio
 import pytest
 from returns.result import Success
 
 from effectflow import Do, workflow
-from effectflow.checkpoint import RunStatus
+from effectflow.checkpoint import Claimed, DueRuns, Message, Record, RunStatus, SaveFailed
 from effectflow.checkpoint.entries import Finished
 from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, SaveFails, Unavailable, after
 from effectflow.testing.faulty_store import Fault
+from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, Broken
 from tests.service.conftest import Service
 from tests.service.lives import act, entries_of, info_of, working
@@ -67,3 +71,69 @@ async def test_a_run_whose_end_was_not_saved_is_not_shown_as_ended() -> None:
         assert not any(isinstance(entry, Finished) for entry in await entries_of(service, "r"))
         assert info.summary.status is RunStatus.RUNNING
         assert await handle.result(timeout=20) == Success("second")
+
+
+class ReadOnly(ForwardingStore):
+    """A store that lets runs be claimed, but refuses what they append, as a full disk may."""
+
+    refused = 0
+
+    async def append(self, *args: Any, **kwargs: Any) -> None:
+        self.refused += 1
+        raise SaveFailed("r", "the disk is full")
+
+
+async def test_a_run_that_cannot_be_saved_nor_marked_is_not_taken_again_at_once() -> None:
+    store = ReadOnly(MemoryStore())
+    async with store:
+        service = Service(store)
+        await service.client.submit(two_steps, None, run_id="r")
+        async with working(service, two_steps):
+            await anyio.sleep(0.5)
+    # The entry of the first life, and the mark.
+    assert store.refused == 2
+
+
+class Cancelling(ForwardingStore):
+    """A store whose client library cancels its own future, once, in one operation.
+
+    asyncio ends a task silently that raises such an error, and a task group then cancels itself.
+    """
+
+    operation: str | None = None
+
+    async def _cancel(self, operation: str) -> None:
+        if self.operation == operation:
+            self.operation = None
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            future.cancel("Cancelled via cancel scope of another task")
+            await future
+
+    async def claim_due(self, due: DueRuns) -> Claimed:
+        await self._cancel("claim_due")
+        return await super().claim_due(due)
+
+    async def read(self, *args: Any, **kwargs: Any) -> list[Record]:
+        await self._cancel("read")
+        return await super().read(*args, **kwargs)
+
+    async def mailbox(self, *args: Any, **kwargs: Any) -> list[Message]:
+        await self._cancel("mailbox")
+        return await super().mailbox(*args, **kwargs)
+
+    async def append(self, *args: Any, **kwargs: Any) -> None:
+        await self._cancel("append")
+        await super().append(*args, **kwargs)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("operation", ["claim_due", "read", "mailbox", "append"])
+async def test_a_cancellation_that_nothing_asked_for_ends_no_worker(operation: str) -> None:
+    store = Cancelling(MemoryStore())
+    async with store:
+        service = Service(store)
+        async with working(service, two_steps) as worker:
+            handle = await worker.client.submit(two_steps, None, run_id="r")
+            store.operation = operation
+            assert await handle.result(timeout=20) == Success("second")
+        assert store.operation is None

@@ -43,7 +43,15 @@ def lines_of(log: Path, process: subprocess.Popen[bytes]) -> list[str]:
     return [line.removeprefix(own) for line in lines if line.startswith(own)]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize(
+    ("kind", "anyio_backend"),
+    [
+        ("sqlite", "asyncio"),
+        ("postgres", "trio"),
+        pytest.param("sqlite", "trio", marks=pytest.mark.exhaustive),
+        pytest.param("postgres", "asyncio", marks=pytest.mark.exhaustive),
+    ],
+)
 async def test_a_worker_that_was_paused_past_its_lease_writes_nothing_more(
     kind: str, anyio_backend: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

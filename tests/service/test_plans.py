@@ -123,3 +123,27 @@ async def test_a_plan_tells_that_the_failure_of_a_spawned_run_comes_next(service
         await worker.client.handle(child, "a").send(go, "")
         await until(service, "a", RunStatus.FAILED)
     assert (await plan_of(service, forgiving)).start == ("act",)
+
+
+async def test_a_plan_knows_the_request_to_cancel_that_waits(service: Service) -> None:
+    async with working(service, holding, asking) as worker:
+        handle = await worker.client.submit(holding, None, run_id="r")
+        await suspended(service, "r")
+    await handle.send(go, "")
+    await handle.cancel()
+    plan = await plan_of(service, holding)
+    assert (plan.skip, plan.start, plan.waiting) == (("saga/act",), ("saga[undo]/act",), ())
+
+    async with working(service, holding):
+        await until(service, "r", RunStatus.CANCELLED)
+    assert service.world.done == ["book", "cancel"]
+
+
+async def test_a_plan_of_a_cancelled_run_that_leaves_nothing_to_undo_begins_nothing(
+    service: Service,
+) -> None:
+    async with working(service, asking) as worker:
+        handle = await worker.client.submit(asking, None, run_id="r")
+        await suspended(service, "r")
+    await handle.cancel()
+    assert await plan_of(service, asking) == ResumePlan(skip=("act",))

@@ -89,7 +89,7 @@ async def test_killed_anywhere_it_publishes_the_same_and_nothing_twice() -> None
             handle = await worker.client.submit(packed, 2, run_id="r")
             return await handle.result(timeout=10), await published_by(service, "r")
 
-    assert await killed_everywhere(live) > 5
+    await killed_everywhere(live, more_than=5)
 
 
 async def test_a_step_publishes(service: Service) -> None:

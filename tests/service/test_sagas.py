@@ -51,10 +51,12 @@ from effectflow.testing.crash import crash_points
 from tests.apps import App, Broken, Crash, World, app_on, note
 from tests.service.conftest import Service
 from tests.service.lives import (
+    EVERY,
     all_are,
     info_of,
     killed_everywhere,
     result_of,
+    sample,
     suspended,
     until,
     working,
@@ -459,9 +461,10 @@ KILLED: dict[str, Callable[[], AnyEffect]] = {
 }
 
 
+@EVERY
 @pytest.mark.parametrize("body", KILLED.values(), ids=KILLED)
 async def test_a_run_that_is_killed_at_any_write_ends_like_one_that_is_not(
-    body: Callable[[], AnyEffect],
+    body: Callable[[], AnyEffect], every: int
 ) -> None:
     trip = made_of(body)
 
@@ -472,7 +475,7 @@ async def test_a_run_that_is_killed_at_any_write_ends_like_one_that_is_not(
     whole, world = FaultyStore(MemoryStore()), World(failing={"book dinner"})
     expected = await live(whole, world), held(world)
     assert len(whole.calls) > 4
-    for point in crash_points(whole):
+    for point in sample(crash_points(whole), every):
         store, world = FaultyStore(MemoryStore(), [point]), World(failing={"book dinner"})
         with store.life():
             await live(store, world)
@@ -766,7 +769,8 @@ async def test_a_worker_that_stops_does_not_wait_for_an_effect_that_can_be_undon
     assert service.world.done == ["hang"]
 
 
-async def test_a_service_that_is_killed_anywhere_undoes_a_cancelled_run() -> None:
+@EVERY
+async def test_a_service_that_is_killed_anywhere_undoes_a_cancelled_run(every: int) -> None:
     tripping = made_of(lambda: saga(in_turn(booked("flight"), booked("hotel"), sleep(3600))))
 
     async def live(service: Service) -> object:
@@ -778,4 +782,4 @@ async def test_a_service_that_is_killed_anywhere_undoes_a_cancelled_run() -> Non
             ended = await result_of(handle)
         return ended, held(service.world)
 
-    assert await killed_everywhere(live) > 10
+    await killed_everywhere(live, more_than=10, every=every)

@@ -50,9 +50,9 @@ async def ticks(service: Service) -> list[str]:
 
 async def advance(clock: TestClock, *, hours: float) -> None:
     """Advance in steps, after each of which the stores may take real time."""
-    for _ in range(round(hours * 60)):
-        await clock.advance(60)
-        await anyio.sleep(0.002)
+    for _ in range(round(hours * 10)):
+        await clock.advance(360)
+        await anyio.sleep(0.01)
     await anyio.sleep(0.1)
 
 

@@ -31,6 +31,7 @@ from effectflow.checkpoint.entries import Interrupted, Suspended
 from tests.apps import App, Broken, note
 from tests.service.conftest import Service
 from tests.service.lives import (
+    EVERY,
     act,
     all_are,
     entries_of,
@@ -242,8 +243,9 @@ def beside(_: None) -> Do[App, Broken, tuple[str, str]]:
     [beside, either, with_durable_resource, calling],
     ids=["par", "race", "bracket", "nested"],
 )
+@EVERY
 async def test_a_suspended_run_goes_on_as_if_its_service_had_never_been_killed(
-    waiting: Any,
+    waiting: Any, every: int
 ) -> None:
     async def live(service: Service) -> object:
         async with working(service, waiting, grace=0) as worker:
@@ -256,7 +258,7 @@ async def test_a_suspended_run_goes_on_as_if_its_service_had_never_been_killed(
                 await receiver.send(approval, "ann", idempotency_key="1")
             return await result_of(handle)
 
-    assert await killed_everywhere(live) > 7
+    await killed_everywhere(live, more_than=7, every=every)
 
 
 # Retries.

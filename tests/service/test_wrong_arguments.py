@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from effectflow import Checkpoints, Client, Do, Signal, workflow
+from effectflow import Checkpoints, Client, Do, Signal, publish, workflow
 from effectflow.checkpoint import CheckpointStore
 from effectflow.checkpoint.store import Limit
 from effectflow.service import App, BadEnvironment, Schedule, Worker
@@ -79,6 +80,31 @@ def test_a_schedule_takes_a_workflow_and_a_signal_a_name() -> None:
         Signal(given, int)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"cron": 5}, "the cron expression"),
+        ({"timezone": 1}, "the time zone"),
+        ({"name": 4}, "the name"),
+    ],
+)
+def test_a_schedule_takes_texts(wrong: Any, what: str) -> None:
+    with pytest.raises(TypeError, match=f"{what} of a schedule is text"):
+        Schedule(act, **{"cron": "* * * * *", "input": "a"} | wrong)
+
+
+@pytest.mark.parametrize("make", [lambda text: Signal(text, int), lambda text: publish(text, 1)])
+def test_what_no_store_can_hold_is_refused_before_it_is_sent(make: Callable[[str], object]) -> None:
+    with pytest.raises(ValueError, match="has a lone surrogate"):
+        make("\ud800")
+
+
+async def test_a_client_finds_by_a_query(service: Service) -> None:
+    given: Any = "act"
+    with pytest.raises(TypeError, match=r"find takes a RunQuery, .* not 'act'"):
+        await service.client.find(given)
+
+
 @pytest.mark.parametrize("delay", [-1, math.nan, math.inf, timedelta(days=-1)])
 async def test_a_run_cannot_begin_before_it_is_submitted_or_never(
     service: Service, delay: Any
@@ -120,6 +146,8 @@ async def test_a_handle_sends_signals_with_keys_of_text(service: Service) -> Non
     given = 5
     with pytest.raises(TypeError, match="an idempotency key is text, not 5"):
         await handle.send(approval, True, idempotency_key=given)
+    with pytest.raises(ValueError, match="an idempotency key has a lone surrogate"):
+        await handle.send(approval, True, idempotency_key="\ud800")
 
 
 async def test_a_worker_can_be_entered_again_after_its_environment_could_not_be_made(

@@ -15,9 +15,11 @@ from returns.result import Failure, Success
 
 from effectflow import (
     Checkpoints,
+    Client,
     Do,
     Effect,
     MapReduce,
+    Signal,
     effect,
     never,
     pure,
@@ -39,10 +41,12 @@ from effectflow.checkpoint import (
     RunStatus,
     RunSummary,
     Seal,
+    read_entries,
     repair_run,
     verify_run,
     write_removed,
 )
+from effectflow.checkpoint.entries import Signalled
 from effectflow.stores import FileStore, MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
 from effectflow.testing.store_conformance import MakeStore
@@ -316,6 +320,37 @@ async def test_an_at_most_once_step_whose_beginning_is_lost_is_reported() -> Non
         app = app_on(store)
         assert await order.resume("r").run(app) == Success(1)
         assert app.world.done == ["check", "charge 5", "ship"]
+
+
+approval: Signal[str] = Signal("approval", str)
+
+
+@workflow
+def approved(_: None) -> Do[App, Any, str]:
+    yield from say("ask")
+    answer = yield from approval.wait()
+    yield from say(answer)
+    return answer
+
+
+async def test_a_message_whose_receipt_is_lost_must_be_sent_again() -> None:
+    async def answered(app: App, answer: str, *, key: str) -> object:
+        handle = Client(app.checkpoints).handle(approved, "r")
+        await handle.send(approval, answer, idempotency_key=key)
+        return await approved.resume("r").run_or_raise(app)
+
+    async with MemoryStore() as store:
+        app = app_on(store)
+        with anyio.move_on_after(0.05):
+            await approved.start(None, run_id="r").run(app)
+        assert await answered(app, "yes", key="1") == "yes"
+        lost = [type(entry) for entry in await read_entries(store, "r")].index(Signalled) + 1
+        await change_entry(store, lost)
+
+        repair = await repair_run(store, "r")
+        assert (repair.runs_again, repair.waits_again) == (("note#2",), ("signal:approval",))
+        assert await answered(app, "yes, again", key="2") == "yes, again"
+        assert app.world.done == ["ask", "yes", "yes, again"]
 
 
 @step

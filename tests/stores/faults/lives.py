@@ -104,7 +104,7 @@ def reach_limits_soon() -> None:
     """Lower the limits, so that a few entries reach all that a long run reaches."""
     limits = {
         (_file_run, "_ENTRIES_PER_FILE"): 4,
-        (_sqlite_database, "_LOG_PAGES"): 4,
+        (_sqlite_database, "_LOG_PAGES"): 6,
         (_sqlite_database, "_LOG_LIMIT"): 20_000,
         (_sqlite_database, "_COMMITS_BETWEEN_LOOKS"): 3,
     }
@@ -128,7 +128,7 @@ async def survive(life: Life, tell: Callable[[str], object]) -> None:
         checkpoints = Checkpoints(
             TellingStore(store, tell), history=2, lease_seconds=0.05 if life.fault.error else 30
         )
-        return App(checkpoints, lambda word: tell(f"say {word}"))
+        return App(checkpoints, lambda word: tell(f"say {word}"), recover=recover)
 
     for _ in range(2):
         try:

@@ -1,15 +1,35 @@
-"""A durable run that reports which of its entries are durable, for processes that will be killed."""
+"""A durable run that reports which of its entries are durable, for processes that will be killed.
+
+It receives its last word as a message, which the step before sends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from effectflow import Checkpoints, Do, Effect, from_fn, step, traverse, workflow
-from effectflow.checkpoint import CheckpointStore, Lease, SaveFailed
+from effectflow import (
+    Checkpoints,
+    Client,
+    Do,
+    Effect,
+    Signal,
+    current_step,
+    from_async,
+    step,
+    traverse,
+    workflow,
+)
+from effectflow.checkpoint import (
+    CheckpointError,
+    CheckpointStore,
+    Lease,
+    SaveFailed,
+    StoreUnavailable,
+)
 from effectflow.stores import FileStore, SqliteStore
 from effectflow.testing.forwarding import ForwardingStore
 
@@ -23,25 +43,52 @@ STORES: dict[str, Callable[[Path], CheckpointStore]] = {
 RUN = "tale"
 WORDS = ["once", "upon", "a time"]
 
+heard: Signal[str] = Signal("heard", str)
+"""Brings the last word."""
+
 
 @dataclass(frozen=True)
 class App:
+    """What the run needs.
+
+    Attributes:
+        say: reports a word.
+        key: the idempotency key of the last word; None for a new one each time.
+        recover: prepares another attempt to send it.
+    """
+
     checkpoints: Checkpoints
     say: Callable[[str], object]
+    key: str | None = "last word"
+    recover: Callable[[CheckpointError], Awaitable[object]] | None = None
+
+    async def send(self, word: str) -> None:
+        while True:
+            try:
+                handle = Client(self.checkpoints).handle(tale, current_step().run_id)
+                return await handle.send(heard, word, idempotency_key=self.key)
+            except (SaveFailed, StoreUnavailable) as error:
+                if self.recover is None:
+                    raise
+                await self.recover(error)
 
 
 @step
 def say(word: str) -> Effect[App, str, str]:
-    def perform(app: App) -> str:
+    async def perform(app: App) -> str:
         app.say(word)
+        if word == WORDS[-2]:
+            await app.send(WORDS[-1])
         return word
 
-    return from_fn(perform)
+    return from_async(perform)
 
 
 @workflow
 def tale(words: list[str]) -> Do[App, str, list[str]]:
-    return (yield from traverse(words, say))
+    told = yield from traverse(words[:-1], say)
+    last = yield from heard.wait()
+    return [*told, (yield from say(last))]
 
 
 class TellingStore(ForwardingStore):
