@@ -22,13 +22,12 @@ from tests.stores.faults.preload import (
 )
 from tests.stores.faults.survivor import take_up, take_up_repaired
 from tests.stores.faults.tale import STORES, WORDS
+from tests.sweeps import sample_or_all
 
 SIGKILL = -9
 
 
-EVERY = pytest.mark.parametrize(
-    "every", [11, pytest.param(1, marks=pytest.mark.exhaustive)], ids=["sample", "all"]
-)
+EVERY = sample_or_all("every", 11, 1)
 """Whether to strike each call, or each eleventh."""
 
 
