@@ -30,6 +30,7 @@ from effectflow.checkpoint.failures import RecordedDefect
 from effectflow.effects import Clock
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
+from tests.sweeps import examples
 from tests.workflows.journals import AnyWorkflow, cut, journal
 from tests.workflows.trees import Tree, TreeApp, TreeWorld, trees, workflow_of
 
@@ -52,9 +53,12 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@examples(25, 100)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_resume_after_each_entry_ends_the_same_and_repeats_nothing(backend: str) -> None:
-    @settings(max_examples=100, database=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_resume_after_each_entry_ends_the_same_and_repeats_nothing(
+    backend: str, examples: int
+) -> None:
+    @settings(max_examples=examples, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(trees(10))
     def check(tree: Tree) -> None:
         anyio.run(check_resumes, tree, backend=backend)
@@ -62,9 +66,12 @@ def test_a_resume_after_each_entry_ends_the_same_and_repeats_nothing(backend: st
     check()
 
 
+@examples(10, 30)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_resume_of_a_resumed_run_ends_the_same_and_repeats_nothing(backend: str) -> None:
-    @settings(max_examples=30, database=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_resume_of_a_resumed_run_ends_the_same_and_repeats_nothing(
+    backend: str, examples: int
+) -> None:
+    @settings(max_examples=examples, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(trees(6))
     def check(tree: Tree) -> None:
         anyio.run(partial(check_resumes, tree, lives=3), backend=backend)
@@ -72,9 +79,10 @@ def test_a_resume_of_a_resumed_run_ends_the_same_and_repeats_nothing(backend: st
     check()
 
 
+@examples(25, 100)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_plan_names_the_steps_that_a_resume_begins_first(backend: str) -> None:
-    @settings(max_examples=100, database=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_plan_names_the_steps_that_a_resume_begins_first(backend: str, examples: int) -> None:
+    @settings(max_examples=examples, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(trees(10))
     def check(tree: Tree) -> None:
         anyio.run(check_plans, tree, backend=backend)

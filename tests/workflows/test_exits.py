@@ -191,19 +191,23 @@ PROGRAM = textwrap.dedent("""
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("place", ["step", "branch", "nested run", "items"])
 @pytest.mark.parametrize(
-    ("backend", "leave", "status"),
+    ("backend", "leave", "place"),
     [
-        ("asyncio", "SystemExit", 3),
-        ("asyncio", "KeyboardInterrupt", -signal.SIGINT),
-        ("trio", "SystemExit", 3),
-        ("trio", "KeyboardInterrupt", -signal.SIGINT),
+        ("asyncio", "SystemExit", "step"),
+        ("asyncio", "SystemExit", "items"),
+        ("asyncio", "KeyboardInterrupt", "branch"),
+        ("asyncio", "KeyboardInterrupt", "nested run"),
+        ("trio", "SystemExit", "branch"),
+        ("trio", "SystemExit", "nested run"),
+        ("trio", "KeyboardInterrupt", "step"),
+        ("trio", "KeyboardInterrupt", "items"),
     ],
 )
 async def test_a_process_ends_with_the_status_of_the_exit(
-    tmp_path: Path, place: str, backend: str, leave: str, status: int
+    tmp_path: Path, place: str, backend: str, leave: str
 ) -> None:
+    status = 3 if leave == "SystemExit" else -signal.SIGINT
     path = tmp_path / "runs.db"
     command = [sys.executable, "-c", PROGRAM, backend, leave, place, str(path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -46,6 +46,8 @@ from tests.workflows.mapreduce.world import App, Broken, app_around, join, spell
 
 pytestmark = pytest.mark.anyio
 
+exhaustive = pytest.mark.exhaustive
+
 TWICE = RetryPolicy.constant(10).with_max_retries(1)
 
 
@@ -529,17 +531,25 @@ def spell_at_second_go(number: int) -> Effect[App, str, str]:
     return step_info().and_then(spelled_by)
 
 
+CHANGES: list[list[tuple[str, Any]]] = [
+    [("retry_dead_letters", None)],
+    [("retry_dead_letters", ["3"]), ("drop_dead_letters", None)],
+    [("drop_dead_letters", ["1"]), ("retry_dead_letters", None)],
+]
+SAMPLE = [("job", 0), ("workflow", 1), ("iterative", 2), ("nested", 1)]
+"""Where jobs are, with the changes that are tried there by default."""
+
+
 @both_backends
 @pytest.mark.parametrize(
-    "changes",
+    ("where", "changes"),
     [
-        [("retry_dead_letters", None)],
-        [("retry_dead_letters", ["3"]), ("drop_dead_letters", None)],
-        [("drop_dead_letters", ["1"]), ("retry_dead_letters", None)],
+        pytest.param(where, CHANGES[n], marks=() if (where, n) in SAMPLE else exhaustive)
+        for where in ("job", "workflow", "iterative", "nested")
+        for n in range(len(CHANGES))
     ],
     ids=str,
 )
-@pytest.mark.parametrize("where", ["job", "workflow", "iterative", "nested"])
 async def test_a_crash_changes_nothing_about_reopened_dead_letters(
     where: str, changes: list[tuple[str, Any]]
 ) -> None:
