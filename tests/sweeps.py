@@ -16,8 +16,8 @@ def sample_or_all(name: str, sample: int, whole: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(name, [sample, twin], ids=["sample", "all"])
 
 
-EVERY = sample_or_all("every", 5, 1)
-"""Whether to visit each point of a sweep, or each fifth: `visited(points, every)`."""
+EVERY = sample_or_all("every", 7, 1)
+"""Whether to visit each point of a sweep, or each seventh: `visited(points, every)`."""
 
 
 def examples(sample: int, whole: int) -> pytest.MarkDecorator:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import anyio
-import pytest
 
 from effectflow import Effect, Worker, Workflow, step
 from effectflow.checkpoint import (
@@ -27,6 +26,7 @@ from effectflow.testing.crash import crash_points
 from effectflow.testing.faulty_store import Operation
 from tests.apps import App, Broken, note
 from tests.service.conftest import Service
+from tests.sweeps import visited
 
 
 @step
@@ -127,19 +127,6 @@ IN_TURNS = [
 """Let every answer of a store take a turn of the event loop, as those of real stores do."""
 
 
-EVERY = pytest.mark.parametrize(
-    "every", [7, pytest.param(1, marks=pytest.mark.exhaustive)], ids=["sample", "all"]
-)
-"""Whether to kill a service at each point, or at each seventh."""
-
-A = TypeVar("A")
-
-
-def sample(points: Sequence[A], every: int) -> list[A]:
-    """Return the first point, each one so many after it, and the last."""
-    return [*points[:-1:every], points[-1]]
-
-
 async def killed_everywhere(
     live: Callable[[Service], Awaitable[object]], *, more_than: int, every: int = 1
 ) -> None:
@@ -155,7 +142,7 @@ async def killed_everywhere(
     whole = Service(FaultyStore(MemoryStore(), IN_TURNS))
     expected = await live(whole), await ending_of(whole)
     assert isinstance(whole.store, FaultyStore)
-    points = sample(crash_points(whole.store), every)
+    points = visited(crash_points(whole.store), every)
     deaths = 0
     for point in points:
         store = FaultyStore(MemoryStore(), [point, *IN_TURNS])

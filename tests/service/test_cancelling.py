@@ -31,7 +31,6 @@ from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, Broken, note
 from tests.service.conftest import Service
 from tests.service.lives import (
-    EVERY,
     act,
     all_are,
     ending_of,
@@ -42,6 +41,7 @@ from tests.service.lives import (
     until,
     working,
 )
+from tests.sweeps import EVERY
 
 pytestmark = pytest.mark.anyio
 

@@ -35,6 +35,7 @@ from effectflow.checkpoint import Completed, read_entries
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, FaultyStore, TestClock
 from tests.apps import App, Broken, Crash, World, note
+from tests.sweeps import examples
 
 AnyEffect = Effect[Any, Any, Any]
 
@@ -221,7 +222,7 @@ async def check(tree: Tree, deaths: list[tuple[int, bool]]) -> None:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("examples", [30, pytest.param(150, marks=pytest.mark.exhaustive)])
+@examples(30, 150)
 def test_a_saga_that_is_killed_leaves_the_world_as_its_journal_says(
     backend: str, examples: int
 ) -> None:

@@ -51,16 +51,15 @@ from effectflow.testing.crash import crash_points
 from tests.apps import App, Broken, Crash, World, app_on, note
 from tests.service.conftest import Service
 from tests.service.lives import (
-    EVERY,
     all_are,
     info_of,
     killed_everywhere,
     result_of,
-    sample,
     suspended,
     until,
     working,
 )
+from tests.sweeps import EVERY, visited
 from tests.workflows.journals import cut
 
 pytestmark = pytest.mark.anyio
@@ -475,7 +474,7 @@ async def test_a_run_that_is_killed_at_any_write_ends_like_one_that_is_not(
     whole, world = FaultyStore(MemoryStore()), World(failing={"book dinner"})
     expected = await live(whole, world), held(world)
     assert len(whole.calls) > 4
-    for point in sample(crash_points(whole), every):
+    for point in visited(crash_points(whole), every):
         store, world = FaultyStore(MemoryStore(), [point]), World(failing={"book dinner"})
         with store.life():
             await live(store, world)

@@ -15,7 +15,6 @@ from effectflow.stores import MemoryStore
 from tests.apps import App, Broken
 from tests.service.conftest import Service
 from tests.service.lives import (
-    EVERY,
     act,
     all_are,
     entries_of,
@@ -26,6 +25,7 @@ from tests.service.lives import (
     suspended,
     working,
 )
+from tests.sweeps import EVERY
 
 pytestmark = pytest.mark.anyio
 

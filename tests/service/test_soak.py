@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.sweeps import sample_or_all
+
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-@pytest.mark.parametrize("runs", [20, pytest.param(1000, marks=pytest.mark.exhaustive)])
+@sample_or_all("runs", 20, 1000)
 def test_every_run_ends_as_planned_although_workers_and_servers_are_killed(
     store: str, runs: int
 ) -> None:

@@ -27,7 +27,6 @@ from effectflow.workflows import Outcome
 from tests.apps import App, Broken, note
 from tests.service.conftest import Service
 from tests.service.lives import (
-    EVERY,
     act,
     all_are,
     entries_of,
@@ -38,6 +37,7 @@ from tests.service.lives import (
     until,
     working,
 )
+from tests.sweeps import EVERY
 
 pytestmark = pytest.mark.anyio
 

@@ -31,7 +31,6 @@ from effectflow.checkpoint.entries import Interrupted, Suspended
 from tests.apps import App, Broken, note
 from tests.service.conftest import Service
 from tests.service.lives import (
-    EVERY,
     act,
     all_are,
     entries_of,
@@ -41,6 +40,7 @@ from tests.service.lives import (
     suspended,
     working,
 )
+from tests.sweeps import EVERY
 
 pytestmark = pytest.mark.anyio
 

@@ -39,7 +39,6 @@ from effectflow.workflows import JobResult, Outcome
 from tests.apps import App, Broken, note
 from tests.service.conftest import Service
 from tests.service.lives import (
-    EVERY,
     act,
     all_are,
     ending_of,
@@ -50,6 +49,7 @@ from tests.service.lives import (
     suspended,
     working,
 )
+from tests.sweeps import EVERY
 
 pytestmark = pytest.mark.anyio
 

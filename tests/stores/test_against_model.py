@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 from uuid import uuid4
 
-import pytest
 from anyio.from_thread import start_blocking_portal
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -36,6 +35,7 @@ from effectflow.checkpoint import (
     RunSummary,
 )
 from effectflow.checkpoint.store import CANCEL, wakes
+from tests.sweeps import examples
 
 RUNS = st.sampled_from(["a", "a", "b/../b"])
 LEASES = st.sampled_from([0, 0, 0, 1, 2, 3])
@@ -331,7 +331,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert (lease and lease.fence) == (held and held.fence)
 
 
-@pytest.mark.parametrize("examples", [4, pytest.param(50, marks=pytest.mark.exhaustive)])
+@examples(4, 50)
 def test_a_store_agrees_with_the_model(
     make_store_named: Callable[[str], Callable[[], CheckpointStore]], examples: int
 ) -> None:
