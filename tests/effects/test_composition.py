@@ -32,6 +32,7 @@ from effectflow import (
     uuid,
     with_checkpointing,
 )
+from tests.sweeps import sample_or_all
 
 pytestmark = pytest.mark.anyio
 
@@ -113,30 +114,36 @@ async def test_time_and_chance() -> None:
     assert isinstance((await uuid().run(None)).unwrap(), UUID)
 
 
-async def test_two_hundred_thousand_binds_nested_to_the_left() -> None:
+MILLION = sample_or_all("binds", 200_000, 1_000_000)
+
+
+@MILLION
+async def test_a_million_binds_nested_to_the_left(binds: int) -> None:
     effect: Effect[object, str, int] = pure(0)
-    for _ in range(200_000):
+    for _ in range(binds):
         effect = effect.and_then(lambda n: pure(n + 1))
 
-    assert await effect.run(None) == Success(200_000)
+    assert await effect.run(None) == Success(binds)
 
 
-async def test_two_hundred_thousand_binds_nested_to_the_right() -> None:
+@MILLION
+async def test_a_million_binds_nested_to_the_right(binds: int) -> None:
     def count(n: int) -> Effect[object, str, int]:
-        return pure(n) if n == 200_000 else pure(n + 1).and_then(count)
+        return pure(n) if n == binds else pure(n + 1).and_then(count)
 
-    assert await count(0).run(None) == Success(200_000)
+    assert await count(0).run(None) == Success(binds)
 
 
-async def test_two_hundred_thousand_binds_in_generator_notation() -> None:
+@MILLION
+async def test_a_million_binds_in_generator_notation(binds: int) -> None:
     @do
     def count() -> Do[object, str, int]:
         total = 0
-        for _ in range(200_000):
+        for _ in range(binds):
             total += yield from pure(1)
         return total
 
-    assert await count().run(None) == Success(200_000)
+    assert await count().run(None) == Success(binds)
 
 
 async def test_bodies_nested_twenty_thousand_deep() -> None:
