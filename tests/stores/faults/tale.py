@@ -74,11 +74,13 @@ class App:
 
 
 @step
-def say(word: str) -> Effect[App, str, str]:
+def say(word: str, then: str | None = None) -> Effect[App, str, str]:
+    """Say a word, and send the one that follows it, if any."""
+
     async def perform(app: App) -> str:
         app.say(word)
-        if word == WORDS[-2]:
-            await app.send(WORDS[-1])
+        if then is not None:
+            await app.send(then)
         return word
 
     return from_async(perform)
@@ -86,9 +88,11 @@ def say(word: str) -> Effect[App, str, str]:
 
 @workflow
 def tale(words: list[str]) -> Do[App, str, list[str]]:
-    told = yield from traverse(words[:-1], say)
-    last = yield from heard.wait()
-    return [*told, (yield from say(last))]
+    *first, second_last, last = words
+    told = yield from traverse(first, say)
+    told.append((yield from say(second_last, last)))
+    told.append((yield from say((yield from heard.wait()))))
+    return told
 
 
 class TellingStore(ForwardingStore):
