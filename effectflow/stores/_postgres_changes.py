@@ -91,8 +91,17 @@ class Notifier:
     async def _send(self) -> None:
         if not self._changed:
             return
-        changed = sorted(self._changed)
-        payload = json.dumps(changed)
+        # What changes again meanwhile is told again.
+        changed, self._changed = self._changed, set[str]()
+        self._has_changed.clear()
+        try:
+            await self._notify(json.dumps(sorted(changed)))
+        except BaseException:
+            self._changed |= changed
+            self._has_changed.set()
+            raise
+
+    async def _notify(self, payload: str) -> None:
         if len(payload) > _LONGEST_PAYLOAD:
             payload = _ANY
         if self._connection is None or self._connection.closed:
@@ -101,9 +110,6 @@ class Notifier:
             # Nothing that must survive: no commit of runs waits for the disk because of a notice.
             await self._connection.execute("SET synchronous_commit = off")
         await self._connection.execute("SELECT pg_notify(%s, %s)", (self._channel, payload))
-        self._changed.difference_update(changed)
-        if not self._changed:
-            self._has_changed.clear()
 
 
 class Listener:

@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
+import anyio.lowlevel
 import psutil
 import psycopg
 import pytest
@@ -45,6 +47,7 @@ from effectflow.checkpoint import (
     UnsupportedVersion,
 )
 from effectflow.stores import PostgresStore, RedisStore, open_store
+from effectflow.stores._postgres_changes import Notifier
 from tests.apps import App, Broken, app_on, both_backends, note
 from tests.stores.proxy import LossyProxy
 from tests.stores.runs import SUMMARY, begun, bodies_of, claimed
@@ -1266,3 +1269,43 @@ def test_a_missing_driver_is_named() -> None:
     )
     said = subprocess.check_output([sys.executable, "-c", script], text=True)
     assert "effectflow[postgres]" in said
+
+
+class SlowConnection:
+    """A connection of a `Notifier` whose answers are late. Keeps what was told."""
+
+    closed = False
+    info = SimpleNamespace(backend_pid=1)
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+        self.is_answering = anyio.Event()
+
+    async def execute(self, _statement: str, parameters: tuple[str, str] | None = None) -> None:
+        if parameters is not None:
+            self.told.append(parameters[1])
+            await self.is_answering.wait()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_change_during_the_notice_of_another_is_told_as_well() -> None:
+    connection: Any = SlowConnection()
+
+    async def connect() -> Any:
+        return connection
+
+    async def told(count: int) -> None:
+        with anyio.fail_after(10):
+            while len(connection.told) < count:
+                await anyio.sleep(0.001)
+
+    notifier = Notifier(connect, "channel")
+    notifier.tell(["r"])
+    await told(1)
+    # The server may have told the others before this change.
+    notifier.tell(["r"])
+    connection.is_answering.set()
+    await told(2)
+    assert connection.told == ['["r"]', '["r"]']
+    connection.close = anyio.lowlevel.checkpoint
+    await notifier.close()
