@@ -34,6 +34,7 @@ from effectflow import (
 from effectflow.checkpoint import RunStatus
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
+from tests.sweeps import sample_or_all
 from tests.workflows.journals import made_of
 from tests.workflows.reservations import (
     AnyEffect,
@@ -209,14 +210,15 @@ async def test_a_run_stopped_while_something_is_released_keeps_to_what_was_decid
 
 @both_ways
 @pytest.mark.parametrize("name", ["timeout", "race", "par", "par_traverse", "par_reduce with keys"])
+@sample_or_all("every", 5, 1)
 async def test_a_run_stopped_at_any_moment_uses_nothing_that_was_released(
-    name: str, made_of: Callable[[AnyEffect], Workflow[Any, Any, str, Any]]
+    name: str, made_of: Callable[[AnyEffect], Workflow[Any, Any, str, Any]], every: int
 ) -> None:
     made = made_of(CANCELLING[name](held_by_steps))
     async with MemoryStore() as store:
         expected = shown(await App(Checkpoints(store)).run(made.start("a", run_id="r")))
         steps = await completed_steps(store)
-    for count in range(1000):
+    for count in range(0, 1000, every):
         async with MemoryStore() as store:
             app = App(Checkpoints(store))
             await run_until(lambda: turns(count), made.start("a", run_id="r"), app, "scope")  # noqa: B023

@@ -32,6 +32,7 @@ from effectflow import (
 )
 from effectflow.checkpoint import Interrupted, RunStatus, read_checkpoint, read_entries
 from effectflow.stores import MemoryStore
+from tests.sweeps import sample_or_all
 from tests.workflows.reservations import (
     AnyEffect,
     AnyWorkflow,
@@ -225,11 +226,12 @@ async def test_a_run_stopped_in_any_step_ends_as_one_that_is_not(
 @everywhere
 @all_workflows
 @pytest.mark.allow_unused_effects  # the task is cancelled before it begins, too
+@sample_or_all("every", 8, 3)
 async def test_a_run_stopped_at_any_moment_ends_as_one_that_is_not(
-    made: AnyWorkflow, way: str
+    made: AnyWorkflow, way: str, every: int
 ) -> None:
     expected: Any = None
-    for count in range(1, 2000, 3):
+    for count in range(1, 2000, every):
         async with MemoryStore() as store:
             app = App(Checkpoints(store))
             await run_until(lambda: turns(count), made.start("a", run_id="r"), app, way)  # noqa: B023
