@@ -18,6 +18,12 @@ from effectflow.stores import SqliteStore
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "word_statistics.py"
 EXECUTORS = ["local", "processes", "dask"]
+
+EACH_EXECUTOR = pytest.mark.parametrize(
+    "executor", ["local", "processes", pytest.param("dask", marks=pytest.mark.exhaustive)]
+)
+"""The executors have tests of their own, in which a cluster outlives a killed coordinator."""
+
 LIBRARY = Path(os.__file__).parent
 
 
@@ -63,10 +69,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
     return output_of(tmp_path_factory.mktemp("whole"))
 
 
-# The executors have tests of their own, in which a cluster outlives a killed coordinator.
-@pytest.mark.parametrize(
-    "executor", ["local", "processes", pytest.param("dask", marks=pytest.mark.exhaustive)]
-)
+@EACH_EXECUTOR
 def test_killed_in_the_middle_it_goes_on_to_the_same_report(
     tmp_path: Path, whole: str, executor: str
 ) -> None:
@@ -87,7 +90,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_report(
     assert len(attempts) > len(done)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@EACH_EXECUTOR
 def test_ctrl_c_stops_it_without_a_traceback_of_its_workers(tmp_path: Path, executor: str) -> None:
     process = subprocess.Popen(
         command("--executor", executor),

@@ -40,6 +40,9 @@ STOPPED = (0, -signal.SIGTERM)
 LONGEST_PEACE = 30_000
 """The bytes of side effects between two ends of workers: on a slow machine they live for longer."""
 
+LONGEST_PEACE_PER_JOURNEY = 300
+"""The same for each journey, of its 1,500 bytes: a short soak has a few ends of workers as well."""
+
 
 @dataclass
 class Soak:
@@ -82,7 +85,8 @@ class Soak:
 
     def _lasts_for_a_while(self, customers: int) -> bool:
         """Wait until the runs have got further. Return False once all customers are served."""
-        size = self.place.world.stat().st_size + self.chance.uniform(0, LONGEST_PEACE)
+        longest = min(LONGEST_PEACE, LONGEST_PEACE_PER_JOURNEY * self.place.runs)
+        size = self.place.world.stat().st_size + self.chance.uniform(0, longest)
         while is_running := self._is_running(customers):
             if self.place.world.stat().st_size >= size:
                 break
