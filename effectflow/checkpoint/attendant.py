@@ -78,7 +78,7 @@ async def attended(run: Run, suspend_after: float) -> AsyncGenerator[None]:
         woken.set()
 
     async def look() -> bool:
-        """Tell the flows of new messages, also of those that a flow has read. Return whether there are any."""
+        """Tell the flows of new messages, even if a flow has read them. Return whether any came."""
         nonlocal told
         await run.look_for_messages()
         if run.mailbox.seen == told:
