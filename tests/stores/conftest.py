@@ -48,7 +48,11 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
         yield lives
 
 
-@pytest.fixture(params=["memory", "file", "sqlite full", "sqlite process", "postgres", "redis"])
+# It differs from "sqlite full" in what a power loss leaves, which `test_power_loss.py` shows.
+SQLITE_PROCESS = pytest.param("sqlite process", marks=pytest.mark.exhaustive)
+
+
+@pytest.fixture(params=["memory", "file", "sqlite full", SQLITE_PROCESS, "postgres", "redis"])
 def make_store_named(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Callable[[str], Callable[[], CheckpointStore]]:
