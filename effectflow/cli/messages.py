@@ -16,8 +16,12 @@ from effectflow.cli.options import (
     EncryptionKeysOption,
     JsonOption,
     KeyFileOption,
+    LatestOption,
+    RunArgument,
     ServiceOption,
     StoreOption,
+    check_choice,
+    chosen_run,
     read_json,
 )
 from effectflow.cli.render import print_json, say
@@ -30,7 +34,8 @@ _Run = Annotated[
 
 
 def cancel(
-    run_id: _Run,
+    run_id: RunArgument = None,
+    latest: LatestOption = False,
     app: ServiceOption = None,
     store: StoreOption = STORE,
     as_json: JsonOption = False,
@@ -39,10 +44,12 @@ def cancel(
 
     The worker that drives the run does that, or the next one; without workers, `effectflow resume`.
     """
+    check_choice(run_id=run_id, latest=latest)
     access = access_to(store, app=app)
-    anyio.run(request_cancel, _existing(access).checkpoints, run_id)
-    info = access.use(lambda opened: opened.info(run_id))
-    _report(run_id, info, "is asked to cancel itself", as_json=as_json)
+    chosen = access.use(lambda opened: chosen_run(opened, run_id))
+    anyio.run(request_cancel, access.checkpoints, chosen)
+    info = access.use(lambda opened: opened.info(chosen))
+    _report(chosen, info, "is asked to cancel itself", as_json=as_json)
 
 
 def send(

@@ -225,6 +225,15 @@ def test_a_run_is_cancelled_by_the_worker_that_reads_the_request(
     assert "cancelled" in again.err
 
 
+def test_the_newest_run_is_cancelled_without_its_id(effectflow: Command, mall: Any) -> None:
+    submitted(mall, "order", 5, "o1")
+    submitted(mall, "order", 5, "o2")
+    asked = effectflow("cancel", "--latest", *APP, "--json")
+    assert asked.json == {"run_id": "o2", "status": "pending"}
+    assert effectflow("cancel", "o1", "--latest", *APP).code == 2
+    assert effectflow("cancel", *APP).code == 2
+
+
 async def worked_until_cancelled(mall: Any, handle: Any) -> None:
     async with Worker(mall.app):
         with anyio.fail_after(30):
