@@ -247,7 +247,7 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
         if ended is not None and ended.ended is not None and ended.ended < scope.limit:
             stands = ended.is_settled or scope.limit < float("inf")
             if ended.status is RunStatus.COMPLETED or stands:
-                return _read(place, replayed_end(run, place, path, ended))
+                return place.read(replayed_end(run, place, path, ended))
         await flow.check(scope, path)
     else:
         await flow.check(scope, path)
@@ -262,10 +262,6 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
     # An operator may have decided in the same moment.
     await flow.check(scope, path)
     return _record_end(flow, place, path, child.run_id, finished)
-
-
-def _read(place: Place, outcome: Any) -> Any:
-    return outcome if outcome.__class__ is Failed else place.blueprint.read_output(outcome)
 
 
 async def _end_of(run: Run, place: Place, run_id: str) -> Finished:
@@ -310,4 +306,4 @@ def _record_end(flow: DurableFlow, place: Place, path: str, run_id: str, end: Fi
             flow.unsettled.append(sequence)
     recorded = RecordedChild(sequence, run_id, place.blueprint.definition.name, "")
     recorded.status, recorded.output, recorded.error = status, end.output, error
-    return _read(place, replayed_end(run, place, path, recorded))
+    return place.read(replayed_end(run, place, path, recorded))

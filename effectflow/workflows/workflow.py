@@ -251,7 +251,10 @@ class Workflow(Generic[Env, E, Input, Out]):
         Use it to embed a workflow in another one, or to run it without a store. Within a step of another
         workflow, its own steps are recorded, at paths below the path of that step.
         """
-        return durable_scope(self.blueprint.body(input), (f"{self.name}.body", input))
+        blueprint = self.blueprint
+        saved = blueprint.save_input(input)
+        work = durable_scope(blueprint.body(saved), (f"{self.name}.body", saved))
+        return work if blueprint.read_output is _unchanged else work.map(blueprint.read_output)
 
     def start(
         self: Workflow[Env2, E2, Input2, Out2],
@@ -280,6 +283,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         input, with RunBusy if another process drives the run, and with the other CheckpointErrors. The
         trail of a failure, and the notes of an exception, name the run.
         """
+        saved = self.blueprint.save_input(input)
 
         async def perform(place: Place) -> Any:
             from effectflow.workflows.driver import new_run_id, start_run
@@ -291,7 +295,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 given = place.scope.context if context is None else context
                 return await start_run(
                     place,
-                    input,
+                    saved,
                     run_id=run_id,
                     is_new=is_new,
                     context=given,
@@ -300,13 +304,14 @@ class Workflow(Generic[Env, E, Input, Out]):
 
             if place.is_nested:
                 # Refused before the outer run records anything.
-                to_tree(input, path="input: $", types=place.blueprint.input_types)
-                digest = digest_of(input, options=place.checkpoints.value_options)
-                return await run_nested(place, run_id, digest, drive)
+                to_tree(saved, path="input: $", types=place.blueprint.input_types)
+                digest = digest_of(saved, options=place.checkpoints.value_options)
+                return place.read(await run_nested(place, run_id, digest, drive))
             # A new id for each run of this effect: run twice, it starts two runs.
-            return await drive(place, new_run_id(self.name) if run_id is None else run_id)
+            chosen = new_run_id(self.name) if run_id is None else run_id
+            return place.read(await drive(place, chosen))
 
-        return self._durably(perform, ("start", input, Options(run_id=run_id, context=context)))
+        return self._durably(perform, ("start", saved, Options(run_id=run_id, context=context)))
 
     def call(
         self: Workflow[Env2, E2, Input2, Out2], input: Input2, *, run_id: str | None = None
@@ -426,8 +431,8 @@ class Workflow(Generic[Env, E, Input, Out]):
                 return await resume_run(place, run_id=run_id, force=force, reopening=reopening)
 
             if place.is_nested:
-                return await run_nested(place, run_id, "", drive)
-            return await drive(place, run_id)
+                return place.read(await run_nested(place, run_id, "", drive))
+            return place.read(await drive(place, run_id))
 
         return self._durably(perform, (name, run_id, written))
 
@@ -469,7 +474,7 @@ class Workflow(Generic[Env, E, Input, Out]):
             from effectflow.workflows.driver import read_result
 
             try:
-                return await read_result(place, run_id)
+                return place.read(await read_result(place, run_id))
             except CheckpointError as error:
                 # Raised, it would halt a run around this, which only asks about another run.
                 return Failed(error)

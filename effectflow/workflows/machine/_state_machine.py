@@ -22,7 +22,6 @@ from effectflow.checkpoint.values import (
     union_of,
 )
 from effectflow.effects import Effect, RetryPolicy
-from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.paths import StepPath, flow_of
 from effectflow.workflows.checks import problems_raised, workflow_name_problems
 from effectflow.workflows.diagrams import to_dot, to_mermaid
@@ -257,7 +256,7 @@ class StateMachine(
         self, input: S | Machine[S] | None = None
     ) -> Effect[Env, E | NoTransition | TransitionExhausted, Machine[S]]:
         """Return the machine's work as an effect; see `Workflow.body`. The input is that of `start`."""
-        return super().body(self._saved(input)).map(self._form.read)
+        return super().body(input)
 
     def start(
         self: StateMachine[Env2, E2, S2],
@@ -269,37 +268,17 @@ class StateMachine(
     ) -> Effect[Env2, E2 | NoTransition | TransitionExhausted | CheckpointError, Machine[S2]]:
         """Run a machine durably until it reaches a final state; see `Workflow.start`.
 
-        The input is the state to begin in, by default the initial one, or a machine to continue.
+        The input is the state to begin in, by default the initial one, or a machine to continue. A resume
+        yields the machine that an uninterrupted run would have yielded, with the same history, times and
+        attempts.
 
         Fails as `step` does, and with the CheckpointErrors. Raises ValueError for a state that the
         definition does not name.
         """
         # Type checkers cannot infer `super()` where `self` is annotated.
-        workflow = cast(Any, super())
-        started: AnyEffect = workflow.start(
-            self._saved(input), run_id=run_id, context=context, retry_failed=retry_failed
+        return cast(Any, super()).start(
+            input, run_id=run_id, context=context, retry_failed=retry_failed
         )
-        return started.map(self._form.read)
-
-    def resume(
-        self: StateMachine[Env2, E2, S2], run_id: str, *, force: bool = False
-    ) -> Effect[Env2, E2 | NoTransition | TransitionExhausted | CheckpointError, Machine[S2]]:
-        """Continue a run where it stopped; see `Workflow.resume`.
-
-        It yields the machine that an uninterrupted run would have yielded, with the same history, times
-        and attempts.
-        """
-        resumed: AnyEffect = cast(Any, super()).resume(run_id, force=force)
-        return resumed.map(self._form.read)
-
-    def result(
-        self: StateMachine[Any, E2, S2], run_id: str
-    ) -> Effect[
-        HasCheckpoints, E2 | NoTransition | TransitionExhausted | CheckpointError, Machine[S2]
-    ]:
-        """Yield the machine of a run that is complete, or fail as it failed; see `Workflow.result`."""
-        read: AnyEffect = cast(Any, super()).result(run_id)
-        return read.map(self._form.read)
 
     def structure_input(self, data: object, checkpoints: Checkpoints | None = None) -> Any:
         """Return the state that plain data, such as parsed JSON, describes; None for the initial one.
