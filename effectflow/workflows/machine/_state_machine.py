@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
@@ -14,7 +13,6 @@ from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.values import (
     NO_OPTIONS,
-    MalformedValue,
     decode_compact,
     decode_json,
     from_tree,
@@ -283,7 +281,8 @@ class StateMachine(
     def structure_input(self, data: object, checkpoints: Checkpoints | None = None) -> Any:
         """Return the state that plain data, such as parsed JSON, describes; None for the initial one.
 
-        It is of the first class that fits: that of the initial state, then those that transitions leave.
+        It is of the first class that fits: that of the initial state, then those that transitions leave,
+        then others.
         Data in the saved form, such as `{"$object": ["Draft", {...}]}`, names its class.
 
         Parameters:
@@ -296,24 +295,18 @@ class StateMachine(
             return None
         from effectflow.workflows.structured_input import structure_as
 
-        reasons: list[str] = []
         options = NO_OPTIONS if checkpoints is None else checkpoints.value_options
-        if _is_tagged(data):
-            types = replace(self._form.types, options=options)
-            try:
-                return self._checked(from_tree(cast(Any, data), types=types))
-            except MalformedValue as error:
-                reason = f"the input does not fit a state of {self.name!r}: {error}"
-                raise ValueError(reason) from error
         sources = (atom for part in self._chart.transitions for atom in part.source.atoms)
-        atoms = (self._chart.initial, *sources)
+        atoms = (self._chart.initial, *sources, *self._chart.declared.atoms)
         kinds = (atom.kind if isinstance(atom, State) else atom for atom in atoms)
+        reasons: list[str] = []
         for kind in dict.fromkeys(kinds):
             try:
                 return self._checked(structure_as(kind, data, options))
             except ValueError as error:
                 reasons.append(str(error))
-        raise ValueError("; ".join(dict.fromkeys(reasons)))
+        found = "; ".join(dict.fromkeys(reasons))
+        raise ValueError(f"the input does not fit a state of {self.name!r}: {found}")
 
     def _checked(self, state: object) -> Any:
         # As the input of a run, a dict is a whole machine, so it cannot be a state.
@@ -342,9 +335,3 @@ class StateMachine(
         if isinstance(saved, dict):
             return self._form.read(cast(object, saved))
         return self.begin(saved)
-
-
-def _is_tagged(data: object) -> bool:
-    """Return whether data has the saved form of a value that is not plain."""
-    keys = list(cast("dict[str, object]", data)) if isinstance(data, dict) else []
-    return len(keys) == 1 and keys[0].startswith("$")
