@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from os.path import basename, splitext
@@ -287,9 +287,9 @@ class Workflow(Generic[Env, E, Input, Out]):
 
             is_new = run_id is None and not place.is_nested
 
-            async def drive(place: Place, run_id: str) -> Any:
+            def drive(place: Place, run_id: str) -> Coroutine[Any, Any, Any]:
                 given = place.scope.context if context is None else context
-                return await start_run(
+                return start_run(
                     place,
                     input,
                     run_id=run_id,
@@ -422,8 +422,8 @@ class Workflow(Generic[Env, E, Input, Out]):
             from effectflow.workflows.driver import resume_run
             from effectflow.workflows.nested import run_nested
 
-            async def drive(place: Place, run_id: str) -> Any:
-                return await resume_run(place, run_id=run_id, force=force, reopening=reopening)
+            def drive(place: Place, run_id: str) -> Coroutine[Any, Any, Any]:
+                return resume_run(place, run_id=run_id, force=force, reopening=reopening)
 
             if place.is_nested:
                 return await run_nested(place, run_id, "", drive)
