@@ -7,6 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cache
 from os.path import basename, splitext
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, overload
 
@@ -62,6 +63,14 @@ Body: TypeAlias = Callable[
     [Input2], Generator[Effect[Env2, E2, Any], Any, Out2] | Effect[Env2, E2, Out2]
 ]
 """The code of a workflow: a function that returns an effect, or a generator function."""
+
+
+@cache
+def _driver():  # typed by inference, as a module
+    """Return the module that drives runs. An import statement in each run would take longer."""
+    from effectflow.workflows import driver
+
+    return driver
 
 
 def _defining_module() -> str:
@@ -282,14 +291,11 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
 
         async def perform(place: Place) -> Any:
-            from effectflow.workflows.driver import new_run_id, start_run
-            from effectflow.workflows.nested import run_nested
-
             is_new = run_id is None and not place.is_nested
 
             def drive(place: Place, run_id: str) -> Coroutine[Any, Any, Any]:
                 given = place.scope.context if context is None else context
-                return start_run(
+                return _driver().start_run(
                     place,
                     input,
                     run_id=run_id,
@@ -299,12 +305,15 @@ class Workflow(Generic[Env, E, Input, Out]):
                 )
 
             if place.is_nested:
+                from effectflow.workflows.nested import run_nested
+
                 # Refused before the outer run records anything.
                 to_tree(input, path="input: $", types=place.blueprint.input_types)
                 digest = digest_of(input, options=place.checkpoints.value_options)
                 return await run_nested(place, run_id, digest, drive)
             # A new id for each run of this effect: run twice, it starts two runs.
-            return await drive(place, new_run_id(self.name) if run_id is None else run_id)
+            chosen = _driver().new_run_id(self.name) if run_id is None else run_id
+            return await drive(place, chosen)
 
         return self._durably(perform, ("start", input, Options(run_id=run_id, context=context)))
 
@@ -419,13 +428,12 @@ class Workflow(Generic[Env, E, Input, Out]):
         reopening: Reopening | None = None,
     ) -> Effect[Any, Any, Any]:
         async def perform(place: Place) -> Any:
-            from effectflow.workflows.driver import resume_run
-            from effectflow.workflows.nested import run_nested
-
             def drive(place: Place, run_id: str) -> Coroutine[Any, Any, Any]:
-                return resume_run(place, run_id=run_id, force=force, reopening=reopening)
+                return _driver().resume_run(place, run_id=run_id, force=force, reopening=reopening)
 
             if place.is_nested:
+                from effectflow.workflows.nested import run_nested
+
                 return await run_nested(place, run_id, "", drive)
             return await drive(place, run_id)
 
@@ -466,10 +474,8 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
 
         async def perform(place: Place) -> Any:
-            from effectflow.workflows.driver import read_result
-
             try:
-                return await read_result(place, run_id)
+                return await _driver().read_result(place, run_id)
             except CheckpointError as error:
                 # Raised, it would halt a run around this, which only asks about another run.
                 return Failed(error)
@@ -493,9 +499,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
 
         async def perform(place: Place) -> ResumePlan:
-            from effectflow.workflows.driver import plan_run
-
-            return await plan_run(place, run_id, effects=effects)
+            return await _driver().plan_run(place, run_id, effects=effects)
 
         return self._durably(perform, ("plan", run_id, Options(effects=effects)))
 
@@ -505,15 +509,13 @@ class Workflow(Generic[Env, E, Input, Out]):
         """Return an effect that performs this with the checkpoints of its environment."""
 
         async def run(env: Any, scope: Scope) -> Any:
-            from effectflow.workflows.lookup import Place
-
             checkpoints = getattr(env, "checkpoints", None)
             if not isinstance(checkpoints, Checkpoints):
                 raise TypeError(
                     "a durable run needs an environment with an attribute `checkpoints`, such as "
                     f"Checkpoints(SqliteStore('runs.db')); this one is {type(env).__name__}"
                 )
-            place = Place(self.blueprint.saved_by(checkpoints), checkpoints, env, scope)
+            place = _driver().Place(self.blueprint.saved_by(checkpoints), checkpoints, env, scope)
             try:
                 # A store that is not open is opened for this, and closed afterwards.
                 async with checkpoints.store:
