@@ -86,8 +86,9 @@ async def repair_run(
     """Cut a damaged run to its last intact entry, so that it can be resumed. Return what was done.
 
     Afterwards `verify_run` finds no problem. Unless the run has failed or ended, a worker continues it
-    at once: look at a `dry_run` first to see what runs again. If this process dies meanwhile, or the call is cancelled,
-    the run is damaged as before or repaired.
+    at once: look at a `dry_run` first to see what runs again.
+
+    If this process dies meanwhile, or the call is cancelled, the run is damaged as before or repaired.
 
     Parameters:
         store: the store of the run, open.
