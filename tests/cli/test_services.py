@@ -61,8 +61,12 @@ def test_a_run_remembers_the_app_as_a_hint_and_never_imports_it(effectflow: Comm
         (["list", *APP, "--store", "other.db"], "says where its runs are kept: leave out --store"),
         (["list", *APP, "--key-file", "key"], "leave out --key-file"),
         (["list", "--app", "nowhere:app"], "cannot import module 'nowhere'"),
-        (["worker", "mall:order"], "'mall:order' is no App: give the MODULE:NAME of one"),
-        (["worker", "mall"], "'mall' is no App"),
+        (["list", "--app", "mall:order"], "'mall:order' is not an App: give the MODULE:NAME of"),
+        (["show", "r", "--app", "mall"], "'mall' is not an App"),
+        (["cancel", "r", "--app", "mall:ap"], "has no App or workflow 'ap'; it has: app, "),
+        (["resume", "r", "--app", "mall:ap"], "has no App or workflow 'ap'; it has: app, "),
+        (["worker", "mall:order"], "'mall:order' is not an App: give the MODULE:NAME of one"),
+        (["worker", "mall"], "'mall' is not an App"),
         (["worker", "mall:app", "--at-once", "order"], "--at-once takes WORKFLOW=N"),
         (["worker", "mall:app", "--per-second", "order=x"], "--per-second takes WORKFLOW=N"),
         (["worker", "mall:app", "--at-once", "paint=1"], "the App does not have: paint"),
@@ -184,7 +188,7 @@ def test_a_value_of_a_signal_is_sent_checked_and_shown_until_it_is_received(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["send", "o1", "mall:order", "1"], "'mall:order' is no signal"),
+        (["send", "o1", "mall:order", "1"], "'mall:order' is not a signal"),
         (["send", "o1", "mall:approval", "{by}"], "the value is not JSON"),
         (["send", "o9", "mall:approval", '{"by": "ann"}'], "no run 'o9'"),
         (["cancel", "o9"], "no run 'o9'"),
