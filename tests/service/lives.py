@@ -84,6 +84,18 @@ async def suspended(
     )
 
 
+async def left_suspended(
+    service: Service,
+    workflow: Workflow[App, Any, None, Any],
+    *others: Workflow[Any, Any, Any, Any],
+) -> Handle[Any, Any]:
+    """Let a worker begin the run `r` of a workflow, and end the worker once the run is suspended."""
+    async with working(service, workflow, *others) as worker:
+        handle = await worker.client.submit(workflow, None, run_id="r")
+        await suspended(service, "r")
+    return handle
+
+
 async def all_are(service: Service, *statuses: RunStatus) -> None:
     """Wait until each run has one of these statuses, and is held by nobody."""
     with anyio.fail_after(10):
