@@ -88,7 +88,7 @@ async def test_a_value_with_a_key_is_received_once_however_often_it_is_sent(
     # The sender does not know whether its last attempt arrived, and repeats it.
     await handle.send(number, 2, idempotency_key="b")
     for key in ("c", None):
-        with pytest.raises(RunEnded, match="is completed, so nothing receives the message"):
+        with pytest.raises(RunEnded, match="is completed, so it receives no messages"):
             await handle.send(number, 3, idempotency_key=key)
 
 
