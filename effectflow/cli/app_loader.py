@@ -116,12 +116,13 @@ def find_app(reference: str) -> App[Any] | None:
 def load_signal(reference: str) -> Signal[Any]:
     """Return the signal at `MODULE:NAME`. Raise BadUse if there is none."""
     module_name, _, name = reference.partition(":")
-    found = getattr(_import(module_name), name, None) if name else None
-    if not isinstance(found, Signal):
-        raise BadUse(
-            f"{reference!r} is not a signal: give the MODULE:NAME of one, such as shop.orders:approval"
-        )
-    return cast("Signal[Any]", found)
+    if not name:
+        raise BadUse(f"{reference!r} should be MODULE:SIGNAL, such as shop.orders:approval")
+    signals = _members(_import(module_name), Signal)
+    if name not in signals:
+        known = ", ".join(sorted(signals)) or "none"
+        raise BadUse(f"module {module_name!r} has no signal {name!r}; it has: {known}")
+    return signals[name]
 
 
 def load_workflow(reference: str) -> LoadedWorkflow:

@@ -45,7 +45,7 @@ def cancel(
     chosen = access.use(lambda opened: chosen_run(opened, run_id))
     anyio.run(request_cancel, access.checkpoints, chosen)
     info = access.use(lambda opened: opened.info(chosen))
-    _report(chosen, info, "is asked to cancel itself", as_json=as_json)
+    _report(chosen, info, "was asked to cancel itself", as_json=as_json)
 
 
 def send(
@@ -73,7 +73,9 @@ def send(
     access.check_store()
     checkpoints = access.checkpoints
     try:
-        made = structure_as(loaded.type, read_json(value, "value"), checkpoints.value_options)
+        made = structure_as(
+            loaded.type, read_json(value, "value"), checkpoints.value_options, what="value"
+        )
     except ValueError as error:
         raise BadUse(f"signal {loaded.name!r}: {error}") from error
 
@@ -85,7 +87,7 @@ def send(
     except NotSerializable as error:
         raise BadUse(str(error)) from error
     info = access.use(lambda opened: opened.info(run_id))
-    _report(run_id, info, f"has a value of signal {loaded.name!r}", as_json=as_json)
+    _report(run_id, info, f"was sent signal {loaded.name!r}", as_json=as_json)
 
 
 def _report(run_id: str, info: RunInfo | None, what: str, *, as_json: bool) -> None:
@@ -93,4 +95,4 @@ def _report(run_id: str, info: RunInfo | None, what: str, *, as_json: bool) -> N
     if as_json:
         print_json({"run_id": run_id, "status": status})
     else:
-        say(f"Run {run_id} {what}. It is {status or 'deleted'} now.")
+        say(f"Run {run_id} {what}. Its status is {status or 'deleted'}.")

@@ -188,7 +188,9 @@ def test_a_value_of_a_signal_is_sent_checked_and_shown_until_it_is_received(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["send", "o1", "mall:order", "1"], "'mall:order' is not a signal"),
+        (["send", "o1", "mall:order", "1"], "has no signal 'order'; it has: approval"),
+        (["send", "o1", "mall", "1"], "'mall' should be MODULE:SIGNAL"),
+        (["send", "o1", "mall:approval", "1"], "the value does not fit Approval"),
         (["send", "o1", "mall:approval", "{by}"], "the value is not JSON"),
         (["send", "o9", "mall:approval", '{"by": "ann"}'], "no run 'o9'"),
         (["cancel", "o9"], "no run 'o9'"),
