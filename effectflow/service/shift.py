@@ -103,7 +103,7 @@ class Shift:
     def _start(
         self, scopes: set[anyio.CancelScope], work: Callable[..., Awaitable[object]], *args: object
     ) -> None:
-        """Start a task that only this shift cancels. Whoever leaves the worker cancels, it drains."""
+        """Start a task that only this shift cancels: a cancelled worker drains before it ends."""
         scope = anyio.CancelScope(shield=True)
         scopes.add(scope)
 
@@ -173,7 +173,7 @@ class Shift:
         try:
             claimed = await checkpoints.store.claim_due(due)
         except BaseException:
-            # They may hold runs all the same. Nobody waits for the leases of an owner that is dead.
+            # They may hold runs all the same. A run whose owner is dead can be claimed at once.
             for owner in owners.values():
                 self._owners.remove(owner)
                 end_claim(owner, is_released=False)

@@ -1,4 +1,4 @@
-"""A cancelled run completes its finalizers and is then `cancelled`, whatever it does at that moment."""
+"""A cancelled run completes its finalizers and is then `cancelled`, no matter what it is doing."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ async def test_sending_to_an_unknown_or_ended_run_is_an_error(service: Service) 
     with pytest.raises(RunEnded):
         await handle.cancel()
     with pytest.raises(RunNotFound):
-        await service.client.handle(collect, "nobody").send(number, 1)
+        await service.client.handle(collect, "unknown").send(number, 1)
 
 
 async def test_a_wait_may_have_a_deadline(service: Service) -> None:

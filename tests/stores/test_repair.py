@@ -495,7 +495,7 @@ async def test_a_failed_step_runs_again_as_without_damage() -> None:
         assert app.world.done == ["a", "time"]
 
 
-# What is no damage.
+# What is not damage.
 
 KEY = bytes(range(32))
 OLD, NEW = (
@@ -587,7 +587,7 @@ BREAK: dict[str, Callable[[Path], object]] = {
 
 
 MANY_WORDS = [f"word {number}" for number in range(110)]
-"""So many that the entries fill a file and begin another one."""
+"""Enough that the entries fill a file and begin another one."""
 
 
 @pytest.fixture(scope="module", params=[0, 2])
