@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 
 # Built on the profile that Hypothesis has chosen, which with CI=true draws the same examples every
-# time. A slow machine is no failure.
+# time. A slow machine is not a failure.
 settings.register_profile("effectflow", deadline=None)
 settings.load_profile("effectflow")
 

@@ -1,7 +1,7 @@
 """Notices that are owed to the parents of runs.
 
 The end of a run and the notice to its parent are in two folders, so a process can die between the two
-writes. It therefore notes first what it is about to do. Whoever looks for due runs makes up for it.
+writes. It therefore notes first what it is about to do, and a search for due runs completes it.
 """
 
 from __future__ import annotations

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache
-from os.path import basename, splitext
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, overload
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
@@ -23,6 +21,7 @@ from effectflow.checkpoint.values import (
     mismatch_of,
     to_tree,
 )
+from effectflow.checkpoint.values.classes import importable_name
 from effectflow.effects import Effect, do
 from effectflow.effects.arguments import check_function
 from effectflow.effects.interpreter import interpret
@@ -78,14 +77,7 @@ def _defining_module() -> str:
     frame, name = inspect.currentframe(), __name__
     while frame is not None and name.startswith("effectflow.workflows"):
         frame, name = frame.f_back, str(frame.f_globals.get("__name__", ""))
-    if name != "__main__":
-        return name
-    main: Any = sys.modules[name]
-    if main.__spec__ is not None:
-        return main.__spec__.name
-    # A script; its folder is the current one, most often. Typed code has no file.
-    stem, suffix = splitext(basename(getattr(main, "__file__", "")))
-    return stem if suffix == ".py" else ""
+    return importable_name(name)
 
 
 def _unchanged(value: Any) -> Any:
