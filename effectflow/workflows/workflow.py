@@ -21,7 +21,7 @@ from effectflow.checkpoint.values import (
     mismatch_of,
     to_tree,
 )
-from effectflow.checkpoint.values.classes import importable_name
+from effectflow.checkpoint.values.exceptions import importable_name
 from effectflow.effects import Effect, do
 from effectflow.effects.arguments import check_function
 from effectflow.effects.interpreter import interpret
@@ -252,7 +252,10 @@ class Workflow(Generic[Env, E, Input, Out]):
         Use it to embed a workflow in another one, or to run it without a store. Within a step of another
         workflow, its own steps are recorded, at paths below the path of that step.
         """
-        return durable_scope(self.blueprint.body(input), (f"{self.name}.body", input))
+        blueprint = self.blueprint
+        saved = blueprint.save_input(input)
+        work = durable_scope(blueprint.body(saved), (f"{self.name}.body", saved))
+        return work if blueprint.read_output is _unchanged else work.map(blueprint.read_output)
 
     def start(
         self: Workflow[Env2, E2, Input2, Out2],
@@ -281,6 +284,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         input, with RunBusy if another process drives the run, and with the other CheckpointErrors. The
         trail of a failure, and the notes of an exception, name the run.
         """
+        saved = self.blueprint.save_input(input)
 
         async def perform(place: Place) -> Any:
             is_new = run_id is None and not place.is_nested
@@ -289,7 +293,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 given = place.scope.context if context is None else context
                 return _driver().start_run(
                     place,
-                    input,
+                    saved,
                     run_id=run_id,
                     is_new=is_new,
                     context=given,
@@ -300,14 +304,14 @@ class Workflow(Generic[Env, E, Input, Out]):
                 from effectflow.workflows.nested import run_nested
 
                 # Refused before the outer run records anything.
-                to_tree(input, path="input: $", types=place.blueprint.input_types)
-                digest = digest_of(input, options=place.checkpoints.value_options)
-                return await run_nested(place, run_id, digest, drive)
+                to_tree(saved, path="input: $", types=place.blueprint.input_types)
+                digest = digest_of(saved, options=place.checkpoints.value_options)
+                return place.read(await run_nested(place, run_id, digest, drive))
             # A new id for each run of this effect: run twice, it starts two runs.
             chosen = _driver().new_run_id(self.name) if run_id is None else run_id
-            return await drive(place, chosen)
+            return place.read(await drive(place, chosen))
 
-        return self._durably(perform, ("start", input, Options(run_id=run_id, context=context)))
+        return self._durably(perform, ("start", saved, Options(run_id=run_id, context=context)))
 
     def call(
         self: Workflow[Env2, E2, Input2, Out2], input: Input2, *, run_id: str | None = None
@@ -426,8 +430,8 @@ class Workflow(Generic[Env, E, Input, Out]):
             if place.is_nested:
                 from effectflow.workflows.nested import run_nested
 
-                return await run_nested(place, run_id, "", drive)
-            return await drive(place, run_id)
+                return place.read(await run_nested(place, run_id, "", drive))
+            return place.read(await drive(place, run_id))
 
         return self._durably(perform, (name, run_id, written))
 
@@ -467,7 +471,7 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         async def perform(place: Place) -> Any:
             try:
-                return await _driver().read_result(place, run_id)
+                return place.read(await _driver().read_result(place, run_id))
             except CheckpointError as error:
                 # Raised, it would halt a run around this, which only asks about another run.
                 return Failed(error)
