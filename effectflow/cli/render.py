@@ -252,6 +252,7 @@ def repair_tree(repair: Repair) -> dict[str, Tree]:
         "executed_twice": [*repair.executed_twice],
         "waits_again": [*repair.waits_again],
         "has_unknown_steps": repair.has_unknown_steps,
+        "is_due": repair.is_due,
     }
 
 
@@ -274,8 +275,11 @@ def _repair_lines(repair: Repair) -> Iterable[str]:
         yield "run again: steps that only damaged or missing entries tell of"
     for path in repair.waits_again:
         yield f"wait again: {path} (send its message again, with a new idempotency key)"
-    if repair.runs_again or repair.has_unknown_steps:
-        yield f"After the repair, `effectflow plan {repair.run_id!r}` shows what a resume does."
+    plan = f"`effectflow plan {repair.run_id!r}` shows what a resume does."
+    if repair.is_due:
+        yield f"After the repair, a worker continues the run at once. Without workers, {plan}"
+    elif repair.runs_again or repair.waits_again or repair.has_unknown_steps:
+        yield f"After the repair, {plan}"
 
 
 def _warning_of(step: str, repair: Repair) -> str:
@@ -285,7 +289,9 @@ def _warning_of(step: str, repair: Repair) -> str:
             "--force to run it again)"
         )
     if step in repair.executed_twice:
-        return " (although it is at_most_once and has begun: find out whether it has happened)"
+        return (
+            " (although it is at_most_once and has begun: find out first whether it has happened)"
+        )
     return ""
 
 

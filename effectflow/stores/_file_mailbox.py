@@ -4,7 +4,7 @@ Senders write the mailbox, and drivers do not: `checkpoint.json` has the numbers
 taken, so that they are taken in the same write that records them. The next sender removes them here.
 
 The end of a run and the notice to its parent are in two folders, so a process can die between the two
-writes. It therefore notes first what it is about to do. Whoever looks for due runs makes up for it.
+writes. It therefore notes first what it is about to do, and a search for due runs completes it.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class Found:
 
 
 def check_run_id(run_id: str) -> None:
-    """Raise for an id that stores would reject: TypeError if it is no text, NotSerializable if no
+    """Raise for an id that stores would reject: TypeError if it is not text, NotSerializable if no
     encoding can represent it.
     """
     if not isinstance(given := cast("object", run_id), str):

@@ -20,7 +20,8 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "word_statistics.py"
 EXECUTORS = ["local", "processes", "dask"]
 
 EACH_EXECUTOR = pytest.mark.parametrize(
-    "executor", ["local", "processes", pytest.param("dask", marks=pytest.mark.exhaustive)]
+    "executor",
+    ["processes", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("local", "dask"))],
 )
 """The executors have tests of their own, in which a cluster outlives a killed coordinator."""
 
@@ -65,7 +66,7 @@ def some_durable_steps(folder: Path) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the example prints of the standard library when nobody stops it."""
+    """What the example prints of the standard library when it is not interrupted."""
     return output_of(tmp_path_factory.mktemp("whole"))
 
 
@@ -119,7 +120,7 @@ def test_the_report_is_the_same_wherever_the_files_are_counted(tmp_path: Path) -
     assert len(reports) == 1
 
 
-def test_a_file_that_is_no_text_is_named_and_can_be_retried_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_named_and_can_be_retried_alone(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
     for source in (LIBRARY / "json").glob("*.py"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from os.path import basename, splitext
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
@@ -20,10 +22,25 @@ _BUILTIN_INITS = {kind.__init__ for kind in _BUILTIN.values()}
 
 
 def name_of_error(kind: type) -> str:
-    """Return the name of a class of errors, with its module unless that is `builtins`."""
-    return (
-        kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    """Return the name of a class of errors, with its module unless that is `builtins`.
+
+    A script and a command that imports it give its classes the same names.
+    """
+    if kind.__module__ == "builtins":
+        return kind.__name__
+    return f"{importable_name(kind.__module__) or kind.__module__}.{kind.__qualname__}"
+
+
+def importable_name(module: str) -> str:
+    """Return the name by which other programs import a module, or "" if they cannot."""
+    if module != "__main__":
+        return module
+    main: Any = sys.modules[module]
+    if main.__spec__ is not None:
+        return main.__spec__.name
+    # A script; its folder is the current one, most often. Typed code has no file.
+    stem, suffix = splitext(basename(getattr(main, "__file__", "")))
+    return stem if suffix == ".py" else ""
 
 
 def text_of(error: object) -> str:
