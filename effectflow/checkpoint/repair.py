@@ -28,8 +28,6 @@ from effectflow.checkpoint.store import (
 )
 from effectflow.effects.event_loop import shielded
 
-__all__ = ["Repair", "repair_run", "write_removed"]
-
 _UNSIGNED = Seal()
 
 _LEASE_SECONDS = 60

@@ -38,8 +38,6 @@ from effectflow.workflows.driver import new_run_id
 from effectflow.workflows.lookup import Place, decode_as, look, store_errors
 from effectflow.workflows.submission import submit_run
 
-__all__ = ["Change", "Client", "Handle", "request_cancel", "send_value"]
-
 E = TypeVar("E")
 Input = TypeVar("Input")
 Out = TypeVar("Out")

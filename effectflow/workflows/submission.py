@@ -25,8 +25,6 @@ from effectflow.workflows.lookup import (
 )
 from effectflow.workflows.workflow import Blueprint
 
-__all__ = ["context_tree", "given_input", "new_started", "submit_run"]
-
 _NO_TYPES = KnownTypes.of()
 
 _TRIES = 100
