@@ -18,7 +18,7 @@ from effectflow.checkpoint.errors import (
     RunNotFound,
     UnsupportedVersion,
 )
-from effectflow.checkpoint.integrity import Seal, digest_in, first_digest
+from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in, first_digest
 from effectflow.checkpoint.lease import Owner
 from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.shared_parts import restored
@@ -33,8 +33,6 @@ from effectflow.checkpoint.store import (
     RunSummary,
 )
 from effectflow.checkpoint.values import Tree
-
-_UNSIGNED = Seal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ async def read_end(
     return tuple(entries)
 
 
-async def read_entries(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED) -> list[Entry]:
+async def read_entries(store: CheckpointStore, run_id: str, seal: Seal = UNSIGNED) -> list[Entry]:
     """Return the entries of a run, oldest first; empty if the run does not exist.
 
     Raises CorruptCheckpoint for an entry that differs from what was written there.
@@ -130,7 +128,7 @@ async def read_entries(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGN
 
 
 async def read_checkpoint(
-    store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED, *, at: int | None = None
+    store: CheckpointStore, run_id: str, seal: Seal = UNSIGNED, *, at: int | None = None
 ) -> Checkpoint:
     """Return the checkpoint of a run, or the one after its first `at` entries.
 
@@ -175,7 +173,7 @@ class Verification:
     problem: CheckpointError | None
 
 
-async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED) -> Verification:
+async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = UNSIGNED) -> Verification:
     """Check every entry of a run, without running anything. Raises RunNotFound."""
     try:
         info, records = await read_consistently(store, run_id)

@@ -13,7 +13,7 @@ import orjson
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.entries import BeforeStep, Completed, Entry, Signalled, Started
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
-from effectflow.checkpoint.integrity import Seal, digest_in
+from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in
 from effectflow.checkpoint.journal_reader import open_records, verify_run, write_bytes
 from effectflow.checkpoint.lease import Lease, claim_or_release, end_claim
 from effectflow.checkpoint.replay import Recording, read_recording
@@ -27,8 +27,6 @@ from effectflow.checkpoint.store import (
     has_result,
 )
 from effectflow.effects.event_loop import shielded
-
-_UNSIGNED = Seal()
 
 _LEASE_SECONDS = 60
 
@@ -76,7 +74,7 @@ class Repair:
 async def repair_run(
     store: CheckpointStore,
     run_id: str,
-    seal: Seal = _UNSIGNED,
+    seal: Seal = UNSIGNED,
     *,
     aside: Callable[[Repair], object] | None = None,
     dry_run: bool = False,

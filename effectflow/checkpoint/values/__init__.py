@@ -1,6 +1,6 @@
 """The value model: what can be saved, as which plain data, and in which bytes."""
 
-from effectflow.checkpoint.values.classes import KnownTypes as KnownTypes
+from effectflow.checkpoint.values.classes import NO_TYPES as NO_TYPES, KnownTypes as KnownTypes
 from effectflow.checkpoint.values.custom import (
     NO_OPTIONS as NO_OPTIONS,
     Codec as Codec,
