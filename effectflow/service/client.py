@@ -6,7 +6,6 @@ import math
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 from uuid import uuid4
 
@@ -107,13 +106,8 @@ class Client:
         await self.checkpoints.store.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.checkpoints.store.__aexit__(exc_type, exc, traceback)
+    async def __aexit__(self, *raised: Any) -> None:
+        await self.checkpoints.store.__aexit__(*raised)
 
     async def submit(
         self,
