@@ -76,7 +76,7 @@ class RunConflict(CheckpointError):
         self.run_id = run_id
         self.reason = reason
         super().__init__(
-            f"run {run_id!r} exists already: {reason}. "
+            f"the run id {run_id!r} belongs to another run: {reason}. "
             "Choose another run id, or resume the existing run."
         )
 
@@ -180,8 +180,8 @@ class RunCancelled(CheckpointError):
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         super().__init__(
-            f"run {run_id!r} was cancelled and its finalizers have run: it cannot continue. Start the "
-            "work anew, under another run id."
+            f"run {run_id!r} was cancelled and its finalizers have run: it cannot continue. To do the "
+            "work again, start it under another run id."
         )
 
 

@@ -294,6 +294,9 @@ class Step(Generic[P, Env, E, A]):
         effect = nodes.Suspend(lambda _: self.function(*args, **kwargs), ("suspend", self.function))
         return nodes.Step(self.definition, effect, partial(self._arguments, args, kwargs))
 
+    def __repr__(self) -> str:
+        return f"<Step {self.name!r}>"
+
     def _arguments(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: ValueOptions
     ) -> tuple[str, str]:

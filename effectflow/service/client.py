@@ -222,10 +222,15 @@ class Handle(Generic[E_co, Out_co]):
         async with self._checkpoints.store, self._changes() as change:
             seconds = None if timeout is None else in_seconds(timeout)
             result = await self._ended()
-            with anyio.fail_after(seconds):
+            with anyio.move_on_after(seconds):
                 while result is None:
                     await change.wait()
                     result = await self._ended()
+            if result is None:
+                raise TimeoutError(
+                    f"run {self.run_id!r} has not ended within {seconds} s. It continues, if there is a "
+                    "worker for it; `handle.status()` returns its status"
+                )
             return result
 
     async def cancel(self) -> None:
