@@ -97,8 +97,8 @@ class RunBusy(CheckpointError):
         self.is_gone = is_gone
         super().__init__(
             f"run {run_id!r} existed when this start began, and was deleted before the start could claim "
-            f"it: {owner} may have completed it. Nothing was executed. Start it again if it is to be "
-            "executed once more."
+            f"it: {owner} may have completed it. Nothing was executed. Start it again if it should "
+            "be executed once more."
             if is_gone
             else f"run {run_id!r} is being driven by {owner}; its lease holds for another "
             f"{max(expires_in, 0):.0f} s and is renewed while that process lives. "

@@ -190,7 +190,7 @@ def _wait_text(wait: Waiting) -> str:
         return f"for {topic_text(wait.topic)}"
     if wait.child:
         return f"for run {wait.child}"
-    return "for ever" if wait.until is None else f"until {when(wait.until)}"
+    return "forever" if wait.until is None else f"until {when(wait.until)}"
 
 
 def topic_text(topic: str) -> str:

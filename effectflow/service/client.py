@@ -214,7 +214,7 @@ class Handle(Generic[E_co, Out_co]):
         ended in a defect raises it, or a RecordedDefect if it cannot be rebuilt.
 
         Parameters:
-            timeout: wait for at most this many seconds, or this `timedelta`; by default for ever. The
+            timeout: wait for at most this many seconds, or this `timedelta`; by default forever. The
                 result of a run that has ended is returned however short it is, also with 0.
 
         Raises TimeoutError once they are over. The run continues.
