@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import settings
 
@@ -9,6 +11,9 @@ from hypothesis import settings
 # time. A slow machine is not a failure.
 settings.register_profile("effectflow", deadline=None)
 settings.load_profile("effectflow")
+
+# Tests start hundreds of processes. Each would compile the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -1,14 +1,11 @@
-"""Every example in README.md, docs/ and docstrings runs; pyright and mypy accept those of pages."""
+"""Every example in README.md, docs/ and docstrings runs."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
-import json
-import os
 import pkgutil
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
@@ -29,25 +26,7 @@ from effectflow.checkpoint import (
     RunSummary,
     SourceEnd,
 )
-
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-
-PYTHON_BLOCK = re.compile(
-    r"^(?P<skipped><!-- no-test: \S[^\n]*-->\n\n?)?```python\n(?P<code>.*?)^```$",
-    re.DOTALL | re.MULTILINE,
-)
-
-
-def examples(page: Path) -> Iterator[str]:
-    """Return the python blocks of a page, each moved down to its lines in the page.
-
-    So a traceback and `inspect.getsource` point to the page itself.
-    """
-    text = page.read_text(encoding="utf-8")
-    for block in PYTHON_BLOCK.finditer(text):
-        if not block["skipped"]:
-            yield "\n" * text.count("\n", 0, block.start("code")) + block["code"]
+from tests.pages import PAGES, ROOT, examples
 
 
 @pytest.mark.parametrize(
@@ -66,52 +45,6 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     for example in examples(page):
         exec(compile(example, str(page), "exec", dont_inherit=True), main.__dict__)
-
-
-@pytest.fixture(scope="module")
-def pages_as_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one module for each page: its blocks, at the line numbers that they have there."""
-    folder = tmp_path_factory.mktemp("pages")
-    for page in PAGES:
-        module: list[str] = []
-        for example in examples(page):
-            lines = example.split("\n")
-            module += lines[len(module) :]
-        if module:
-            name = "_".join(page.relative_to(ROOT).with_suffix("").parts).replace("-", "_").lower()
-            (folder / f"{name}.py").write_text("\n".join(module))
-    config = {
-        "typeCheckingMode": "strict",
-        "pythonVersion": "3.11",
-        "extraPaths": [str(ROOT)],
-        "enableTypeIgnoreComments": False,
-        "reportUnnecessaryTypeIgnoreComment": "error",
-    }
-    (folder / "pyrightconfig.json").write_text(json.dumps(config))
-    return folder
-
-
-@pytest.mark.parametrize(
-    "checker",
-    [
-        ["pyright", "--pythonpath", sys.executable, "--project", "PAGES"],
-        ["mypy", "--strict", "PAGES", "examples"],
-    ],
-    ids=["pyright", "mypy"],
-)
-def test_type_checkers_accept_the_examples(checker: list[str], pages_as_modules: Path) -> None:
-    command = [str(pages_as_modules) if part == "PAGES" else part for part in checker]
-    check = subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=ROOT,
-        env={**os.environ, "MYPYPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    if check.returncode != 0:
-        pytest.fail(check.stdout + check.stderr, pytrace=False)
 
 
 def fields_in_format(kind: type[Any]) -> list[str]:

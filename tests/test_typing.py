@@ -1,32 +1,60 @@
-"""The files of tests/typing are accepted by pyright and mypy, and refused where they say so.
+"""pyright and mypy accept the code of README.md and docs/, the examples, and tests/typing.
 
-Those files mark every line that must be refused with the rule that refuses it. Both checkers report
-a mark that nothing needed, so a line that is wrongly accepted fails here too.
+The files of tests/typing mark every line that must be refused with the rule that refuses it. Both
+checkers report a mark that nothing needed, so a line that is wrongly accepted fails here too.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.pages import PAGES, ROOT, examples
 
 
-@pytest.mark.parametrize(
-    "checker",
-    [
-        ["pyright", "--pythonpath", sys.executable, "--project", "tests/typing"],
-        ["mypy", "tests/typing"],
-    ],
-    ids=["pyright", "mypy"],
-)
-def test_types_are_inferred_and_refused_as_the_cases_say(checker: list[str]) -> None:
-    check = subprocess.run(
-        [sys.executable, "-m", *checker], cwd=ROOT, capture_output=True, text=True, check=False
+@pytest.fixture
+def pages_as_modules(tmp_path: Path) -> Path:
+    """A folder with one module for each page: its blocks, at the line numbers that they have there."""
+    for page in PAGES:
+        module: list[str] = []
+        for example in examples(page):
+            lines = example.split("\n")
+            module += lines[len(module) :]
+        if module:
+            name = "_".join(page.relative_to(ROOT).with_suffix("").parts).replace("-", "_").lower()
+            (tmp_path / f"{name}.py").write_text("\n".join(module))
+    return tmp_path
+
+
+def check(*checker: str) -> None:
+    """Run a type checker, which must accept everything."""
+    checked = subprocess.run(
+        [sys.executable, "-m", *checker],
+        cwd=ROOT,
+        env=os.environ | {"MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    if checked.returncode != 0:
+        pytest.fail(checked.stdout + checked.stderr, pytrace=False)
 
-    if check.returncode != 0:
-        pytest.fail(check.stdout + check.stderr, pytrace=False)
+
+def test_pyright_accepts_the_pages_and_the_cases(pages_as_modules: Path) -> None:
+    # pyright checks the files of one folder.
+    shutil.copytree(ROOT / "tests" / "typing", pages_as_modules, dirs_exist_ok=True)
+    config = pages_as_modules / "pyrightconfig.json"
+    options = json.loads(config.read_text()) | {"extraPaths": [str(ROOT)]}
+    config.write_text(json.dumps(options))
+
+    check("pyright", "--pythonpath", sys.executable, "--project", str(pages_as_modules))
+
+
+def test_mypy_accepts_the_pages_and_the_examples_and_the_cases(pages_as_modules: Path) -> None:
+    check("mypy", "--strict", str(pages_as_modules), "examples", "tests/typing")

@@ -25,7 +25,7 @@ from effectflow.cli.options import (
     read_json,
 )
 from effectflow.cli.render import print_json, say
-from effectflow.service.sending import request_cancel, send_value
+from effectflow.service.client import request_cancel, send_value
 from effectflow.workflows.structured_input import structure_as
 
 

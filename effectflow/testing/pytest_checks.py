@@ -37,7 +37,9 @@ _MOST_OBJECTS = 10_000
 """How many objects are searched for effects."""
 
 _SEARCHED = (tuple, list, dict, set, frozenset, partial, CellType, MethodType, Effect)
-_WITHOUT_PARTS = frozenset({type, NoneType, bool, int, float, str, bytes, CodeType})
+_WITHOUT_PARTS = frozenset(
+    {type, NoneType, bool, int, float, str, bytes, CodeType, StepDefinition, ValueOptions}
+)
 """Kinds of most of what is met in a search: it is left out early."""
 
 
@@ -275,6 +277,7 @@ class UnusedEffects(_Watch):
     def __init__(self) -> None:
         super().__init__()
         self._never_run: list[CreatedEffect] = []
+        self._is_searched: dict[type[Any], bool] = {}
         self._pending: dict[int, tuple[CreatedEffect, weakref.ref[Any]]] = {}
 
     def never_run(self) -> list[CreatedEffect]:
@@ -382,7 +385,7 @@ class UnusedEffects(_Watch):
     def _parts_of(self, whole: object) -> list[CreatedEffect]:
         """Return the effects that are not used yet and are part of something."""
         found: list[CreatedEffect] = []
-        pending = self._pending
+        pending, is_searched = self._pending, self._is_searched
         left = [whole] if pending else []
         seen: set[int] = set()
         while left:
@@ -390,6 +393,8 @@ class UnusedEffects(_Watch):
             key, kind = id(part), cast("type[Any]", type(part))
             if kind in _WITHOUT_PARTS or key in seen:
                 continue
+            if kind not in is_searched:
+                is_searched[kind] = is_dataclass(kind) or issubclass(kind, _SEARCHED)
             seen.add(key)
             if len(seen) > _MOST_OBJECTS:
                 self._forget()
@@ -409,7 +414,7 @@ class UnusedEffects(_Watch):
             elif kind is CreatedEffect:
                 if part.key in pending and pending[part.key][0] is part:
                     found.append(part)
-            elif is_dataclass(kind) or isinstance(part, _SEARCHED):
+            elif is_searched[kind]:
                 left += gc.get_referents(part)
         return found
 

@@ -79,6 +79,10 @@ class Place:
         """Whether it is in the body of another run."""
         return isinstance(self.scope.flow, DurableFlow)
 
+    def read(self, outcome: Any) -> Any:
+        """Return the outcome of the body as the workflow yields it."""
+        return outcome if outcome.__class__ is Failed else self.blueprint.read_output(outcome)
+
     def halt_around(self, error: CheckpointError) -> Halt:
         """Halt the outer run, because its body cannot handle a CheckpointError."""
         assert isinstance(self.scope.flow, DurableFlow)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 from typer.testing import CliRunner
 
-from effectflow.cli.app import make_app
+from effectflow.cli.commands import make_app
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from effectflow.cli.app import make_app
+from effectflow.cli.commands import make_app
 from tests.cli.conftest import ENVIRONMENT, Command
 
 MALL = textwrap.dedent("""
@@ -372,7 +372,8 @@ def test_help_shows_an_example_for_each_command(effectflow: Command) -> None:
 @pytest.mark.parametrize("package", ["typer", "cloudpickle"])
 def test_a_missing_package_is_named_with_what_to_install(package: str) -> None:
     code = (
-        f"import sys; sys.modules[{package!r}] = None; from effectflow.cli.app import main; main()"
+        f"import sys; sys.modules[{package!r}] = None; "
+        "from effectflow.cli.commands import main; main()"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False

@@ -14,16 +14,16 @@ from pathlib import Path
 import psutil
 
 from tests.cli.conftest import ENVIRONMENT, Command
+from tests.sweeps import sample_or_all
 
-KILLS = 6
-FILES = 120
+FILES = 80
 
 COUNTED = textwrap.dedent("""
     import os, time
     from contextlib import asynccontextmanager
     from effectflow import from_fn
     from effectflow.cli import census
-    from effectflow.cli.app import main
+    from effectflow.cli.commands import main
 
     COORDINATOR = os.getpid()
 
@@ -73,8 +73,9 @@ def write_source_files(folder: Path) -> None:
     (folder / "broken.py").write_text("def (:\n")
 
 
+@sample_or_all("kills", 3, 6)
 def test_a_demo_killed_many_times_reports_the_same_and_repeats_no_durable_step(
-    folder: Path, effectflow: Command
+    folder: Path, effectflow: Command, kills: int
 ) -> None:
     write_source_files(folder / "code")
     whole = effectflow("demo", "code", "--report", "whole", "--run-id", "whole")
@@ -84,9 +85,9 @@ def test_a_demo_killed_many_times_reports_the_same_and_repeats_no_durable_step(
 
     arguments = ["demo", "code", "--report", "killed", "--run-id", "killed", "--limit", "4"]
     completed_before: dict[str, int] = {}
-    for kill in range(KILLS):
+    for kill in range(kills):
         # The first process dies somewhere in its first files, each later one further on.
-        lines = kill * FILES // (KILLS + 2) + chance.randrange(10)
+        lines = kill * FILES // (kills + 2) + chance.randrange(10)
         enough = {"ENOUGH_BYTES": str((lines + 20) * len("m0000.py\n"))}
         process = subprocess.Popen(
             [sys.executable, "-c", COUNTED, *arguments], env=ENVIRONMENT | enough
@@ -116,7 +117,7 @@ def test_a_demo_killed_many_times_reports_the_same_and_repeats_no_durable_step(
     for name, times in measured.items():
         # A file may be measured again only if its step was begun and not durably completed.
         assert times <= attempts[f"par_traverse[{name}]/measure_file"]
-    assert sum(measured.values()) <= FILES + 1 + KILLS * 4
+    assert sum(measured.values()) <= FILES + 1 + kills * 4
 
 
 def test_ctrl_c_stops_the_demo_and_its_processes_and_a_resume_completes_it(
@@ -125,21 +126,12 @@ def test_ctrl_c_stops_the_demo_and_its_processes_and_a_resume_completes_it(
     write_source_files(folder / "code")
     assert effectflow("demo", "code", "--report", "whole", "--run-id", "whole").code == 0
 
+    arguments = ["demo", "code", "--report", "stopped", "--run-id", "stopped"]
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            COUNTED,
-            "demo",
-            "code",
-            "--report",
-            "stopped",
-            "--run-id",
-            "stopped",
-        ],
-        env=ENVIRONMENT | {"ENOUGH_BYTES": str(60 * len("m0000.py\n"))},
+        [sys.executable, "-c", COUNTED, *arguments],
+        env=ENVIRONMENT | {"ENOUGH_BYTES": str(40 * len("m0000.py\n"))},
     )
-    wait_for_lines(folder / "measured.log", process, 60)
+    wait_for_lines(folder / "measured.log", process, 40)
     workers = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 3
@@ -147,7 +139,7 @@ def test_ctrl_c_stops_the_demo_and_its_processes_and_a_resume_completes_it(
 
     resumed = effectflow("resume", "stopped", "--json").json
     assert resumed["status"] == "completed"
-    assert resumed["steps_skipped"] > 50
+    assert resumed["steps_skipped"] > 30
     assert (folder / "stopped.json").read_bytes() == (folder / "whole.json").read_bytes()
 
 
@@ -158,7 +150,7 @@ def wait_for_lines(log: Path, process: subprocess.Popen[bytes], count: int) -> N
         assert time.monotonic() < deadline, "the demo makes no progress"
         if log.exists() and log.read_bytes().count(b"\n") > count:
             return
-        time.sleep(0.001)
+        time.sleep(0.005)
 
 
 def durable_steps(effectflow: Command) -> dict[str, int]:

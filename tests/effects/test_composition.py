@@ -146,14 +146,15 @@ async def test_a_million_binds_in_generator_notation(binds: int) -> None:
     assert await count().run(None) == Success(binds)
 
 
-async def test_bodies_nested_twenty_thousand_deep() -> None:
+@sample_or_all("depth", 20_000, 1_000_000)
+async def test_bodies_that_call_one_another_a_million_deep(depth: int) -> None:
     @do
     def count(n: int) -> Do[object, str, int]:
         if n == 0:
             return 0
         return 1 + (yield from count(n - 1))
 
-    assert await count(20_000).run(None) == Success(20_000)
+    assert await count(depth).run(None) == Success(depth)
 
 
 WAYS_TO_NEST: dict[str, Callable[[AnyEffect], AnyEffect]] = {

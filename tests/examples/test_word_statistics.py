@@ -20,7 +20,8 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "word_statistics.py"
 EXECUTORS = ["local", "processes", "dask"]
 
 EACH_EXECUTOR = pytest.mark.parametrize(
-    "executor", ["local", "processes", pytest.param("dask", marks=pytest.mark.exhaustive)]
+    "executor",
+    ["processes", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("local", "dask"))],
 )
 """The executors have tests of their own, in which a cluster outlives a killed coordinator."""
 

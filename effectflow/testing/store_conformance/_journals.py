@@ -168,14 +168,14 @@ async def a_reader_sees_whole_appends(store: CheckpointStore) -> None:
 async def two_hundred_runs_are_written_at_once(store: CheckpointStore) -> None:
     async def drive(run_id: str) -> None:
         lease = await begun(store, run_id, b"0")
-        for number in range(1, 5):
+        for number in range(1, 3):
             await store.append(lease, [str(number).encode()], after=number)
         await store.release(lease)
 
     await at_once(drive, [f"r{number}" for number in range(200)])
 
     for number in range(200):
-        assert await bodies_of(store, f"r{number}") == [b"0", b"1", b"2", b"3", b"4"]
+        assert await bodies_of(store, f"r{number}") == [b"0", b"1", b"2"]
 
 
 @check

@@ -383,7 +383,7 @@ async def each_run_is_found_once_while_others_are_added(store: CheckpointStore) 
 
     async def add() -> None:
         number = 0
-        while searches < 5:
+        while searches < 2:
             number += 1
             lease = await claimed(store, f"new{number}")
             summary = summary_of(created_at=number)
@@ -392,7 +392,7 @@ async def each_run_is_found_once_while_others_are_added(store: CheckpointStore) 
 
     async with anyio.create_task_group() as group:
         group.start_soon(add)
-        while searches < 5:
+        while searches < 2:
             found = [info.run_id for info in await store.find(RunQuery(limit=10**6))]
             assert len(found) == len(set(found))
             assert there <= set(found)

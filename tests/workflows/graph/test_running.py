@@ -39,6 +39,7 @@ from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from effectflow.workflows import Graph
 from tests.apps import App, both_backends
+from tests.sweeps import sample_or_all
 from tests.workflows.graph.shapes import branched, line
 
 pytestmark = pytest.mark.anyio
@@ -327,18 +328,23 @@ def counting(to: int) -> Graph[HasCheckpoints, Any, int]:
     )
 
 
-async def test_ten_thousand_rounds_need_no_recursion() -> None:
+MANY_ROUNDS = sample_or_all("rounds", 10_000, 100_000)
+
+
+@MANY_ROUNDS
+async def test_many_rounds_need_no_recursion(rounds: int) -> None:
     app, limit = App(), sys.getrecursionlimit()
     sys.setrecursionlimit(300)
     try:
-        assert await counting(10_000).body(0).run(app) == Success(10_000)
+        assert await counting(rounds).body(0).run(app) == Success(rounds)
     finally:
         sys.setrecursionlimit(limit)
 
 
-async def test_memory_does_not_grow_with_the_rounds() -> None:
-    async def peak(rounds: int) -> int:
-        graph, app = counting(rounds), App()
+@MANY_ROUNDS
+async def test_memory_does_not_grow_with_the_rounds(rounds: int) -> None:
+    async def peak(after: int) -> int:
+        graph, app = counting(after), App()
         tracemalloc.start()
         await graph.body(0).run(app)
         _, most = tracemalloc.get_traced_memory()
@@ -349,7 +355,7 @@ async def test_memory_does_not_grow_with_the_rounds() -> None:
     await peak(2_000)
     # Anything kept per round would take more; other threads take less.
     bytes_a_round = 32
-    assert await peak(10_000) < await peak(200) + 9_800 * bytes_a_round
+    assert await peak(rounds) < await peak(200) + (rounds - 200) * bytes_a_round
 
 
 async def test_one_graph_may_be_run_many_times_at_once() -> None:
