@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from effectflow.service.schedule import Schedule
 
-__all__ = ["App"]
-
 Env = TypeVar("Env")
 
 

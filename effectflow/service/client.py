@@ -6,7 +6,6 @@ import math
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 from uuid import uuid4
 
@@ -37,8 +36,6 @@ from effectflow.workflows import Workflow
 from effectflow.workflows.driver import new_run_id
 from effectflow.workflows.lookup import Place, decode_as, look, store_errors
 from effectflow.workflows.submission import submit_run
-
-__all__ = ["Change", "Client", "Handle", "request_cancel", "send_value"]
 
 E = TypeVar("E")
 Input = TypeVar("Input")
@@ -109,13 +106,8 @@ class Client:
         await self.checkpoints.store.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.checkpoints.store.__aexit__(exc_type, exc, traceback)
+    async def __aexit__(self, *raised: Any) -> None:
+        await self.checkpoints.store.__aexit__(*raised)
 
     async def submit(
         self,

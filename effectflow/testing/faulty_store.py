@@ -42,7 +42,7 @@ from effectflow.checkpoint import (
     Seal,
     StoreUnavailable,
 )
-from effectflow.checkpoint.integrity import digest_in, first_digest
+from effectflow.checkpoint.integrity import UNSIGNED, digest_in, first_digest
 from effectflow.effects import Clock, SystemClock
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import running_backend
@@ -216,9 +216,6 @@ class Call:
     run_id: str | None
 
 
-_UNSIGNED = Seal()
-
-
 class FaultyStore(ForwardingStore):
     """Forwards every call to another store, except for the given faults.
 
@@ -258,7 +255,7 @@ class FaultyStore(ForwardingStore):
         faults: Iterable[Fault] = (),
         *,
         clock: Clock | None = None,
-        seal: Seal = _UNSIGNED,
+        seal: Seal = UNSIGNED,
     ) -> None:
         super().__init__(store)
         self.seal = seal

@@ -40,8 +40,6 @@ from effectflow.checkpoint.values.classes import is_record, record_of
 from effectflow.checkpoint.values.declared import field_types, name_of_type, required_keys
 from effectflow.effects.signatures import UnresolvedName, type_hints
 
-__all__ = ["structure_as"]
-
 _Hook: TypeAlias = Callable[[Any, Any], Any]
 """How cattrs makes a value: of plain data, and the annotated type."""
 
