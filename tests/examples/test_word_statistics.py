@@ -21,7 +21,10 @@ EXECUTORS = ["local", "processes", "dask"]
 
 EACH_EXECUTOR = pytest.mark.parametrize(
     "executor",
-    ["processes", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("local", "dask"))],
+    [
+        "processes",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("local", "dask")),
+    ],
 )
 """The executors have tests of their own, in which a cluster outlives a killed coordinator."""
 

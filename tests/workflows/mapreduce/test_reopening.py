@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, timedelta
+from itertools import product
 from typing import Any
 
 import anyio
@@ -45,8 +46,6 @@ from tests.workflows.journals import cut
 from tests.workflows.mapreduce.world import App, Broken, app_around, join, spell, spelled, spelling
 
 pytestmark = pytest.mark.anyio
-
-exhaustive = pytest.mark.exhaustive
 
 TWICE = RetryPolicy.constant(10).with_max_retries(1)
 
@@ -536,23 +535,25 @@ CHANGES: list[list[tuple[str, Any]]] = [
     [("retry_dead_letters", ["3"]), ("drop_dead_letters", None)],
     [("drop_dead_letters", ["1"]), ("retry_dead_letters", None)],
 ]
-SAMPLE = [("job", 0), ("workflow", 1), ("iterative", 2), ("nested", 1)]
-"""Where jobs are, with the changes that are tried there by default."""
+SAMPLE = [
+    ("job", 0, "asyncio"),
+    ("workflow", 1, "trio"),
+    ("iterative", 2, "asyncio"),
+    ("nested", 1, "trio"),
+]
+"""Where jobs are, with the changes and the backend that are tried there by default."""
 
 
-@both_backends
 @pytest.mark.parametrize(
-    ("where", "changes"),
+    ("where", "change", "anyio_backend"),
     [
-        pytest.param(where, CHANGES[n], marks=() if (where, n) in SAMPLE else exhaustive)
-        for where in ("job", "workflow", "iterative", "nested")
-        for n in range(len(CHANGES))
+        pytest.param(*case, marks=() if case in SAMPLE else pytest.mark.exhaustive)
+        for case in product(
+            ("job", "workflow", "iterative", "nested"), range(len(CHANGES)), ("asyncio", "trio")
+        )
     ],
-    ids=str,
 )
-async def test_a_crash_changes_nothing_about_reopened_dead_letters(
-    where: str, changes: list[tuple[str, Any]]
-) -> None:
+async def test_a_crash_changes_nothing_about_reopened_dead_letters(where: str, change: int) -> None:
     job = setting_aside(map=spell_at_second_go, reduce=join, max_parallel=1)
     inner: dict[str, Any] = {
         "job": job,
@@ -561,7 +562,7 @@ async def test_a_crash_changes_nothing_about_reopened_dead_letters(
         "nested": calling_after(job),
     }
 
-    assert len(await crash_everywhere(Reopened(inner[where], *changes), 4, app_around)) > 15
+    assert len(await crash_everywhere(Reopened(inner[where], *CHANGES[change]), 4, app_around)) > 15
 
 
 async def test_the_summary_of_a_run_counts_its_dead_letters(store: MemoryStore) -> None:
