@@ -210,7 +210,7 @@ async def test_a_run_stopped_while_something_is_released_keeps_to_what_was_decid
 
 @both_ways
 @pytest.mark.parametrize("name", ["timeout", "race", "par", "par_traverse", "par_reduce with keys"])
-@sample_or_all("every", 5, 1)
+@sample_or_all("every", 11, 1)
 async def test_a_run_stopped_at_any_moment_uses_nothing_that_was_released(
     name: str, made_of: Callable[[AnyEffect], Workflow[Any, Any, str, Any]], every: int
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, timedelta
-from itertools import product
 from typing import Any
 
 import anyio
@@ -42,6 +41,7 @@ from effectflow.checkpoint import (
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock, crash_everywhere
 from tests.apps import both_backends
+from tests.sweeps import in_turn
 from tests.workflows.journals import cut
 from tests.workflows.mapreduce.world import App, Broken, app_around, join, spell, spelled, spelling
 
@@ -535,23 +535,11 @@ CHANGES: list[list[tuple[str, Any]]] = [
     [("retry_dead_letters", ["3"]), ("drop_dead_letters", None)],
     [("drop_dead_letters", ["1"]), ("retry_dead_letters", None)],
 ]
-SAMPLE = [
-    ("job", 0, "asyncio"),
-    ("workflow", 1, "trio"),
-    ("iterative", 2, "asyncio"),
-    ("nested", 1, "trio"),
-]
-"""Where jobs are, with the changes and the backend that are tried there by default."""
 
-
-@pytest.mark.parametrize(
-    ("where", "change", "anyio_backend"),
-    [
-        pytest.param(*case, marks=() if case in SAMPLE else pytest.mark.exhaustive)
-        for case in product(
-            ("job", "workflow", "iterative", "nested"), range(len(CHANGES)), ("asyncio", "trio")
-        )
-    ],
+@in_turn(
+    where=["job", "workflow", "iterative", "nested"],
+    change=range(len(CHANGES)),
+    anyio_backend=["asyncio", "trio"],
 )
 async def test_a_crash_changes_nothing_about_reopened_dead_letters(where: str, change: int) -> None:
     job = setting_aside(map=spell_at_second_go, reduce=join, max_parallel=1)
