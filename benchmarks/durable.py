@@ -76,7 +76,7 @@ async def many_runs(path: Path, runs: int, steps: int) -> float:
 
 
 async def resume_after(path: Path, steps: int) -> float:
-    """Seconds to resume a run that failed after so many steps, up to the same failure."""
+    """Seconds to resume a run that failed after this many steps, up to the same failure."""
     async with SqliteStore(path) as store:
         app = App(Checkpoints(store))
         await count_and_fail.start(steps, run_id="r").run(app)
@@ -84,7 +84,7 @@ async def resume_after(path: Path, steps: int) -> float:
 
 
 async def start_again(path: Path, steps: int) -> float:
-    """Seconds to start a complete run of so many steps again, which yields its output."""
+    """Seconds to start a complete run of this many steps again, which yields its output."""
     async with SqliteStore(path, durability="process") as store:
         app = App(Checkpoints(store, policy=CheckpointPolicy(every_steps=1000)))
         await count_to.start(steps, run_id="r").run_or_raise(app)

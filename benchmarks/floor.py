@@ -75,7 +75,7 @@ class MemoryRun:
 
 
 class Writer:
-    """One thread that commits together whatever appends are waiting."""
+    """One thread that commits together all appends that are waiting."""
 
     def __init__(self, path: str) -> None:
         self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -7,7 +7,7 @@ from a memory object stream of one hundred places, and add up what they get: no 
 recorded. The job is run without a run around it, and as a run in a MemoryStore, which puts every entry
 through the bytes, digests and checks of any other store.
 
-Then the cost of an item on SQLite, which is to be the same for jobs of any length, and the peak memory
+Then the cost of an item on SQLite, which should be the same for jobs of any length, and the peak memory
 of such jobs and of their resumption, each in a process of its own. What grows with the length of a job
 is the set of its keys; a resume reads the whole journal, and keeps what each step gave.
 """

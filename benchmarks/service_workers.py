@@ -1,7 +1,7 @@
 """The worker processes of `service.py`: of effectflow, and of DBOS on the same server.
 
 Both have the same two workflows. `work` has one step, which notes in a file when it begins, and may then
-take long. `wait` waits for a message that nobody sends.
+take long. `wait` waits for a message that is never sent.
 """
 
 from __future__ import annotations

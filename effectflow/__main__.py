@@ -1,5 +1,5 @@
 """`python -m effectflow`: the `effectflow` command."""
 
-from effectflow.cli.app import main
+from effectflow.cli.commands import main
 
 main()

@@ -25,7 +25,7 @@ from effectflow.stores import SqliteStore
 
 WIDTH = 80
 ROUNDS = 50
-MENDED_IN_A_ROUND = 3
+REVISED_IN_A_ROUND = 3
 
 REPEATED_WORD = re.compile(r"\b(\w+) \1\b")
 
@@ -101,20 +101,20 @@ def verdict(draft: Draft) -> Verdict:
 
 
 @do
-def mend(draft: Draft) -> Do[Desk, Never, Draft]:
+def revise(draft: Draft) -> Do[Desk, Never, Draft]:
     """Correct a few faults, and leave the others for the next round."""
     desk = yield from ask(Desk)
     yield from sleep(desk.seconds_for_a_round)
     lines = list(draft.lines)
-    chosen = draft.remarks[:MENDED_IN_A_ROUND]
+    chosen = draft.remarks[:REVISED_IN_A_ROUND]
     # From the end, because a wrapped line moves the lines after it. One fault per line at a time.
     for number in sorted({remark.line for remark in chosen}, reverse=True):
         fault = next(remark.fault for remark in chosen if remark.line == number)
-        lines[number : number + 1] = mended(lines[number], fault)
+        lines[number : number + 1] = revised(lines[number], fault)
     return replace(draft, lines=tuple(lines))
 
 
-def mended(line: str, fault: str) -> list[str]:
+def revised(line: str, fault: str) -> list[str]:
     match fault:
         case "repeated word":
             return [REPEATED_WORD.sub(r"\1", line)]
@@ -136,15 +136,15 @@ review = (
     StateGraph[Desk, OSError | UnicodeDecodeError, Draft]("document_review")
     .node("read", read)
     .parallel("review", {"words": review_words, "layout": review_layout}, gather)
-    .node("mend", mend)
+    .node("revise", revise)
     .node("publish", publish)
     .edge("read", "review")
     .route(
         "review",
         verdict,
-        {Verdict.FINE: "publish", Verdict.ENOUGH: "publish", Verdict.AGAIN: "mend"},
+        {Verdict.FINE: "publish", Verdict.ENOUGH: "publish", Verdict.AGAIN: "revise"},
     )
-    .edge("mend", "review")
+    .edge("revise", "review")
     .entry("read")
     .exit("publish")
     .build()

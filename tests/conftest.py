@@ -19,7 +19,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     # Built on the profile that Hypothesis has chosen, which with CI=true draws the same examples
-    # every time. A slow machine is no failure.
+    # every time. A slow machine is not a failure.
     examples = 200 if is_exhaustive(config) else 30
     settings.register_profile("effectflow", deadline=None, max_examples=examples)
     settings.load_profile("effectflow")

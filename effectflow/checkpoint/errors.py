@@ -192,8 +192,8 @@ class RunEnded(CheckpointError):
         self.run_id = run_id
         self.status = status
         super().__init__(
-            f"run {run_id!r} is {status}, so nothing receives the message, and it was not kept. Send it "
-            "before the run ends, or start the work anew, under another run id."
+            f"run {run_id!r} is {status}, so it receives no messages and cannot be cancelled: nothing "
+            "was sent. To do the work again, start it under another run id."
         )
 
 

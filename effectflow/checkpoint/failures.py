@@ -23,7 +23,7 @@ from effectflow.checkpoint.values import (
     safe_repr,
     to_tree,
 )
-from effectflow.checkpoint.values.classes import (
+from effectflow.checkpoint.values.exceptions import (
     error_named,
     name_of_error,
     put_together,

@@ -6,17 +6,26 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import cast
 
 import orjson
 
-from effectflow.checkpoint.checkpoint import fold
-from effectflow.checkpoint.entries import BeforeStep, Completed, Entry, Signalled
+from effectflow.checkpoint.checkpoint import Checkpoint, fold
+from effectflow.checkpoint.entries import BeforeStep, Completed, Entry, Signalled, Started
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.integrity import Seal, digest_in
 from effectflow.checkpoint.journal_reader import open_records, verify_run, write_bytes
 from effectflow.checkpoint.lease import Lease, claim_or_release, end_claim
 from effectflow.checkpoint.replay import Recording, read_recording
-from effectflow.checkpoint.store import CheckpointStore, Record, Remains, RunSummary, Salvages
+from effectflow.checkpoint.store import (
+    CheckpointStore,
+    Record,
+    Remains,
+    RunSummary,
+    Salvages,
+    at_once,
+    has_result,
+)
 from effectflow.effects.event_loop import shielded
 
 __all__ = ["Repair", "repair_run", "write_removed"]
@@ -42,12 +51,14 @@ class Repair:
         outcome_unknown: those of them that are `at_most_once` and began in an entry that is kept. A
             resume fails with OutcomeUnknown, until it is forced to execute them again.
         executed_twice: those of them that are `at_most_once` and began in an entry that is lost. Nothing
-            in the run tells that any more, so a resume executes them a second time.
+            in the run tells that any more, so a worker or a resume executes them a second time.
         waits_again: the waits whose messages are lost with their entries, such as "signal:approval". A
             resume waits for them again: send each again, with a new idempotency key, because the store
             remembers the old one.
         has_unknown_steps: whether a lost entry is missing or damaged itself. Then steps that only such
             entries tell of run again as well.
+        is_due: whether a worker continues the run after the repair: it has not failed or ended, and no
+            other run drives it.
     """
 
     run_id: str
@@ -61,6 +72,7 @@ class Repair:
     executed_twice: tuple[str, ...] = ()
     waits_again: tuple[str, ...] = ()
     has_unknown_steps: bool = False
+    is_due: bool = False
 
 
 async def repair_run(
@@ -73,8 +85,10 @@ async def repair_run(
 ) -> Repair:
     """Cut a damaged run to its last intact entry, so that it can be resumed. Return what was done.
 
-    `verify_run` finds no problem afterwards. If this process dies meanwhile, or the call is cancelled,
-    the run is damaged as before or repaired.
+    Afterwards `verify_run` finds no problem. Unless the run has failed or ended, a worker continues it
+    at once: look at a `dry_run` first to see what runs again.
+
+    If this process dies meanwhile, or the call is cancelled, the run is damaged as before or repaired.
 
     Parameters:
         store: the store of the run, open.
@@ -169,9 +183,11 @@ async def _examined(
     lost = max([found.length, *(record.sequence for record in removed)]) - kept
     read = _read_lost(remains.records, kept, run_id, seal)
     recording = read_recording(journal.entries)
-    again = () if checkpoint.status.has_ended else _run_again(recording, read.entries)
+    has_ended = checkpoint.status.has_ended
+    again = () if has_ended else _run_again(recording, read.entries)
     once_kept, once_lost = _at_most_once(journal.entries), _at_most_once(read.entries)
     is_incomplete = bool(remains.unreadable) or read.intact < lost
+    summary = _summary(cast(Started, journal.entries[0]), checkpoint, recording)
     repair = Repair(
         run_id,
         damage,
@@ -182,18 +198,28 @@ async def _examined(
         runs_again=again,
         outcome_unknown=tuple(step for step in again if step in once_kept),
         executed_twice=tuple(step for step in again if step in once_lost - once_kept),
-        waits_again=tuple(one.path for one in read.entries if isinstance(one, Signalled)),
-        has_unknown_steps=is_incomplete and not checkpoint.status.has_ended,
+        waits_again=() if has_ended else _waits(read.entries),
+        has_unknown_steps=is_incomplete and not has_ended,
+        is_due=summary.due_at is not None,
     )
-    summary = RunSummary(
+    return repair, summary
+
+
+def _summary(started: Started, checkpoint: Checkpoint, recording: Recording) -> RunSummary:
+    """Return the summary of a run that stopped after its last kept entry."""
+    is_due = not (started.is_nested or has_result(checkpoint.status))
+    return RunSummary(
         checkpoint.workflow,
         checkpoint.kind,
         checkpoint.definition.version,
         checkpoint.status,
         checkpoint.created_at,
         len(recording.open_dead_letters),
+        due_at=at_once(checkpoint.updated_at) if is_due else None,
+        priority=started.priority,
+        parent=started.parent,
+        is_nested=started.is_nested,
     )
-    return repair, summary
 
 
 def _damage(problem: CheckpointError) -> CorruptCheckpoint:
@@ -247,6 +273,10 @@ def _is_cancelled(path: str, recording: Recording) -> bool:
     return any(
         path.startswith((f"{operator}[", f"{operator}/")) for operator in recording.decisions
     ) and not any(path.startswith(f"{finalizer}/") for finalizer in recording.source_ends)
+
+
+def _waits(entries: Iterable[Entry]) -> tuple[str, ...]:
+    return tuple(one.path for one in entries if isinstance(one, Signalled))
 
 
 def _at_most_once(entries: Iterable[Entry]) -> set[str]:

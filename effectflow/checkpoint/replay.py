@@ -37,7 +37,7 @@ from effectflow.checkpoint.entries import (
 from effectflow.checkpoint.errors import CompensationFailed
 from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import Tree
-from effectflow.checkpoint.values.classes import name_of_error
+from effectflow.checkpoint.values.exceptions import name_of_error
 from effectflow.effects.errors import TimedOut
 from effectflow.effects.paths import StepPath, flow_of, step_path
 

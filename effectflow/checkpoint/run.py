@@ -143,7 +143,8 @@ class Run:
         cancellation: the operator around the body that decides when a message asks to cancel the run;
             None if the run does not look for such messages.
         suspension: what it waited for when it was suspended; None if it was not.
-        given_up: the error with which the run ends as failed, whatever its body does; None without one.
+        given_up: the error with which the run ends as failed, regardless of how its body ends; None
+            without one.
         drain: asks the runs of a worker to begin nothing more; None outside of workers.
         spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
             them.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import partial, update_wrapper
+from functools import cached_property, update_wrapper
 from os import urandom
 from typing import Any, Generic, Never, ParamSpec, Protocol, TypeGuard, TypeVar, overload
 
@@ -151,7 +151,7 @@ class StepDefinition:
             return self.retryable(error)
         return self.retryable is not False
 
-    @property
+    @cached_property
     def can_be_suspended(self) -> bool:
         """Whether it may wait, and nothing of its own limits how often or how long it runs."""
         return self.may_wait and not self.at_most_once and self.timeout is None
@@ -271,6 +271,7 @@ class Step(Generic[P, Env, E, A]):
             )
         )
         self._is_settled = self.definition.types.is_whole
+        self._shown = ("suspend", function)
         parameters = inspect.signature(function).parameters
         self.parameters = tuple(parameters)
         self._gathers = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
@@ -290,20 +291,39 @@ class Step(Generic[P, Env, E, A]):
             # By now, names exist that follow in the module.
             self._is_settled = True
             self.definition = self._with_types(self.definition)
-        # Called only if the step runs: a resume does not even call the function of a skipped step.
-        effect = nodes.Suspend(lambda _: self.function(*args, **kwargs), ("suspend", self.function))
-        return nodes.Step(self.definition, effect, partial(self._arguments, args, kwargs))
+        call = _Call(self, args, kwargs)
+        return nodes.Step(self.definition, nodes.Suspend(call, self._shown), call.arguments)
 
-    def _arguments(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: ValueOptions
-    ) -> tuple[str, str]:
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments of a call by name."""
         # Binding is slower than zip. It also accepts calls that the function will refuse.
         if kwargs or self._gathers:
             signature = inspect.signature(self.function)
-            bound = signature.bind_partial(*args, **kwargs).arguments
-        else:
-            bound = dict(zip(self.parameters, args, strict=False))
-        return encode_arguments(bound, options, path=self.name)
+            return signature.bind_partial(*args, **kwargs).arguments
+        return dict(zip(self.parameters, args, strict=False))
+
+
+class _Call:
+    """A call of a step, with all of its arguments."""
+
+    __slots__ = ("args", "kwargs", "step")
+
+    def __init__(
+        self, step: Step[..., Any, Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        self.step = step
+        self.args = args
+        self.kwargs = kwargs
+
+    def __call__(self, _scope: Scope) -> AnyEffect:
+        # Only if the step runs: a resume does not even call the function of a skipped step.
+        return self.step.function(*self.args, **self.kwargs)
+
+    def arguments(self, options: ValueOptions) -> tuple[str, str]:
+        """Return the digest of the arguments and a preview; see `encode_arguments`."""
+        step = self.step
+        bound = step.bind(self.args, self.kwargs)
+        return encode_arguments(bound, options, path=step.definition.name)
 
 
 @overload

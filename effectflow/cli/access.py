@@ -12,7 +12,7 @@ from typing import TypeVar
 import anyio
 
 from effectflow.checkpoint import Checkpoints, CheckpointStore, Seal
-from effectflow.cli.app_loader import find_app
+from effectflow.cli.app_loader import find_app, load_app
 from effectflow.cli.options import STORE, BadUse, read_keys, store_at
 
 A = TypeVar("A")
@@ -66,7 +66,7 @@ class Access:
         path = getattr(store, "path", None) or getattr(store, "directory", None)
         if isinstance(path, Path) and not path.exists():
             raise BadUse(
-                f"there is no store {path}; `effectflow demo` and `effectflow run` create stores"
+                f"the store {path} does not exist; `effectflow run` and `effectflow demo` create one"
             )
 
 
@@ -76,13 +76,22 @@ def access_to(
     encryption_keys: Path | None = None,
     *,
     app: str | None = None,
+    service: str | None = None,
 ) -> Access:
-    """Return the access to the runs of an App, if `app` names one, or to those that the options name.
+    """Return the access to the runs of an App, if one is named, or to those that the options name.
 
-    Raise BadUse for a store or keys that cannot be, and for options of the command line beside an App.
+    Raise BadUse for an invalid store or key, and for options of the command line beside an App.
+
+    Parameters:
+        app: the MODULE:APP of an App, or something else that defines a workflow.
+        service: the MODULE:APP of an App. Raise BadUse if it is something else.
     """
-    service = None if app is None else find_app(app)
+    found = None
     if service is not None:
+        found = load_app(service)
+    elif app is not None:
+        found = find_app(app)
+    if found is not None:
         for option, value, usual in (
             ("--store", store, (STORE, os.environ.get("EFFECTFLOW_STORE"))),
             ("--key-file", key_file, (None, _path_in("EFFECTFLOW_KEY_FILE"))),
@@ -90,8 +99,10 @@ def access_to(
         ):
             # What the environment says is meant for commands without an App.
             if value not in usual:
-                raise BadUse(f"the App {app!r} says where its runs are kept: leave out {option}")
-        return Access(service.checkpoints, app=app)
+                raise BadUse(
+                    f"the App {service or app!r} says where its runs are kept: leave out {option}"
+                )
+        return Access(found.checkpoints, app=service or app)
     keys = read_keys(key_file, encryption_keys)
     checkpoints = Checkpoints(store_at(store), key=keys.seal.key, encryption=keys.seal.encryption)
     words = () if store == STORE else ("--store", store)

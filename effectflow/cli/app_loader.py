@@ -90,30 +90,39 @@ def load_app(reference: str) -> App[Any]:
     app = find_app(reference)
     if app is None:
         raise BadUse(
-            f"{reference!r} is no App: give the MODULE:NAME of one, such as shop.service:app"
+            f"{reference!r} is not an App: give the MODULE:NAME of one, such as shop.service:app"
         )
     return app
 
 
 def find_app(reference: str) -> App[Any] | None:
-    """Return the App at `MODULE:NAME`; None if that is a module, or something else in it.
+    """Return the App at `MODULE:NAME`; None if that is a module, or a workflow in it.
 
-    Raise BadUse if the module cannot be imported.
+    Raise BadUse if the module cannot be imported, or has neither an App nor a workflow of this name.
     """
     module_name, _, name = reference.partition(":")
-    found = getattr(_import(module_name), name, None) if name else None
-    return cast("App[Any]", found) if isinstance(found, App) else None
+    module = _import(module_name)
+    if not name:
+        return None
+    found = getattr(module, name, None)
+    if isinstance(found, App):
+        return cast("App[Any]", found)
+    if not isinstance(found, Workflow):
+        known = ", ".join(sorted({**_members(module, App), **_members(module, Workflow)})) or "none"
+        raise BadUse(f"module {module_name!r} has no App or workflow {name!r}; it has: {known}")
+    return None
 
 
 def load_signal(reference: str) -> Signal[Any]:
     """Return the signal at `MODULE:NAME`. Raise BadUse if there is none."""
     module_name, _, name = reference.partition(":")
-    found = getattr(_import(module_name), name, None) if name else None
-    if not isinstance(found, Signal):
-        raise BadUse(
-            f"{reference!r} is no signal: give the MODULE:NAME of one, such as shop.orders:approval"
-        )
-    return cast("Signal[Any]", found)
+    if not name:
+        raise BadUse(f"{reference!r} should be MODULE:SIGNAL, such as shop.orders:approval")
+    signals = _members(_import(module_name), Signal)
+    if name not in signals:
+        known = ", ".join(sorted(signals)) or "none"
+        raise BadUse(f"module {module_name!r} has no signal {name!r}; it has: {known}")
+    return signals[name]
 
 
 def load_workflow(reference: str) -> LoadedWorkflow:
@@ -129,7 +138,7 @@ def load_workflow(reference: str) -> LoadedWorkflow:
         raise BadUse(
             f"{reference!r} is an App: give the name of its workflow, and --app {reference}"
         )
-    return _pick(name, _workflows_of(module), module)
+    return _pick(name, _members(module, Workflow), module)
 
 
 def workflow_named(name: str, app: str) -> LoadedWorkflow:
@@ -147,7 +156,7 @@ def workflow_named(name: str, app: str) -> LoadedWorkflow:
     if ":" in app:
         return load_workflow(app)
     imported = _import(app)
-    workflows = {found.name: found for found in _workflows_of(imported).values()}
+    workflows = {found.name: found for found in _members(imported, Workflow).values()}
     return _pick(name, workflows, imported)
 
 
@@ -183,9 +192,9 @@ def app_hint(module: str) -> str:
     return f"try --app {shlex.quote(module)}" if module else "add --app MODULE"
 
 
-def _workflows_of(module: Any) -> dict[str, AnyWorkflow]:
+def _members(module: Any, kind: type) -> dict[str, Any]:
     members = {name: getattr(module, name) for name in dir(module)}
-    return {name: member for name, member in members.items() if isinstance(member, Workflow)}
+    return {name: member for name, member in members.items() if isinstance(member, kind)}
 
 
 def _pick(name: str, workflows: Mapping[str, AnyWorkflow], module: Any) -> LoadedWorkflow:

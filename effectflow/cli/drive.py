@@ -32,7 +32,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.replay import Recording, read_recording
-from effectflow.checkpoint.values import to_tree
+from effectflow.checkpoint.values import plain_tree, to_tree
 from effectflow.cli.access import Access, access_to
 from effectflow.cli.app_loader import (
     LoadedWorkflow,
@@ -62,7 +62,6 @@ from effectflow.cli.options import (
 from effectflow.cli.render import (
     counted,
     dead_letter_tree,
-    plain_tree,
     print_json,
     say,
     show_dead_letters,

@@ -8,7 +8,7 @@ import anyio
 import typer
 
 from effectflow.checkpoint import NotSerializable, RunInfo
-from effectflow.cli.access import Access, access_to
+from effectflow.cli.access import access_to
 from effectflow.cli.app_loader import load_signal
 from effectflow.cli.options import (
     STORE,
@@ -25,12 +25,8 @@ from effectflow.cli.options import (
     read_json,
 )
 from effectflow.cli.render import print_json, say
-from effectflow.service.sending import request_cancel, send_value
+from effectflow.service.client import request_cancel, send_value
 from effectflow.workflows.structured_input import structure_as
-
-_Run = Annotated[
-    str, typer.Argument(metavar="RUN_ID", help="The id of the run, as `effectflow list` shows it.")
-]
 
 
 def cancel(
@@ -45,15 +41,18 @@ def cancel(
     The worker that drives the run does that, or the next one; without workers, `effectflow resume`.
     """
     check_choice(run_id=run_id, latest=latest)
-    access = access_to(store, app=app)
+    access = access_to(store, service=app)
     chosen = access.use(lambda opened: chosen_run(opened, run_id))
     anyio.run(request_cancel, access.checkpoints, chosen)
     info = access.use(lambda opened: opened.info(chosen))
-    _report(chosen, info, "is asked to cancel itself", as_json=as_json)
+    _report(chosen, info, "was asked to cancel itself", as_json=as_json)
 
 
 def send(
-    run_id: _Run,
+    run_id: Annotated[
+        str,
+        typer.Argument(metavar="RUN_ID", help="The id of the run, as `effectflow list` shows it."),
+    ],
     signal: Annotated[
         str, typer.Argument(metavar="MODULE:SIGNAL", help="Where the program defines the signal.")
     ],
@@ -69,11 +68,14 @@ def send(
     as_json: JsonOption = False,
 ) -> None:
     """Send the value of a signal to a run, which receives it where it waits for the signal."""
-    access = access_to(store, key_file, encryption_keys, app=app)
+    access = access_to(store, key_file, encryption_keys, service=app)
     loaded = load_signal(signal)
-    checkpoints = _existing(access).checkpoints
+    access.check_store()
+    checkpoints = access.checkpoints
     try:
-        made = structure_as(loaded.type, read_json(value, "value"), checkpoints.value_options)
+        made = structure_as(
+            loaded.type, read_json(value, "value"), checkpoints.value_options, what="value"
+        )
     except ValueError as error:
         raise BadUse(f"signal {loaded.name!r}: {error}") from error
 
@@ -85,13 +87,7 @@ def send(
     except NotSerializable as error:
         raise BadUse(str(error)) from error
     info = access.use(lambda opened: opened.info(run_id))
-    _report(run_id, info, f"has a value of signal {loaded.name!r}", as_json=as_json)
-
-
-def _existing(access: Access) -> Access:
-    """Return the access. Raise BadUse if there is no such store, instead of creating one."""
-    access.check_store()
-    return access
+    _report(run_id, info, f"was sent signal {loaded.name!r}", as_json=as_json)
 
 
 def _report(run_id: str, info: RunInfo | None, what: str, *, as_json: bool) -> None:
@@ -99,4 +95,4 @@ def _report(run_id: str, info: RunInfo | None, what: str, *, as_json: bool) -> N
     if as_json:
         print_json({"run_id": run_id, "status": status})
     else:
-        say(f"Run {run_id} {what}. It is {status or 'deleted'} now.")
+        say(f"Run {run_id} {what}. Its status is {status or 'deleted'}.")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
-from typing import cast
+from datetime import datetime
 
 import orjson
 from rich.cells import cell_len, set_cell_size
@@ -42,7 +41,7 @@ from effectflow.checkpoint.checkpoint import iso_time
 from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.errors import printable
 from effectflow.checkpoint.replay import RecordedDeadLetter, Recording
-from effectflow.checkpoint.values import Tree, render_tree
+from effectflow.checkpoint.values import Tree, plain_tree, render_tree
 from effectflow.effects.paths import StepPath
 
 
@@ -253,6 +252,7 @@ def repair_tree(repair: Repair) -> dict[str, Tree]:
         "executed_twice": [*repair.executed_twice],
         "waits_again": [*repair.waits_again],
         "has_unknown_steps": repair.has_unknown_steps,
+        "is_due": repair.is_due,
     }
 
 
@@ -275,8 +275,11 @@ def _repair_lines(repair: Repair) -> Iterable[str]:
         yield "run again: steps that only damaged or missing entries tell of"
     for path in repair.waits_again:
         yield f"wait again: {path} (send its message again, with a new idempotency key)"
-    if repair.runs_again or repair.has_unknown_steps:
-        yield f"After the repair, `effectflow plan {repair.run_id!r}` shows what a resume does."
+    plan = f"`effectflow plan {repair.run_id!r}` shows what a resume does."
+    if repair.is_due:
+        yield f"After the repair, a worker continues the run at once. Without workers, {plan}"
+    elif repair.runs_again or repair.waits_again or repair.has_unknown_steps:
+        yield f"After the repair, {plan}"
 
 
 def _warning_of(step: str, repair: Repair) -> str:
@@ -286,7 +289,9 @@ def _warning_of(step: str, repair: Repair) -> str:
             "--force to run it again)"
         )
     if step in repair.executed_twice:
-        return " (although it is at_most_once and has begun: find out whether it has happened)"
+        return (
+            " (although it is at_most_once and has begun: find out first whether it has happened)"
+        )
     return ""
 
 
@@ -361,51 +366,6 @@ def bounded(tree: Tree, limit: int = 120) -> str:
     """Return a value as text, cut to this many characters."""
     text = render_tree(tree)
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
-
-
-def plain_tree(tree: Tree) -> Tree:
-    """Return a tree without tags, as other programs write JSON: it no longer tells the types.
-
-    A data class becomes an object, an enum its name, a tuple or set a list, a duration its seconds.
-
-    Example:
-        >>> plain_tree({"$object": ["Order", {"sizes": {"$tuple": [1, 2]}}]})
-        {'sizes': [1, 2]}
-    """
-    if isinstance(tree, list):
-        return [plain_tree(part) for part in tree]
-    if not isinstance(tree, dict):
-        return tree
-    match tree:
-        case {"$object": [_, fields]}:
-            return plain_tree(fields)
-        case {"$enum": [_, content]} | {"$flag": [_, content]}:
-            return plain_tree(content)
-        case {"$url": [_, content]} | {"$codec": [_, content]}:
-            return plain_tree(content)
-        case {"$secret": _}:
-            return render_tree(tree)
-        case {"$dict": [*pairs]}:
-            named = cast("list[tuple[Tree, Tree]]", pairs)
-            return {_key(plain_tree(key)): plain_tree(part) for key, part in named}
-        case {"$timedelta": [int(days), int(seconds), int(microseconds)]}:
-            return timedelta(days, seconds, microseconds).total_seconds()
-        case {"$datetime": [str(text), *_]} | {"$time": [str(text), *_]}:
-            return text
-        case {"$fraction": [str(numerator), str(denominator)]}:
-            return f"{numerator}/{denominator}"
-        case {"$error": _}:
-            return render_tree(tree)
-        case _:
-            # What remains is one part (a number, a path, the items of a tuple), or no tag at all.
-            [(tag, content), *_] = tree.items() if tree else [("", None)]
-            if tag.startswith("$"):
-                return plain_tree(content)
-            return {name: plain_tree(part) for name, part in tree.items()}
-
-
-def _key(key: Tree) -> str:
-    return key if isinstance(key, str) else render_tree(key)
 
 
 def step_text(path: str, kind: str) -> str:

@@ -18,9 +18,9 @@ from effectflow.checkpoint import (
     Seal,
     read_checkpoint,
 )
-from effectflow.checkpoint.values import Tree, encode_json
+from effectflow.checkpoint.values import Tree, encode_json, plain_tree
 from effectflow.cli.options import BadUse
-from effectflow.cli.render import CRASHED, plain_tree, shown_status
+from effectflow.cli.render import CRASHED, shown_status
 
 STATUSES = tuple(
     shown

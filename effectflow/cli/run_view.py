@@ -29,13 +29,12 @@ from effectflow.checkpoint.journal_reader import open_records
 from effectflow.checkpoint.mailbox import open_message
 from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.store import CANCEL, NOTICE
-from effectflow.checkpoint.values import Tree
+from effectflow.checkpoint.values import Tree, plain_tree
 from effectflow.cli.access import Access
 from effectflow.cli.render import (
     age,
     bounded,
     counted,
-    plain_tree,
     run_tree,
     say,
     say_table,

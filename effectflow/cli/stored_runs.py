@@ -122,7 +122,7 @@ def list_runs(
     """List the runs of a store, newest first."""
     if watch and as_json:
         raise BadUse("--watch shows a table: leave out --json")
-    access = access_to(store, key_file, encryption_keys, app=app)
+    access = access_to(store, key_file, encryption_keys, service=app)
     search = RunSearch(
         RunQuery(workflow=workflow, resumable=resumable),
         statuses=read_statuses(status or ()),
@@ -182,7 +182,7 @@ def show(
 ) -> None:
     """Show the state of a run, now or after an earlier entry."""
     check_choice(run_id=run_id, latest=latest)
-    access = access_to(store, key_file, encryption_keys, app=app)
+    access = access_to(store, key_file, encryption_keys, service=app)
 
     async def read(opened: CheckpointStore) -> RunView:
         try:
@@ -210,7 +210,7 @@ def history(
 ) -> None:
     """Show the journal of a run, one entry per line."""
     check_choice(run_id=run_id, latest=latest)
-    access = access_to(store, key_file, encryption_keys, app=app)
+    access = access_to(store, key_file, encryption_keys, service=app)
     seal = access.seal
 
     async def read(opened: CheckpointStore) -> list[Entry]:
@@ -348,7 +348,7 @@ def plan(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a resume of a run would do, without doing it."""
+    """Show what a resume of a run would do, without doing it. Exit with 4 if it would be refused."""
     check_choice(run_id=run_id, latest=latest)
     access = access_to(store, key_file, encryption_keys, app=app)
     seal = access.seal
@@ -372,6 +372,8 @@ def plan(
         print_json({"run_id": checkpoint.run_id, **plan_tree(made)})
     else:
         show_plan(Console(), made, checkpoint.workflow, app_hint(checkpoint.module))
+    if made.problem is not None:
+        raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
 
 
 def export_runs(

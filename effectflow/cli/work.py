@@ -89,7 +89,7 @@ def _workflows(app: App[Any]) -> str:
 
 
 def _limits(at_once: Iterable[str] | None, per_second: Iterable[str] | None) -> Mapping[str, Limit]:
-    """Return the limits that these options give. Raise BadUse for one that is no number."""
+    """Return the limits that these options give. Raise BadUse for one that is not a number."""
     most = {name: int(n) for name, n in _pairs("--at-once", at_once or (), int)}
     rates = dict(_pairs("--per-second", per_second or (), float))
     return {name: Limit(most.get(name), rates.get(name)) for name in {**most, **rates}}

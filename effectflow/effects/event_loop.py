@@ -10,6 +10,7 @@ import math
 import sys
 import types
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
@@ -122,7 +123,7 @@ def raise_again_later(cancelled: BaseException) -> None:
 
     So what has ended although it was cancelled can be recorded first.
     """
-    if not has_been_cancelled_natively(cancelled):
+    if not has_been_cancelled_natively():
         # anyio's scopes and trio raise it again by themselves.
         return
     import asyncio
@@ -171,11 +172,23 @@ def stray_cancellation(raised: BaseException) -> Exception | None:
     if task is not None and task.cancelling():
         return None
     defect = RuntimeError(
-        "an effect raised CancelledError, though nothing has cancelled it: a future or a task that it "
-        "awaited was cancelled elsewhere. Catch the error there, and fail with another one"
+        "an effect or a store raised CancelledError, though nothing has cancelled it: a future or a task "
+        "that it awaited was cancelled elsewhere. Catch the error there, and raise another one"
     )
     defect.__cause__ = raised
     return defect
+
+
+@contextmanager
+def strays_as_errors() -> Generator[None]:
+    """Raise a defect instead of a stray cancellation (see `stray_cancellation`)."""
+    try:
+        yield
+    except BaseException as raised:
+        stray = stray_cancellation(raised)
+        if stray is None:
+            raise
+        raise stray from raised
 
 
 def is_cancelled_by_scope() -> bool:
@@ -183,7 +196,7 @@ def is_cancelled_by_scope() -> bool:
     return anyio.current_effective_deadline() == -math.inf
 
 
-def has_been_cancelled_natively(raised: BaseException) -> bool:
+def has_been_cancelled_natively() -> bool:
     """Return whether asyncio itself, instead of an anyio scope, has cancelled the running task."""
     return running_backend() == "asyncio" and not is_cancelled_by_scope()
 

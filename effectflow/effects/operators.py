@@ -254,7 +254,7 @@ class Children:
                 self.defects.append(defect)
                 self.cancel()
                 return
-            if has_been_cancelled_natively(ended):
+            if has_been_cancelled_natively():
                 self._was_cancelled_natively = True
             raise
 

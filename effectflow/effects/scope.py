@@ -114,7 +114,7 @@ class Branches(Protocol):
         return False
 
     def reading(self) -> AbstractContextManager[object]:
-        """Note that the operator reads an item, which takes time, whatever its branches do meanwhile."""
+        """Note that the operator reads an item, which takes time while its branches run."""
         return nullcontext()
 
     def decide(self, value: object, *, failed: bool) -> None:

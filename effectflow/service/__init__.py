@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from effectflow.service.app import App
     from effectflow.service.client import Change, Client, Handle
     from effectflow.service.environment import BadEnvironment
-    from effectflow.service.progress import publish
+    from effectflow.service.process_signals import StoppedBySignal, run_until_signal
+    from effectflow.service.publishing import publish
     from effectflow.service.schedule import Schedule
     from effectflow.service.signal import Signal
-    from effectflow.service.signals import StoppedBySignal, run_until_signal
     from effectflow.service.worker import Worker
     from effectflow.workflows.children import Child, spawn
 
@@ -44,10 +44,10 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "app": "App",
             "client": "Change Client Handle",
             "environment": "BadEnvironment",
-            "progress": "publish",
+            "publishing": "publish",
             "schedule": "Schedule",
             "signal": "Signal",
-            "signals": "StoppedBySignal run_until_signal",
+            "process_signals": "StoppedBySignal run_until_signal",
             "worker": "Worker",
             ".checkpoint.store": "Limit",
             ".effects.saga": "compensate saga",

@@ -57,25 +57,10 @@ class App(Generic[Env]):
         self,
         workflows: Iterable[Workflow[Env, Any, Any, Any]],
         *,
-        environment: Callable[[Checkpoints], AbstractAsyncContextManager[Env]],
-        checkpoints: Checkpoints,
-        schedules: Sequence[Schedule[Any]] = (),
-    ) -> None: ...
-    @overload
-    def __init__(
-        self,
-        workflows: Iterable[Workflow[Env, Any, Any, Any]],
-        *,
-        environment: Callable[[Checkpoints], AbstractContextManager[Env]],
-        checkpoints: Checkpoints,
-        schedules: Sequence[Schedule[Any]] = (),
-    ) -> None: ...
-    @overload
-    def __init__(
-        self,
-        workflows: Iterable[Workflow[Env, Any, Any, Any]],
-        *,
-        environment: Callable[[Checkpoints], Awaitable[Env]],
+        environment: Callable[
+            [Checkpoints],
+            AbstractAsyncContextManager[Env] | AbstractContextManager[Env] | Awaitable[Env],
+        ],
         checkpoints: Checkpoints,
         schedules: Sequence[Schedule[Any]] = (),
     ) -> None: ...

@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
+from uuid import uuid4
 
 import anyio
 from returns.result import Failure, Result
@@ -15,6 +16,7 @@ from returns.result import Failure, Result
 from effectflow.checkpoint import (
     CheckpointError,
     Checkpoints,
+    RunEnded,
     RunInfo,
     RunNotEnded,
     RunQuery,
@@ -22,22 +24,21 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.attendant import Wakeup
 from effectflow.checkpoint.changes import watching
-from effectflow.checkpoint.entries import Entry, Published
+from effectflow.checkpoint.entries import Entry, Published, Signalled
 from effectflow.checkpoint.journal_reader import run_not_found
-from effectflow.checkpoint.store import has_result
+from effectflow.checkpoint.mailbox import seal_message
+from effectflow.checkpoint.store import CANCEL, has_result
+from effectflow.effects.arguments import check_text
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
 from effectflow.effects.scope import Scope
 from effectflow.service.journal_tail import JournalTail, newest_entry
-from effectflow.service.sending import request_cancel, send_value
+from effectflow.service.signal import Signal
 from effectflow.workflows import Workflow
 from effectflow.workflows.driver import new_run_id
 from effectflow.workflows.lookup import Place, decode_as, look, store_errors
 from effectflow.workflows.submission import submit_run
 
-if TYPE_CHECKING:
-    from effectflow.service.signal import Signal
-
-__all__ = ["Change", "Client", "Handle"]
+__all__ = ["Change", "Client", "Handle", "request_cancel", "send_value"]
 
 E = TypeVar("E")
 Input = TypeVar("Input")
@@ -335,3 +336,43 @@ class Handle(Generic[E_co, Out_co]):
 
     def __repr__(self) -> str:
         return f"<Handle of run {self.run_id!r} of {self._workflow.name!r}>"
+
+
+async def send_value(
+    checkpoints: Checkpoints,
+    run_id: str,
+    signal: Signal[T],
+    value: T,
+    *,
+    idempotency_key: str | None = None,
+) -> None:
+    """Send a value to a run. The parameters and errors are those of `Handle.send`."""
+    if not isinstance(given := cast("object", signal), Signal):
+        raise TypeError(f"send takes the Signal that the workflow waits for, not {given!r}")
+    key = uuid4().hex if idempotency_key is None else idempotency_key
+    check_text("an idempotency key", key)
+    tree = signal.encode(value, checkpoints)
+    body = seal_message(checkpoints, run_id, signal.topic, key, tree)
+    async with checkpoints.store as store:
+        try:
+            with store_errors(checkpoints, run_id):
+                await store.send(run_id, signal.topic, key=key, body=body)
+        except RunEnded:
+            if idempotency_key is None or not await _has_received(
+                checkpoints, run_id, signal.topic, key
+            ):
+                raise
+
+
+async def request_cancel(checkpoints: Checkpoints, run_id: str) -> None:
+    """Ask for the cancellation of a run. The errors are those of `Handle.cancel`."""
+    async with checkpoints.store as store:
+        with store_errors(checkpoints, run_id):
+            await store.send(run_id, CANCEL, key=CANCEL)
+
+
+async def _has_received(checkpoints: Checkpoints, run_id: str, topic: str, key: str) -> bool:
+    def is_of_message(entry: Entry) -> bool:
+        return isinstance(entry, Signalled) and (entry.topic, entry.key) == (topic, key)
+
+    return await newest_entry(checkpoints, run_id, is_of_message) is not None

@@ -32,7 +32,7 @@ class Outage:
     def begin(self, error: Exception) -> float:
         """Note an error. Return the seconds after which to try again."""
         if not self._errors:
-            logger.warning("%s failed, and tries again until it does not: %r", self._who, error)
+            logger.warning("%s failed, and keeps trying: %r", self._who, error)
         self._errors += 1
         return next(self._delays)
 

@@ -21,6 +21,7 @@ from effectflow.checkpoint import (
     StoreUnavailable,
 )
 from effectflow.effects.arguments import check_text
+from effectflow.effects.event_loop import strays_as_errors
 from effectflow.service.outage import Outage
 from effectflow.workflows import Workflow
 
@@ -183,14 +184,15 @@ async def keep_schedule(schedule: Schedule[Any], client: Client, clock: Clock) -
     last: datetime | None = None
     while True:
         try:
-            if last is None:
-                last = await _last_tick(schedule, client, clock.now())
-            now = clock.now()
-            # If the clock was set back, ticks are submitted again, which starts nothing again.
-            last = min(last, now)
-            for tick in schedule.due(last, now):
-                await _submit(schedule, client, tick)
-                last = tick
+            with strays_as_errors():
+                if last is None:
+                    last = await _last_tick(schedule, client, clock.now())
+                now = clock.now()
+                # If the clock was set back, ticks are submitted again, which starts nothing again.
+                last = min(last, now)
+                for tick in schedule.due(last, now):
+                    await _submit(schedule, client, tick)
+                    last = tick
             outage.end()
         except Exception as error:
             # Never the end of the worker.

@@ -19,7 +19,7 @@ from effectflow.effects.clock import Clock, in_seconds
 from effectflow.effects.event_loop import (
     has_been_cancelled_natively,
     is_cancellation,
-    stray_cancellation,
+    strays_as_errors,
 )
 from effectflow.service.app import App
 from effectflow.service.client import Client
@@ -103,7 +103,7 @@ class Shift:
     def _start(
         self, scopes: set[anyio.CancelScope], work: Callable[..., Awaitable[object]], *args: object
     ) -> None:
-        """Start a task that only this shift cancels. Whoever leaves the worker cancels, it drains."""
+        """Start a task that only this shift cancels: a cancelled worker drains before it ends."""
         scope = anyio.CancelScope(shield=True)
         scopes.add(scope)
 
@@ -113,7 +113,7 @@ class Shift:
                 with scope:
                     await work(*args)
             except BaseException as raised:
-                if not is_cancellation(raised) or not has_been_cancelled_natively(raised):
+                if not (is_cancellation(raised) and has_been_cancelled_natively()):
                     raise
                 # A library has cancelled this task, or a future that it awaited. The task group would
                 # mistake that for its own cancellation, and end the worker.
@@ -144,11 +144,9 @@ class Shift:
                 continue
             try:
                 # During an outage it is unknown what a request has claimed.
-                claimed = await self._claim(1 if outage.has_begun else free)
-            except BaseException as raised:
-                error = stray_cancellation(raised) or raised
-                if not isinstance(error, Exception):
-                    raise
+                with strays_as_errors():
+                    claimed = await self._claim(1 if outage.has_begun else free)
+            except Exception as error:
                 with anyio.move_on_after(outage.begin(error)):
                     await self._is_ending.wait()
                 continue
@@ -175,7 +173,7 @@ class Shift:
         try:
             claimed = await checkpoints.store.claim_due(due)
         except BaseException:
-            # They may hold runs all the same. Nobody waits for the leases of an owner that is dead.
+            # They may hold runs all the same. A run whose owner is dead can be claimed at once.
             for owner in owners.values():
                 self._owners.remove(owner)
                 end_claim(owner, is_released=False)
@@ -189,20 +187,18 @@ class Shift:
     async def _drive(self, taken: Taken, owner: Owner) -> None:
         workflow = self._app.workflows[taken.info.summary.workflow]
         try:
-            await recover_run(
-                workflow,
-                taken,
-                owner,
-                env=self._env,
-                checkpoints=self._app.checkpoints,
-                service=self._service,
-                clock=self._terms.clock,
-            )
-        except BaseException as raised:
-            error = stray_cancellation(raised) or raised
-            if not isinstance(error, Exception):
-                raise
-            logger.error("run %r was left by its worker", taken.lease.run_id, exc_info=error)
+            with strays_as_errors():
+                await recover_run(
+                    workflow,
+                    taken,
+                    owner,
+                    env=self._env,
+                    checkpoints=self._app.checkpoints,
+                    service=self._service,
+                    clock=self._terms.clock,
+                )
+        except Exception:
+            logger.exception("run %r was left by its worker", taken.lease.run_id)
 
     async def _wait(self, next_due_at: float | None) -> None:
         """Wait until there may be something to take."""

@@ -297,5 +297,5 @@ def _behind(prefix: str) -> str | None:
     if not rest:
         return None
     following = ord(rest[-1]) + 1
-    # Surrogates are no characters.
+    # Surrogates are not characters.
     return rest[:-1] + chr(0xE000 if following == 0xD800 else following)

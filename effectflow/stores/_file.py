@@ -59,7 +59,7 @@ from effectflow.stores._base import (
 from effectflow.stores._due import Usage, choose_due, due_by, in_order, is_due, may_be_due
 from effectflow.stores._file_changes import ChangesFile
 from effectflow.stores._file_format import RunState
-from effectflow.stores._file_notices import OwedNotice, owe, owed_notices
+from effectflow.stores._file_mailbox import OwedNotice, owe, owed_notices
 from effectflow.stores._file_run import RunFolder
 from effectflow.stores._file_runs import KnownRun, RunFolders, infos_of
 

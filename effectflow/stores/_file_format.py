@@ -16,7 +16,8 @@ import orjson
 
 from effectflow.checkpoint.errors import RunConflict, UnsupportedVersion
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, RunStatus, RunSummary
+from effectflow.checkpoint.schema import schema_of
+from effectflow.checkpoint.store import Record, RunSummary
 from effectflow.stores._base import summary_fields
 
 VERSION = 2
@@ -62,6 +63,18 @@ class RunState:
         return replace(self, first=self.length + 1, records=())
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What `checkpoint.json` has besides the summary and the records. As in `RunState`."""
+
+    updated_at: float
+    first: int
+    fence: int
+    released: bool
+    taken: tuple[int, ...]
+    heard: int
+
+
 def encode_state(state: RunState, rows: Sequence[Row]) -> bytes:
     """Return the bytes of `checkpoint.json`, given the rows of its records."""
     content = {
@@ -90,50 +103,18 @@ def decode_state(data: bytes, run_id: str) -> RunState:
         content = content_of(data, run_id)
         if content.pop("sha256") != digest_of(content):
             raise Damaged("its digest is wrong")
-        match content:
-            case {
-                "workflow": str(workflow),
-                "kind": str(kind),
-                "version": str(version),
-                "dead_letters": int(dead_letters),
-                "priority": int(priority),
-                "waits_for": str(waits_for),
-                "blocked": str(blocked),
-                "parent": str(parent),
-                "is_nested": bool(is_nested),
-                "first": int(first),
-                "fence": int(fence),
-                "released": bool(is_released),
-                "taken": [*taken],
-                "heard": int(heard),
-            }:
-                check_run_id(content, run_id)
-            case _:
-                raise Damaged("it does not describe a run")
-        summary = RunSummary(
-            workflow,
-            kind,
-            version,
-            RunStatus(content["status"]),
-            _time(content["created_at"]),
-            dead_letters,
-            None if content["due_at"] is None else _time(content["due_at"]),
-            priority,
-            waits_for,
-            blocked,
-            parent,
-            is_nested,
-        )
+        check_run_id(content, run_id)
+        head = schema_of(_Head).read(content)
         return RunState(
             run_id,
-            summary,
-            _time(content["updated_at"]),
-            first,
-            tuple(_records(content["entries"], first)),
-            fence,
-            is_released,
-            frozenset(map(int, taken)),
-            heard,
+            schema_of(RunSummary).read(content),
+            head.updated_at,
+            head.first,
+            tuple(_records(content["entries"], head.first)),
+            head.fence,
+            head.released,
+            frozenset(head.taken),
+            head.heard,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Damaged(repr(error)) from error
@@ -155,17 +136,9 @@ def encode_lease(lease: Lease) -> bytes:
 def decode_lease(data: bytes, run_id: str) -> Lease:
     """Return a lease. Raise as `decode_state` does."""
     try:
-        match content := content_of(data, run_id):
-            case {
-                "owner": str(owner),
-                "fence": int(fence),
-                "expires_at": float(expires_at),
-                "expires_at_uptime": float() | None as uptime,
-            }:
-                check_run_id(content, run_id)
-                return Lease(run_id, owner, fence, expires_at, uptime)
-            case _:
-                raise Damaged("it does not describe a lease")
+        content = content_of(data, run_id)
+        check_run_id(content, run_id)
+        return schema_of(Lease).read(content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Damaged(repr(error)) from error
 

@@ -250,12 +250,12 @@ class RunFolder:
             )
             return replace(last.state, damage=str(damage))
 
-    def info(self, state: RunState) -> RunInfo:
-        """Return one line about the run, given its state."""
+    def info(self, state: RunState, summary: RunSummary | None = None) -> RunInfo:
+        """Return one line about the run, given its state, and its summary if that is known."""
         lease = self.lease(state)
         held = lease if lease.owner else None
-        summary = self.summary(state)
-        return RunInfo(self.run_id, summary, state.updated_at, state.length, held)
+        known = self.summary(state) if summary is None else summary
+        return RunInfo(self.run_id, known, state.updated_at, state.length, held)
 
     # The mailbox.
 

@@ -33,10 +33,7 @@ class KnownRun:
 
     def info(self) -> RunInfo:
         """Return one line about the run, with its lease as it is now."""
-        lease = self.folder.lease(self.state)
-        held = lease if lease.owner else None
-        state = self.state
-        return RunInfo(state.run_id, self.summary, state.updated_at, state.length, held)
+        return self.folder.info(self.state, self.summary)
 
 
 def infos_of(runs: Iterable[KnownRun]) -> tuple[list[RunInfo], dict[str, CheckpointError]]:

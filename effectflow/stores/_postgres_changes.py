@@ -165,7 +165,7 @@ class Listener:
                         sql.SQL("LISTEN {}").format(sql.Identifier(self._channel))
                     )
                     if self._has_tried.is_set():
-                        # Nobody knows what was told in between.
+                        # Notifications in between are lost.
                         self._announcements.announce(None)
                     self._has_tried.set()
                     delays = _DELAYS.delays()

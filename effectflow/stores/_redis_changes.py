@@ -53,7 +53,7 @@ class Subscriber:
             finally:
                 await _close(subscription)
             subscription = await self._subscribe_again(persist)
-            # What changed meanwhile was announced to nobody.
+            # Changes in between were not received.
             watcher.notice(None)
 
     async def _subscribe_again(self, persist: Persist) -> Any:

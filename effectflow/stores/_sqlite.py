@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -199,38 +200,9 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         takes: Sequence[int] = (),
         seen: int | None = None,
     ) -> None:
-        told: list[str] = []
-
-        def append(database: sqlite3.Connection) -> None:
-            # Check everything before writing, so that a refused append does not affect its commit.
-            owner, fence, number, length = database.execute(
-                "SELECT leases.owner, leases.fence, runs.number,"
-                " (SELECT max(sequence) FROM entries WHERE run = runs.number)"
-                " FROM (SELECT ? AS run_id) AS wanted"
-                " LEFT JOIN leases ON leases.run_id = wanted.run_id"
-                " LEFT JOIN runs ON runs.run_id = wanted.run_id",
-                (lease.run_id,),
-            ).fetchone()
-            check_current(lease, owner and Lease(lease.run_id, owner, fence, 0))
-            check_length(lease, length or 0, after=after)
-            if not length:
-                first_summary(summary)
-            if takes:
-                check_messages(lease, takes, mailbox.present(database, number, takes))
-                mailbox.remove(database, number, takes)
-            now = time.time()
-            if summary is not None:
-                number = _write_summary(database, lease.run_id, summary)
-                told[:] = [
-                    lease.run_id,
-                    *_after_summary(database, lease.run_id, number, summary, seen, now),
-                ]
-            _write_entries(database, number, after, bodies, now)
-            if release:
-                database.execute("DELETE FROM leases WHERE run_id = ?", (lease.run_id,))
-
-        await self._submit(lease.run_id, append)
-        self._announce(told)
+        perform = partial(_append, lease, bodies, after, summary, release, takes, seen)
+        for run_id in await self._submit(lease.run_id, perform):
+            self._announcements.announce(run_id)
 
     async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
         def create(database: sqlite3.Connection) -> bool:
@@ -421,6 +393,45 @@ def _remove_abandoned(database: sqlite3.Connection) -> None:
             if Lease(*row).is_abandoned(time.time()):
                 statement = "DELETE FROM leases WHERE run_id = ? AND fence = ?"
                 database.execute(statement, (row[0], row[2]))
+
+
+def _append(
+    lease: Lease,
+    bodies: Sequence[bytes],
+    after: int,
+    summary: RunSummary | None,
+    release: bool,
+    takes: Sequence[int],
+    seen: int | None,
+    database: sqlite3.Connection,
+) -> Sequence[str]:
+    """Append records as in `CheckpointStore.append`. Return the ids of the runs to announce."""
+    # Check everything before writing, so that a refused append does not affect its commit.
+    owner, fence, number, length = database.execute(
+        "SELECT leases.owner, leases.fence, runs.number,"
+        " (SELECT max(sequence) FROM entries WHERE run = runs.number)"
+        " FROM (SELECT ? AS run_id) AS wanted"
+        " LEFT JOIN leases ON leases.run_id = wanted.run_id"
+        " LEFT JOIN runs ON runs.run_id = wanted.run_id",
+        (lease.run_id,),
+    ).fetchone()
+    check_current(lease, owner and Lease(lease.run_id, owner, fence, 0))
+    check_length(lease, length or 0, after=after)
+    if not length:
+        first_summary(summary)
+    if takes:
+        check_messages(lease, takes, mailbox.present(database, number, takes))
+        mailbox.remove(database, number, takes)
+    now = time.time()
+    announced: Sequence[str] = ()
+    if summary is not None:
+        number = _write_summary(database, lease.run_id, summary)
+        notified = _after_summary(database, lease.run_id, number, summary, seen, now)
+        announced = [lease.run_id, *notified]
+    _write_entries(database, number, after, bodies, now)
+    if release:
+        database.execute("DELETE FROM leases WHERE run_id = ?", (lease.run_id,))
+    return announced
 
 
 def _lease(database: sqlite3.Connection, run_id: str) -> Lease | None:

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from effectflow.checkpoint.errors import (
     CheckpointError,
@@ -314,7 +314,7 @@ class SqliteWriter:
         request = _Request(run_id, perform, done)
         self._queue.put(request)
         await done
-        return cast(A, request.outcome())
+        return request.outcome()
 
     def submit_and_block(
         self, run_id: str, perform: Callable[[sqlite3.Connection], A], *, timeout: float
@@ -326,7 +326,7 @@ class SqliteWriter:
         if not done.wait(timeout):
             reason = f"it did not commit within {timeout:.1f} s, and may still do so"
             raise StoreUnavailable(str(self._path), reason)
-        return cast(A, request.outcome())
+        return request.outcome()
 
     async def watch(self) -> None:
         """Begin to announce commits of others, for as long as there are watchers."""

@@ -83,7 +83,7 @@ class TestClock:
     def move_on_after(self, seconds: float) -> Generator[anyio.CancelScope]:
         with anyio.CancelScope() as scope, self._timer(seconds, scope.cancel):
             if seconds <= 0:
-                # Nobody may advance the clock any more.
+                # The clock may never be advanced again.
                 scope.cancel()
             yield scope
 

@@ -222,7 +222,7 @@ class _NextHere(pytest.Item):
         return cls.from_parent(place, name=item.name)  # pyright: ignore[reportUnknownMemberType]  # pytest leaves its options untyped
 
     def runtest(self) -> NoReturn:
-        raise AssertionError("nobody runs it")
+        raise AssertionError("this item never runs")
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)

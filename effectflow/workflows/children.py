@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from effectflow.checkpoint.attendant import Wakeup
 from effectflow.checkpoint.changes import watching
-from effectflow.checkpoint.entries import ChildEnded, ChildStarted, Finished
+from effectflow.checkpoint.entries import ChildEnded, Finished
 from effectflow.checkpoint.errors import (
     CheckpointError,
     RunCancelled,
@@ -29,7 +28,13 @@ from effectflow.effects.nodes import Failed, Options, Perform, Written
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
 from effectflow.workflows.lookup import Place, find, look
-from effectflow.workflows.nested import check_same, replayed_end
+from effectflow.workflows.nested import (
+    check_same,
+    end_stands,
+    record_end,
+    record_start,
+    replayed_end,
+)
 from effectflow.workflows.submission import submit_run
 from effectflow.workflows.workflow import Workflow
 
@@ -84,7 +89,8 @@ def spawn(
             check_same(run, path, recorded, chosen, digest)
             if flow.has_gone_on(scope, path, recorded.begun) and recorded.ended is None:
                 return Child(workflow, chosen)
-            if _is_refused(recorded, scope):
+            if end_stands(recorded, scope):
+                # It was refused, and a resume does not try it again.
                 return _replayed_refusal(run, path, recorded)
         if recorded is None or recorded.ended is not None:
             await flow.check(scope, path)
@@ -99,7 +105,7 @@ def spawn(
         if not run.records:
             return Child(workflow, chosen)
         # The process may have ended before it had created the run. An operator cannot cut this off, or
-        # the run might be created after all, and nobody would cancel it.
+        # the run might be created after all, and nothing would cancel it.
         try:
             with run.gated():
                 await submit_run(
@@ -191,23 +197,11 @@ def _record_start(
     flow: DurableFlow, workflow: str, path: str, run_id: str, digest: str, *, is_detached: bool
 ) -> int:
     """Add the entry that a run is about to be created. Return its sequence number."""
-    run = flow.run
-    begun = run.writer.add(
-        ChildStarted(
-            path,
-            run_id,
-            workflow,
-            digest,
-            run.now(),
-            flow.take_item(),
-            run.failures.settle(flow),
-            flow.take_source_ends(),
-            is_spawned=True,
-            is_detached=is_detached,
-        )
+    begun = record_start(
+        flow, path, run_id, workflow, digest, is_spawned=True, is_detached=is_detached
     )
     if not is_detached:
-        run.spawned[begun] = run_id
+        flow.run.spawned[begun] = run_id
     return begun
 
 
@@ -216,18 +210,9 @@ def _record_refusal(flow: DurableFlow, path: str, begun: int, refused: RunConfli
     run = flow.run
     run.spawned.pop(begun, None)
     error = write_error(refused, _REFUSALS, is_defect=False)
-    sequence = run.writer.add(ChildEnded(path, RunStatus.FAILED, run.now(), None, error))
-    run.failures.add(sequence)
-    flow.unsettled.append(sequence)
-    flow.last_failure = (refused, sequence)
+    ended = ChildEnded(path, RunStatus.FAILED, run.now(), None, error)
+    flow.last_failure = (refused, record_end(flow, ended))
     return Failed(refused)
-
-
-def _is_refused(recorded: RecordedChild, scope: Scope) -> bool:
-    """Return whether a spawn was refused, and a resume does not try it again."""
-    if recorded.ended is None or recorded.ended >= scope.limit:
-        return False
-    return recorded.is_settled or scope.limit < math.inf
 
 
 def _replayed_refusal(run: Run, path: str, recorded: RecordedChild) -> Failed:
@@ -244,10 +229,8 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
     if flow.reach(path, scope):
         wait = run.recording.waits[path]
         ended = wait.child
-        if ended is not None and ended.ended is not None and ended.ended < scope.limit:
-            stands = ended.is_settled or scope.limit < float("inf")
-            if ended.status is RunStatus.COMPLETED or stands:
-                return _read(place, replayed_end(run, place, path, ended))
+        if ended is not None and end_stands(ended, scope):
+            return place.read(replayed_end(run, place, path, ended))
         await flow.check(scope, path)
     else:
         await flow.check(scope, path)
@@ -262,10 +245,6 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
     # An operator may have decided in the same moment.
     await flow.check(scope, path)
     return _record_end(flow, place, path, child.run_id, finished)
-
-
-def _read(place: Place, outcome: Any) -> Any:
-    return outcome if outcome.__class__ is Failed else place.blueprint.read_output(outcome)
 
 
 async def _end_of(run: Run, place: Place, run_id: str) -> Finished:
@@ -304,10 +283,7 @@ def _record_end(flow: DurableFlow, place: Place, path: str, run_id: str, end: Fi
         error = write_error(RunCancelled(run_id), types, is_defect=True)
     sequence = 0
     if run.records:
-        sequence = run.writer.add(ChildEnded(path, status, run.now(), end.output, error))
-        if status is not RunStatus.COMPLETED:
-            run.failures.add(sequence)
-            flow.unsettled.append(sequence)
+        sequence = record_end(flow, ChildEnded(path, status, run.now(), end.output, error))
     recorded = RecordedChild(sequence, run_id, place.blueprint.definition.name, "")
     recorded.status, recorded.output, recorded.error = status, end.output, error
-    return _read(place, replayed_end(run, place, path, recorded))
+    return place.read(replayed_end(run, place, path, recorded))

@@ -79,6 +79,10 @@ class Place:
         """Whether it is in the body of another run."""
         return isinstance(self.scope.flow, DurableFlow)
 
+    def read(self, outcome: Any) -> Any:
+        """Return the outcome of the body as the workflow yields it."""
+        return outcome if outcome.__class__ is Failed else self.blueprint.read_output(outcome)
+
     def halt_around(self, error: CheckpointError) -> Halt:
         """Halt the outer run, because its body cannot handle a CheckpointError."""
         assert isinstance(self.scope.flow, DurableFlow)
@@ -144,7 +148,7 @@ class Found:
 
 
 def check_run_id(run_id: str) -> None:
-    """Raise for an id that stores would reject: TypeError if it is no text, NotSerializable if no
+    """Raise for an id that stores would reject: TypeError if it is not text, NotSerializable if no
     encoding can represent it.
     """
     if not isinstance(given := cast("object", run_id), str):

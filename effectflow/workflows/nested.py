@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -25,9 +26,17 @@ from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.nodes import Failed
 from effectflow.effects.paths import as_name
+from effectflow.effects.scope import Scope
 from effectflow.workflows.lookup import Place
 
-__all__ = ["check_same", "replayed_end", "run_nested"]
+__all__ = [
+    "check_same",
+    "end_stands",
+    "record_end",
+    "record_start",
+    "replayed_end",
+    "run_nested",
+]
 
 
 async def run_nested(
@@ -56,9 +65,7 @@ async def run_nested(
     recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
     if recorded is not None:
         check_same(run, path, recorded, chosen, input_digest)
-        stands = recorded.is_settled or scope.limit < float("inf")
-        is_ended = recorded.ended is not None and recorded.ended < scope.limit
-        if is_ended and (recorded.status is RunStatus.COMPLETED or stands):
+        if end_stands(recorded, scope):
             flow.ended_at = recorded.ended or flow.ended_at
             return replayed_end(run, place, path, recorded)
     is_cut_off = recorded is not None and recorded.ended is None and scope.acquisition is None
@@ -126,20 +133,10 @@ class _Child:
 
     async def begin(self) -> None:
         """Record durably that it starts or continues."""
-        flow, run = self.flow, self.run
+        run = self.run
         await run.cancel_if_decided()
-        run.writer.add(
-            ChildStarted(
-                self.path,
-                self.run_id,
-                self.place.blueprint.definition.name,
-                self.input_digest,
-                run.now(),
-                flow.take_item(),
-                run.failures.settle(flow),
-                flow.take_source_ends(),
-            )
-        )
+        workflow = self.place.blueprint.definition.name
+        record_start(self.flow, self.path, self.run_id, workflow, self.input_digest)
         await run.writer.save()
 
     def open_gate(self) -> None:
@@ -152,16 +149,59 @@ class _Child:
         tree = run.encode(output, self.path, blueprint.output_types, blueprint.output_type)
         run.writer.completed_since_save += 1
         ended = ChildEnded(self.path, RunStatus.COMPLETED, run.now(), tree)
-        self.flow.ended_at = run.writer.add(ended)
+        self.flow.ended_at = record_end(self.flow, ended)
 
     def fail(self, ended: Failed | Exception) -> None:
-        run, flow = self.run, self.flow
         record = write_end(ended, self.place.blueprint.output_types)
         error = ended.error if isinstance(ended, Failed) else ended
-        sequence = run.writer.add(ChildEnded(self.path, RunStatus.FAILED, run.now(), None, record))
-        run.failures.add(sequence)
+        entry = ChildEnded(self.path, RunStatus.FAILED, self.run.now(), None, record)
+        self.flow.last_failure = (error, record_end(self.flow, entry))
+
+
+def record_start(
+    flow: DurableFlow,
+    path: str,
+    run_id: str,
+    workflow: str,
+    input_digest: str,
+    *,
+    is_spawned: bool = False,
+    is_detached: bool = False,
+) -> int:
+    """Add the entry that a run within this one starts. Return its sequence number."""
+    run = flow.run
+    return run.writer.add(
+        ChildStarted(
+            path,
+            run_id,
+            workflow,
+            input_digest,
+            run.now(),
+            flow.take_item(),
+            run.failures.settle(flow),
+            flow.take_source_ends(),
+            is_spawned,
+            is_detached,
+        )
+    )
+
+
+def record_end(flow: DurableFlow, ended: ChildEnded) -> int:
+    """Add the entry that a run within this one ended. Return its sequence number."""
+    sequence = flow.run.writer.add(ended)
+    if ended.status is not RunStatus.COMPLETED:
+        flow.run.failures.add(sequence)
         flow.unsettled.append(sequence)
-        flow.last_failure = (error, sequence)
+    return sequence
+
+
+def end_stands(recorded: RecordedChild, scope: Scope) -> bool:
+    """Return whether a run within this one has ended for good: a resume tries a failure again, unless
+    the body went on after it."""
+    if recorded.ended is None or recorded.ended >= scope.limit:
+        return False
+    is_completed = recorded.status is RunStatus.COMPLETED
+    return is_completed or recorded.is_settled or scope.limit < math.inf
 
 
 def check_same(

@@ -60,13 +60,16 @@ _ATOMS: Final[Mapping[Any, tuple[_Hook, str]]] = {
 """How other values without parts are made, and of what."""
 
 
-def structure_as(annotation: object, data: object, options: ValueOptions = NO_OPTIONS) -> Any:
+def structure_as(
+    annotation: object, data: object, options: ValueOptions = NO_OPTIONS, *, what: str = "input"
+) -> Any:
     """Return `data` as the annotated type, or unchanged without an annotation.
 
     Parameters:
         annotation: the type.
         data: plain data, such as parsed JSON.
         options: the codecs and the encryption for values.
+        what: what the error calls the data.
 
     Records are objects with the parameters of their classes, enums the values or names of members, dates
     and times ISO 8601 text. Numbers, ids, paths and other types of the standard library are what their
@@ -84,7 +87,7 @@ def structure_as(annotation: object, data: object, options: ValueOptions = NO_OP
     except Exception as error:
         reasons = "; ".join(transform_error(error, format_exception=_reason))
     # Not from the error, which may show a secret.
-    raise ValueError(f"the input does not fit {name_of_type(annotation)}: {reasons}")
+    raise ValueError(f"the {what} does not fit {name_of_type(annotation)}: {reasons}")
 
 
 def _reason(error: BaseException, kind: Any) -> str:

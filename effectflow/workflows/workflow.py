@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from os.path import basename, splitext
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, overload
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
@@ -22,6 +21,7 @@ from effectflow.checkpoint.values import (
     mismatch_of,
     to_tree,
 )
+from effectflow.checkpoint.values.exceptions import importable_name
 from effectflow.effects import Effect, do
 from effectflow.effects.arguments import check_function
 from effectflow.effects.interpreter import interpret
@@ -64,19 +64,20 @@ Body: TypeAlias = Callable[
 """The code of a workflow: a function that returns an effect, or a generator function."""
 
 
+@cache
+def _driver():  # typed by inference, as a module
+    """Return the module that drives runs. An import statement in each run would take longer."""
+    from effectflow.workflows import driver
+
+    return driver
+
+
 def _defining_module() -> str:
     """Return the importable name of the module outside of this package that is calling, or ""."""
     frame, name = inspect.currentframe(), __name__
     while frame is not None and name.startswith("effectflow.workflows"):
         frame, name = frame.f_back, str(frame.f_globals.get("__name__", ""))
-    if name != "__main__":
-        return name
-    main: Any = sys.modules[name]
-    if main.__spec__ is not None:
-        return main.__spec__.name
-    # A script; its folder is the current one, most often. Typed code has no file.
-    stem, suffix = splitext(basename(getattr(main, "__file__", "")))
-    return stem if suffix == ".py" else ""
+    return importable_name(name)
 
 
 def _unchanged(value: Any) -> Any:
@@ -251,7 +252,10 @@ class Workflow(Generic[Env, E, Input, Out]):
         Use it to embed a workflow in another one, or to run it without a store. Within a step of another
         workflow, its own steps are recorded, at paths below the path of that step.
         """
-        return durable_scope(self.blueprint.body(input), (f"{self.name}.body", input))
+        blueprint = self.blueprint
+        saved = blueprint.save_input(input)
+        work = durable_scope(blueprint.body(saved), (f"{self.name}.body", saved))
+        return work if blueprint.read_output is _unchanged else work.map(blueprint.read_output)
 
     def start(
         self: Workflow[Env2, E2, Input2, Out2],
@@ -280,18 +284,16 @@ class Workflow(Generic[Env, E, Input, Out]):
         input, with RunBusy if another process drives the run, and with the other CheckpointErrors. The
         trail of a failure, and the notes of an exception, name the run.
         """
+        saved = self.blueprint.save_input(input)
 
         async def perform(place: Place) -> Any:
-            from effectflow.workflows.driver import new_run_id, start_run
-            from effectflow.workflows.nested import run_nested
-
             is_new = run_id is None and not place.is_nested
 
-            async def drive(place: Place, run_id: str) -> Any:
+            def drive(place: Place, run_id: str) -> Coroutine[Any, Any, Any]:
                 given = place.scope.context if context is None else context
-                return await start_run(
+                return _driver().start_run(
                     place,
-                    input,
+                    saved,
                     run_id=run_id,
                     is_new=is_new,
                     context=given,
@@ -299,14 +301,17 @@ class Workflow(Generic[Env, E, Input, Out]):
                 )
 
             if place.is_nested:
-                # Refused before the outer run records anything.
-                to_tree(input, path="input: $", types=place.blueprint.input_types)
-                digest = digest_of(input, options=place.checkpoints.value_options)
-                return await run_nested(place, run_id, digest, drive)
-            # A new id for each run of this effect: run twice, it starts two runs.
-            return await drive(place, new_run_id(self.name) if run_id is None else run_id)
+                from effectflow.workflows.nested import run_nested
 
-        return self._durably(perform, ("start", input, Options(run_id=run_id, context=context)))
+                # Refused before the outer run records anything.
+                to_tree(saved, path="input: $", types=place.blueprint.input_types)
+                digest = digest_of(saved, options=place.checkpoints.value_options)
+                return place.read(await run_nested(place, run_id, digest, drive))
+            # A new id for each run of this effect: run twice, it starts two runs.
+            chosen = _driver().new_run_id(self.name) if run_id is None else run_id
+            return place.read(await drive(place, chosen))
+
+        return self._durably(perform, ("start", saved, Options(run_id=run_id, context=context)))
 
     def call(
         self: Workflow[Env2, E2, Input2, Out2], input: Input2, *, run_id: str | None = None
@@ -419,15 +424,14 @@ class Workflow(Generic[Env, E, Input, Out]):
         reopening: Reopening | None = None,
     ) -> Effect[Any, Any, Any]:
         async def perform(place: Place) -> Any:
-            from effectflow.workflows.driver import resume_run
-            from effectflow.workflows.nested import run_nested
-
-            async def drive(place: Place, run_id: str) -> Any:
-                return await resume_run(place, run_id=run_id, force=force, reopening=reopening)
+            def drive(place: Place, run_id: str) -> Coroutine[Any, Any, Any]:
+                return _driver().resume_run(place, run_id=run_id, force=force, reopening=reopening)
 
             if place.is_nested:
-                return await run_nested(place, run_id, "", drive)
-            return await drive(place, run_id)
+                from effectflow.workflows.nested import run_nested
+
+                return place.read(await run_nested(place, run_id, "", drive))
+            return place.read(await drive(place, run_id))
 
         return self._durably(perform, (name, run_id, written))
 
@@ -466,10 +470,8 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
 
         async def perform(place: Place) -> Any:
-            from effectflow.workflows.driver import read_result
-
             try:
-                return await read_result(place, run_id)
+                return place.read(await _driver().read_result(place, run_id))
             except CheckpointError as error:
                 # Raised, it would halt a run around this, which only asks about another run.
                 return Failed(error)
@@ -493,9 +495,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
 
         async def perform(place: Place) -> ResumePlan:
-            from effectflow.workflows.driver import plan_run
-
-            return await plan_run(place, run_id, effects=effects)
+            return await _driver().plan_run(place, run_id, effects=effects)
 
         return self._durably(perform, ("plan", run_id, Options(effects=effects)))
 
@@ -505,15 +505,13 @@ class Workflow(Generic[Env, E, Input, Out]):
         """Return an effect that performs this with the checkpoints of its environment."""
 
         async def run(env: Any, scope: Scope) -> Any:
-            from effectflow.workflows.lookup import Place
-
             checkpoints = getattr(env, "checkpoints", None)
             if not isinstance(checkpoints, Checkpoints):
                 raise TypeError(
                     "a durable run needs an environment with an attribute `checkpoints`, such as "
                     f"Checkpoints(SqliteStore('runs.db')); this one is {type(env).__name__}"
                 )
-            place = Place(self.blueprint.saved_by(checkpoints), checkpoints, env, scope)
+            place = _driver().Place(self.blueprint.saved_by(checkpoints), checkpoints, env, scope)
             try:
                 # A store that is not open is opened for this, and closed afterwards.
                 async with checkpoints.store:

@@ -1,4 +1,4 @@
-"""What becomes of an order: reserve, ask a person if it is expensive, charge, ship. Or undo all of it."""
+"""How an order is processed: reserve, ask a person if it is expensive, charge, ship; or undo it all."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CardDeclined(Exception):
 
 
 class NotApproved(Exception):
-    """A person has refused the order, or nobody has decided in time."""
+    """A person has refused the order, or it was not decided in time."""
 
 
 class NotDeliverable(Exception):
@@ -68,14 +68,14 @@ Refusal: TypeAlias = OutOfStock | CardDeclined | NotApproved | NotDeliverable
 
 
 class Bank(Protocol):
-    """A payment provider. It does once what it is asked, however often a request with a key is sent."""
+    """A payment provider. It executes a request once, however often it is sent with the same key."""
 
     async def charge(self, card: str, price: int, *, key: str) -> str: ...
     async def refund(self, payment: str, *, key: str) -> None: ...
 
 
 class Warehouse(Protocol):
-    """It tells requests by their keys, too."""
+    """Recognizes repeated requests by their keys, like the bank."""
 
     async def reserve(self, item: str, *, key: str) -> str: ...
     async def release(self, reservation: str, *, key: str) -> None: ...
@@ -130,7 +130,7 @@ approval = Signal("approval", Decision)
 @do
 def approved() -> Do[object, NotApproved, None]:
     """Wait for a person. Meanwhile the run is suspended: no process holds it in memory."""
-    late = NotApproved("nobody has decided in time")
+    late = NotApproved("no decision in time")
     decision = yield from approval.wait().timeout(TIME_TO_DECIDE).map_err(lambda _: late)
     if not decision.approved:
         raise NotApproved(f"{decision.by} has refused it")

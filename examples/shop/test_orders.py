@@ -30,7 +30,7 @@ YACHT = {"item": "yacht", "price": 9000_00, "card": "visa"}
 
 @dataclass
 class MemoryLedger:
-    """What was done, in order. Nobody can be reached to do what is in `unreachable`."""
+    """What was done, in order. Actions in `unreachable` fail, because their service cannot be reached."""
 
     done: list[str] = field(default_factory=list[str])
     unreachable: set[str] = field(default_factory=set[str])
@@ -126,12 +126,14 @@ async def test_an_order_that_is_refused_is_undone(
     assert ledger.done == ["reserve", "release"]
 
 
-async def test_nobody_decides_for_three_days(ledger: MemoryLedger, test_clock: TestClock) -> None:
+async def test_an_order_is_refused_without_a_decision_within_three_days(
+    ledger: MemoryLedger, test_clock: TestClock
+) -> None:
     async with shop(ledger, test_clock) as http:
         order = await place(http, YACHT)
         await until(http, order, status="suspended")
         await test_clock.advance(timedelta(days=3))
-        await until(http, order, status="failed", problem="NotApproved: nobody has decided in time")
+        await until(http, order, status="failed", problem="NotApproved: no decision in time")
 
     assert ledger.done == ["reserve", "release"]
 

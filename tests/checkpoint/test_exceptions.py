@@ -128,7 +128,7 @@ def no_json() -> Exception:
         json.loads("{")
     except json.JSONDecodeError as error:
         return error.with_traceback(None)
-    raise AssertionError("it is no JSON")
+    raise AssertionError("it is not JSON")
 
 
 ERRORS: list[Exception] = [

@@ -317,7 +317,7 @@ def test_a_run_that_needs_a_key_is_not_called_damaged() -> None:
 @pytest.mark.anyio
 async def test_an_unknown_run_is_not_verified() -> None:
     with pytest.raises(RunNotFound):
-        await verify_run(MemoryStore(), "nobody")
+        await verify_run(MemoryStore(), "unknown")
 
 
 @pytest.mark.parametrize("format", ["json", "cbor"])

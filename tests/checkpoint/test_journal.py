@@ -274,7 +274,7 @@ def test_times_are_readable_in_json_and_come_back_exactly() -> None:
     assert data["state"]["retry_at"].startswith("2026-01-01T00:00:01.123456")
     assert data["finished"]["at"].startswith("2026-01-01T00:00:02.123456")
     assert data["completed_steps"][0]["duration"] == 0.25
-    # Data of the workflow stays as it is, whatever its names.
+    # Data of the workflow stays as it is, for any names.
     assert data["completed_steps"][0]["output"] == {"at": 5.0, "created_at": 6.0}
     assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
 

@@ -63,7 +63,7 @@ class Box(Generic[T]):
 
 
 class Array(Generic[T]):
-    """A class of another package, whose parameter is no part of its values."""
+    """A class of another package, whose parameter is not part of its values."""
 
 
 class Sized(Protocol):

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import pytest
 import typer.main
 
-from effectflow.cli.app import make_app
+from effectflow.cli.commands import make_app
 
 ROOT = Path(__file__).parents[2]
 

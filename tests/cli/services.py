@@ -133,7 +133,7 @@ def with_handle(
 
 
 def until(mall: Any, run_id: str, status: RunStatus, *, within: float = 30.0) -> RunInfo:
-    """Wait until a run has this status and is held by nobody."""
+    """Wait until a run has this status and is not held."""
 
     async def look() -> RunInfo:
         with anyio.fail_after(within):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from effectflow.cli.app import make_app
+from effectflow.cli.commands import make_app
 from tests.cli.conftest import ENVIRONMENT, Command
 
 MALL = textwrap.dedent("""
@@ -153,12 +153,12 @@ def test_a_failure_ends_with_code_1_and_the_command_that_resumes(effectflow: Com
         (["export", "r1", "--latest"], "give either a run id or --latest"),
         (["export", "--json"], "--output"),
         (["list", "--context", "=5"], "KEY=VALUE"),
-        (["resume", "--latest"], "there is no store effectflow.db"),
-        (["show", "r1"], "there is no store effectflow.db"),
+        (["resume", "--latest"], "the store effectflow.db does not exist"),
+        (["show", "r1"], "the store effectflow.db does not exist"),
         (["list", "--store", "mongo://x"], "sqlite:///"),
         (["demo", "--store", "mongo://x"], "sqlite:///"),
-        (["list", "--store", "sqlite:///typo.db"], "there is no store typo.db"),
-        (["list", "--store", "file:./nosuch"], "there is no store nosuch"),
+        (["list", "--store", "sqlite:///typo.db"], "the store typo.db does not exist"),
+        (["list", "--store", "file:./nosuch"], "the store nosuch does not exist"),
         (["run", "quits:sell"], "SystemExit: 7"),
         (["run", "mall:sell", "--input", '{"item": 5}'], "expected str @ $.item"),
         (["demo", "nowhere"], "not a folder"),
@@ -217,6 +217,7 @@ def test_repair_makes_a_damaged_run_resumable(effectflow: Command, folder: Path)
     assert asked.out.splitlines()[1:4] == [
         "keep: 2 entries", "lose: 2 later entries", "run again: take",
     ]  # fmt: skip
+    assert "a worker continues the run at once. Without workers, `effectflow plan" in asked.out
     ran = effectflow("repair", "r/1", "--yes", "--aside", "missing folder")
     assert (ran.code, "nothing was changed: cannot write" in ran.err) == (2, True)
     assert effectflow("verify", "r/1").code == 4
@@ -224,7 +225,7 @@ def test_repair_makes_a_damaged_run_resumable(effectflow: Command, folder: Path)
     (folder / "aside").mkdir()
     ran = effectflow("repair", "r/1", "--yes", "--aside", "aside", "--json")
     assert ran.code == 0
-    assert ran.json["runs_again"] == ["take"]
+    assert (ran.json["runs_again"], ran.json["is_due"]) == (["take"], True)
     assert (ran.json["kept"], ran.json["lost"]) == (2, 2)
     [kept] = (folder / "aside").iterdir()
     assert ran.json["aside"] == f"aside/{kept.name}"
@@ -371,7 +372,8 @@ def test_help_shows_an_example_for_each_command(effectflow: Command) -> None:
 @pytest.mark.parametrize("package", ["typer", "cloudpickle"])
 def test_a_missing_package_is_named_with_what_to_install(package: str) -> None:
     code = (
-        f"import sys; sys.modules[{package!r}] = None; from effectflow.cli.app import main; main()"
+        f"import sys; sys.modules[{package!r}] = None; "
+        "from effectflow.cli.commands import main; main()"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False

@@ -23,7 +23,7 @@ COUNTED = textwrap.dedent("""
     from contextlib import asynccontextmanager
     from effectflow import from_fn
     from effectflow.cli import census
-    from effectflow.cli.app import main
+    from effectflow.cli.commands import main
 
     COORDINATOR = os.getpid()
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from effectflow.checkpoint.values import KnownTypes, to_tree
-from effectflow.cli.render import plain_tree
+from effectflow.checkpoint.values import KnownTypes, plain_tree, to_tree
 from tests.cli.conftest import Command
 
 RECEIPTS = textwrap.dedent("""

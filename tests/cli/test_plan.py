@@ -73,6 +73,22 @@ def test_plan_reports_a_failure_that_recurs_and_what_to_do(effectflow: Command) 
     assert (plan["start"], plan["retry"], plan["recurs"]) == ([], [], ["charge"])
 
 
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_a_plan_that_a_resume_would_refuse_ends_with_its_exit_code(
+    effectflow: Command, folder: Path, as_json: list[str]
+) -> None:
+    assert effectflow("run", "saga:pay", "--input", "5", "--run-id", "r").code == 1
+    (folder / "changed.py").write_text(
+        SAGA.replace("def reserve", "def hold").replace("reserve(", "hold(")
+    )
+
+    planned = effectflow("plan", "r", "--app", "changed", *as_json)
+    assert planned.code == effectflow("resume", "r", "--app", "changed").code == 4
+    assert "reserve" in (
+        planned.json["problem"] if as_json else planned.out.partition("problem: ")[2]
+    )
+
+
 def test_every_part_of_a_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     plan = ResumePlan(
         start=("pay", "notify"),

@@ -248,3 +248,58 @@ def test_latest_takes_the_place_of_a_run_id(effectflow: Command, folder: Path) -
     for command in ("show", "history", "plan"):
         ran = effectflow(command)
         assert (ran.code, "either a run id or --latest" in ran.err) == (2, True)
+
+
+SCRIPT = textwrap.dedent("""
+    import os
+    from effectflow import Checkpoints, Do, effect, step, workflow
+    from effectflow.cli.app_loader import PlainEnvironment
+    from effectflow.stores import SqliteStore
+
+    class Declined(Exception):
+        pass
+
+    @step
+    @effect(errors=Declined)
+    def charge(env: object, price: int) -> str:
+        raise Declined(price)
+
+    @step
+    @effect
+    def tell(env: object, text: str) -> str:
+        if "DIE" in os.environ:
+            os._exit(9)
+        return text
+
+    @workflow
+    def order(price: int) -> Do[object, Declined, str]:
+        try:
+            return (yield from charge(price))
+        except Declined as declined:
+            return (yield from tell(f"declined {declined.args}"))
+
+    if __name__ == "__main__":
+        env = PlainEnvironment(Checkpoints(SqliteStore("effectflow.db")))
+        print(order.start(5, run_id="r").run_sync(env))
+""")
+
+
+@pytest.mark.parametrize("first", ["script", "command"])
+def test_a_script_and_the_command_continue_a_run_of_each_other(
+    effectflow: Command, folder: Path, first: str
+) -> None:
+    (folder / "orders.py").write_text(SCRIPT)
+    script = [sys.executable, "orders.py"]
+    command = [sys.executable, "-m", "effectflow", "run", "orders:order", "--input=5", "--run-id=r"]
+    dying = script if first == "script" else command
+    ran = subprocess.run(dying, env=ENVIRONMENT | {"DIE": "1"}, cwd=folder, check=False)
+    assert ran.returncode == 9
+    assert effectflow("show", "r", "--json").json["module"] == "orders"
+
+    if first == "script":
+        assert "declined (5,)" in effectflow("resume", "r", "--app", "orders").out
+    else:
+        again = subprocess.run(
+            script, env=ENVIRONMENT, cwd=folder, capture_output=True, text=True, check=True
+        )
+        assert "<Success: declined (5,)>" in again.stdout

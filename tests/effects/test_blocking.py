@@ -1,4 +1,4 @@
-"""Blocking calls: in threads, so many at once, and never left behind."""
+"""Blocking calls: in threads, at most `limit` at once, and never left behind."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ async def test_a_failure_that_no_handler_takes_fails_the_body() -> None:
     assert ended.failure() is error
 
 
-async def test_an_error_that_is_no_exception_leaves_as_itself() -> None:
+async def test_an_error_that_is_not_an_exception_leaves_as_itself() -> None:
     @do
     def body() -> Do[object, str, int]:
         try:

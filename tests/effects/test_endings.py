@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Bug(Exception):
-    """Something that nobody declared."""
+    """Something undeclared."""
 
 
 def writing(log: list[str], text: str) -> Effect[object, Never, None]:
@@ -150,7 +150,7 @@ async def test_a_body_cannot_swallow_an_interruption() -> None:
     assert scope.cancelled_caught
 
 
-async def test_what_is_no_effect_is_named() -> None:
+async def test_a_value_that_is_not_an_effect_is_named() -> None:
     no_effect: Any = lambda n: n + 1  # noqa: E731 - typed so that the checkers let it pass
 
     with pytest.raises(TypeError, match="wrap a plain value in pure"):

@@ -49,7 +49,7 @@ def later(seconds: float, effect: AnyEffect) -> AnyEffect:
 
 
 def noting(log: list[str], name: str, effect: AnyEffect) -> AnyEffect:
-    """Writes down how it ended, after a while: whoever does not wait for it is found out."""
+    """Write down how it ended, after a while, to find a caller that does not wait for it."""
 
     def note(ended: Exit[Any, Any]) -> Effect[object, Any, Any]:
         return sleep(0.01).and_then(
@@ -67,7 +67,7 @@ forever: AnyEffect = from_async(lambda _: anyio.sleep_forever())
 
 Child = Callable[[int], AnyEffect]
 Over = Callable[[Any, Child, int | None], AnyEffect]
-"""Runs the children of items side by side, at most so many at once."""
+"""Runs the children of items in parallel, at most `limit` at once."""
 
 
 def listed(items: Any, child: Child) -> Any:
@@ -569,7 +569,7 @@ async def test_a_generator_of_items_is_closed_after_a_defect_and_a_cancellation(
     assert numbers.log == ["closed", "closed"]
 
 
-async def test_an_iterator_that_is_no_generator_is_left_as_it_is() -> None:
+async def test_an_iterator_that_is_not_a_generator_is_left_as_it_is() -> None:
     items = iter(range(1000))
 
     await par_traverse(items, lambda n: fail("no") if n == 7 else pure(n), limit=1).run(None)

@@ -1,4 +1,4 @@
-"""Resources are released exactly once, whatever happens and whenever it happens."""
+"""Resources are released exactly once, no matter what happens when."""
 
 from __future__ import annotations
 
@@ -179,7 +179,9 @@ async def test_resources_before_one_that_cannot_be_acquired_are_released() -> No
 
 
 @given(st.lists(st.sampled_from(["good", "failing", "buggy"]), max_size=5), st.data())
-def test_whatever_fails_each_is_released_once_in_reverse(kinds: list[str], data: Any) -> None:
+def test_each_resource_is_released_once_in_reverse_no_matter_what_fails(
+    kinds: list[str], data: Any
+) -> None:
     log: list[str] = []
     use = data.draw(st.sampled_from(["good", "failing", "buggy"]))
 

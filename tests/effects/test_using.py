@@ -227,7 +227,7 @@ async def test_a_cancel_scope_that_ends_the_use_is_a_clear_defect() -> None:
 
 
 @anyio_test
-async def test_what_is_no_context_manager_is_a_clear_defect() -> None:
+async def test_using_something_other_than_a_context_manager_is_a_clear_defect() -> None:
     with pytest.raises(TypeError, match="needs a context manager"):
         await using(lambda _: "file").use(pure).run(None)  # pyright: ignore[reportArgumentType]
 

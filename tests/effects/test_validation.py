@@ -111,6 +111,6 @@ def positive(n: int) -> Valid[int] | Invalid[str]:
     return Valid(n) if n > 0 else Invalid([str(n)])
 
 
-def test_no_errors_are_no_invalid() -> None:
+def test_invalid_requires_an_error() -> None:
     with pytest.raises(ValueError, match="at least one"):
         Invalid([])

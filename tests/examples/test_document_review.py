@@ -59,7 +59,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return both
 
 
-def test_it_is_reviewed_until_nobody_objects(folders: tuple[Path, Path]) -> None:
+def test_it_is_reviewed_until_there_are_no_objections(folders: tuple[Path, Path]) -> None:
     folder, _ = folders
 
     printed = run_to_the_end(folder)
@@ -70,22 +70,22 @@ def test_it_is_reviewed_until_nobody_objects(folders: tuple[Path, Path]) -> None
     assert all(len(line) <= 80 and line == line.rstrip() for line in text.splitlines())
     assert printed[:3] == ["read, visit 1", "review, visit 1", "words, visit 1"]
     assert printed[-1].startswith("letter.txt: no objections after ")
-    assert "mend, visit 9" in printed
+    assert "revise, visit 9" in printed
 
 
 def test_killed_in_its_loop_again_and_again_it_writes_the_same(folders: tuple[Path, Path]) -> None:
     whole, killed = folders
     expected = run_to_the_end(whole)
 
-    lives = [kill_at(killed, f"mend, visit {visit}") for visit in (1, 2, 5)]
+    lives = [kill_at(killed, f"revise, visit {visit}") for visit in (1, 2, 5)]
     lives.append(run_to_the_end(killed))
 
     # Each life begins with the node that the one before it was killed in, and with none before that.
     assert [life[0] for life in lives] == [
         "read, visit 1",
-        "mend, visit 1",
-        "mend, visit 2",
-        "mend, visit 5",
+        "revise, visit 1",
+        "revise, visit 2",
+        "revise, visit 5",
     ]
     assert [line for life in lives[:-1] for line in life[:-1]] + lives[-1] == expected
     for name in ("letter.txt", "letter.txt.mmd"):

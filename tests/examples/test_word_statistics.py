@@ -69,7 +69,7 @@ def some_durable_steps(folder: Path) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the example prints of the standard library when nobody stops it."""
+    """What the example prints of the standard library when it is not interrupted."""
     return output_of(tmp_path_factory.mktemp("whole"))
 
 
@@ -123,7 +123,7 @@ def test_the_report_is_the_same_wherever_the_files_are_counted(tmp_path: Path) -
     assert len(reports) == 1
 
 
-def test_a_file_that_is_no_text_is_named_and_can_be_retried_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_named_and_can_be_retried_alone(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
     for source in (LIBRARY / "json").glob("*.py"):

@@ -299,7 +299,7 @@ listed = Workflow.of_steps("listed", [prepare, finish])
 
 @workflow
 def counting(last: int) -> Do[Shop, Declined, int]:
-    """Write so many entries that a FileStore keeps the older ones in files of their own."""
+    """Write enough entries that a FileStore keeps the older ones in files of their own."""
     for number in range(last):
         yield from publish("number", number)
     yield from act("finish")

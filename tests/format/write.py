@@ -123,7 +123,7 @@ def app_on(
 async def until(
     store: CheckpointStore, run_id: str, status: RunStatus, *, waits_for: str = ""
 ) -> None:
-    """Wait until a run has a status and is held by nobody."""
+    """Wait until a run has a status and is not held."""
     with anyio.fail_after(30):
         while True:
             info = await store.info(run_id)

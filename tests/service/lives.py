@@ -59,7 +59,7 @@ async def until(
     longer_than: int = 0,
     within: float = 10.0,
 ) -> RunInfo:
-    """Wait until a run has a status, waits for something, and is held by nobody."""
+    """Wait until a run has a status, waits for something, and is not held."""
     with anyio.fail_after(within):
         while True:
             info = await service.store.info(run_id)
@@ -84,8 +84,20 @@ async def suspended(
     )
 
 
+async def left_suspended(
+    service: Service,
+    workflow: Workflow[App, Any, None, Any],
+    *others: Workflow[Any, Any, Any, Any],
+) -> Handle[Any, Any]:
+    """Let a worker begin the run `r` of a workflow, and end the worker once the run is suspended."""
+    async with working(service, workflow, *others) as worker:
+        handle = await worker.client.submit(workflow, None, run_id="r")
+        await suspended(service, "r")
+    return handle
+
+
 async def all_are(service: Service, *statuses: RunStatus) -> None:
-    """Wait until each run has one of these statuses, and is held by nobody."""
+    """Wait until each run has one of these statuses, and is not held."""
     with anyio.fail_after(10):
         while not all(
             info.summary.status in statuses and info.lease is None
@@ -137,7 +149,7 @@ async def killed_everywhere(
 
     Parameters:
         more_than: a bound of the deaths; each death of a sample stands for `every` of all.
-        every: visit each point, or each one so many after it.
+        every: visit each point, or only every n-th.
     """
     whole = Service(FaultyStore(MemoryStore(), IN_TURNS))
     expected = await live(whole), await ending_of(whole)

@@ -1,4 +1,4 @@
-"""A cancelled run completes its finalizers and is then `cancelled`, whatever it does at that moment."""
+"""A cancelled run completes its finalizers and is then `cancelled`, no matter what it is doing."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from tests.service.lives import (
     ending_of,
     entries_of,
     killed_everywhere,
+    left_suspended,
     result_of,
     suspended,
     until,
@@ -108,9 +109,7 @@ async def test_a_suspended_run_returns_what_it_has_rented(service: Service) -> N
 async def test_a_run_is_cancelled_by_another_worker_than_the_one_that_suspended_it(
     service: Service,
 ) -> None:
-    async with working(service, waiting) as worker:
-        handle = await worker.client.submit(waiting, None, run_id="r")
-        await suspended(service, "r")
+    handle = await left_suspended(service, waiting)
     await handle.cancel()
     assert await handle.status() is RunStatus.SUSPENDED
     async with working(service, waiting):

@@ -10,10 +10,19 @@ import pytest
 from returns.result import Success
 
 from effectflow import Do, workflow
-from effectflow.checkpoint import Claimed, DueRuns, Message, Record, RunStatus, SaveFailed
+from effectflow.checkpoint import (
+    Claimed,
+    DueRuns,
+    Message,
+    Record,
+    RunInfo,
+    RunStatus,
+    SaveFailed,
+)
 from effectflow.checkpoint.entries import Finished
+from effectflow.service import Schedule
 from effectflow.stores import MemoryStore
-from effectflow.testing import FaultyStore, SaveFails, Unavailable, after
+from effectflow.testing import FaultyStore, SaveFails, TestClock, Unavailable, after
 from effectflow.testing.faulty_store import Fault
 from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, Broken
@@ -117,6 +126,14 @@ class Cancelling(ForwardingStore):
         await self._cancel("read")
         return await super().read(*args, **kwargs)
 
+    async def find(self, *args: Any, **kwargs: Any) -> list[RunInfo]:
+        await self._cancel("find")
+        return await super().find(*args, **kwargs)
+
+    async def create(self, *args: Any, **kwargs: Any) -> bool:
+        await self._cancel("create")
+        return await super().create(*args, **kwargs)
+
     async def mailbox(self, *args: Any, **kwargs: Any) -> list[Message]:
         await self._cancel("mailbox")
         return await super().mailbox(*args, **kwargs)
@@ -137,3 +154,22 @@ async def test_a_cancellation_that_nothing_asked_for_ends_no_worker(operation: s
             store.operation = operation
             assert await handle.result(timeout=20) == Success("second")
         assert store.operation is None
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("operation", ["find", "create"])
+async def test_a_cancellation_that_nothing_asked_for_ends_no_schedule(operation: str) -> None:
+    memory = MemoryStore()
+    store = Cancelling(memory)
+    store.operation = operation
+    clock = TestClock()
+    service = Service(store)
+    hourly = Schedule(two_steps, "0 * * * *", input=None)
+    async with service.worker(two_steps, clock=clock, schedules=[hourly]) as worker:
+        with anyio.fail_after(20):
+            while not (started := await memory.find()):
+                await clock.advance(600)
+                await anyio.sleep(0.01)
+        handle = worker.client.handle(two_steps, started[0].run_id)
+        assert await handle.result(timeout=20) == Success("second")
+    assert store.operation is None

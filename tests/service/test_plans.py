@@ -11,7 +11,7 @@ from effectflow import Do, Effect, Signal, Workflow, compensate, do, saga, spawn
 from effectflow.checkpoint import ResumePlan, RunNotFound, RunQuery, RunStatus
 from tests.apps import App, Broken
 from tests.service.conftest import Service
-from tests.service.lives import act, suspended, until, working
+from tests.service.lives import act, left_suspended, suspended, until, working
 
 pytestmark = pytest.mark.anyio
 
@@ -68,9 +68,7 @@ async def plan_of(service: Service, planned: Workflow[App, Any, Any, Any]) -> Re
 
 
 async def test_a_plan_waits_for_the_signals_that_were_not_sent(service: Service) -> None:
-    async with working(service, asking) as worker:
-        handle = await worker.client.submit(asking, None, run_id="r")
-        await suspended(service, "r")
+    handle = await left_suspended(service, asking)
     assert await plan_of(service, asking) == ResumePlan(skip=("act",), waiting=("signal:go",))
     await handle.send(go, "yes")
     assert await plan_of(service, asking) == ResumePlan(skip=("act",), waiting=("signal:go#2",))
@@ -79,9 +77,7 @@ async def test_a_plan_waits_for_the_signals_that_were_not_sent(service: Service)
 
 
 async def test_a_saga_that_waits_is_not_planned_to_be_undone(service: Service) -> None:
-    async with working(service, holding) as worker:
-        handle = await worker.client.submit(holding, None, run_id="r")
-        await suspended(service, "r")
+    handle = await left_suspended(service, holding)
     plan = await plan_of(service, holding)
     assert (plan.start, plan.waiting) == ((), ("saga/timeout/signal:go",))
     await handle.send(go, "")
@@ -126,9 +122,7 @@ async def test_a_plan_tells_that_the_failure_of_a_spawned_run_comes_next(service
 
 
 async def test_a_plan_knows_the_request_to_cancel_that_waits(service: Service) -> None:
-    async with working(service, holding, asking) as worker:
-        handle = await worker.client.submit(holding, None, run_id="r")
-        await suspended(service, "r")
+    handle = await left_suspended(service, holding, asking)
     await handle.send(go, "")
     await handle.cancel()
     plan = await plan_of(service, holding)
@@ -142,8 +136,6 @@ async def test_a_plan_knows_the_request_to_cancel_that_waits(service: Service) -
 async def test_a_plan_of_a_cancelled_run_that_leaves_nothing_to_undo_begins_nothing(
     service: Service,
 ) -> None:
-    async with working(service, asking) as worker:
-        handle = await worker.client.submit(asking, None, run_id="r")
-        await suspended(service, "r")
+    handle = await left_suspended(service, asking)
     await handle.cancel()
     assert await plan_of(service, asking) == ResumePlan(skip=("act",))

@@ -1,4 +1,4 @@
-"""Sagas: what was done is undone, last first, unless all of it succeeds; whatever dies in between."""
+"""Sagas: what was done is undone, last first, unless all succeeds, no matter what dies in between."""
 
 from __future__ import annotations
 
@@ -454,7 +454,7 @@ KILLED: dict[str, Callable[[], AnyEffect]] = {
             )
         )
     ),
-    "undo that is no step": lambda: caught(
+    "undo that is not a step": lambda: caught(
         saga(in_turn(booked("a"), compensate(book("b"), lambda _: pure(None)), book("dinner")))
     ),
 }
@@ -693,7 +693,7 @@ async def test_a_cancelled_run_whose_undo_fails_is_parked_and_cancelled_after_a_
         assert isinstance((await handle.result(timeout=10)).failure(), CompensationFailed)
         info = await until(service, "r", RunStatus.FAILED)
         assert (info.summary.blocked, info.summary.due_at) == ("", None)
-        # Nobody tries again by itself.
+        # Nothing tries again by itself.
         await anyio.sleep(0.05)
         assert undone(service.world) == ["hotel"]
 

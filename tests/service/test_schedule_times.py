@@ -81,7 +81,7 @@ def test_what_was_missed_is_made_up_as_the_schedule_says() -> None:
     for missed, ticks in expected.items():
         given = schedule("0 * * * *", missed=missed)
         assert [f"{tick:%H:%M}" for tick in given.due(last, now)] == ticks
-        # A tick that is due now is no missed one.
+        # A tick that is due now is not a missed one.
         just_now = [f"{tick:%H:%M}" for tick in given.due(last, at("06-01 13:00:20"))]
         assert just_now[-1] == "13:00"
         assert list(given.due(now, now)) == []

@@ -88,7 +88,7 @@ async def test_a_value_with_a_key_is_received_once_however_often_it_is_sent(
     # The sender does not know whether its last attempt arrived, and repeats it.
     await handle.send(number, 2, idempotency_key="b")
     for key in ("c", None):
-        with pytest.raises(RunEnded, match="is completed, so nothing receives the message"):
+        with pytest.raises(RunEnded, match="is completed, so it receives no messages"):
             await handle.send(number, 3, idempotency_key=key)
 
 
@@ -115,7 +115,7 @@ async def test_sending_to_an_unknown_or_ended_run_is_an_error(service: Service) 
     with pytest.raises(RunEnded):
         await handle.cancel()
     with pytest.raises(RunNotFound):
-        await service.client.handle(collect, "nobody").send(number, 1)
+        await service.client.handle(collect, "unknown").send(number, 1)
 
 
 async def test_a_wait_may_have_a_deadline(service: Service) -> None:

@@ -1,4 +1,4 @@
-"""Messages to runs: each is received once, in order, whenever it comes and whatever dies."""
+"""Messages to runs: each is received once, in order, no matter when it comes and what dies."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_a_bad_value_is_refused_to_the_sender_and_not_sent(
 
 async def test_a_message_to_an_ended_or_unknown_run_is_an_error(service: Service) -> None:
     with pytest.raises(RunNotFound):
-        await service.client.handle(approve, "nobody").send(approval, "ann")
+        await service.client.handle(approve, "unknown").send(approval, "ann")
     completed = await service.client.submit(add, None, run_id="completed")
     cancelled = await service.client.submit(add, None, run_id="cancelled")
     async with working(service, add):

@@ -1,4 +1,4 @@
-"""Waiting until a moment: recorded once, and over when it has passed, whatever drives the run then."""
+"""Waiting until a moment: recorded once, and over when it has passed, in any process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submitted runs: durable, found again by their ids, and executed by nobody but workers."""
+"""Submitted runs: durable, found again by their ids, and executed only by workers."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ async def test_a_failure_is_returned_as_its_class_and_a_defect_is_raised(service
 
 
 async def test_an_unknown_run_is_reported(service: Service) -> None:
-    handle = service.client.handle(act, "nobody")
+    handle = service.client.handle(act, "unknown")
 
     result = await handle.result()
     assert isinstance(result.failure(), RunNotFound)

@@ -145,7 +145,7 @@ async def test_a_deadline_is_kept_while_the_run_is_suspended(service: Service) -
 
 
 def resource(name: str) -> tuple[Effect[App, Broken, str], Any]:
-    """Return an acquisition and a release that are no steps, since each process needs its own."""
+    """Return an acquisition and a release that are not steps, since each process needs its own."""
     return (
         note(f"open {name}").map(lambda _: name),
         lambda name: note(f"close {name}"),

@@ -1,4 +1,4 @@
-"""What is sent to a run while it is being suspended wakes it, at whatever moment it is sent."""
+"""What is sent to a run while it is being suspended wakes it, no matter when it is sent."""
 
 from __future__ import annotations
 

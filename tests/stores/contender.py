@@ -124,7 +124,7 @@ async def take(store: CheckpointStore) -> None:
 
 
 async def end(store: CheckpointStore) -> None:
-    """Take 20 messages to a run. Then end it, whatever it has received."""
+    """Take 20 messages to a run. Then end it, with any number of them received."""
     await take_until(store, 20)
 
 

@@ -161,7 +161,7 @@ async def test_each_due_run_is_claimed_by_one_process_within_the_limits(
 
 
 @pytest.mark.anyio
-async def test_processes_together_start_only_so_many_runs_in_a_second(
+async def test_processes_together_start_at_most_the_limit_of_runs_per_second(
     contenders: Contenders, place: Place
 ) -> None:
     async with opened(*place) as store:

@@ -20,10 +20,14 @@ from effectflow import (
     Effect,
     MapReduce,
     Signal,
+    Worker,
+    Workflow,
+    do,
     effect,
     never,
     pure,
     race,
+    spawn,
     step,
     traverse,
     workflow,
@@ -38,6 +42,7 @@ from effectflow.checkpoint import (
     Record,
     RunBusy,
     RunNotFound,
+    RunQuery,
     RunStatus,
     RunSummary,
     Seal,
@@ -47,10 +52,11 @@ from effectflow.checkpoint import (
     write_removed,
 )
 from effectflow.checkpoint.entries import Signalled
+from effectflow.service import App as Service
 from effectflow.stores import FileStore, MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
 from effectflow.testing.store_conformance import MakeStore
-from tests.apps import App, app_on, note
+from tests.apps import App, Broken, app_on, note
 from tests.stores.damage import change_entry, change_status, changed, remove_entry
 from tests.stores.runs import bodies_of
 
@@ -322,6 +328,68 @@ async def test_an_at_most_once_step_whose_beginning_is_lost_is_reported() -> Non
         assert app.world.done == ["check", "charge 5", "ship"]
 
 
+async def test_a_worker_continues_a_run_that_was_repaired(make_store: MakeStore) -> None:
+    async with make_store() as store:
+        app = app_on(store)
+        service = Service([tale], environment=lambda _: app, checkpoints=app.checkpoints)
+        await tale.start(WORDS, run_id="r").run_or_raise(app_on(store))
+        await change_entry(store, 7)
+        assert (await repair_run(store, "r")).is_due
+        async with Worker(service) as worker:
+            result = await worker.client.handle(tale, "r").result(timeout=30)
+        assert result == Success([1] * 4)
+        assert app.world.done == ["a", "time"]
+
+
+async def test_a_run_that_still_has_failed_after_the_repair_waits_for_a_resume(
+    tmp_path: Path,
+) -> None:
+    async with FileStore(tmp_path) as store:
+        await tale.start(WORDS, run_id="r").run(app_on(store, failing=["a"]))
+        path = tmp_path / "sessions" / "r" / "checkpoint.json"
+        path.write_bytes(path.read_bytes().replace(b'"version": "1"', b'"version": "7"', 1))
+        repair = await repair_run(store, "r")
+        assert (repair.lost, repair.runs_again, repair.is_due) == (0, ("note#3",), False)
+        info = await store.info("r")
+        assert info is not None
+        assert (info.summary.status, info.summary.due_at) == (RunStatus.FAILED, None)
+
+
+@workflow
+def calling(words: list[str]) -> Do[App, Any, list[int]]:
+    return (yield from tale.call(words))
+
+
+@workflow
+def spawning(words: list[str]) -> Do[App, Any, list[int]]:
+    return (yield from (yield from spawn(tale, words)).result())
+
+
+@pytest.mark.parametrize(("outer", "is_due"), [(calling, False), (spawning, True)])
+async def test_a_repaired_run_keeps_its_parent_and_its_priority(
+    outer: Workflow[App, Any, list[str], list[int]], is_due: bool
+) -> None:
+    async with MemoryStore() as store:
+        app = app_on(store)
+        service = Service([outer, tale], environment=lambda _: app, checkpoints=app.checkpoints)
+        async with Worker(service) as worker:
+            handle = await worker.client.submit(outer, WORDS, run_id="outer", priority=3)
+            assert await handle.result(timeout=30) == Success([1] * 4)
+        [inner] = await store.find(RunQuery(workflow="tale"))
+        await change_entry(store, 9, inner.run_id)
+
+        repair = await repair_run(store, inner.run_id)
+        after = await store.info(inner.run_id)
+        assert after is not None
+        kept = ("parent", "priority", "is_nested")
+        assert [getattr(after.summary, name) for name in kept] == [
+            getattr(inner.summary, name) for name in kept
+        ]
+        assert after.summary.parent == "outer"
+        # The outer run drives a nested one.
+        assert (repair.is_due, after.summary.due_at is not None) == (is_due, is_due)
+
+
 approval: Signal[str] = Signal("approval", str)
 
 
@@ -351,6 +419,46 @@ async def test_a_message_whose_receipt_is_lost_must_be_sent_again() -> None:
         assert (repair.runs_again, repair.waits_again) == (("note#2",), ("signal:approval",))
         assert await answered(app, "yes, again", key="2") == "yes, again"
         assert app.world.done == ["ask", "yes", "yes, again"]
+
+
+def approved_word(word: str) -> Do[App, Broken | str, str]:
+    yield from note(word)
+    return (yield from approval.wait())
+
+
+def joined(words: list[str]) -> Effect[App, Never, str]:
+    return pure(" ".join(words))
+
+
+approvals = MapReduce(
+    "approvals",
+    items=words_of,
+    map=do(approved_word),
+    reduce=joined,
+    key=str,
+    max_parallel=1,
+    on_item_failure="dead_letter",
+)
+
+
+async def test_a_run_that_had_ended_before_the_damage_waits_for_nothing() -> None:
+    async with MemoryStore() as store:
+        await approvals.start(["a"], run_id="r").run_or_raise(app_on(store, failing=["a"]))
+        info = await store.info("r")
+        assert info is not None
+        app = app_on(store)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(approvals.retry_dead_letters("r").run_or_raise, app)
+            handle = Client(app.checkpoints).handle(approvals, "r")
+            with anyio.fail_after(10):
+                while not app.world.done:
+                    await anyio.sleep(0.01)
+            await handle.send(approval, "yes")
+        assert Signalled in map(type, await read_entries(store, "r"))
+        await change_entry(store, info.length + 1)
+
+        repair = await repair_run(store, "r")
+        assert (repair.kept, repair.waits_again, repair.is_due) == (info.length, (), False)
 
 
 @step
@@ -387,7 +495,7 @@ async def test_a_failed_step_runs_again_as_without_damage() -> None:
         assert app.world.done == ["a", "time"]
 
 
-# What is no damage.
+# What is not damage.
 
 KEY = bytes(range(32))
 OLD, NEW = (
@@ -479,7 +587,7 @@ BREAK: dict[str, Callable[[Path], object]] = {
 
 
 MANY_WORDS = [f"word {number}" for number in range(110)]
-"""So many that the entries fill a file and begin another one."""
+"""Enough that the entries fill a file and begin another one."""
 
 
 @pytest.fixture(scope="module", params=[0, 2])

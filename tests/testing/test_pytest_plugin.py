@@ -318,7 +318,7 @@ def test_the_tests_of_the_page_pass(pytester: pytest.Pytester) -> None:
 
 
 def test_it_brings_in_no_optional_package_and_no_event_loop() -> None:
-    """It is loaded whenever pytest is, for whatever tests."""
+    """It is loaded whenever pytest is, for any tests."""
     code = "import sys, effectflow.testing.pytest_plugin; print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
     unwanted = {"asyncio", "trio", "hypothesis", "psycopg", "redis", "filelock", "rich", "typer"}

@@ -55,7 +55,7 @@ async def test_a_lease_that_is_not_renewed_does_not_end_the_run(
 
 
 class NoReleasing(ForwardingStore):
-    """It makes so many appends, and releases nothing."""
+    """It makes a number of appends, and releases nothing."""
 
     def __init__(self, appends: int) -> None:
         super().__init__(MemoryStore())

@@ -55,16 +55,16 @@ from tests.workflows.reservations import (
 
 pytestmark = pytest.mark.anyio
 
-MENDED = "mended"
+REPAIRED = "repaired"
 """What `others_fail` finds in the world once its cause is gone, and what waited before then ends."""
 
 
 @step
 def others_fail() -> Effect[App, str, str]:
-    """Fails once the others have been waiting, until it is mended."""
+    """Fails once the others have been waiting, until it is repaired."""
 
     def look(app: App) -> AnyEffect:
-        if MENDED in app.world.held:
+        if REPAIRED in app.world.held:
             return pure("well")
         return from_async(others_wait).and_then(lambda _: fail("no"))
 
@@ -73,10 +73,10 @@ def others_fail() -> Effect[App, str, str]:
 
 @step
 def waiting(what: str) -> AnyEffect:
-    """Waits for ever, but not in a world that is mended."""
+    """Waits for ever, but not in a world that is repaired."""
 
     def look(app: App) -> AnyEffect:
-        if MENDED in app.world.held:
+        if REPAIRED in app.world.held:
             return acting(f"go on after {what}", lambda _: None)
         return waiting_for_ever(what)
 
@@ -127,7 +127,7 @@ def held_by_steps() -> AnyEffect:
 
 
 def opened_by_none() -> AnyEffect:
-    """The finalizer is no step, though it is not synchronous either."""
+    """The finalizer is not a step, though it is not synchronous either."""
     opened: AnyEffect = pure("a")
     return bracket(opened, lambda _: from_async(others_wait), waiting)
 
@@ -163,7 +163,7 @@ async def test_a_decision_that_ended_the_run_stands_once_something_was_released(
     steps, done = await completed_steps(store), list(app.world.done)
     assert app.world.held == set()
 
-    app.world.held.add(MENDED)
+    app.world.held.add(REPAIRED)
     # Also in the life after the next, which has only the resume's word for it.
     for _ in range(2):
         again = App(Checkpoints(store), app.world)
@@ -178,7 +178,7 @@ async def test_a_decision_that_ended_the_run_is_tried_again_if_no_step_released_
 ) -> None:
     app, made = App(Checkpoints(store)), ending(cancelling(opened_by_none))
     assert isinstance(await app.run(made.start("a", run_id="r")), Failure)
-    app.world.held.add(MENDED)
+    app.world.held.add(REPAIRED)
     again = App(Checkpoints(store), app.world)
     assert isinstance(await again.run(made.resume("r")), Success)
 
@@ -199,7 +199,7 @@ async def test_a_run_stopped_while_something_is_released_keeps_to_what_was_decid
     app = App(Checkpoints(store), stop_in="release a")
     await run_until(app.began.wait, made.start("a", run_id="r"), app, way)
 
-    app.world.held.add(MENDED)
+    app.world.held.add(REPAIRED)
     for _ in range(2):
         again = App(Checkpoints(store), app.world)
         assert shown(await again.run(made.resume("r"))) == shown(expected)
@@ -264,7 +264,7 @@ async def test_a_timeout_outside_of_what_another_cancelled_is_tried_again(
     assert isinstance(ended.failure(), TimedOut)
     done = list(app.world.done)
 
-    app.world.held.add(MENDED)
+    app.world.held.add(REPAIRED)
     again = App(Checkpoints(store), app.world)
     assert await again.run(made.resume("r")) == Success("go on after b")
     assert app.world.done == [*done, "go on after b"]
@@ -277,7 +277,7 @@ async def test_a_timeout_outside_of_what_another_cancelled_is_tried_again(
 async def test_a_timeout_that_strikes_while_a_stopped_run_ends_decides_nothing(
     store: MemoryStore, way: str
 ) -> None:
-    """The inner finalizer, which is no step, takes longer than the time that is left."""
+    """The inner finalizer, which is not a step, takes longer than the time that is left."""
 
     @workflow
     def made(what: str) -> Do[App, Any, object]:

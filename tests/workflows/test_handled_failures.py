@@ -131,7 +131,7 @@ async def test_the_child_that_failed_first_is_found_by_its_key(store: MemoryStor
         return with_checkpointing("child", ended)
 
     def key(number: int) -> str:
-        """As a name of a file may be that is no text."""
+        """As a name of a file may be that is not text."""
         return f"[{chr(0xDC80 + number)}]/"
 
     @workflow
@@ -149,7 +149,7 @@ async def test_the_child_that_failed_first_is_found_by_its_key(store: MemoryStor
 
 
 def bad_while_broken(value: str, *, is_bad: bool) -> AnyEffect:
-    """Return an effect that is no step, and fails while the world is broken, if `is_bad`."""
+    """Return an effect that is not a step, and fails while the world is broken, if `is_bad`."""
 
     def look(app: App) -> AnyEffect:
         return fail(f"{value} is bad") if is_bad and app.world.is_broken else pure(value)
@@ -157,7 +157,7 @@ def bad_while_broken(value: str, *, is_bad: bool) -> AnyEffect:
     return ask(App).and_then(look)
 
 
-@pytest.mark.parametrize("mended", ["item", "list"])
+@pytest.mark.parametrize("repaired", ["item", "list"])
 @pytest.mark.parametrize(
     ("operator", "place"),
     [
@@ -172,7 +172,7 @@ def bad_while_broken(value: str, *, is_bad: bool) -> AnyEffect:
     ids=["positions", "keys", "par", "par_reduce"],
 )
 async def test_a_handled_failure_that_does_not_come_again_is_not_passed_over(
-    store: MemoryStore, operator: Any, place: str, mended: str
+    store: MemoryStore, operator: Any, place: str, repaired: str
 ) -> None:
     """It was no step's, or its item is gone: there are no values to go on with."""
     names, seen = ["a", "b"], list[Any]()
@@ -185,7 +185,7 @@ async def test_a_handled_failure_that_does_not_come_again_is_not_passed_over(
 
     app = app_on(store, failing=["last"])
     await start(made, app)
-    if mended == "list":
+    if repaired == "list":
         names.remove("b")
     else:
         app.world.recover()
@@ -199,7 +199,7 @@ async def test_a_handled_failure_that_does_not_come_again_is_not_passed_over(
 
 @step
 def refusing(times: int) -> Effect[App, str, str]:
-    """Fails so many times in all, and succeeds from then on."""
+    """Fails this many times in all, and succeeds from then on."""
 
     def attempt(app: App) -> Effect[object, str, str]:
         app.world.done.append("attempt")

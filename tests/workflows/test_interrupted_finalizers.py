@@ -96,7 +96,7 @@ def within_operators(what: str) -> Do[App, Any, object]:
 
 @workflow
 def releasing_at_length(what: str) -> Do[App, Any, object]:
-    """Whatever the finalizer is made of, and whatever it catches."""
+    """For every kind of finalizer, no matter what it catches."""
 
     def letting_go(what: str) -> AnyEffect:
         both = par(release(what), use_nothing("x")).result()

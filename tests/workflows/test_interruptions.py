@@ -1,4 +1,4 @@
-"""A run that is stopped at any moment can be resumed, whatever its steps side by side do then."""
+"""A run that is stopped at any moment can be resumed, no matter what its parallel steps do then."""
 
 from __future__ import annotations
 

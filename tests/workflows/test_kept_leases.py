@@ -1,4 +1,4 @@
-"""A process that works keeps the leases of its runs, whatever else it does."""
+"""A process that works keeps the leases of its runs, no matter what else it does."""
 
 from __future__ import annotations
 

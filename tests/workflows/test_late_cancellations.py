@@ -1,4 +1,4 @@
-"""Steps that ended although they were cancelled: whatever has ended is recorded, and not done again.
+"""Steps that ended although they were cancelled: what has ended is recorded, and not done again.
 
 A call in a thread and an item of a worker process cannot always be stopped.
 """

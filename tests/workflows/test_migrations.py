@@ -146,7 +146,7 @@ def test_migrations_must_lead_to_the_version(version: str, migrations: Any) -> N
         priced(version, migrations=migrations)
 
 
-async def test_of_a_list_of_steps_what_steps_within_them_gave_is_no_state(app: App) -> None:
+async def test_outputs_of_steps_within_listed_steps_are_not_migrated(app: App) -> None:
     count = stage("count", lambda state: state)
 
     def taking(key: str) -> Any:

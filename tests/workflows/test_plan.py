@@ -143,7 +143,7 @@ def charge_once() -> AnyEffect:
 
 
 def told() -> AnyEffect:
-    """Return an effect that is no step."""
+    """Return an effect that is not a step."""
     return from_fn(lambda _: None)
 
 

@@ -216,7 +216,7 @@ def test_every_combination_of_steps_seconds_and_errors_saves_when_it_says(
 
 
 def until_durable(entries: int) -> Effect[App, Never, None]:
-    """Waits, between steps, until so many entries are durable."""
+    """Waits, between steps, until this many entries are durable."""
 
     async def wait(app: App) -> None:
         store = app.checkpoints.store
@@ -230,7 +230,9 @@ def until_durable(entries: int) -> Effect[App, Never, None]:
 
 @pytest.mark.parametrize("every_steps", [None, 1, 2, 100])
 @pytest.mark.parametrize("on_error", [True, False])
-async def test_seconds_count_whatever_else_does(every_steps: int | None, on_error: bool) -> None:
+async def test_seconds_count_independently_of_the_other_rules(
+    every_steps: int | None, on_error: bool
+) -> None:
     """Neither a step nor an error makes durable what is waited for here; time does."""
 
     waiting = made_of(lambda: in_turn(observe(1), until_durable(3), observe(2), until_durable(5)))

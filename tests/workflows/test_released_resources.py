@@ -55,7 +55,7 @@ async def end_of(life: Any, made: AnyWorkflow, app: App) -> str:
 async def test_a_use_that_ended_badly_is_not_repeated_after_the_release(
     store: MemoryStore, bad: Callable[[], AnyEffect]
 ) -> None:
-    """Its end is no step's, so that it would otherwise run again, and might succeed."""
+    """Its end is not a step's, so that it would otherwise run again, and might succeed."""
     using = bad()
 
     made = made_of(lambda: held(using))

@@ -106,7 +106,7 @@ async def test_the_typed_error_of_a_failed_run_is_rebuilt(store: MemoryStore) ->
     assert app.world.done == []
 
 
-async def test_an_error_that_is_no_exception_is_read_as_it_was(store: MemoryStore) -> None:
+async def test_an_error_that_is_not_an_exception_is_read_as_it_was(store: MemoryStore) -> None:
     app = app_on(store)
     await failing_with_text.start("tea", run_id="r").run(app)
 
@@ -276,7 +276,9 @@ async def test_a_failure_names_the_run_whose_id_was_made_up(store: MemoryStore) 
     assert error.__notes__ != list(traced.trail)
 
 
-async def test_a_defect_and_an_error_that_is_no_exception_name_the_run(store: MemoryStore) -> None:
+async def test_a_defect_and_an_error_that_is_not_an_exception_name_the_run(
+    store: MemoryStore,
+) -> None:
     @workflow
     def broken(name: str) -> Effect[App, Broken, str]:
         raise LookupError(name)

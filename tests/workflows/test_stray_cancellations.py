@@ -287,7 +287,7 @@ async def test_a_builder_completes_nothing_with_a_part_missing(
     assert (info.summary.status, info.lease) == (RunStatus.FAILED, None)
 
 
-async def test_a_cancelled_scope_around_is_no_stray() -> None:
+async def test_a_cancelled_scope_around_is_not_stray() -> None:
     with anyio.move_on_after(0.01) as scope:
         await par_all([sleep(5), par(sleep(5), sleep(5))]).run(None)
     assert scope.cancelled_caught

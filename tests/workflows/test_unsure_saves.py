@@ -42,7 +42,7 @@ def counting(last: int) -> Do[App, str, int]:
 class CutOff(ForwardingStore):
     """The third append gets no answer, and the lease expires before the server is there again.
 
-    Another process has taken the run up by then, and was told to stop: after so many appends.
+    Another process has taken the run up by then, and was told to stop: after this many appends.
     """
 
     def __init__(self, store: CheckpointStore, *, is_written: bool, appends: int) -> None:

@@ -48,26 +48,26 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: step(retry=number)(lambda: pure(1)),
         r"with_max_retries\(3\)",
     ),
-    "a sink that is no function": (lambda: emit(1).into_sink(number), "takes each event"),
+    "a sink that is not a function": (lambda: emit(1).into_sink(number), "takes each event"),
     "a value in place of an effect": (
         lambda: with_checkpointing("charge", number),
         "expected an effect and got 3",
     ),
-    "a version that is no text": (
+    "a version that is not text": (
         lambda: workflow(version=number)(lambda _: pure(1)),
         "version of a workflow is text, not 3",
     ),
-    "a name that is no text": (
+    "a name that is not text": (
         lambda: Workflow.of_steps(number, [step(lambda _: pure(1))]),
         "name of a workflow is text, not 3",
     ),
-    "a run id that is no text": (
+    "a run id that is not text": (
         lambda: run(order.start(1, run_id=number)),
         "run id is text, not 3",
     ),
-    "another run id that is no text": (lambda: run(order.resume(number)), "run id is text, not 3"),
-    "a result of a run id that is no text": (lambda: run(order.result(number)), "run id is text"),
-    "a context that is no mapping": (
+    "another run id that is not text": (lambda: run(order.resume(number)), "run id is text, not 3"),
+    "a result of a run id that is not text": (lambda: run(order.result(number)), "run id is text"),
+    "a context that is not a mapping": (
         lambda: run(order.start(1, context=number)),
         "dict of plain data by name, not 3",
     ),

@@ -1,6 +1,6 @@
 """The value model: what can be saved, as which plain data, and in which bytes."""
 
-from effectflow.checkpoint.values.classes import KnownTypes, safe_repr
+from effectflow.checkpoint.values.classes import KnownTypes
 from effectflow.checkpoint.values.custom import NO_OPTIONS, Codec, ValueOptions, options_of
 from effectflow.checkpoint.values.declared import dict_type, mismatch_of, of_type, union_of
 from effectflow.checkpoint.values.encodings import (
@@ -16,9 +16,8 @@ from effectflow.checkpoint.values.encodings import (
     encode_cbor,
     encode_compact,
     encode_json,
-    render_arguments,
-    render_tree,
 )
+from effectflow.checkpoint.values.exceptions import safe_repr
 from effectflow.checkpoint.values.plain import (
     MAX_DEPTH,
     MAX_INT_BITS,
@@ -29,6 +28,7 @@ from effectflow.checkpoint.values.plain import (
     plain_json,
     to_tree,
 )
+from effectflow.checkpoint.values.rendering import plain_tree, render_arguments, render_tree
 from effectflow.checkpoint.values.savable import check_savable
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     "of_type",
     "options_of",
     "plain_json",
+    "plain_tree",
     "render_arguments",
     "render_tree",
     "safe_repr",

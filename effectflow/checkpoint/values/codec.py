@@ -26,14 +26,12 @@ from returns.maybe import Nothing, Some
 from returns.result import Failure, Success
 
 from effectflow.checkpoint.errors import NotSerializable
-from effectflow.checkpoint.values.classes import (
-    KnownTypes,
+from effectflow.checkpoint.values.classes import KnownTypes, is_record, record_of
+from effectflow.checkpoint.values.exceptions import (
     error_named,
-    is_record,
     is_same_error,
     name_of_error,
     put_together,
-    record_of,
     safe_repr,
     take_apart,
 )

@@ -14,7 +14,8 @@ from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Never, TypeAlias, TypedDict, Union, cast
 
-from effectflow.checkpoint.values.classes import is_record, record_of, safe_repr
+from effectflow.checkpoint.values.classes import is_record, record_of
+from effectflow.checkpoint.values.exceptions import safe_repr
 from effectflow.checkpoint.values.plain import MalformedValue
 from effectflow.effects.signatures import UnresolvedName, meaning_of, type_hints
 

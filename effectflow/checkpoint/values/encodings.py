@@ -7,7 +7,6 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from enum import Enum
 from io import BytesIO
 from typing import Any
@@ -243,12 +242,13 @@ def encode_arguments(
         data = _canonical_json_of_other(bound, path, options)
         shown = data if data.find(b'"$secret"') < 0 else sorted_json(_masked(orjson.loads(data)))
     # No character takes more than four bytes.
-    text = shown[: 4 * (_PREVIEW + 1)].decode("utf-8", "ignore")
-    preview = text if len(text) <= _PREVIEW else f"{text[:_PREVIEW]}..."
+    text = shown[: 4 * (PREVIEW + 1)].decode("utf-8", "ignore")
+    preview = text if len(text) <= PREVIEW else f"{text[:PREVIEW]}..."
     return hashlib.sha256(data).hexdigest()[:16], preview
 
 
-_PREVIEW = 200
+PREVIEW = 200
+"""The number of characters in a preview of arguments."""
 
 
 def _masked(tree: Tree) -> Tree:
@@ -300,110 +300,3 @@ def _with_sorted_pairs(tree: Tree) -> Tree:
     if isinstance(pairs, list):
         pairs.sort(key=sorted_json)
     return parts
-
-
-def render_arguments(preview: str) -> str:
-    """Return a preview of `encode_arguments` as text for people. Never fails on damaged text.
-
-    Example:
-        >>> render_arguments('{"item":"cap","n":2}')
-        "(item='cap', n=2)"
-        >>> render_arguments('{"order":{"$object":["Order",{"id":1}]}}')
-        '(order=Order(id=1))'
-    """
-    text = preview[: _PREVIEW + len("...")]
-    arguments, is_whole = _parsed(text)
-    if isinstance(arguments, dict):
-        text = f"({_render_fields(arguments)})"
-        if not is_whole:
-            # Nothing says that the open ends are complete.
-            text = text.rstrip(")]}'\"") + "..."
-    return "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text)
-
-
-def _parsed(text: str) -> tuple[Tree, bool]:
-    """Return the longest beginning of JSON that can be completed, and whether it is all of it."""
-    with suppress(orjson.JSONDecodeError):
-        return orjson.loads(text), True
-    text = text.removesuffix("...")
-    for end in range(len(text), 0, -1):
-        with suppress(orjson.JSONDecodeError):
-            return orjson.loads(text[:end] + _closing(text[:end])), False
-    return None, False
-
-
-def _closing(text: str) -> str:
-    """Return the quotes and brackets that complete JSON which was cut off."""
-    marks, quote, _ = re.sub(r'"(?:[^"\\]|\\.)*"', "", text).partition('"')
-    closing: list[str] = []
-    for mark in marks:
-        if mark in "[{":
-            closing.append("]" if mark == "[" else "}")
-        elif mark in "]}" and closing:
-            closing.pop()
-    return quote + "".join(reversed(closing))
-
-
-def render_tree(tree: Tree) -> str:
-    """Return a tree as text for people, much like the `repr` of its value.
-
-    Example:
-        >>> render_tree([{"$object": ["Order", {"id": 1, "items": {"$tuple": ["cap"]}}]}])
-        "[Order(id=1, items=('cap',))]"
-    """
-    if isinstance(tree, list):
-        return f"[{_render_items(tree)}]"
-    if not isinstance(tree, dict):
-        return repr(tree)
-    tag = next(iter(tree), "")
-    if tag in _RENDERERS:
-        with suppress(LookupError, TypeError, AttributeError):
-            return _RENDERERS[tag](tree[tag])
-    if tag.startswith("$"):
-        return f"{_CLASSES.get(tag, tag[1:])}({render_tree(tree[tag])})"
-    return f"{{{_render_pairs(tree.items())}}}"
-
-
-_CLASSES = {
-    "$decimal": "Decimal",
-    "$fraction": "Fraction",
-    "$uuid": "UUID",
-    "$path": "Path",
-    "$posix_path": "PurePosixPath",
-    "$windows_path": "PureWindowsPath",
-    "$success": "Success",
-    "$failure": "Failure",
-    "$some": "Some",
-}
-"""The classes of values whose tags are other names."""
-
-
-def _render_items(trees: Any) -> str:
-    return ", ".join(map(render_tree, trees))
-
-
-def _render_pairs(pairs: Any) -> str:
-    return ", ".join(": ".join(map(render_tree, pair)) for pair in pairs)
-
-
-def _render_fields(trees: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={render_tree(tree)}" for name, tree in trees.items())
-
-
-# What a tag contains may be cut off anywhere.
-_RENDERERS: Mapping[str, Callable[[Any], str]] = {
-    "$int": str,
-    "$float": str,
-    "$tuple": lambda content: f"({_render_items(content)}{',' if len(content) == 1 else ''})",
-    "$set": lambda content: f"{{{_render_items(content)}}}" if content else "set()",
-    "$frozenset": lambda content: f"frozenset({{{_render_items(content)}}})",
-    "$dict": lambda content: f"{{{_render_pairs(content)}}}",
-    "$nothing": lambda _content: "Nothing",
-    "$enum": ".".join,
-    "$flag": lambda content: f"{content[0]}({_render_items(content[1:])})",
-    "$object": lambda content: f"{content[0]}({''.join(map(_render_fields, content[1:]))})",
-    "$error": lambda content: f"{content[0]}({''.join(map(_render_items, content[1:2]))})",
-    "$codec": lambda content: f"{content[0]}({render_tree(content[1])})",
-    "$url": lambda content: f"{content[0]}({content[1]!r})",
-    "$secret": lambda _content: "**********",
-}

@@ -149,7 +149,7 @@ async def created(
     parent: str = "",
     is_nested: bool = False,
 ) -> RunSummary:
-    """Create a run that nobody holds, with one entry, and return its summary."""
+    """Create a run with one entry and without a lease, and return its summary."""
     summary = replace(
         summary_of(status, workflow=workflow),
         due_at=due_at,

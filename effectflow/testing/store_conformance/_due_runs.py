@@ -425,7 +425,7 @@ async def is_quiet(changes: Changes) -> bool:
 
 @check_of_two
 async def changes_of_runs_are_seen(store: CheckpointStore, other: CheckpointStore) -> None:
-    """Whatever changes them, and through which store."""
+    """For every kind of change, through either store."""
     async with store.changes() as changes, other.changes() as others:
         both = (changes, others)
         for writer in (store, other):

@@ -57,7 +57,7 @@ async def is_due(store: CheckpointStore, run_id: str = "r") -> bool:
 
 
 @check
-async def a_created_run_is_held_by_nobody(store: CheckpointStore) -> None:
+async def a_created_run_is_not_held(store: CheckpointStore) -> None:
     summary = replace(summary_of(RunStatus.PENDING), due_at=1234.5678, priority=-3)
     assert await store.create("r", [b"1", b"2"], summary=summary)
 
@@ -384,7 +384,7 @@ async def a_refused_append_takes_no_message(store: CheckpointStore) -> None:
 async def one_of_many_concurrent_takers_of_a_message_wins(
     store: CheckpointStore, other: CheckpointStore
 ) -> None:
-    """Whatever the length of the journal."""
+    """For journals of every length."""
     lease = await begun(store, "r", b"0")
     await store.send("r", GO, key="a")
     takes = await numbers(store)

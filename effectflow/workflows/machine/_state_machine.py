@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
@@ -14,7 +13,6 @@ from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.values import (
     NO_OPTIONS,
-    MalformedValue,
     decode_compact,
     decode_json,
     from_tree,
@@ -22,7 +20,6 @@ from effectflow.checkpoint.values import (
     union_of,
 )
 from effectflow.effects import Effect, RetryPolicy
-from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.paths import StepPath, flow_of
 from effectflow.workflows.checks import problems_raised, workflow_name_problems
 from effectflow.workflows.diagrams import to_dot, to_mermaid
@@ -257,7 +254,7 @@ class StateMachine(
         self, input: S | Machine[S] | None = None
     ) -> Effect[Env, E | NoTransition | TransitionExhausted, Machine[S]]:
         """Return the machine's work as an effect; see `Workflow.body`. The input is that of `start`."""
-        return super().body(self._saved(input)).map(self._form.read)
+        return super().body(input)
 
     def start(
         self: StateMachine[Env2, E2, S2],
@@ -269,42 +266,23 @@ class StateMachine(
     ) -> Effect[Env2, E2 | NoTransition | TransitionExhausted | CheckpointError, Machine[S2]]:
         """Run a machine durably until it reaches a final state; see `Workflow.start`.
 
-        The input is the state to begin in, by default the initial one, or a machine to continue.
+        The input is the state to begin in, by default the initial one, or a machine to continue. A resume
+        yields the machine that an uninterrupted run would have yielded, with the same history, times and
+        attempts.
 
         Fails as `step` does, and with the CheckpointErrors. Raises ValueError for a state that the
         definition does not name.
         """
         # Type checkers cannot infer `super()` where `self` is annotated.
-        workflow = cast(Any, super())
-        started: AnyEffect = workflow.start(
-            self._saved(input), run_id=run_id, context=context, retry_failed=retry_failed
+        return cast(Any, super()).start(
+            input, run_id=run_id, context=context, retry_failed=retry_failed
         )
-        return started.map(self._form.read)
-
-    def resume(
-        self: StateMachine[Env2, E2, S2], run_id: str, *, force: bool = False
-    ) -> Effect[Env2, E2 | NoTransition | TransitionExhausted | CheckpointError, Machine[S2]]:
-        """Continue a run where it stopped; see `Workflow.resume`.
-
-        It yields the machine that an uninterrupted run would have yielded, with the same history, times
-        and attempts.
-        """
-        resumed: AnyEffect = cast(Any, super()).resume(run_id, force=force)
-        return resumed.map(self._form.read)
-
-    def result(
-        self: StateMachine[Any, E2, S2], run_id: str
-    ) -> Effect[
-        HasCheckpoints, E2 | NoTransition | TransitionExhausted | CheckpointError, Machine[S2]
-    ]:
-        """Yield the machine of a run that is complete, or fail as it failed; see `Workflow.result`."""
-        read: AnyEffect = cast(Any, super()).result(run_id)
-        return read.map(self._form.read)
 
     def structure_input(self, data: object, checkpoints: Checkpoints | None = None) -> Any:
         """Return the state that plain data, such as parsed JSON, describes; None for the initial one.
 
-        It is of the first class that fits: that of the initial state, then those that transitions leave.
+        It is of the first class that fits: that of the initial state, then those that transitions leave,
+        then others.
         Data in the saved form, such as `{"$object": ["Draft", {...}]}`, names its class.
 
         Parameters:
@@ -317,24 +295,18 @@ class StateMachine(
             return None
         from effectflow.workflows.structured_input import structure_as
 
-        reasons: list[str] = []
         options = NO_OPTIONS if checkpoints is None else checkpoints.value_options
-        if _is_tagged(data):
-            types = replace(self._form.types, options=options)
-            try:
-                return self._checked(from_tree(cast(Any, data), types=types))
-            except MalformedValue as error:
-                reason = f"the input does not fit a state of {self.name!r}: {error}"
-                raise ValueError(reason) from error
         sources = (atom for part in self._chart.transitions for atom in part.source.atoms)
-        atoms = (self._chart.initial, *sources)
+        atoms = (self._chart.initial, *sources, *self._chart.declared.atoms)
         kinds = (atom.kind if isinstance(atom, State) else atom for atom in atoms)
+        reasons: list[str] = []
         for kind in dict.fromkeys(kinds):
             try:
                 return self._checked(structure_as(kind, data, options))
             except ValueError as error:
                 reasons.append(str(error))
-        raise ValueError("; ".join(dict.fromkeys(reasons)))
+        found = "; ".join(dict.fromkeys(reasons))
+        raise ValueError(f"the input does not fit a state of {self.name!r}: {found}")
 
     def _checked(self, state: object) -> Any:
         # As the input of a run, a dict is a whole machine, so it cannot be a state.
@@ -363,9 +335,3 @@ class StateMachine(
         if isinstance(saved, dict):
             return self._form.read(cast(object, saved))
         return self.begin(saved)
-
-
-def _is_tagged(data: object) -> bool:
-    """Return whether data has the saved form of a value that is not plain."""
-    keys = list(cast("dict[str, object]", data)) if isinstance(data, dict) else []
-    return len(keys) == 1 and keys[0].startswith("$")

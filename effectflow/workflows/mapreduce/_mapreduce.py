@@ -6,7 +6,18 @@ import math
 import typing
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Literal, Never, TypeVar, cast, overload
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    Never,
+    NotRequired,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
@@ -55,6 +66,19 @@ E3 = TypeVar("E3")
 
 _SOURCE = "a function from the job's input to its items"
 _EXECUTOR = "an executor, or a function from the environment to one"
+
+
+class _Options(TypedDict, Generic[Env2, X]):
+    """The parameters of a job that are the same in all cases."""
+
+    max_parallel: int
+    retry: NotRequired[RetryPolicy | None]
+    retry_when: NotRequired[Callable[[X | WorkerLost | TimedOut], bool] | None]
+    timeout: NotRequired[Duration | None]
+    max_per_second: NotRequired[float | None]
+    fan_in: NotRequired[int]
+    executor: NotRequired[Executor | Callable[[Env2], Executor] | None]
+    version: NotRequired[str]
 
 
 class MapReduce(Workflow[Env, E, Input, Out]):
@@ -137,15 +161,8 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         map: Callable[[Item], Effect[Env2, X, A]],
         reduce: Callable[[list[A]], Effect[Env2, E2, A]],
         key: Callable[[Item], object],
-        max_parallel: int,
         on_item_failure: Literal["fail"] = "fail",
-        retry: RetryPolicy | None = None,
-        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
-        timeout: Duration | None = None,
-        max_per_second: float | None = None,
-        fan_in: int = FAN_IN,
-        executor: Executor | Callable[[Env2], Executor] | None = None,
-        version: str = "1",
+        **options: Unpack[_Options[Env2, X]],
     ) -> None: ...
     @overload
     def __init__(
@@ -156,16 +173,9 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         map: Callable[[Item], Effect[Env2, X, A]],
         reduce: Callable[[list[A]], Effect[Env2, E2, A]],
         key: Callable[[Item], object],
-        max_parallel: int,
         on_item_failure: Literal["dead_letter"],
         max_failures: None = None,
-        retry: RetryPolicy | None = None,
-        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
-        timeout: Duration | None = None,
-        max_per_second: float | None = None,
-        fan_in: int = FAN_IN,
-        executor: Executor | Callable[[Env2], Executor] | None = None,
-        version: str = "1",
+        **options: Unpack[_Options[Env2, X]],
     ) -> None: ...
     @overload
     def __init__(
@@ -176,16 +186,9 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         map: Callable[[Item], Effect[Env2, X, A]],
         reduce: Callable[[list[A]], Effect[Env2, E2, A]],
         key: Callable[[Item], object],
-        max_parallel: int,
         on_item_failure: Literal["dead_letter"],
         max_failures: float,
-        retry: RetryPolicy | None = None,
-        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
-        timeout: Duration | None = None,
-        max_per_second: float | None = None,
-        fan_in: int = FAN_IN,
-        executor: Executor | Callable[[Env2], Executor] | None = None,
-        version: str = "1",
+        **options: Unpack[_Options[Env2, X]],
     ) -> None: ...
     @overload
     def __init__(
@@ -196,15 +199,8 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         map: Callable[[Item], Effect[Env2, X, A]],
         reduce: Callable[[list[A]], Effect[Env2, E2, A]],
         key: Callable[[Item], object],
-        max_parallel: int,
         on_item_failure: Literal["fail"] = "fail",
-        retry: RetryPolicy | None = None,
-        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
-        timeout: Duration | None = None,
-        max_per_second: float | None = None,
-        fan_in: int = FAN_IN,
-        executor: Executor | Callable[[Env2], Executor] | None = None,
-        version: str = "1",
+        **options: Unpack[_Options[Env2, X]],
     ) -> None: ...
     @overload
     def __init__(
@@ -215,16 +211,9 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         map: Callable[[Item], Effect[Env2, X, A]],
         reduce: Callable[[list[A]], Effect[Env2, E2, A]],
         key: Callable[[Item], object],
-        max_parallel: int,
         on_item_failure: Literal["dead_letter"],
         max_failures: None = None,
-        retry: RetryPolicy | None = None,
-        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
-        timeout: Duration | None = None,
-        max_per_second: float | None = None,
-        fan_in: int = FAN_IN,
-        executor: Executor | Callable[[Env2], Executor] | None = None,
-        version: str = "1",
+        **options: Unpack[_Options[Env2, X]],
     ) -> None: ...
     @overload
     def __init__(
@@ -235,16 +224,9 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         map: Callable[[Item], Effect[Env2, X, A]],
         reduce: Callable[[list[A]], Effect[Env2, E2, A]],
         key: Callable[[Item], object],
-        max_parallel: int,
         on_item_failure: Literal["dead_letter"],
         max_failures: float,
-        retry: RetryPolicy | None = None,
-        retry_when: Callable[[X | WorkerLost | TimedOut], bool] | None = None,
-        timeout: Duration | None = None,
-        max_per_second: float | None = None,
-        fan_in: int = FAN_IN,
-        executor: Executor | Callable[[Env2], Executor] | None = None,
-        version: str = "1",
+        **options: Unpack[_Options[Env2, X]],
     ) -> None: ...
     def __init__(
         self,

@@ -71,7 +71,7 @@ async def work(place: Place) -> None:
     app = App[World](WORKFLOWS, environment=environment, checkpoints=Checkpoints(place.open()))
 
     async def work_for_ever() -> None:
-        # It is no fault of the runs that their processes die.
+        # It is not a fault of the runs that their processes die.
         async with Worker(app, suspend_after=0.0, max_crashes=1000):
             await anyio.sleep_forever()
 

@@ -119,7 +119,7 @@ async def test_a_check_that_raises_names_itself() -> None:
     assert raised.value.__notes__ == ["in the check 'it works' of transition 'go'"]
 
 
-def test_checks_that_are_no_functions_are_refused() -> None:
+def test_checks_that_are_not_functions_are_refused() -> None:
     async def later(_: str) -> bool:
         return True
 
@@ -196,7 +196,7 @@ async def test_the_path_and_the_durations_of_a_history() -> None:
     assert sum(machine.durations(), timedelta()) == times[-1] - created
 
 
-async def test_a_pending_retry_is_no_part_of_the_path() -> None:
+async def test_a_pending_retry_is_not_part_of_the_path() -> None:
     waiting = await orders.step(orders.begin()).run_or_raise(App(World(busy=1)), clock=Timeline())
     assert (waiting.path(), waiting.durations()) == ((Order.NEW,), ())
 
@@ -259,6 +259,6 @@ def test_a_time_without_a_zone_is_refused() -> None:
         orders.begin(at=datetime(2026, 1, 1))
 
 
-def test_an_id_that_is_no_text_is_refused() -> None:
+def test_an_id_that_is_not_text_is_refused() -> None:
     with pytest.raises(CorruptCheckpoint):
         orders.from_json(json.dumps(json.loads(orders.begin(machine_id="a").to_json()) | {"id": 7}))

@@ -313,7 +313,7 @@ async def test_completed_items_do_not_wait_for_their_turn_again(store: MemorySto
 
 
 @both_backends
-async def test_waiting_for_a_turn_is_no_part_of_an_at_most_once_step(store: MemoryStore) -> None:
+async def test_waiting_for_a_turn_is_not_part_of_an_at_most_once_step(store: MemoryStore) -> None:
     @step(at_most_once=True)
     def once(number: int) -> Effect[App, Broken, str]:
         return spell(number)

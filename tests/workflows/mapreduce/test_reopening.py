@@ -17,9 +17,13 @@ from effectflow import (
     Effect,
     Iterative,
     JobResult,
+    Machine,
     MapReduce,
+    Moved,
     RetryPolicy,
+    StateMachine,
     StepInfo,
+    Transition,
     Workflow,
     do,
     effect,
@@ -280,6 +284,30 @@ async def test_a_reopened_job_in_a_workflow_repeats_only_what_came_after_it(
     assert dropped == ["0 2 3 4", [], "0 1 2 3", []]
     assert sorted(app.world.mapped) == [0, 1, 2, 3]
     assert (await verify_run(store, "r")).problem is None
+
+
+async def test_a_machine_whose_action_has_a_job_is_a_machine_again_once_it_is_reopened(
+    store: MemoryStore,
+) -> None:
+    job = setting_aside()
+    machine: StateMachine[App, Any, str] = StateMachine(
+        "spells",
+        initial="new",
+        transitions=[
+            Transition("spell", "new", "done", lambda _: job.body(3).map(lambda _: Moved("done")))
+        ],
+        final={"done"},
+    )
+    app = app_around(store)
+    app.world.break_items(1)
+    first = await machine.start(run_id="r").run_or_raise(app)
+
+    app.world.repair()
+    app.world.forget()
+    again = await machine.retry_dead_letters("r").run_or_raise(app)
+    assert isinstance(again, Machine)
+    assert again.path() == first.path() == ("new", "done")
+    assert app.world.mapped == [1]
 
 
 @both_backends
