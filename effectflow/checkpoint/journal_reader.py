@@ -36,7 +36,6 @@ from effectflow.checkpoint.store import (
 from effectflow.checkpoint.values import Tree
 from effectflow.effects.event_loop import shielded
 
-
 _LEASE_SECONDS = 60
 
 
