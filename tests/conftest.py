@@ -5,12 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import settings
-
-# Built on the profile that Hypothesis has chosen, which with CI=true draws the same examples every
-# time. A slow machine is not a failure.
-settings.register_profile("effectflow", deadline=None)
-settings.load_profile("effectflow")
+from hypothesis import is_hypothesis_test, settings
 
 # Tests start hundreds of processes. Each would compile the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -20,3 +15,24 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Both backends: a test marked `anyio` runs once on each."""
     return str(request.param)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Built on the profile that Hypothesis has chosen, which with CI=true draws the same examples
+    # every time. A slow machine is not a failure.
+    examples = 200 if is_exhaustive(config) else 30
+    settings.register_profile("effectflow", deadline=None, max_examples=examples)
+    settings.load_profile("effectflow")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `-m exhaustive`, every property runs, too, with more examples."""
+    if is_exhaustive(config):
+        for item in items:
+            if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
+                item.add_marker(pytest.mark.exhaustive)
+
+
+def is_exhaustive(config: pytest.Config) -> bool:
+    return config.getoption("-m") == "exhaustive"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations, product
+from typing import Any, TypeVar
 
 import pytest
 
@@ -28,3 +29,45 @@ def examples(sample: int, whole: int) -> pytest.MarkDecorator:
 def visited(points: Sequence[Point], every: int) -> list[Point]:
     """Return each n-th point of a sweep, and always the first and the last."""
     return [*points[:-1:every], points[-1]]
+
+
+def in_turn(**axes: Collection[Any]) -> pytest.MarkDecorator:
+    """Parametrize a test with cases in which each value of each axis occurs.
+
+    All combinations are exhaustive cases.
+    """
+    sizes = [len(values) for values in axes.values()]
+    return _some_of(axes, {tuple(turn % size for size in sizes) for turn in range(max(sizes))})
+
+
+def in_pairs(**axes: Collection[Any]) -> pytest.MarkDecorator:
+    """Parametrize a test with cases in which each two values of different axes meet.
+
+    All combinations are exhaustive cases.
+    """
+    pairs = {case: set(combinations(enumerate(case), 2)) for case in _positions(axes)}
+    missing = set[Any]().union(*pairs.values())
+    sample: set[tuple[int, ...]] = set()
+    while missing:
+        best = max(pairs, key=lambda case: len(pairs[case] & missing))
+        missing -= pairs[best]
+        sample.add(best)
+    return _some_of(axes, sample)
+
+
+def _positions(axes: Mapping[str, Collection[Any]]) -> list[tuple[int, ...]]:
+    """Return all combinations, each as the positions of its values."""
+    return list(product(*(range(len(values)) for values in axes.values())))
+
+
+def _some_of(
+    axes: Mapping[str, Collection[Any]], sample: Collection[tuple[int, ...]]
+) -> pytest.MarkDecorator:
+    cases = zip(_positions(axes), product(*axes.values()), strict=True)
+    return pytest.mark.parametrize(
+        list(axes),
+        [
+            pytest.param(*case, marks=() if position in sample else pytest.mark.exhaustive)
+            for position, case in cases
+        ],
+    )

@@ -207,7 +207,7 @@ class Handle(Generic[E_co, Out_co]):
         ended in a defect raises it, or a RecordedDefect if it cannot be rebuilt.
 
         Parameters:
-            timeout: wait for at most this many seconds, or this `timedelta`; by default for ever. The
+            timeout: wait for at most this many seconds, or this `timedelta`; by default forever. The
                 result of a run that has ended is returned however short it is, also with 0.
 
         Raises TimeoutError once they are over. The run continues.
@@ -215,10 +215,15 @@ class Handle(Generic[E_co, Out_co]):
         async with self._checkpoints.store, self._changes() as change:
             seconds = None if timeout is None else in_seconds(timeout)
             result = await self._ended()
-            with anyio.fail_after(seconds):
+            with anyio.move_on_after(seconds):
                 while result is None:
                     await change.wait()
                     result = await self._ended()
+            if result is None:
+                raise TimeoutError(
+                    f"run {self.run_id!r} has not ended within {seconds} s. It continues, if there is a "
+                    "worker for it; `handle.status()` returns its status"
+                )
             return result
 
     async def cancel(self) -> None:

@@ -6,12 +6,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from typer.testing import CliRunner
+import typer.main
 
 from effectflow.cli.commands import make_app
 
@@ -51,19 +53,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
+@pytest.fixture(scope="session")
+def command() -> Any:
+    """The command line. typer takes longer to make it than most commands take."""
+    return typer.main.get_command(make_app())
+
+
 @pytest.fixture
-def effectflow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+def effectflow(command: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run `effectflow` with arguments, in `folder`, on a terminal of 200 columns without colours."""
     for name in [name for name in os.environ if name.startswith("EFFECTFLOW_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "dumb")
-    app = make_app()
+    monkeypatch.setattr(sys, "stdin", StringIO())
 
     def run(*arguments: str) -> Ended:
-        result = CliRunner().invoke(app, arguments)
-        if not isinstance(result.exception, SystemExit | None):
-            raise result.exception
-        return Ended(result.exit_code, result.stdout, result.stderr)
+        out = TextIOWrapper(BytesIO(), "utf-8")
+        err = TextIOWrapper(BytesIO(), "utf-8")
+        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+            command.main(list(arguments), prog_name="effectflow")
+        for stream in (out, err):
+            stream.seek(0)
+        return Ended(int(ended.value.code or 0), out.read(), err.read())
 
     return run

@@ -114,7 +114,7 @@ async def test_time_and_chance() -> None:
     assert isinstance((await uuid().run(None)).unwrap(), UUID)
 
 
-MILLION = sample_or_all("binds", 200_000, 1_000_000)
+MILLION = sample_or_all("binds", 100_000, 1_000_000)
 
 
 @MILLION
@@ -175,7 +175,7 @@ async def test_what_is_nested_too_deeply_for_the_stack_is_a_clear_defect(
     nest: Callable[[AnyEffect], AnyEffect],
 ) -> None:
     nested: AnyEffect = pure(1)
-    for _ in range(2000):
+    for _ in range(500):
         nested = nest(nested)
     try:
         # On asyncio, acquisitions and finalizers have a task each, and so a stack.
@@ -186,7 +186,7 @@ async def test_what_is_nested_too_deeply_for_the_stack_is_a_clear_defect(
     assert ended == "<Success: 1>" or "nested within each other" in ended
 
 
-async def test_a_function_that_recurses_for_ever_keeps_its_own_error() -> None:
+async def test_a_function_that_recurses_forever_keeps_its_own_error() -> None:
     def endless(number: int) -> int:
         return endless(number + 1)
 
@@ -196,7 +196,7 @@ async def test_a_function_that_recurses_for_ever_keeps_its_own_error() -> None:
 
 async def test_parallel_operators_may_be_nested_as_deep_as_you_like() -> None:
     nested: AnyEffect = pure(1)
-    for _ in range(2000):
+    for _ in range(1000):
         nested = par(nested).map(lambda values: values[0])
     assert await nested.run(None) == Success(1)
 

@@ -35,6 +35,7 @@ from effectflow import (
     step,
 )
 from effectflow.effects import TracedError
+from effectflow.testing import TestClock
 
 AnyEffect = Effect[object, Any, Any]
 anyio_test = pytest.mark.anyio
@@ -244,7 +245,7 @@ CANCELLED_USES: dict[str, AnyEffect] = {
 async def test_a_release_that_fails_after_a_cancellation_is_in_the_trail(
     effect: AnyEffect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    traced = (await effect.traced().run(None)).failure()
+    traced = (await TestClock().run(effect.traced(), None)).failure()
 
     assert traced.trail == ("and a finalizer failed: 'STUCK'",)
     assert traced.suppressed == ("STUCK",)

@@ -41,6 +41,7 @@ from effectflow import (
 from effectflow.checkpoint import RunStatus
 from effectflow.stores import SqliteStore
 from tests.apps import App
+from tests.sweeps import in_pairs
 
 AnyEffect = Effect[Any, Any, Any]
 
@@ -115,10 +116,7 @@ def leaving(kind: type[BaseException]) -> dict[str, Callable[[], AnyEffect]]:
     }
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("durable", [False, True], ids=["plain", "durable"])
-@pytest.mark.parametrize("kind", EXITS)
-@pytest.mark.parametrize("place", leaving(SystemExit))
+@in_pairs(place=leaving(SystemExit), kind=EXITS, durable=[False, True], backend=["asyncio", "trio"])
 def test_an_exit_comes_out_as_itself_after_the_finalizers(
     place: str, kind: type[BaseException], durable: bool, backend: Any
 ) -> None:
@@ -191,18 +189,10 @@ PROGRAM = textwrap.dedent("""
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize(
-    ("backend", "leave", "place"),
-    [
-        ("asyncio", "SystemExit", "step"),
-        ("asyncio", "SystemExit", "items"),
-        ("asyncio", "KeyboardInterrupt", "branch"),
-        ("asyncio", "KeyboardInterrupt", "nested run"),
-        ("trio", "SystemExit", "branch"),
-        ("trio", "SystemExit", "nested run"),
-        ("trio", "KeyboardInterrupt", "step"),
-        ("trio", "KeyboardInterrupt", "items"),
-    ],
+@in_pairs(
+    backend=["asyncio", "trio"],
+    leave=["SystemExit", "KeyboardInterrupt"],
+    place=["step", "branch", "nested run", "items"],
 )
 async def test_a_process_ends_with_the_status_of_the_exit(
     tmp_path: Path, place: str, backend: str, leave: str

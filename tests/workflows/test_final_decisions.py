@@ -34,7 +34,7 @@ from effectflow import (
 from effectflow.checkpoint import RunStatus
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
-from tests.sweeps import sample_or_all
+from tests.sweeps import in_pairs, sample_or_all
 from tests.workflows.journals import made_of
 from tests.workflows.reservations import (
     AnyEffect,
@@ -50,7 +50,7 @@ from tests.workflows.reservations import (
     use,
     use_nothing,
     wait,
-    waiting_for_ever,
+    waiting_forever,
 )
 
 pytestmark = pytest.mark.anyio
@@ -73,12 +73,12 @@ def others_fail() -> Effect[App, str, str]:
 
 @step
 def waiting(what: str) -> AnyEffect:
-    """Waits for ever, but not in a world that is repaired."""
+    """Waits forever, but not in a world that is repaired."""
 
     def look(app: App) -> AnyEffect:
         if REPAIRED in app.world.held:
             return acting(f"go on after {what}", lambda _: None)
-        return waiting_for_ever(what)
+        return waiting_forever(what)
 
     return from_fn(look).and_then(lambda effect: effect)
 
@@ -210,7 +210,7 @@ async def test_a_run_stopped_while_something_is_released_keeps_to_what_was_decid
 
 @both_ways
 @pytest.mark.parametrize("name", ["timeout", "race", "par", "par_traverse", "par_reduce with keys"])
-@sample_or_all("every", 5, 1)
+@sample_or_all("every", 11, 1)
 async def test_a_run_stopped_at_any_moment_uses_nothing_that_was_released(
     name: str, made_of: Callable[[AnyEffect], Workflow[Any, Any, str, Any]], every: int
 ) -> None:
@@ -237,8 +237,7 @@ async def test_a_run_stopped_at_any_moment_uses_nothing_that_was_released(
     raise AssertionError("it never got to its end")
 
 
-@both_ways
-@pytest.mark.parametrize("name", CANCELLING)
+@in_pairs(anyio_backend=["asyncio", "trio"], made_of=[ending, handling], name=CANCELLING)
 async def test_a_crash_at_any_append_changes_nothing_of_the_end(
     name: str,
     made_of: Callable[[AnyEffect], Workflow[Any, Any, str, Any]],

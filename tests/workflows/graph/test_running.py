@@ -327,10 +327,7 @@ def counting(to: int) -> Graph[HasCheckpoints, Any, int]:
     )
 
 
-MANY_ROUNDS = sample_or_all("rounds", 10_000, 100_000)
-
-
-@MANY_ROUNDS
+@sample_or_all("rounds", 10_000, 100_000)
 async def test_many_rounds_need_no_recursion(rounds: int) -> None:
     app, limit = App(), sys.getrecursionlimit()
     sys.setrecursionlimit(300)
@@ -340,7 +337,7 @@ async def test_many_rounds_need_no_recursion(rounds: int) -> None:
         sys.setrecursionlimit(limit)
 
 
-@MANY_ROUNDS
+@sample_or_all("rounds", 4_000, 100_000)
 async def test_memory_does_not_grow_with_the_rounds(rounds: int) -> None:
     async def peak(after: int) -> int:
         graph, app = counting(after), App()

@@ -355,10 +355,10 @@ async def test_concurrent_items_share_their_commits() -> None:
 
     async with CountingStore() as store:
         job = spelling(max_parallel=500, fan_in=32)
-        result = await job.start(3000).run(app_around(store))
+        result = await job.start(1000).run(app_around(store))
 
-    assert result == Success(JobResult(spelled(3000), 3000))
-    assert store.appends < 3000 / 20
+    assert result == Success(JobResult(spelled(1000), 1000))
+    assert store.appends < 1000 / 20
 
 
 async def test_an_executor_receives_only_the_function_and_the_item(store: MemoryStore) -> None:

@@ -45,12 +45,11 @@ from effectflow.checkpoint import (
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock, crash_everywhere
 from tests.apps import both_backends
+from tests.sweeps import in_turn
 from tests.workflows.journals import cut
 from tests.workflows.mapreduce.world import App, Broken, app_around, join, spell, spelled, spelling
 
 pytestmark = pytest.mark.anyio
-
-exhaustive = pytest.mark.exhaustive
 
 TWICE = RetryPolicy.constant(10).with_max_retries(1)
 
@@ -564,23 +563,14 @@ CHANGES: list[list[tuple[str, Any]]] = [
     [("retry_dead_letters", ["3"]), ("drop_dead_letters", None)],
     [("drop_dead_letters", ["1"]), ("retry_dead_letters", None)],
 ]
-SAMPLE = [("job", 0), ("workflow", 1), ("iterative", 2), ("nested", 1)]
-"""Where jobs are, with the changes that are tried there by default."""
 
 
-@both_backends
-@pytest.mark.parametrize(
-    ("where", "changes"),
-    [
-        pytest.param(where, CHANGES[n], marks=() if (where, n) in SAMPLE else exhaustive)
-        for where in ("job", "workflow", "iterative", "nested")
-        for n in range(len(CHANGES))
-    ],
-    ids=str,
+@in_turn(
+    where=["job", "workflow", "iterative", "nested"],
+    change=range(len(CHANGES)),
+    anyio_backend=["asyncio", "trio"],
 )
-async def test_a_crash_changes_nothing_about_reopened_dead_letters(
-    where: str, changes: list[tuple[str, Any]]
-) -> None:
+async def test_a_crash_changes_nothing_about_reopened_dead_letters(where: str, change: int) -> None:
     job = setting_aside(map=spell_at_second_go, reduce=join, max_parallel=1)
     inner: dict[str, Any] = {
         "job": job,
@@ -589,7 +579,7 @@ async def test_a_crash_changes_nothing_about_reopened_dead_letters(
         "nested": calling_after(job),
     }
 
-    assert len(await crash_everywhere(Reopened(inner[where], *changes), 4, app_around)) > 15
+    assert len(await crash_everywhere(Reopened(inner[where], *CHANGES[change]), 4, app_around)) > 15
 
 
 async def test_the_summary_of_a_run_counts_its_dead_letters(store: MemoryStore) -> None:

@@ -96,10 +96,10 @@ async def test_an_item_that_is_new_after_the_map_phase_is_refused(
 
 
 async def test_the_error_about_many_missing_items_is_short(store: MemoryStore) -> None:
-    source = Source(list(range(1000)))
-    options: dict[str, Any] = {"key": lambda n: f"[{n}/100%]" + "x" * 10_000, "fan_in": 2000}
-    app = await source.stopped_at(store, 999, **options)
-    source.items = [999]
+    source = Source(list(range(300)))
+    options: dict[str, Any] = {"key": lambda n: f"[{n}/100%]" + "x" * 10_000, "fan_in": 500}
+    app = await source.stopped_at(store, 299, **options)
+    source.items = [299]
 
     error = (await source.job(**options).resume("r").run(app)).failure()
 
