@@ -564,6 +564,7 @@ CHANGES: list[list[tuple[str, Any]]] = [
     [("drop_dead_letters", ["1"]), ("retry_dead_letters", None)],
 ]
 
+
 @in_turn(
     where=["job", "workflow", "iterative", "nested"],
     change=range(len(CHANGES)),
