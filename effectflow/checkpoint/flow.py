@@ -333,7 +333,7 @@ class DurableFlow:
             await self.check(scope, path)
             if run.mailbox.first(topic) is message:
                 break
-        tree = run.open_message(message)
+        tree = run.mailbox.open(message)
         value = run.decode_message(tree, path, decode)
         sequence = run.take_message(path, message, tree)
         if not self.is_ordered:

@@ -9,7 +9,8 @@ import anyio
 
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import Signalled
-from effectflow.checkpoint.errors import CorruptCheckpoint
+from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, StoreUnavailable
+from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.store import NOTICE, CheckpointStore, Message, Record
 from effectflow.checkpoint.values import Tree
 
@@ -52,12 +53,12 @@ class Mailbox:
         seen: the number of the newest message that was read.
     """
 
-    def __init__(self, store: CheckpointStore, run_id: str) -> None:
+    def __init__(self, run_id: str, checkpoints: Checkpoints, writer: JournalWriter) -> None:
         self.seen = 0
-        self._store = store
         self._run_id = run_id
+        self._checkpoints = checkpoints
+        self._writer = writer
         self._messages: list[Message] = []
-        self._notices: list[int] = []
         self._asked = self._answered = 0
 
     @cached_property
@@ -66,29 +67,44 @@ class Mailbox:
         return anyio.Lock(fast_acquire=True)
 
     async def refresh(self) -> None:
-        """Read the new messages. All flows that ask before a read begins share it."""
+        """Read the new messages, and take the notices among them. Halt the run if that fails."""
+        store = self._checkpoints.store
+        try:
+            await self._refresh(store)
+        except CheckpointError as error:
+            raise self._writer.halt(error) from error
+        except Exception as error:
+            reason = f"it raised {error!r} for run {self._run_id!r}"
+            raise self._writer.halt(StoreUnavailable(repr(store), reason)) from error
+
+    async def _refresh(self, store: CheckpointStore) -> None:
+        # All flows that ask before a read begins share it.
         self._asked += 1
         number = self._asked
         async with self._reading:
             if self._answered >= number:
                 return
             asked = self._asked
-            new = await self._store.mailbox(self._run_id, after=self.seen)
+            new = await store.mailbox(self._run_id, after=self.seen)
             self._answered = asked
             if new:
                 self.seen = new[-1].number
-                self._notices += [message.number for message in new if message.topic == NOTICE]
                 self._messages += [message for message in new if message.topic != NOTICE]
+                # They ask the flows to look, which follows.
+                self._writer.take(*(message.number for message in new if message.topic == NOTICE))
 
     def first(self, topic: str) -> Message | None:
         """Return the oldest message about a topic that was not taken."""
         return next((message for message in self._messages if message.topic == topic), None)
 
+    def open(self, message: Message) -> Tree:
+        """Return the value in a message. Halt the run if the message was changed on its way."""
+        try:
+            return open_message(self._checkpoints, self._run_id, message)
+        except CheckpointError as error:
+            raise self._writer.halt(error) from error
+
     def take(self, message: Message) -> None:
         """Remove a message. The next append removes it from the store."""
         self._messages.remove(message)
-
-    def take_notices(self) -> list[int]:
-        """Remove the notices, which have been noticed. Return their numbers, for the next append."""
-        notices, self._notices = self._notices, []
-        return notices
+        self._writer.take(message.number)

@@ -155,7 +155,7 @@ class PlannedRun(Run):
             await self.wait(path)
 
     async def next_message(self, path: str, topic: str) -> Message:
-        await self.read_mailbox()
+        await self.mailbox.refresh()
         message = self.mailbox.first(topic)
         return await self.wait(path) if message is None else message
 

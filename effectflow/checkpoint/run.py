@@ -36,12 +36,11 @@ from effectflow.checkpoint.errors import (
     NotSerializable,
     OutcomeUnknown,
     StepInputChanged,
-    StoreUnavailable,
 )
 from effectflow.checkpoint.failures import read_failure, write_end
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.journal_writer import JournalWriter
-from effectflow.checkpoint.mailbox import Mailbox, open_message
+from effectflow.checkpoint.mailbox import Mailbox
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
 from effectflow.checkpoint.replay import RecordedStep, Recording, compressed
 from effectflow.checkpoint.schema import LATEST
@@ -180,7 +179,7 @@ class Run:
         self.suspension: Suspension | None = None
         self.given_up: CheckpointError | None = None
         self.activity = Activity() if around is None else around.run.activity
-        self.mailbox = Mailbox(checkpoints.store, run_id)
+        self.mailbox = Mailbox(run_id, checkpoints, writer)
         self.cancellation: Operator | None = None
         self.drain: Drain | None = None if around is None else around.run.drain
         self.spawned = dict(recording.spawned)
@@ -603,45 +602,24 @@ class Run:
     def take_message(self, path: str, message: Message, value: Tree) -> int:
         """Record that a wait has received a message. Return the number of the entry."""
         self.mailbox.take(message)
-        self.writer.take(message.number)
         return self.writer.add(Signalled(path, message.topic, message.key, value, self.now()))
 
     async def look_for_messages(self) -> None:
         """Read the new messages. One may cancel the run."""
-        await self.read_mailbox()
-        self.writer.take(*self.mailbox.take_notices())
+        await self.mailbox.refresh()
         request = self.mailbox.first(CANCEL)
         if request is not None and self.cancellation is not None:
             self._cancel_by(request, self.cancellation)
-
-    async def read_mailbox(self) -> None:
-        """Read the new messages. Halt the run if that fails."""
-        store = self.checkpoints.store
-        try:
-            await self.mailbox.refresh()
-        except CheckpointError as error:
-            raise self.writer.halt(error) from error
-        except Exception as error:
-            reason = f"it raised {error!r} for run {self.run_id!r}"
-            raise self.writer.halt(StoreUnavailable(repr(store), reason)) from error
 
     def _cancel_by(self, request: Message, cancellation: Operator) -> None:
         """Cancel the body because a message asks for that. A run that is being stopped leaves it."""
         if self.is_stopping or self.writer.halted is not None:
             return
         self.mailbox.take(request)
-        self.writer.take(request.number)
         if not cancellation.is_decided:
             cancellation.decide(None, failed=False)
             assert cancellation.limit is not None
             cancellation.limit.cancel()
-
-    def open_message(self, message: Message) -> Tree:
-        """Return the value in a message. Halt the run if the message was changed on its way."""
-        try:
-            return open_message(self.checkpoints, self.run_id, message)
-        except CheckpointError as error:
-            raise self.writer.halt(error) from error
 
     def decode_message(self, tree: Tree, path: str, decode: Callable[[Tree], A]) -> A:
         """Return the value that a message holds. Halt the run if it is not what the wait declares."""
