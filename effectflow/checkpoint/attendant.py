@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from effectflow.checkpoint.changes import watching
+from effectflow.checkpoint.stopping import Suspension
 from effectflow.effects.errors import Halt
 
 if TYPE_CHECKING:
@@ -98,8 +99,9 @@ async def attended(run: Run, suspend_after: float) -> AsyncGenerator[None]:
                             await anyio.sleep(_GRACE)
                         has_changed = False
                         await look()
-                    elif activity.busy == 0 and await _may_suspend(run, suspend_after, look):
-                        run.suspend()
+                    elif activity.busy == 0 and await _may_suspend(run, drain, suspend_after, look):
+                        waits = Suspension(activity.next_at, activity.waits_for, run.mailbox.seen)
+                        run.stopping.suspend(waits)
                         return
                     elif activity.busy > 0 or not has_changed:
                         await woken.wait()
@@ -119,7 +121,9 @@ async def attended(run: Run, suspend_after: float) -> AsyncGenerator[None]:
         drain.forget(woken)
 
 
-async def _may_suspend(run: Run, suspend_after: float, look: Callable[[], Awaitable[bool]]) -> bool:
+async def _may_suspend(
+    run: Run, drain: Drain, suspend_after: float, look: Callable[[], Awaitable[bool]]
+) -> bool:
     """Return whether all flows rest, and will do so for long, knowing all messages so far."""
     activity, seen = run.activity, run.activity.changes
     await anyio.sleep(_GRACE)
@@ -127,4 +131,4 @@ async def _may_suspend(run: Run, suspend_after: float, look: Callable[[], Awaita
         return False
     if activity.busy or activity.changes != seen:
         return False
-    return run.is_draining or activity.next_at - run.now() > suspend_after
+    return drain.has_begun or activity.next_at - run.now() > suspend_after

@@ -87,8 +87,7 @@ class DurableBranches:
 
     def _record_deadline(self, until: float) -> None:
         run = self.outer.run
-        is_cancelled = any(operator.is_decided for operator in self.scope.operators)
-        if run.records and not run.is_stopping and not is_cancelled:
+        if self._may_decide():
             path = f"{self.path}/deadline"
             self.outer.record_decision(self.scope, path, until, failed=False)
         run.activity.begin_deadline(self, until)
@@ -117,7 +116,7 @@ class DurableBranches:
 
     def _may_decide(self) -> bool:
         outer, run = self.outer, self.outer.run
-        if not outer.is_recording or not run.records or run.is_stopping:
+        if not outer.is_recording or not run.may_record:
             return False
         # A flow that is being cancelled itself makes no more decisions.
         is_cancelled = any(operator.is_decided for operator in self.scope.operators)
@@ -205,7 +204,7 @@ class DurableBranches:
         if self.sequence is None or (self.decision is not None and self.decision.has_ended):
             return
         # Without entries, a resume has nothing to replay before it cancels the branches.
-        can_record = run.records and not run.is_stopping and not run.writer.halted
+        can_record = run.may_record and run.writer.halted is None
         if self.scope.undos is not None:
             # A resume replays the branches, since they may register undos with the saga around.
             return

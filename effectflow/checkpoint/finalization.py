@@ -74,7 +74,7 @@ class DurableFinalization:
 
     async def run(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
         try:
-            return await self.outer.run.finalizing(work)
+            return await self.outer.run.stopping.finalizing(work)
         finally:
             if self._flow is not None:
                 self.outer.unsettled += self._flow.unsettled

@@ -131,14 +131,14 @@ class DurableFlow:
 
     @property
     def is_stopping(self) -> bool:
-        return self.run.is_stopping
+        return self.run.stopping.has_begun
 
     @property
     def started_version(self) -> str | None:
         return self.run.started_version
 
     def stop(self) -> None:
-        self.run.stop()
+        self.run.stopping.begin()
 
     async def save_now(self, reason: str) -> None:
         if self.run.records:
@@ -170,7 +170,7 @@ class DurableFlow:
             return from_tree(known.value, path=path, types=NO_TYPES)
         await self.check(scope, path)
         value = compute()
-        if run.records and not run.is_stopping:
+        if run.may_record:
             failed = has_failed is not None and has_failed(value)
             self.record_decision(scope, path, value, failed=failed)
         return value
@@ -203,7 +203,7 @@ class DurableFlow:
             return known
         await self.check(scope, path)
         letter = RecordedDeadLetter(0, path, content())
-        if self.is_recording and run.records and not run.is_stopping:
+        if self.is_recording and run.may_record:
             settles = run.failures.settle(self)
             letter.sequence = run.writer.add(
                 Decided(path, letter.content, run.now(), settles=settles)
@@ -302,7 +302,7 @@ class DurableFlow:
     ) -> None:
         """Record a wait; the parameters are as in `Waiting`."""
         run = self.run
-        if run.records and not run.is_stopping:
+        if run.may_record:
             self._record_from_here()
             settles = () if scope.is_observing else run.failures.settle(self)
             item = self.take_item()
@@ -355,7 +355,7 @@ class DurableFlow:
         """Record a value for others to read, once. Within a step, each attempt records it again."""
         run = self.run
         if not self.is_recording:
-            if run.records and not run.is_stopping:
+            if run.may_record:
                 self._publish("", key, value, types)
             return
         path = self.next_path("publish")
@@ -363,7 +363,7 @@ class DurableFlow:
         if self.reach(path, scope):
             return
         await self.check(scope, path)
-        if run.records and not run.is_stopping:
+        if run.may_record:
             self._publish(path, key, value, types)
 
     def _publish(self, path: str, key: str, value: object, types: KnownTypes) -> None:
@@ -533,11 +533,11 @@ class DurableFlow:
         if scope.acquisition is not None and not scope.acquisition.may_continue():
             raise NotAcquired
         run = self.run
-        if run.is_stopping:
+        if run.stopping.has_begun:
             if scope.is_shielded:
                 raise LeftToResume(repr(what))
             await anyio.sleep_forever()
-        if run.drain is not None and run.is_draining and not scope.is_shielded:
+        if run.drain is not None and run.drain.has_begun and not scope.is_shielded:
             with run.activity.rest("another worker", 0.0):
                 await anyio.sleep_forever()
 
@@ -548,7 +548,7 @@ class DurableFlow:
         try:
             if self._must_pass(scope.limit):
                 self._gate_limit = scope.limit
-                with self.run.gated() as self._gate:
+                with self.run.stopping.gated() as self._gate:
                     outcome = await work()
             else:
                 outcome = await work()
@@ -597,17 +597,17 @@ class DurableFlow:
         return DurableBranches(self, path, scope)
 
     async def finalize(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
-        return await self.run.finalizing(work)
+        return await self.run.stopping.finalizing(work)
 
     async def protect(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
-        with self.run.gated():
+        with self.run.stopping.gated():
             return await work, None
         raise AssertionError("a scope that is not cancelled continues")
 
     def compensation_failed(self, error: object, left: Callable[[], Sequence[str]]) -> None:
         if self.is_recording:
             run = self.run
-            raise run.give_up(CompensationFailed(run.run_id, safe_repr(error), left()))
+            raise run.stopping.give_up(CompensationFailed(run.run_id, safe_repr(error), left()))
 
     def finalization(self, name: str) -> Finalization | None:
         return DurableFinalization(self, self.next_path(name))

@@ -8,6 +8,7 @@ from typing import Any, Never, TypeVar
 
 import anyio
 import anyio.lowlevel
+from anyio.abc import TaskGroup
 
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import Arguments, Entry
@@ -16,6 +17,7 @@ from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.plan import ResumePlan, Unverified
 from effectflow.checkpoint.replay import RecordedStep, Recording
 from effectflow.checkpoint.run import Run
+from effectflow.checkpoint.stopping import Stopping
 from effectflow.checkpoint.store import Message
 from effectflow.checkpoint.values import KnownTypes, Tree
 from effectflow.effects.clock import Clock
@@ -49,6 +51,37 @@ class _NoJournal:
             raise Halt(self.halted)
 
 
+class _NeverStopping(Stopping):
+    """Shields all replays and finalizers, so that a plan is complete."""
+
+    def __init__(self, tasks: TaskGroup, journal: _NoJournal) -> None:
+        super().__init__(tasks, None, ())
+        self._journal = journal
+
+    def begin(self) -> None:
+        """Go on."""
+
+    def give_up(self, error: CheckpointError) -> Halt:
+        return self._journal.halt(error)
+
+    async def finalizing(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, None]:
+        try:
+            with anyio.CancelScope(shield=True):
+                return await work, None
+            raise AssertionError("a scope that is not cancelled continues")
+        except Parked as parked:
+            if parked.reason is None:
+                parked.is_shielded = True
+                raise
+            # A resume does not check what a finalizer does outside steps either.
+            return None, None
+
+    @contextmanager
+    def gated(self) -> Generator[anyio.CancelScope]:
+        with anyio.CancelScope(shield=True) as gate:
+            yield gate
+
+
 class PlannedRun(Run):
     """Replays a run up to the frontier of every flow, and collects what a resume begins there."""
 
@@ -78,6 +111,7 @@ class PlannedRun(Run):
             context=context,
             started_version=started_version,
         )
+        self.stopping = _NeverStopping(self.tasks, writer)
         self._observers = ()
         self._start: list[str] = []
         self._retry: list[str] = []
@@ -170,26 +204,3 @@ class PlannedRun(Run):
         await anyio.lowlevel.checkpoint_if_cancelled()
         self._waiting.append(path)
         raise Parked
-
-    async def finalizing(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, None]:
-        try:
-            with anyio.CancelScope(shield=True):
-                return await work, None
-            raise AssertionError("a scope that is not cancelled continues")
-        except Parked as parked:
-            if parked.reason is None:
-                parked.is_shielded = True
-                raise
-            # A resume does not check what a finalizer does outside steps either.
-            return None, None
-
-    @contextmanager
-    def gated(self) -> Generator[anyio.CancelScope]:
-        with anyio.CancelScope(shield=True) as gate:
-            yield gate
-
-    def stop(self) -> None:
-        pass
-
-    def give_up(self, error: CheckpointError) -> Halt:
-        return self.writer.halt(error)

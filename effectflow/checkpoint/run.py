@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar, cast
@@ -31,7 +29,6 @@ from effectflow.checkpoint.entries import (
     Signalled,
 )
 from effectflow.checkpoint.errors import (
-    CheckpointError,
     CorruptCheckpoint,
     NotSerializable,
     OutcomeUnknown,
@@ -45,7 +42,8 @@ from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
 from effectflow.checkpoint.replay import RecordedStep, Recording, compressed
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.settling import UnsettledFailures
-from effectflow.checkpoint.step import CurrentStep, interruption_reason
+from effectflow.checkpoint.step import CurrentStep
+from effectflow.checkpoint.stopping import Stopping, interruption_reason
 from effectflow.checkpoint.store import CANCEL, Message
 from effectflow.checkpoint.values import (
     KnownTypes,
@@ -63,14 +61,13 @@ from effectflow.effects.errors import (
     EffectError,
     ExecutorError,
     Halt,
-    LeftToResume,
     Parked,
     RetryExhausted,
     TimedOut,
     TracedError,
     add_note,
 )
-from effectflow.effects.event_loop import is_cancellation, run_to_the_end
+from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret
 from effectflow.effects.nodes import Failed as Failure, Step
 from effectflow.effects.operators import Operator
@@ -103,21 +100,6 @@ class Around(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Suspension:
-    """What a run waited for when it was suspended.
-
-    Attributes:
-        until: when the first flow goes on by itself, in seconds since the epoch; infinite if none does.
-        waits_for: what the flows wait for, for people.
-        seen: the number of the newest message that the run had read.
-    """
-
-    until: float
-    waits_for: str
-    seen: int
-
-
 class Run:
     """One life of a durable run.
 
@@ -133,13 +115,12 @@ class Run:
         cancelled_at: the entry by which an operator of the outer run has cancelled this one, or None.
         last_completed: the path of the step that completed last.
         failures: those that nothing has settled.
+        tasks: what happens in the run.
+        stopping: whether it is being stopped from outside.
         activity: which flows are busy, and what the others wait for; shared with the outer run.
         mailbox: the messages that were sent to the run.
         cancellation: the operator around the body that decides when a message asks to cancel the run;
             None if the run does not look for such messages.
-        suspension: what it waited for when it was suspended; None if it was not.
-        given_up: the error with which the run ends as failed, regardless of how its body ends; None
-            without one.
         drain: asks the runs of a worker to begin nothing more; None outside of workers.
         spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
             them.
@@ -175,15 +156,14 @@ class Run:
         self.force = force
         self.around = around
         self.outer_operators = outer_operators
-        self._is_stopping = False
-        self.suspension: Suspension | None = None
-        self.given_up: CheckpointError | None = None
+        self.tasks = anyio.create_task_group()
+        outer = None if around is None else around.run.stopping
+        self.stopping = Stopping(self.tasks, outer, outer_operators)
         self.activity = Activity() if around is None else around.run.activity
         self.mailbox = Mailbox(run_id, checkpoints, writer)
         self.cancellation: Operator | None = None
         self.drain: Drain | None = None if around is None else around.run.drain
         self.spawned = dict(recording.spawned)
-        self.tasks = anyio.create_task_group()
         self.last_completed: str | None = None
         # The system clock is read without creating a date.
         self.now = time.time if type(clock) is SystemClock else self._now
@@ -193,28 +173,12 @@ class Run:
         self.failures = UnsettledFailures(writer)
         self._cut_off: dict[str, None] = {}
         self._ends_interrupted = False
-        self._gates: set[anyio.CancelScope] = set()
-        self._retry_waits: set[anyio.CancelScope] = set()
         self._savable: dict[str, Any] = {}
-        self._watched = 0
-        self._is_watching = False
-        self._watch_scope: anyio.CancelScope | None = None
 
     @property
-    def is_stopping(self) -> bool:
-        """Whether the run is being stopped from outside, so that finalizers begin no steps."""
-        return self._is_stopping or (self.around is not None and self.around.run.is_stopping)
-
-    @property
-    def is_suspending(self) -> bool:
-        """Whether the run is being stopped because all of its flows wait."""
-        around = self.around
-        return self.suspension is not None or (around is not None and around.run.is_suspending)
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether nothing more begins, because the worker that drives the run stops."""
-        return self.drain is not None and self.drain.has_begun
+    def may_record(self) -> bool:
+        """Whether decisions and waits are recorded: not in a plan, nor while the run is being stopped."""
+        return self.records and not self.stopping.has_begun
 
     # Execution of steps.
 
@@ -367,12 +331,8 @@ class Run:
         left = min(retry_at - self.now(), max(0.0, retry_at - failed_at))
         if left > 0 and flow.is_recording:
             # A finalizer is shielded. It ends before its next attempt if the run is stopped meanwhile.
-            with self.activity.rest("a retry", self.now() + left), anyio.CancelScope() as waiting:
-                self._retry_waits.add(waiting)
-                try:
-                    await self.sleep(path, left, scope)
-                finally:
-                    self._retry_waits.discard(waiting)
+            with self.activity.rest("a retry", self.now() + left), self.stopping.ends_wait():
+                await self.sleep(path, left, scope)
         elif left > 0:
             # The step around it is in progress, so the run cannot be suspended.
             await self.sleep(path, left, scope)
@@ -561,7 +521,7 @@ class Run:
 
         The outer run settles the decision durably before: a resume of it cannot use a cancelled run.
         """
-        if self.is_stopping or self.cancelled_at is not None:
+        if self.stopping.has_begun or self.cancelled_at is not None:
             return
         for operator in self.outer_operators:
             if operator.cancels() and isinstance(operator.branches, DurableBranches):
@@ -613,7 +573,7 @@ class Run:
 
     def _cancel_by(self, request: Message, cancellation: Operator) -> None:
         """Cancel the body because a message asks for that. A run that is being stopped leaves it."""
-        if self.is_stopping or self.writer.halted is not None:
+        if self.stopping.has_begun or self.writer.halted is not None:
             return
         self.mailbox.take(request)
         if not cancellation.is_decided:
@@ -628,83 +588,6 @@ class Run:
         except MalformedValue as error:
             reason = f"the message that {path!r} receives is not what the signal declares: {error}"
             raise self.writer.halt(CorruptCheckpoint(self.run_id, reason)) from error
-
-    # Stopping of the run.
-
-    def suspend(self) -> None:
-        """Stop the run because all of its flows wait. A resume continues them."""
-        activity = self.activity
-        self.suspension = Suspension(activity.next_at, activity.waits_for, self.mailbox.seen)
-        self.stop()
-        self.tasks.cancel_scope.cancel()
-
-    def stop(self) -> None:
-        """Note that the run is being stopped from outside."""
-        self._is_stopping = True
-        for gate in list(self._gates):
-            gate.shield = False
-        for waiting in list(self._retry_waits):
-            waiting.cancel()
-
-    def give_up(self, error: CheckpointError) -> Halt:
-        """End the run as failed with this error, past every handler. Return the exception to raise."""
-        self.given_up = self.given_up or error
-        self.stop()
-        self.tasks.cancel_scope.cancel()
-        return LeftToResume(str(error))
-
-    async def finalizing(
-        self, work: Coroutine[Any, Any, A]
-    ) -> tuple[A | None, BaseException | None]:
-        """Run a finalizer, shielded from cancellation, and notice when the run is stopped meanwhile."""
-        self.begin_watch()
-        try:
-            return await run_to_the_end(work, on_cancellation=self.stop)
-        finally:
-            self.end_watch()
-
-    @contextmanager
-    def gated(self) -> Generator[anyio.CancelScope]:
-        """Shield a replay until the scope is opened or the run is stopped."""
-        self.begin_watch()
-        try:
-            with anyio.CancelScope(shield=not self.is_stopping) as gate:
-                self._gates.add(gate)
-                try:
-                    yield gate
-                finally:
-                    self._gates.discard(gate)
-        finally:
-            self.end_watch()
-
-    def begin_watch(self) -> None:
-        if self.around is not None:
-            self.around.run.begin_watch()
-        self._watched += 1
-        if not self._is_watching:
-            self._is_watching = True
-            self.tasks.start_soon(self._watch)
-
-    def end_watch(self) -> None:
-        if self.around is not None:
-            self.around.run.end_watch()
-        self._watched -= 1
-        if self._watched == 0 and self._watch_scope is not None:
-            self._watch_scope.cancel()
-
-    async def _watch(self) -> None:
-        """Notice a cancellation of the run while a shield keeps it from the flows."""
-        try:
-            while self._watched:
-                with anyio.CancelScope() as self._watch_scope:
-                    await anyio.sleep_forever()
-        except BaseException:
-            if not any(operator.cancels() for operator in self.outer_operators):
-                self.stop()
-            raise
-        finally:
-            self._watch_scope = None
-            self._is_watching = False
 
     def interruption(self, reason: str) -> Interrupted | None:
         """Return the last entry of an interruption; None if a step recorded one as the last entry.

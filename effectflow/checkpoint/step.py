@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Generator, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property, update_wrapper
 from os import urandom
@@ -518,20 +517,3 @@ def started_version() -> Effect[object, Never, str | None]:
         <Success: None>
     """
     return nodes.Suspend(lambda scope: nodes.Pure(scope.flow.started_version), ("started_version",))
-
-
-@dataclass(slots=True)
-class StopRequest:
-    """A possible request to stop runs in progress. Its sender sets `reason`."""
-
-    reason: str = "cancelled"
-
-
-stop_request: ContextVar[StopRequest | None] = ContextVar("stop_request", default=None)
-"""The request that covers the runs of this context, or None."""
-
-
-def interruption_reason() -> str:
-    """Return the reason for the `Interrupted` entries of this context: a signal, or "cancelled"."""
-    request = stop_request.get()
-    return "cancelled" if request is None else request.reason

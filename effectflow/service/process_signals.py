@@ -13,7 +13,7 @@ from typing import TypeVar
 import anyio
 
 from effectflow.checkpoint.delayed_saves import SaveRequest, save_request
-from effectflow.checkpoint.step import StopRequest, stop_request
+from effectflow.checkpoint.stopping import StopRequest, stop_request
 from effectflow.effects.errors import Copyable
 from effectflow.effects.event_loop import call_soon_from_threads
 

@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 from effectflow.checkpoint.attendant import Drain, Wakeup
 from effectflow.checkpoint.changes import watching
 from effectflow.checkpoint.lease import Owner, begin_claim, end_claim
-from effectflow.checkpoint.step import StopRequest, stop_request
+from effectflow.checkpoint.stopping import StopRequest, stop_request
 from effectflow.checkpoint.store import Claimed, DueRuns, Limit, Taken
 from effectflow.effects.clock import Clock, in_seconds
 from effectflow.effects.event_loop import (

@@ -105,7 +105,7 @@ def spawn(
         # The process may have ended before it had created the run. An operator cannot cut this off, or
         # the run might be created after all, and nothing would cancel it.
         try:
-            with run.gated():
+            with run.stopping.gated():
                 await submit_run(
                     place,
                     input,

@@ -36,7 +36,7 @@ from effectflow.checkpoint.plan import ResumePlan, plan_resume
 from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import Recording, compressed, read_recording
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.step import interruption_reason
+from effectflow.checkpoint.stopping import interruption_reason
 from effectflow.checkpoint.store import RunStatus, at_once
 from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
@@ -344,9 +344,9 @@ async def _drive(
         await _record_interruption(run)
         raise
     raised = end.raised
-    if run.given_up is not None and writer.halted is None:
-        return await _outcome_of(claim, run, Failed(run.given_up), None)
-    if run.suspension is not None and writer.halted is None:
+    if run.stopping.given_up is not None and writer.halted is None:
+        return await _outcome_of(claim, run, Failed(run.stopping.given_up), None)
+    if run.stopping.suspension is not None and writer.halted is None:
         await _record_interruption(run)
         return SUSPENDED
     if end.is_interrupted and writer.halted is None:
@@ -461,7 +461,7 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
         # What comes after the decision is discarded.
         if not operator.is_decided:
             return outcome
-    if run.is_stopping:
+    if run.stopping.has_begun:
         # The run is being stopped as well, which the limit hides.
         await anyio.lowlevel.checkpoint_if_cancelled()
         await cancel_natively()
@@ -530,11 +530,11 @@ async def _record_interruption(run: Run) -> None:
             # If the outer run cannot settle its decision, this run is only interrupted.
             await run.cancel_if_decided()
         # A run that is being stopped as well has left finalizers to the resume.
-        if run.cancelled_at is not None and not run.is_stopping:
+        if run.cancelled_at is not None and not run.stopping.has_begun:
             finished = Finished(RunStatus.CANCELLED, run.now())
             await cancel_spawned(run)
             await run.writer.finish(finished, finished.status)
-        elif run.is_suspending and not _is_due_now(run):
+        elif run.stopping.is_suspending and not _is_due_now(run):
             await _record_suspension(run)
         else:
             entry = run.interruption(interruption_reason())
@@ -543,12 +543,12 @@ async def _record_interruption(run: Run) -> None:
 
 def _is_due_now(run: Run) -> bool:
     """Return whether a worker that stops has kept a run from going on, which waits for nothing else."""
-    return run.suspension is not None and run.suspension.until <= run.now()
+    return run.stopping.suspension is not None and run.stopping.suspension.until <= run.now()
 
 
 async def _record_suspension(run: Run) -> None:
     """Append `Suspended`. A message that the run has not read makes it due at once."""
-    suspension = run.suspension
+    suspension = run.stopping.suspension
     if suspension is None:
         # A nested run goes on with its outer run.
         waits_for, until, seen = "its outer run", math.inf, run.mailbox.seen

@@ -66,7 +66,7 @@ async def run_nested(
         run.begin_child(path, is_begun=recorded is not None)
     # The replay of a nested run that was cut off is part of the replay of this one, so it cannot be
     # cancelled before it reaches its finalizers.
-    with run.gated() if is_cut_off else nullcontext() as gate:
+    with run.stopping.gated() if is_cut_off else nullcontext() as gate:
         child = _Child(flow, place, path, chosen, input_digest, gate)
         await child.begin()
         try:
@@ -83,7 +83,7 @@ async def run_nested(
     if outcome.__class__ is not Failed:
         child.complete(outcome)
     elif isinstance(outcome.error, CompensationFailed):
-        raise run.give_up(outcome.error)
+        raise run.stopping.give_up(outcome.error)
     elif isinstance(outcome.error, CheckpointError):
         raise run.writer.halt(outcome.error)
     else:

@@ -1,0 +1,186 @@
+"""How a run is stopped from outside: by its caller, a signal, its worker, or its outer run.
+
+A cancellation reaches the flows of a run at their next wait. Two things keep it out for a while: a
+replay, so that everything that was acquired exists before anything releases it, and a finalizer. A task
+of the run looks out for the cancellation meanwhile, so that neither of them begins a step any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from effectflow.checkpoint.errors import CheckpointError
+from effectflow.effects.errors import Halt, LeftToResume
+from effectflow.effects.event_loop import run_to_the_end
+from effectflow.effects.operators import Operator
+
+A = TypeVar("A")
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """A possible request to stop runs in progress. Its sender sets `reason`."""
+
+    reason: str = "cancelled"
+
+
+stop_request: ContextVar[StopRequest | None] = ContextVar("stop_request", default=None)
+"""The request that covers the runs of this context, or None."""
+
+
+def interruption_reason() -> str:
+    """Return the reason for the `Interrupted` entries of this context: a signal, or "cancelled"."""
+    request = stop_request.get()
+    return "cancelled" if request is None else request.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """What a run waited for when it was suspended.
+
+    Attributes:
+        until: when the first flow goes on by itself, in seconds since the epoch; infinite if none does.
+        waits_for: what the flows wait for, for people.
+        seen: the number of the newest message that the run had read.
+    """
+
+    until: float
+    waits_for: str
+    seen: int
+
+
+class Stopping:
+    """Whether a run is being stopped from outside, and what is shielded from that.
+
+    Attributes:
+        suspension: what the run waited for when it was suspended; None if it was not.
+        given_up: the error with which the run ends as failed, regardless of how its body ends; None
+            without one.
+    """
+
+    def __init__(
+        self, tasks: TaskGroup, outer: Stopping | None, operators: Sequence[Operator]
+    ) -> None:
+        """Create it for a run.
+
+        Parameters:
+            tasks: the tasks of the run.
+            outer: that of the outer run of a nested run, or None.
+            operators: the operators of the outer run. A cancellation by one of them is no stop.
+        """
+        self.suspension: Suspension | None = None
+        self.given_up: CheckpointError | None = None
+        self._tasks = tasks
+        self._outer = outer
+        self._operators = operators
+        self._has_begun = False
+        self._gates: set[anyio.CancelScope] = set()
+        self._waits: set[anyio.CancelScope] = set()
+        self._shields = 0
+        self._is_watching = False
+        self._watch_scope: anyio.CancelScope | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run is being stopped, so that finalizers begin no steps."""
+        return self._has_begun or (self._outer is not None and self._outer.has_begun)
+
+    @property
+    def is_suspending(self) -> bool:
+        """Whether the run is being stopped because all of its flows wait."""
+        outer = self._outer
+        return self.suspension is not None or (outer is not None and outer.is_suspending)
+
+    def begin(self) -> None:
+        """Note that the run is being stopped."""
+        self._has_begun = True
+        for gate in list(self._gates):
+            gate.shield = False
+        for wait in list(self._waits):
+            wait.cancel()
+
+    def suspend(self, suspension: Suspension) -> None:
+        """Stop the run because all of its flows wait. A resume continues them."""
+        self.suspension = suspension
+        self._end_tasks()
+
+    def give_up(self, error: CheckpointError) -> Halt:
+        """End the run as failed with this error, past every handler. Return the exception to raise."""
+        self.given_up = self.given_up or error
+        self._end_tasks()
+        return LeftToResume(str(error))
+
+    def _end_tasks(self) -> None:
+        self.begin()
+        self._tasks.cancel_scope.cancel()
+
+    @contextmanager
+    def ends_wait(self) -> Generator[None]:
+        """End the wait in this block once the run is being stopped, even within a shield."""
+        with anyio.CancelScope() as wait:
+            self._waits.add(wait)
+            try:
+                yield
+            finally:
+                self._waits.discard(wait)
+
+    async def finalizing(
+        self, work: Coroutine[Any, Any, A]
+    ) -> tuple[A | None, BaseException | None]:
+        """Run a finalizer, shielded from cancellation; see `run_to_the_end`."""
+        with self._watched():
+            return await run_to_the_end(work, on_cancellation=self.begin)
+
+    @contextmanager
+    def gated(self) -> Generator[anyio.CancelScope]:
+        """Shield a replay until the scope is opened or the run is being stopped."""
+        with self._watched(), anyio.CancelScope(shield=not self.has_begun) as gate:
+            self._gates.add(gate)
+            try:
+                yield gate
+            finally:
+                self._gates.discard(gate)
+
+    @contextmanager
+    def _watched(self) -> Generator[None]:
+        """Look out for a cancellation of the run and of those around it, while the block is shielded."""
+        self._begin_watch()
+        try:
+            yield
+        finally:
+            self._end_watch()
+
+    def _begin_watch(self) -> None:
+        if self._outer is not None:
+            self._outer._begin_watch()
+        self._shields += 1
+        if not self._is_watching:
+            self._is_watching = True
+            self._tasks.start_soon(self._watch)
+
+    def _end_watch(self) -> None:
+        if self._outer is not None:
+            self._outer._end_watch()
+        self._shields -= 1
+        if self._shields == 0 and self._watch_scope is not None:
+            self._watch_scope.cancel()
+
+    async def _watch(self) -> None:
+        try:
+            while self._shields:
+                with anyio.CancelScope() as self._watch_scope:
+                    await anyio.sleep_forever()
+        except BaseException:
+            if not any(operator.cancels() for operator in self._operators):
+                self.begin()
+            raise
+        finally:
+            self._watch_scope = None
+            self._is_watching = False
