@@ -23,8 +23,7 @@ import trio
 import trio.testing
 from returns.context import RequiresContextFutureResult
 from returns.future import FutureResult
-from stateless.effect import Success, success
-from stateless.effect import run as run_stateless
+from stateless.effect import Success, run as run_stateless, success
 
 from effectflow import Do, Effect, do, pure, sleep
 from effectflow.testing import TestClock

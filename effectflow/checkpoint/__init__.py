@@ -5,270 +5,178 @@ Most programs need few of these names, so their modules are imported with their 
 
 from typing import TYPE_CHECKING
 
-from effectflow.checkpoint.checkpoints import CheckpointPolicy, Checkpoints, HasCheckpoints
-from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.step import (
-    Step,
-    StepInfo,
-    current_step,
-    run_context,
-    save_now,
-    started_version,
-    step,
-    step_info,
-    with_checkpointing,
+from effectflow.checkpoint.checkpoints import (
+    CheckpointPolicy as CheckpointPolicy,
+    Checkpoints as Checkpoints,
+    HasCheckpoints as HasCheckpoints,
 )
-from effectflow.checkpoint.values import Codec
+from effectflow.checkpoint.errors import CheckpointError as CheckpointError
+from effectflow.checkpoint.step import (
+    Step as Step,
+    StepInfo as StepInfo,
+    current_step as current_step,
+    run_context as run_context,
+    save_now as save_now,
+    started_version as started_version,
+    step as step,
+    step_info as step_info,
+    with_checkpointing as with_checkpointing,
+)
+from effectflow.checkpoint.values import Codec as Codec
 from effectflow.effects.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.checkpoint import (
-        Checkpoint,
-        CompletedStep,
-        HistoryItem,
-        Metadata,
-        fold,
+        Checkpoint as Checkpoint,
+        CompletedStep as CompletedStep,
+        HistoryItem as HistoryItem,
+        Metadata as Metadata,
+        fold as fold,
     )
-    from effectflow.checkpoint.definition import Definition
+    from effectflow.checkpoint.definition import Definition as Definition
     from effectflow.checkpoint.entries import (
-        Arguments,
-        BeforeStep,
-        BranchesEnded,
-        CancelRequested,
-        ChildEnded,
-        ChildStarted,
-        Completed,
-        Decided,
-        Entry,
-        ErrorRecord,
-        Failed,
-        Finished,
-        HeadState,
-        Interrupted,
-        Published,
-        Resumed,
-        Signalled,
-        SourceEnd,
-        Started,
-        Suspended,
-        Waiting,
+        Arguments as Arguments,
+        BeforeStep as BeforeStep,
+        BranchesEnded as BranchesEnded,
+        CancelRequested as CancelRequested,
+        ChildEnded as ChildEnded,
+        ChildStarted as ChildStarted,
+        Completed as Completed,
+        Decided as Decided,
+        Entry as Entry,
+        ErrorRecord as ErrorRecord,
+        Failed as Failed,
+        Finished as Finished,
+        HeadState as HeadState,
+        Interrupted as Interrupted,
+        Published as Published,
+        Resumed as Resumed,
+        Signalled as Signalled,
+        SourceEnd as SourceEnd,
+        Started as Started,
+        Suspended as Suspended,
+        Waiting as Waiting,
     )
     from effectflow.checkpoint.errors import (
-        CompensationFailed,
-        CorruptCheckpoint,
-        CrashedTooOften,
-        DefinitionChanged,
-        LeaseLost,
-        NotSerializable,
-        OutcomeUnknown,
-        RunBusy,
-        RunCancelled,
-        RunConflict,
-        RunEnded,
-        RunNotEnded,
-        RunNotFound,
-        SaveFailed,
-        StepInputChanged,
-        StoreUnavailable,
-        UnsupportedVersion,
+        CompensationFailed as CompensationFailed,
+        CorruptCheckpoint as CorruptCheckpoint,
+        CrashedTooOften as CrashedTooOften,
+        DefinitionChanged as DefinitionChanged,
+        LeaseLost as LeaseLost,
+        NotSerializable as NotSerializable,
+        OutcomeUnknown as OutcomeUnknown,
+        RunBusy as RunBusy,
+        RunCancelled as RunCancelled,
+        RunConflict as RunConflict,
+        RunEnded as RunEnded,
+        RunNotEnded as RunNotEnded,
+        RunNotFound as RunNotFound,
+        SaveFailed as SaveFailed,
+        StepInputChanged as StepInputChanged,
+        StoreUnavailable as StoreUnavailable,
+        UnsupportedVersion as UnsupportedVersion,
     )
-    from effectflow.checkpoint.failures import RecordedDefect
-    from effectflow.checkpoint.integrity import Encryption, Seal
+    from effectflow.checkpoint.failures import RecordedDefect as RecordedDefect
+    from effectflow.checkpoint.integrity import Encryption as Encryption, Seal as Seal
     from effectflow.checkpoint.journal_reader import (
-        ExportedRun,
-        Verification,
-        export_run,
-        import_run,
-        read_checkpoint,
-        read_entries,
-        read_exported,
-        verify_run,
-        write_exported,
+        ExportedRun as ExportedRun,
+        Verification as Verification,
+        export_run as export_run,
+        import_run as import_run,
+        read_checkpoint as read_checkpoint,
+        read_entries as read_entries,
+        read_exported as read_exported,
+        verify_run as verify_run,
+        write_exported as write_exported,
     )
-    from effectflow.checkpoint.lease import Lease, Owner
+    from effectflow.checkpoint.lease import Lease as Lease, Owner as Owner
     from effectflow.checkpoint.observers import (
-        CheckpointEvent,
-        CheckpointLoaded,
-        CheckpointSaved,
-        CycleDetected,
-        EdgeEvaluated,
-        EntryAppended,
-        NodeEnded,
-        NodeStarted,
-        Observer,
-        RunResumed,
-        StepSkipped,
-        TransitionEnded,
-        TransitionStarted,
+        CheckpointEvent as CheckpointEvent,
+        CheckpointLoaded as CheckpointLoaded,
+        CheckpointSaved as CheckpointSaved,
+        CycleDetected as CycleDetected,
+        EdgeEvaluated as EdgeEvaluated,
+        EntryAppended as EntryAppended,
+        NodeEnded as NodeEnded,
+        NodeStarted as NodeStarted,
+        Observer as Observer,
+        RunResumed as RunResumed,
+        StepSkipped as StepSkipped,
+        TransitionEnded as TransitionEnded,
+        TransitionStarted as TransitionStarted,
     )
-    from effectflow.checkpoint.plan import ResumePlan, Unverified, plan_resume
-    from effectflow.checkpoint.repair import Repair, repair_run, write_removed
+    from effectflow.checkpoint.plan import (
+        ResumePlan as ResumePlan,
+        Unverified as Unverified,
+        plan_resume as plan_resume,
+    )
+    from effectflow.checkpoint.repair import (
+        Repair as Repair,
+        repair_run as repair_run,
+        write_removed as write_removed,
+    )
     from effectflow.checkpoint.store import (
-        Changes,
-        CheckpointStore,
-        Claimed,
-        DueRuns,
-        FallsBack,
-        KeepsHistory,
-        Limit,
-        ListsDamagedRuns,
-        Message,
-        Record,
-        Remains,
-        RunInfo,
-        RunQuery,
-        RunStatus,
-        RunSummary,
-        Salvages,
-        Taken,
+        Changes as Changes,
+        CheckpointStore as CheckpointStore,
+        Claimed as Claimed,
+        DueRuns as DueRuns,
+        FallsBack as FallsBack,
+        KeepsHistory as KeepsHistory,
+        Limit as Limit,
+        ListsDamagedRuns as ListsDamagedRuns,
+        Message as Message,
+        Record as Record,
+        Remains as Remains,
+        RunInfo as RunInfo,
+        RunQuery as RunQuery,
+        RunStatus as RunStatus,
+        RunSummary as RunSummary,
+        Salvages as Salvages,
+        Taken as Taken,
     )
-
-__all__ = [
-    "Arguments",
-    "BeforeStep",
-    "BranchesEnded",
-    "CancelRequested",
-    "Changes",
-    "Checkpoint",
-    "CheckpointError",
-    "CheckpointEvent",
-    "CheckpointLoaded",
-    "CheckpointPolicy",
-    "CheckpointSaved",
-    "CheckpointStore",
-    "Checkpoints",
-    "ChildEnded",
-    "ChildStarted",
-    "Claimed",
-    "Codec",
-    "CompensationFailed",
-    "Completed",
-    "CompletedStep",
-    "CorruptCheckpoint",
-    "CrashedTooOften",
-    "CycleDetected",
-    "Decided",
-    "Definition",
-    "DefinitionChanged",
-    "DueRuns",
-    "EdgeEvaluated",
-    "Encryption",
-    "Entry",
-    "EntryAppended",
-    "ErrorRecord",
-    "ExportedRun",
-    "Failed",
-    "FallsBack",
-    "Finished",
-    "HasCheckpoints",
-    "HeadState",
-    "HistoryItem",
-    "Interrupted",
-    "KeepsHistory",
-    "Lease",
-    "LeaseLost",
-    "Limit",
-    "ListsDamagedRuns",
-    "Message",
-    "Metadata",
-    "NodeEnded",
-    "NodeStarted",
-    "NotSerializable",
-    "Observer",
-    "OutcomeUnknown",
-    "Owner",
-    "Published",
-    "Record",
-    "RecordedDefect",
-    "Remains",
-    "Repair",
-    "ResumePlan",
-    "Resumed",
-    "RunBusy",
-    "RunCancelled",
-    "RunConflict",
-    "RunEnded",
-    "RunInfo",
-    "RunNotEnded",
-    "RunNotFound",
-    "RunQuery",
-    "RunResumed",
-    "RunStatus",
-    "RunSummary",
-    "Salvages",
-    "SaveFailed",
-    "Seal",
-    "Signalled",
-    "SourceEnd",
-    "Started",
-    "Step",
-    "StepInfo",
-    "StepInputChanged",
-    "StepSkipped",
-    "StoreUnavailable",
-    "Suspended",
-    "Taken",
-    "TransitionEnded",
-    "TransitionStarted",
-    "UnsupportedVersion",
-    "Unverified",
-    "Verification",
-    "Waiting",
-    "current_step",
-    "export_run",
-    "fold",
-    "import_run",
-    "plan_resume",
-    "read_checkpoint",
-    "read_entries",
-    "read_exported",
-    "repair_run",
-    "run_context",
-    "save_now",
-    "started_version",
-    "step",
-    "step_info",
-    "verify_run",
-    "with_checkpointing",
-    "write_exported",
-    "write_removed",
-]
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "checkpoint": "Checkpoint CompletedStep HistoryItem Metadata fold",
+            "checkpoints": "CheckpointPolicy Checkpoints HasCheckpoints",
             "definition": "Definition",
             "entries": (
-                "Arguments BeforeStep BranchesEnded CancelRequested ChildEnded ChildStarted "
-                "Completed Decided Entry ErrorRecord Failed Finished HeadState Interrupted "
-                "Published Resumed Signalled SourceEnd Started Suspended Waiting"
+                "Arguments BeforeStep BranchesEnded CancelRequested ChildEnded "
+                "ChildStarted Completed Decided Entry ErrorRecord Failed Finished "
+                "HeadState Interrupted Published Resumed Signalled SourceEnd Started "
+                "Suspended Waiting"
             ),
             "errors": (
-                "CompensationFailed CorruptCheckpoint CrashedTooOften DefinitionChanged LeaseLost "
-                "NotSerializable OutcomeUnknown RunBusy RunCancelled RunConflict RunEnded "
-                "RunNotEnded RunNotFound SaveFailed StepInputChanged StoreUnavailable "
-                "UnsupportedVersion"
+                "CheckpointError CompensationFailed CorruptCheckpoint CrashedTooOften "
+                "DefinitionChanged LeaseLost NotSerializable OutcomeUnknown RunBusy "
+                "RunCancelled RunConflict RunEnded RunNotEnded RunNotFound SaveFailed "
+                "StepInputChanged StoreUnavailable UnsupportedVersion"
             ),
             "failures": "RecordedDefect",
             "integrity": "Encryption Seal",
             "journal_reader": (
-                "ExportedRun Verification export_run import_run read_checkpoint read_entries "
-                "read_exported verify_run write_exported"
+                "ExportedRun Verification export_run import_run read_checkpoint "
+                "read_entries read_exported verify_run write_exported"
             ),
             "lease": "Lease Owner",
             "observers": (
-                "CheckpointEvent CheckpointLoaded CheckpointSaved CycleDetected EdgeEvaluated "
-                "EntryAppended NodeEnded NodeStarted Observer RunResumed StepSkipped "
-                "TransitionEnded TransitionStarted"
+                "CheckpointEvent CheckpointLoaded CheckpointSaved CycleDetected "
+                "EdgeEvaluated EntryAppended NodeEnded NodeStarted Observer RunResumed "
+                "StepSkipped TransitionEnded TransitionStarted"
             ),
             "plan": "ResumePlan Unverified plan_resume",
             "repair": "Repair repair_run write_removed",
+            "step": (
+                "Step StepInfo current_step run_context save_now started_version step "
+                "step_info with_checkpointing"
+            ),
             "store": (
                 "Changes CheckpointStore Claimed DueRuns FallsBack KeepsHistory Limit "
                 "ListsDamagedRuns Message Record Remains RunInfo RunQuery RunStatus "
                 "RunSummary Salvages Taken"
             ),
+            "values": "Codec",
         },
     )

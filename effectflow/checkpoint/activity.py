@@ -12,8 +12,6 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-__all__ = ["Activity"]
-
 
 @dataclass(eq=False, slots=True)
 class _Rest:

@@ -14,8 +14,6 @@ from effectflow.effects.errors import Halt
 if TYPE_CHECKING:
     from effectflow.checkpoint.run import Run
 
-__all__ = ["Drain", "Wakeup", "attended"]
-
 _GRACE = 0.02
 """The seconds that all flows must rest before a run is suspended: a branch may be about to begin. Also
 those after which a run whose flows are busy looks for messages."""

@@ -14,8 +14,6 @@ from effectflow.effects.errors import Suppressed
 from effectflow.effects.operators import Operator
 from effectflow.effects.scope import Scope
 
-__all__ = ["around_body"]
-
 
 def around_body(root: DurableFlow, scope: Scope) -> Operator:
     """Return the operator around the body of a run that decides when a message asks to cancel the run.

@@ -16,8 +16,6 @@ from anyio.lowlevel import RunVar
 
 from effectflow.effects.event_loop import spawn_background
 
-__all__ = ["Delayed", "Delays", "SaveRequest", "delays_of_event_loop", "save_request"]
-
 
 class Delayed(Protocol):
     """A journal that is saved when it is due.

@@ -76,7 +76,7 @@ class RunConflict(CheckpointError):
         self.run_id = run_id
         self.reason = reason
         super().__init__(
-            f"run {run_id!r} exists already: {reason}. "
+            f"the run id {run_id!r} belongs to another run: {reason}. "
             "Choose another run id, or resume the existing run."
         )
 
@@ -97,8 +97,8 @@ class RunBusy(CheckpointError):
         self.is_gone = is_gone
         super().__init__(
             f"run {run_id!r} existed when this start began, and was deleted before the start could claim "
-            f"it: {owner} may have completed it. Nothing was executed. Start it again if it is to be "
-            "executed once more."
+            f"it: {owner} may have completed it. Nothing was executed. Start it again if it should "
+            "be executed once more."
             if is_gone
             else f"run {run_id!r} is being driven by {owner}; its lease holds for another "
             f"{max(expires_in, 0):.0f} s and is renewed while that process lives. "
@@ -180,8 +180,8 @@ class RunCancelled(CheckpointError):
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         super().__init__(
-            f"run {run_id!r} was cancelled and its finalizers have run: it cannot continue. Start the "
-            "work anew, under another run id."
+            f"run {run_id!r} was cancelled and its finalizers have run: it cannot continue. To do the "
+            "work again, start it under another run id."
         )
 
 

@@ -24,8 +24,6 @@ from effectflow.effects.scope import PLAIN_BRANCHES, Scope
 if TYPE_CHECKING:
     from effectflow.checkpoint.flow import DurableFlow
 
-__all__ = ["DurableFinalization"]
-
 A = TypeVar("A")
 
 

@@ -288,6 +288,10 @@ class Seal:
         return hmac.digest(self.key, previous + payload, "sha256")
 
 
+UNSIGNED = Seal()
+"""Writes entries in JSON, without a key and without encryption."""
+
+
 def _split(body: bytes) -> tuple[bytes, bytes]:
     """Return the payload of an entry, and its trailer."""
     start = body.rfind(b"\n") if body[:1] == b"{" else len(body) - _DIGEST - 1

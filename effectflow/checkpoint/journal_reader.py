@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -18,8 +19,8 @@ from effectflow.checkpoint.errors import (
     RunNotFound,
     UnsupportedVersion,
 )
-from effectflow.checkpoint.integrity import Seal, digest_in, first_digest
-from effectflow.checkpoint.lease import Owner
+from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in, first_digest
+from effectflow.checkpoint.lease import Lease, claim_or_release, end_claim
 from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.shared_parts import restored
 from effectflow.checkpoint.store import (
@@ -33,8 +34,9 @@ from effectflow.checkpoint.store import (
     RunSummary,
 )
 from effectflow.checkpoint.values import Tree
+from effectflow.effects.event_loop import shielded
 
-_UNSIGNED = Seal()
+_LEASE_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ async def read_end(
     return tuple(entries)
 
 
-async def read_entries(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED) -> list[Entry]:
+async def read_entries(store: CheckpointStore, run_id: str, seal: Seal = UNSIGNED) -> list[Entry]:
     """Return the entries of a run, oldest first; empty if the run does not exist.
 
     Raises CorruptCheckpoint for an entry that differs from what was written there.
@@ -130,7 +132,7 @@ async def read_entries(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGN
 
 
 async def read_checkpoint(
-    store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED, *, at: int | None = None
+    store: CheckpointStore, run_id: str, seal: Seal = UNSIGNED, *, at: int | None = None
 ) -> Checkpoint:
     """Return the checkpoint of a run, or the one after its first `at` entries.
 
@@ -175,7 +177,7 @@ class Verification:
     problem: CheckpointError | None
 
 
-async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = _UNSIGNED) -> Verification:
+async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = UNSIGNED) -> Verification:
     """Check every entry of a run, without running anything. Raises RunNotFound."""
     try:
         info, records = await read_consistently(store, run_id)
@@ -262,6 +264,23 @@ async def export_run(store: CheckpointStore, run_id: str) -> ExportedRun:
     return ExportedRun(run_id, info.summary, tuple(record.body for record in records))
 
 
+@asynccontextmanager
+async def claimed(store: CheckpointStore, run_id: str) -> AsyncGenerator[Lease]:
+    """Hold the lease of a run. If it cannot be released, its owner is dead."""
+    owner, lease = await claim_or_release(
+        lambda owner: store.claim(run_id, owner=str(owner), seconds=_LEASE_SECONDS), store.release
+    )
+    is_released = False
+    try:
+        yield lease
+    finally:
+        try:
+            await shielded(store.release(lease))
+            is_released = True
+        finally:
+            end_claim(owner, is_released=is_released)
+
+
 async def import_run(store: CheckpointStore, run: ExportedRun) -> bool:
     """Add a run to a store, completely or not at all. Return False if the store has the same run already.
 
@@ -270,8 +289,7 @@ async def import_run(store: CheckpointStore, run: ExportedRun) -> bool:
 
     Raises RunConflict if the store has another run with this id, and RunBusy if that is being driven.
     """
-    lease = await store.claim(run.run_id, owner=str(Owner.new()), seconds=60)
-    try:
+    async with claimed(store, run.run_id) as lease:
         there = [record.body for record in await store.read(run.run_id)]
         if there == list(run.bodies):
             return False
@@ -279,8 +297,6 @@ async def import_run(store: CheckpointStore, run: ExportedRun) -> bool:
             raise RunConflict(run.run_id, "its entries differ from the imported ones")
         await store.append(lease, run.bodies, after=0, summary=replace(run.summary, due_at=None))
         return True
-    finally:
-        await store.release(lease)
 
 
 _EXPORT_VERSION = 1

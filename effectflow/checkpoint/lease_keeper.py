@@ -19,8 +19,6 @@ from effectflow.checkpoint.store import CheckpointStore
 from effectflow.effects.clock import in_seconds
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads
 
-__all__ = ["keep_lease"]
-
 logger = logging.getLogger(__name__)
 
 _IDLE = 10.0

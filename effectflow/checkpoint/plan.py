@@ -10,8 +10,6 @@ from effectflow.checkpoint.entries import BeforeStep, Completed, Failed, Interru
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.store import RunStatus
 
-__all__ = ["ResumePlan", "Unverified", "plan_resume"]
-
 
 @dataclass(frozen=True, slots=True)
 class Unverified:

@@ -23,8 +23,6 @@ from effectflow.effects.errors import Halt, Parked
 from effectflow.effects.nodes import Failed, FromAsync, Step
 from effectflow.effects.scope import Scope
 
-__all__ = ["PlannedRun"]
-
 A = TypeVar("A")
 
 

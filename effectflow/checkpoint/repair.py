@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import cast
@@ -13,9 +13,8 @@ import orjson
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.entries import BeforeStep, Completed, Entry, Signalled, Started
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
-from effectflow.checkpoint.integrity import Seal, digest_in
-from effectflow.checkpoint.journal_reader import open_records, verify_run, write_bytes
-from effectflow.checkpoint.lease import Lease, claim_or_release, end_claim
+from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in
+from effectflow.checkpoint.journal_reader import claimed, open_records, verify_run, write_bytes
 from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.store import (
     CheckpointStore,
@@ -26,13 +25,6 @@ from effectflow.checkpoint.store import (
     at_once,
     has_result,
 )
-from effectflow.effects.event_loop import shielded
-
-__all__ = ["Repair", "repair_run", "write_removed"]
-
-_UNSIGNED = Seal()
-
-_LEASE_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +70,7 @@ class Repair:
 async def repair_run(
     store: CheckpointStore,
     run_id: str,
-    seal: Seal = _UNSIGNED,
+    seal: Seal = UNSIGNED,
     *,
     aside: Callable[[Repair], object] | None = None,
     dry_run: bool = False,
@@ -126,7 +118,7 @@ async def repair_run(
     """
     if dry_run:
         return (await _examined(store, run_id, seal))[0]
-    async with _claimed(store, run_id) as lease:
+    async with claimed(store, run_id) as lease:
         repair, summary = await _examined(store, run_id, seal)
         if summary is not None:
             if aside is not None:
@@ -144,23 +136,6 @@ def write_removed(repair: Repair) -> Iterator[bytes]:
         yield orjson.dumps({**place, **write_bytes(record.body)}) + b"\n"
     for name, data in repair.unreadable.items():
         yield orjson.dumps({"place": name, **write_bytes(data)}) + b"\n"
-
-
-@asynccontextmanager
-async def _claimed(store: CheckpointStore, run_id: str) -> AsyncGenerator[Lease]:
-    """Hold the lease of a run. If it cannot be released, its owner is dead."""
-    owner, lease = await claim_or_release(
-        lambda owner: store.claim(run_id, owner=str(owner), seconds=_LEASE_SECONDS), store.release
-    )
-    is_released = False
-    try:
-        yield lease
-    finally:
-        try:
-            await shielded(store.release(lease))
-            is_released = True
-        finally:
-            end_claim(owner, is_released=is_released)
 
 
 async def _examined(

@@ -74,12 +74,9 @@ from effectflow.effects.errors import (
 )
 from effectflow.effects.event_loop import is_cancellation, run_to_the_end
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.nodes import Failed as Failure
-from effectflow.effects.nodes import Step
+from effectflow.effects.nodes import Failed as Failure, Step
 from effectflow.effects.operators import Operator
 from effectflow.effects.scope import Scope, running_step
-
-__all__ = ["Around", "Run"]
 
 logger = logging.getLogger(__name__)
 
@@ -811,7 +808,6 @@ class Run:
 
 
 def _exit_of(outcome: Any) -> Any:
-    from returns.result import Failure as FailedResult
-    from returns.result import Success
+    from returns.result import Failure as FailedResult, Success
 
     return FailedResult(outcome.error) if outcome.__class__ is Failure else Success(outcome)

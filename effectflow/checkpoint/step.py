@@ -294,6 +294,9 @@ class Step(Generic[P, Env, E, A]):
         call = _Call(self, args, kwargs)
         return nodes.Step(self.definition, nodes.Suspend(call, self._shown), call.arguments)
 
+    def __repr__(self) -> str:
+        return f"<Step {self.name!r}>"
+
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments of a call by name."""
         # Binding is slower than zip. It also accepts calls that the function will refuse.

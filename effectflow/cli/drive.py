@@ -259,7 +259,7 @@ def dead_letters(
                 reopen = access.command(
                     "dead-letters", checkpoint.run_id, "--retry", app=app or checkpoint.module
                 )
-                say(f"Retry them with: {reopen}\nDo without them with --drop in place of --retry.")
+                say(f"Retry them with: {reopen}\nTo give them up, write --drop instead of --retry.")
         return
     loaded = workflow_of_run(checkpoint.run_id, checkpoint.workflow, app, checkpoint.module)
     change = loaded.workflow.retry_dead_letters if retry else loaded.workflow.drop_dead_letters
@@ -451,7 +451,10 @@ def _report(job: _Job, progress: RunProgress, end: _End) -> None:
         for line in cast("list[object]", end.output) if many else [end.output]:
             say(str(line), console)
     if end.has_dead_letters:
-        say(f"Items failed, and were set aside: {job.dead_letters_command}", console)
+        say(
+            f"Some items failed and were set aside. See them with: {job.dead_letters_command}",
+            console,
+        )
     if end.can_be_resumed:
         say(f"Resume it with: {job.resume_command}", console)
 

@@ -169,7 +169,7 @@ def _entry_text(entry: Entry) -> str:
         case ChildEnded(path, status):
             return f"ChildEnded   {path}: {status}"
         case Waiting(path):
-            return f"Waiting      {path} {_wait_text(entry)}"
+            return f"Waiting      {path} {wait_text(entry)}"
         case Signalled(path, topic):
             return f"Signalled    {path} by {topic_text(topic)}"
         case Published(_, key, value):
@@ -183,13 +183,13 @@ def _entry_text(entry: Entry) -> str:
             return f"Finished     {status}: {what}"
 
 
-def _wait_text(wait: Waiting) -> str:
+def wait_text(wait: Waiting) -> str:
     """Return what a flow waits for."""
     if wait.topic:
         return f"for {topic_text(wait.topic)}"
     if wait.child:
         return f"for run {wait.child}"
-    return "for ever" if wait.until is None else f"until {when(wait.until)}"
+    return "forever" if wait.until is None else f"until {when(wait.until)}"
 
 
 def topic_text(topic: str) -> str:

@@ -23,10 +23,11 @@ from effectflow.checkpoint import (
     EntryAppended,
     RunResumed,
     StepSkipped,
+    Waiting,
 )
 from effectflow.cli.app_loader import AnyWorkflow
 from effectflow.cli.census import census
-from effectflow.cli.render import say, step_text
+from effectflow.cli.render import say, step_text, wait_text
 
 _SECONDS_BETWEEN_LINES = 2.0
 
@@ -72,6 +73,11 @@ class RunProgress:
                 return
             case EntryAppended(run_id, BeforeStep(step=path) | ChildStarted(path=path)):
                 self._begin(run_id, path)
+                return
+            case EntryAppended(run_id, Waiting() as wait) if wait.topic or wait.child:
+                # Nothing in this process ends such a wait.
+                driver = ", which a worker drives" if wait.child else ""
+                say(f"Run {run_id} waits {wait_text(wait)}{driver}.", self.console)
                 return
             case EntryAppended(_, Completed(step, output)):
                 self.completed += 1

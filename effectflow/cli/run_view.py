@@ -201,7 +201,9 @@ def _progress_rows(progress: JobProgress | None) -> dict[str, str]:
         failed = f", {progress.items_failed} failed" if progress.items_failed else ""
         rows["phase"] = progress.phase
         rows["items"] = f"{progress.items_done}{total} done{failed}"
-        rows["reduce"] = f"round {progress.reduce_round}, {progress.groups_done} groups done"
+        rows["reduce"] = (
+            f"round {progress.reduce_round}, {counted(progress.groups_done, 'group')} done"
+        )
     return rows
 
 

@@ -386,7 +386,7 @@ def export_runs(
     ] = None,
     store: StoreOption = STORE,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Tell which runs were exported as JSON; with --output.")
+        bool, typer.Option("--json", help="Print the exported runs as JSON; needs --output.")
     ] = False,
 ) -> None:
     """Write runs as lines of JSON, which `import` reads into a store of any kind.

@@ -38,6 +38,11 @@ def _asyncio_loop() -> asyncio.AbstractEventLoop | None:
     return None if asyncio is None else asyncio._get_running_loop()
 
 
+def running_loop() -> object:
+    """Return what identifies the running event loop."""
+    return _asyncio_loop() or anyio.lowlevel.current_token().native_token
+
+
 def call_soon_from_threads() -> CallSoon:
     """Return the function with which other threads call into the running event loop.
 

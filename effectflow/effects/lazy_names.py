@@ -1,4 +1,8 @@
-"""Names of a package whose modules are imported when a program first uses one of them."""
+"""The public names of a package, whose modules are imported when a program first uses one of them.
+
+A package imports its names once more, for type checkers, in the form `from module import Name as Name`,
+which marks them as its own.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,12 @@ from importlib import import_module
 
 def lazy_names(
     package: str, homes: Mapping[str, str]
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return the functions `__getattr__` and `__dir__` of a package.
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return the functions `__getattr__` and `__dir__` of a package, and its `__all__`.
 
     `homes` has the names by the submodule that they are from, separated by spaces; `.other.module` is
-    one of the package around this one. None of the names may be that of a submodule: importing it would
-    replace the name.
+    one of the package around this one. A name that is that of a submodule must be imported at once:
+    importing the submodule would replace it.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
@@ -28,4 +32,4 @@ def lazy_names(
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *home_of})
 
-    return get, names
+    return get, names, sorted(home_of)

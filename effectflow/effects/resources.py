@@ -24,6 +24,7 @@ from effectflow.effects.event_loop import (
     stray_cancellation,
 )
 from effectflow.effects.interpreter import interpret, show_suppressed
+from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.operators import Operator
 from effectflow.effects.scope import PLAIN_BRANCHES, Scope
 
@@ -36,8 +37,6 @@ R = TypeVar("R")
 R2 = TypeVar("R2")
 R3 = TypeVar("R3")
 Rs = TypeVarTuple("Rs")
-
-AnyEffect = Effect[Any, Any, Any]
 
 
 def bracket(

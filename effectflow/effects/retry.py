@@ -58,7 +58,7 @@ class RetryPolicy:
         times = {"the delay": self.base, "max_delay": self.max_delay}
         for what, seconds in (times | {"max_elapsed": self.max_elapsed or 0.0}).items():
             if not seconds >= 0 or math.isinf(seconds):
-                raise ValueError(f"{what} must be a number of seconds from 0.0 on, not {seconds}")
+                raise ValueError(f"{what} must be 0 seconds or more, not {seconds}")
         if self.max_retries is not None:
             check_count("max_retries", self.max_retries, least=0)
         if not 0 <= self.proportion <= 1:

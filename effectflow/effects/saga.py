@@ -19,14 +19,13 @@ from effectflow.effects.effect import Effect
 from effectflow.effects.errors import LeftToResume, Suppressed, add_note, log_hidden
 from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.interpreter import acquire, interpret, show_suppressed
+from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.operators import Operator, Replayed
 from effectflow.effects.scope import Scope
 
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
-
-AnyEffect = Effect[Any, Any, Any]
 
 _UNDO = "undo"
 """The key of the branch that undoes."""

@@ -22,8 +22,6 @@ from anyio.lowlevel import checkpoint
 
 from effectflow.effects.event_loop import running_backend
 
-__all__ = ["in_thread"]
-
 A = TypeVar("A")
 
 _Work: TypeAlias = Callable[[], Callable[[], object]]

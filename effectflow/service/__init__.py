@@ -5,52 +5,36 @@ from typing import TYPE_CHECKING
 from effectflow.effects.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from effectflow.checkpoint.store import Limit
-    from effectflow.effects.saga import compensate, saga
-    from effectflow.service.app import App
-    from effectflow.service.client import Change, Client, Handle
-    from effectflow.service.environment import BadEnvironment
-    from effectflow.service.process_signals import StoppedBySignal, run_until_signal
-    from effectflow.service.publishing import publish
-    from effectflow.service.schedule import Schedule
-    from effectflow.service.signal import Signal
-    from effectflow.service.worker import Worker
-    from effectflow.workflows.children import Child, spawn
-
-__all__ = [
-    "App",
-    "BadEnvironment",
-    "Change",
-    "Child",
-    "Client",
-    "Handle",
-    "Limit",
-    "Schedule",
-    "Signal",
-    "StoppedBySignal",
-    "Worker",
-    "compensate",
-    "publish",
-    "run_until_signal",
-    "saga",
-    "spawn",
-]
+    from effectflow.checkpoint.store import Limit as Limit
+    from effectflow.effects.saga import compensate as compensate, saga as saga
+    from effectflow.service.app import App as App
+    from effectflow.service.client import Change as Change, Client as Client, Handle as Handle
+    from effectflow.service.environment import BadEnvironment as BadEnvironment
+    from effectflow.service.process_signals import (
+        StoppedBySignal as StoppedBySignal,
+        run_until_signal as run_until_signal,
+    )
+    from effectflow.service.publishing import publish as publish
+    from effectflow.service.schedule import Schedule as Schedule
+    from effectflow.service.signal import Signal as Signal
+    from effectflow.service.worker import Worker as Worker
+    from effectflow.workflows.children import Child as Child, spawn as spawn
 
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
-            "app": "App",
-            "client": "Change Client Handle",
-            "environment": "BadEnvironment",
-            "publishing": "publish",
-            "schedule": "Schedule",
-            "signal": "Signal",
-            "process_signals": "StoppedBySignal run_until_signal",
-            "worker": "Worker",
             ".checkpoint.store": "Limit",
             ".effects.saga": "compensate saga",
             ".workflows.children": "Child spawn",
+            "app": "App",
+            "client": "Change Client Handle",
+            "environment": "BadEnvironment",
+            "process_signals": "StoppedBySignal run_until_signal",
+            "publishing": "publish",
+            "schedule": "Schedule",
+            "signal": "Signal",
+            "worker": "Worker",
         },
     )

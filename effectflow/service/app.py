@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from effectflow.service.schedule import Schedule
 
-__all__ = ["App"]
-
 Env = TypeVar("Env")
 
 
@@ -99,7 +97,7 @@ class App(Generic[Env]):
             raise TypeError(f"the checkpoints of an App are Checkpoints(store), not {given!r}")
         if not callable(environment):
             raise TypeError(
-                "the environment of an App is a function that makes it of the checkpoints, not "
+                "the environment of an App is a function that makes it from the checkpoints, not "
                 f"{environment!r}: write environment=lambda checkpoints: ..."
             )
         self.workflows: Mapping[str, AnyWorkflow] = MappingProxyType(_by_name(workflows))
@@ -146,7 +144,7 @@ def _by_name(workflows: Iterable[object]) -> dict[str, AnyWorkflow]:
         known = cast("AnyWorkflow", workflow)
         if known.name in found:
             raise ValueError(
-                f"the App has two workflows of the name {known.name!r}, so a run could not tell "
+                f"the App has two workflows named {known.name!r}, so a run could not tell "
                 "which one it is of: give one of them another name"
             )
         found[known.name] = known
@@ -161,7 +159,7 @@ def _check_schedules(
     names = [schedule.name for schedule in schedules]
     for schedule in schedules:
         if names.count(schedule.name) > 1:
-            raise ValueError(f"the App has two schedules of the name {schedule.name!r}: give name=")
+            raise ValueError(f"the App has two schedules named {schedule.name!r}: give name=")
         if workflows.get(schedule.workflow.name) is not schedule.workflow:
             raise ValueError(
                 f"schedule {schedule.name!r} starts workflow {schedule.workflow.name!r}, which is not "

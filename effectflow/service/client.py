@@ -6,7 +6,6 @@ import math
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 from uuid import uuid4
 
@@ -37,8 +36,6 @@ from effectflow.workflows import Workflow
 from effectflow.workflows.driver import new_run_id
 from effectflow.workflows.lookup import Place, decode_as, look, store_errors
 from effectflow.workflows.submission import submit_run
-
-__all__ = ["Change", "Client", "Handle", "request_cancel", "send_value"]
 
 E = TypeVar("E")
 Input = TypeVar("Input")
@@ -109,13 +106,8 @@ class Client:
         await self.checkpoints.store.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.checkpoints.store.__aexit__(exc_type, exc, traceback)
+    async def __aexit__(self, *raised: Any) -> None:
+        await self.checkpoints.store.__aexit__(*raised)
 
     async def submit(
         self,
@@ -215,7 +207,7 @@ class Handle(Generic[E_co, Out_co]):
         ended in a defect raises it, or a RecordedDefect if it cannot be rebuilt.
 
         Parameters:
-            timeout: wait for at most this many seconds, or this `timedelta`; by default for ever. The
+            timeout: wait for at most this many seconds, or this `timedelta`; by default forever. The
                 result of a run that has ended is returned however short it is, also with 0.
 
         Raises TimeoutError once they are over. The run continues.
@@ -223,10 +215,15 @@ class Handle(Generic[E_co, Out_co]):
         async with self._checkpoints.store, self._changes() as change:
             seconds = None if timeout is None else in_seconds(timeout)
             result = await self._ended()
-            with anyio.fail_after(seconds):
+            with anyio.move_on_after(seconds):
                 while result is None:
                     await change.wait()
                     result = await self._ended()
+            if result is None:
+                raise TimeoutError(
+                    f"run {self.run_id!r} has not ended within {seconds} s. It continues, if there is a "
+                    "worker for it; `handle.status()` returns its status"
+                )
             return result
 
     async def cancel(self) -> None:

@@ -17,16 +17,6 @@ from effectflow.checkpoint import Checkpoints
 from effectflow.effects.signatures import meaning_of
 from effectflow.workflows import Workflow
 
-__all__ = [
-    "AnyWorkflow",
-    "BadEnvironment",
-    "Environment",
-    "PlainEnvironment",
-    "missing_in",
-    "needs_of",
-    "opened_environment",
-]
-
 Env = TypeVar("Env")
 
 AnyWorkflow: TypeAlias = Workflow[Any, Any, Any, Any]

@@ -9,8 +9,6 @@ from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import read_end, read_journal
 from effectflow.workflows.lookup import store_errors
 
-__all__ = ["JournalTail", "newest_entry"]
-
 _ENTRIES = 32
 
 

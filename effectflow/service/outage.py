@@ -6,8 +6,6 @@ import logging
 
 from effectflow.effects import RetryPolicy
 
-__all__ = ["Outage"]
-
 logger = logging.getLogger(__name__)
 
 _POLICY = RetryPolicy.exponential(0.2).with_max_delay(10.0).with_jitter(0.5)

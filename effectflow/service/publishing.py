@@ -10,8 +10,6 @@ from effectflow.effects.arguments import check_text
 from effectflow.effects.nodes import Perform
 from effectflow.effects.scope import Scope
 
-__all__ = ["publish"]
-
 
 def publish(key: str, value: object) -> Effect[object, Never, None]:
     """Publish a value of this run, which replaces the last one of the same key.

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from effectflow.effects.clock import Clock
     from effectflow.service.client import Client
 
-__all__ = ["Missed", "Schedule", "keep_schedule"]
-
 logger = logging.getLogger(__name__)
 
 Input = TypeVar("Input")

@@ -21,8 +21,6 @@ from effectflow.effects.arguments import check_text
 from effectflow.effects.nodes import Perform, show_arguments
 from effectflow.effects.scope import Scope
 
-__all__ = ["Signal"]
-
 T = TypeVar("T")
 
 # Within the class, mypy takes `type` for its attribute.

@@ -7,7 +7,7 @@ import os
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any, Self, TypeVar
 
@@ -27,11 +27,25 @@ from effectflow.checkpoint.store import (
     RunStatus,
     RunSummary,
 )
-from effectflow.effects.event_loop import CallSoon, call_soon_from_threads, shielded
+from effectflow.effects.event_loop import (
+    CallSoon,
+    call_soon_from_threads,
+    running_loop,
+    shielded,
+)
 
 logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """Where a store was opened."""
+
+    process: int
+    loop: object
+    call_soon: CallSoon
 
 
 class ReentrantStore:
@@ -44,7 +58,7 @@ class ReentrantStore:
 
     def __init__(self) -> None:
         self._users = 0
-        self._home: tuple[int, CallSoon] | None = None
+        self._home: _Home | None = None
         self._transition: anyio.Lock | None = None
 
     @abstractmethod
@@ -76,7 +90,7 @@ class ReentrantStore:
     async def __aexit__(self, *raised: object) -> None:
         if self._users > 1:
             self._users -= 1
-        elif self._home is not None and self._home[0] != os.getpid():
+        elif self._home is not None and self._home.process != os.getpid():
             # A forked process that ends within the block leaves the store to the process that opened it.
             return
         else:
@@ -91,8 +105,10 @@ class ReentrantStore:
     def _check_open(self, *, in_any_thread: bool = False) -> None:
         """Raise StoreUnavailable unless the store is open, in this event loop or at least process."""
         home = self._home
-        is_home = home is not None and (
-            home[0] == os.getpid() if in_any_thread else home == _here()
+        is_home = (
+            home is not None
+            and home.process == os.getpid()
+            and (in_any_thread or home.loop is running_loop())
         )
         if is_home and self._users:
             return
@@ -104,7 +120,7 @@ class ReentrantStore:
 
     def _lock_of_transitions(self) -> anyio.Lock:
         """Return the lock to open and close under, once this event loop has the store for itself."""
-        here = _here()
+        here = _Home(os.getpid(), running_loop(), call_soon_from_threads())
         if self._transition is None or self._home != here:
             self._leave_closed_loop()
             if self._users or (self._transition is not None and self._transition.locked()):
@@ -114,11 +130,12 @@ class ReentrantStore:
 
     def _leave_closed_loop(self) -> None:
         """Count the store as closed if the event loop that opened it was closed without leaving it."""
-        if self._home is not None and self._home[0] == os.getpid() and _is_closed(self._home[1]):
+        home = self._home
+        if home is not None and home.process == os.getpid() and _is_closed(home.call_soon):
             self._users, self._home, self._transition = 0, None, None
 
     def _is_elsewhere(self) -> StoreUnavailable:
-        opened_by = os.getpid() if self._home is None else self._home[0]
+        opened_by = os.getpid() if self._home is None else self._home.process
         if opened_by != os.getpid():
             reason = (
                 f"process {opened_by} opened it, and its files and connections cannot be shared "
@@ -130,10 +147,6 @@ class ReentrantStore:
                 "one there first"
             )
         return StoreUnavailable(repr(self), reason)
-
-
-def _here() -> tuple[int, CallSoon]:
-    return os.getpid(), call_soon_from_threads()
 
 
 def _is_closed(call_soon: CallSoon) -> bool:

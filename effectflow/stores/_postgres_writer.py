@@ -201,7 +201,7 @@ class Writer:
                 for append in batch:
                     await self._deliver([append])
                 return
-            # Also a defect: without this, their callers would wait for ever.
+            # Also a defect: without this, their callers would wait forever.
             for append in batch:
                 append.fail(error)
 

@@ -7,8 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as NoAnswer
+from redis.exceptions import RedisError, TimeoutError as NoAnswer
 
 from effectflow.checkpoint.errors import StoreUnavailable
 from effectflow.stores._changes import Watcher

@@ -6,9 +6,13 @@ import socket
 from typing import Any
 
 from redis.asyncio.connection import parse_url
-from redis.exceptions import BusyLoadingError, RedisError, ResponseError
-from redis.exceptions import ConnectionError as LostConnection
-from redis.exceptions import TimeoutError as NoAnswer
+from redis.exceptions import (
+    BusyLoadingError,
+    ConnectionError as LostConnection,
+    RedisError,
+    ResponseError,
+    TimeoutError as NoAnswer,
+)
 
 
 def checked(url: str) -> str:

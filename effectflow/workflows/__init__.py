@@ -6,90 +6,65 @@ Only code and lists of steps are imported with the package, and all others on fi
 from typing import TYPE_CHECKING
 
 from effectflow.effects.lazy_names import lazy_names
-from effectflow.workflows.workflow import Workflow, workflow
+from effectflow.workflows.workflow import Workflow as Workflow, workflow as workflow
 
 if TYPE_CHECKING:
-    from effectflow.workflows.graph._builder import Graph, StateGraph
-    from effectflow.workflows.graph._problems import InvalidGraph
-    from effectflow.workflows.graph._visits import GraphProgress
-    from effectflow.workflows.graph._walk import GraphError, MaxIterationsExceeded, NoEdge
-    from effectflow.workflows.iterative import Iterative, IterativeResult
-    from effectflow.workflows.machine._attempt import TransitionInfo, transition_info
-    from effectflow.workflows.machine._chart import InvalidMachine
-    from effectflow.workflows.machine._machine import (
-        History,
-        HistoryEntry,
-        Machine,
-        MachineMetadata,
-        PendingRetry,
+    from effectflow.workflows.graph._builder import Graph as Graph, StateGraph as StateGraph
+    from effectflow.workflows.graph._problems import InvalidGraph as InvalidGraph
+    from effectflow.workflows.graph._visits import GraphProgress as GraphProgress
+    from effectflow.workflows.graph._walk import (
+        GraphError as GraphError,
+        MaxIterationsExceeded as MaxIterationsExceeded,
+        NoEdge as NoEdge,
     )
-    from effectflow.workflows.machine._state_machine import DEFAULT_RETRY, StateMachine
+    from effectflow.workflows.iterative import (
+        Iterative as Iterative,
+        IterativeResult as IterativeResult,
+    )
+    from effectflow.workflows.machine._attempt import (
+        TransitionInfo as TransitionInfo,
+        transition_info as transition_info,
+    )
+    from effectflow.workflows.machine._chart import InvalidMachine as InvalidMachine
+    from effectflow.workflows.machine._machine import (
+        History as History,
+        HistoryEntry as HistoryEntry,
+        Machine as Machine,
+        MachineMetadata as MachineMetadata,
+        PendingRetry as PendingRetry,
+    )
+    from effectflow.workflows.machine._state_machine import (
+        DEFAULT_RETRY as DEFAULT_RETRY,
+        StateMachine as StateMachine,
+    )
     from effectflow.workflows.machine._transition import (
-        Abort,
-        Moved,
-        NoTransition,
-        Outcome,
-        Retry,
-        Transition,
-        TransitionExhausted,
-        UndeclaredState,
+        Abort as Abort,
+        Moved as Moved,
+        NoTransition as NoTransition,
+        Outcome as Outcome,
+        Retry as Retry,
+        Transition as Transition,
+        TransitionExhausted as TransitionExhausted,
+        UndeclaredState as UndeclaredState,
     )
     from effectflow.workflows.mapreduce._job import (
-        DeadLetter,
-        ItemFailed,
-        ItemFailure,
-        JobResult,
-        TooManyFailures,
+        DeadLetter as DeadLetter,
+        ItemFailed as ItemFailed,
+        ItemFailure as ItemFailure,
+        JobResult as JobResult,
+        TooManyFailures as TooManyFailures,
     )
-    from effectflow.workflows.mapreduce._mapreduce import MapReduce
-    from effectflow.workflows.migrations import StepMigration
-    from effectflow.workflows.progress import JobPhase, JobProgress, job_history, job_progress
-
-__all__ = [
-    "DEFAULT_RETRY",
-    "Abort",
-    "DeadLetter",
-    "Graph",
-    "GraphError",
-    "GraphProgress",
-    "History",
-    "HistoryEntry",
-    "InvalidGraph",
-    "InvalidMachine",
-    "ItemFailed",
-    "ItemFailure",
-    "Iterative",
-    "IterativeResult",
-    "JobPhase",
-    "JobProgress",
-    "JobResult",
-    "Machine",
-    "MachineMetadata",
-    "MapReduce",
-    "MaxIterationsExceeded",
-    "Moved",
-    "NoEdge",
-    "NoTransition",
-    "Outcome",
-    "PendingRetry",
-    "Retry",
-    "StateGraph",
-    "StateMachine",
-    "StepMigration",
-    "TooManyFailures",
-    "Transition",
-    "TransitionExhausted",
-    "TransitionInfo",
-    "UndeclaredState",
-    "Workflow",
-    "job_history",
-    "job_progress",
-    "transition_info",
-    "workflow",
-]
+    from effectflow.workflows.mapreduce._mapreduce import MapReduce as MapReduce
+    from effectflow.workflows.migrations import StepMigration as StepMigration
+    from effectflow.workflows.progress import (
+        JobPhase as JobPhase,
+        JobProgress as JobProgress,
+        job_history as job_history,
+        job_progress as job_progress,
+    )
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "graph._builder": "Graph StateGraph",
@@ -102,11 +77,13 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "machine._machine": "History HistoryEntry Machine MachineMetadata PendingRetry",
             "machine._state_machine": "DEFAULT_RETRY StateMachine",
             "machine._transition": (
-                "Abort Moved NoTransition Outcome Retry Transition TransitionExhausted UndeclaredState"
+                "Abort Moved NoTransition Outcome Retry Transition TransitionExhausted "
+                "UndeclaredState"
             ),
             "mapreduce._job": "DeadLetter ItemFailed ItemFailure JobResult TooManyFailures",
             "mapreduce._mapreduce": "MapReduce",
             "migrations": "StepMigration",
             "progress": "JobPhase JobProgress job_history job_progress",
+            "workflow": "Workflow workflow",
         },
     )

@@ -38,8 +38,6 @@ from effectflow.workflows.nested import (
 from effectflow.workflows.submission import submit_run
 from effectflow.workflows.workflow import Workflow
 
-__all__ = ["Child", "cancel_spawned", "spawn"]
-
 _REFUSALS = KnownTypes.of(RunConflict)
 """The errors with which a run refuses to be created."""
 

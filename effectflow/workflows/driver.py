@@ -38,9 +38,6 @@ from effectflow.checkpoint.replay import Recording, compressed, read_recording
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.step import interruption_reason
 from effectflow.checkpoint.store import RunStatus, at_once
-from effectflow.checkpoint.values import (
-    KnownTypes,
-)
 from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
 from effectflow.effects.event_loop import cancel_natively, is_cancellation, mark_as_cancelled
@@ -104,8 +101,6 @@ class Reopening:
         ranges = compressed(chosen, everything)
         return replace(resumed, dropped=ranges) if self.drops else replace(resumed, retried=ranges)
 
-
-_NO_TYPES = KnownTypes.of()
 
 SUSPENDED: Final = object()
 """The outcome of a run that was suspended."""

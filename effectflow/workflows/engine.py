@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from effectflow.effects import Effect
-from effectflow.effects.nodes import Fail, FromGenerator, InScope, Map, Pure, Suspend
+from effectflow.effects.nodes import AnyEffect, Fail, FromGenerator, InScope, Map, Pure, Suspend
 from effectflow.effects.scope import Scope
 
 S = TypeVar("S")
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
-
-AnyEffect = Effect[Any, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.run import Around
 from effectflow.checkpoint.store import RunInfo, RunStatus
 from effectflow.checkpoint.values import (
+    NO_TYPES,
     KnownTypes,
     MalformedValue,
     Tree,
@@ -45,8 +46,6 @@ from effectflow.effects.errors import add_note
 from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
 from effectflow.workflows.workflow import Blueprint
-
-_NO_TYPES = KnownTypes.of()
 
 _OWN_ERRORS = KnownTypes.of(CheckpointError).errors
 """With which a run fails that cannot be continued."""
@@ -94,7 +93,7 @@ class GivenInput:
     """The input of a run in its saved form, and its digest as in `Finished`."""
 
     tree: Tree
-    types: KnownTypes = _NO_TYPES
+    types: KnownTypes = NO_TYPES
 
     def equals(self, recorded: Tree) -> bool:
         """Return whether a recorded input is the same value."""
@@ -153,7 +152,7 @@ def check_run_id(run_id: str) -> None:
     """
     if not isinstance(given := cast("object", run_id), str):
         raise TypeError(f"a run id is text, not {given!r}")
-    to_tree(run_id, path="run_id", types=_NO_TYPES)
+    to_tree(run_id, path="run_id", types=NO_TYPES)
 
 
 async def look(place: Place, run_id: str) -> RunInfo | None:
@@ -319,7 +318,7 @@ def defect_in(run_id: str, defect: Exception) -> Exception:
 
 def context_of(started: Started) -> Mapping[str, object]:
     """Return the context that a run was started with."""
-    context = decode_as(started.context, _NO_TYPES, started.run_id, "context")
+    context = decode_as(started.context, NO_TYPES, started.run_id, "context")
     if not isinstance(context, dict):
         raise CorruptCheckpoint(started.run_id, "its context is not a mapping")
     return cast("dict[str, object]", context)

@@ -29,15 +29,6 @@ from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
 from effectflow.workflows.lookup import Place
 
-__all__ = [
-    "check_same",
-    "end_stands",
-    "record_end",
-    "record_start",
-    "replayed_end",
-    "run_nested",
-]
-
 
 async def run_nested(
     place: Place,

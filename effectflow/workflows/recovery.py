@@ -43,8 +43,6 @@ from effectflow.workflows.driver import Service, continue_run, give_up
 from effectflow.workflows.lookup import Place, find
 from effectflow.workflows.workflow import Workflow
 
-__all__ = ["recover_run"]
-
 logger = logging.getLogger(__name__)
 
 _SECONDS_BLOCKED = 60.0

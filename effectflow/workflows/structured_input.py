@@ -40,8 +40,6 @@ from effectflow.checkpoint.values.classes import is_record, record_of
 from effectflow.checkpoint.values.declared import field_types, name_of_type, required_keys
 from effectflow.effects.signatures import UnresolvedName, type_hints
 
-__all__ = ["structure_as"]
-
 _Hook: TypeAlias = Callable[[Any, Any], Any]
 """How cattrs makes a value: of plain data, and the annotated type."""
 
@@ -128,7 +126,7 @@ class _Converter(Converter):
         except Exception as error:
             raise ValueError(f"the codec {codec.tag!r} raised {error!r}") from None
         if value.__class__ is not codec.kind:
-            raise ValueError(f"the codec {codec.tag!r} made no {codec.kind.__name__}")
+            raise ValueError(f"the codec {codec.tag!r} did not return a {codec.kind.__name__}")
         return value
 
     def get_structure_hook(self, type: Any, cache_result: bool = True) -> _Hook:  # noqa: A002
@@ -324,8 +322,8 @@ def _other_hook(kind: Any) -> _Hook:
     def hook(data: Any, _: Any) -> Any:
         if isinstance(kind, type) and not is_open:
             raise ValueError(
-                f"a {kind.__name__} cannot be made of JSON: give Checkpoints(codecs=...) a Codec for it, "
-                "or take plain data as the input, and make it in the workflow"
+                f"a {kind.__name__} cannot be made from JSON: give Checkpoints(codecs=...) a Codec for "
+                "it, or take plain data as the input, and make it in the workflow"
             )
         return data
 

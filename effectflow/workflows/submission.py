@@ -12,7 +12,7 @@ from effectflow.checkpoint.errors import RunBusy
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import RunStatus, RunSummary, at_once
-from effectflow.checkpoint.values import KnownTypes, Tree, to_tree
+from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
 from effectflow.workflows.lookup import (
     GivenInput,
     Place,
@@ -24,10 +24,6 @@ from effectflow.workflows.lookup import (
     store_errors,
 )
 from effectflow.workflows.workflow import Blueprint
-
-__all__ = ["context_tree", "given_input", "new_started", "submit_run"]
-
-_NO_TYPES = KnownTypes.of()
 
 _TRIES = 100
 _SECONDS_BETWEEN_TRIES = 0.05
@@ -51,7 +47,7 @@ def context_tree(context: Mapping[str, object] | None) -> Tree:
     given = cast("object", context)
     if given is not None and not isinstance(given, Mapping):
         raise TypeError(f"the context of a run is a dict of plain data by name, not {given!r}")
-    return to_tree(dict(context), path="context: $", types=_NO_TYPES) if context else {}
+    return to_tree(dict(context), path="context: $", types=NO_TYPES) if context else {}
 
 
 def new_started(

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from effectflow.workflows.driver import Reopening
     from effectflow.workflows.lookup import Place
 
-__all__ = ["Blueprint", "Workflow", "input_type", "workflow"]
-
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
 Input = TypeVar("Input", contravariant=True)

@@ -15,8 +15,7 @@ import attrs
 import msgspec
 import pydantic
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from returns.maybe import Nothing, Some
 
 from effectflow.checkpoint import NotSerializable

@@ -10,8 +10,7 @@ import anyio
 import cbor2
 import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from returns.result import Failure
 
 from effectflow import Checkpoints, Do, Effect, pure, step, workflow

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from effectflow.checkpoint import (
     Arguments,

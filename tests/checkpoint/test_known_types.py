@@ -26,8 +26,7 @@ import attrs
 import msgspec
 import pydantic
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from returns.maybe import Maybe, Some
 from returns.result import Failure, Success
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from returns.result import Success
 
 from effectflow import Checkpoints, Do, Effect, StateGraph, from_fn, pure, step, workflow

@@ -24,8 +24,7 @@ import cbor2
 import msgspec
 import pydantic
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from returns.maybe import Nothing, Some
 from returns.result import Failure, Success
 

@@ -9,8 +9,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from effectflow.cli.census_analysis import (
     FileMetrics,

@@ -109,7 +109,7 @@ def test_dead_letters_are_shown_with_the_item_and_every_failure(effectflow: Comm
     assert rest == [
         "1 dead letter",
         "Retry them with: effectflow dead-letters l --retry --app jobs",
-        "Do without them with --drop in place of --retry.",
+        "To give them up, write --drop instead of --retry.",
     ]
 
     [letter] = effectflow("dead-letters", "l", "4", "--json").json
@@ -137,7 +137,7 @@ def test_a_run_with_dead_letters_names_the_command(effectflow: Command, folder: 
 
         assert ran.code == code
         named = f"effectflow dead-letters {workflow} --store jobs.db"
-        assert f"Items failed, and were set aside: {named}\n" in ran.out
+        assert f"Some items failed and were set aside. See them with: {named}\n" in ran.out
         assert f"1: {named}\n" in effectflow("show", workflow, "--store", "jobs.db").out
     assert "TooManyFailures: more than 0 items" in ran.out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from effectflow import App, Worker, Workflow
 from effectflow.checkpoint import RunStatus
-from tests.cli.conftest import Command, Ended
+from tests.cli.conftest import COMMAND, ENVIRONMENT, Command, Ended
 from tests.cli.services import driven, submitted, with_handle, write_mall
 
 APP = ("--app", "mall:app")
@@ -303,3 +304,26 @@ def test_the_history_in_json_has_times_in_iso_8601(effectflow: Command, mall: An
     assert [one["entry"] for one in entries] == ["started", "resumed", "waiting", "suspended"]
     times = [one["at"] for one in entries] + [entries[2]["until"]]
     assert all(datetime.fromisoformat(time).tzinfo == UTC for time in times)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "awaited"),
+    [
+        ("order", "Run r waits for signal approval."),
+        ("deliver", "Run r waits for run r/order, which a worker drives."),
+    ],
+)
+def test_a_run_in_a_terminal_says_what_it_waits_for(
+    effectflow: Command, mall: Any, workflow: str, awaited: str
+) -> None:
+    run = [*COMMAND, "run", workflow, *APP, "--input", "5", "--run-id", "r"]
+    with subprocess.Popen(run, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().rstrip() == awaited
+        receiver = "r" if workflow == "order" else "r/order"
+        sent = effectflow("send", receiver, "mall:approval", '{"by": "ann"}', *APP)
+        assert f"Run {receiver} was sent signal 'approval'" in sent.out
+        if workflow == "deliver":
+            driven(mall, "r/order")
+        assert process.wait(30) == 0
+        assert "approved by ann" in process.stdout.read()

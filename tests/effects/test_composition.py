@@ -186,7 +186,7 @@ async def test_what_is_nested_too_deeply_for_the_stack_is_a_clear_defect(
     assert ended == "<Success: 1>" or "nested within each other" in ended
 
 
-async def test_a_function_that_recurses_for_ever_keeps_its_own_error() -> None:
+async def test_a_function_that_recurses_forever_keeps_its_own_error() -> None:
     def endless(number: int) -> int:
         return endless(number + 1)
 

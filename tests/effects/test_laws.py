@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from effectflow import pure
 from effectflow.effects import Effect

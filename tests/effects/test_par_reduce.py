@@ -8,8 +8,7 @@ from random import Random
 import anyio
 import anyio.lowlevel
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from returns.result import Failure, Success
 
 from effectflow import Effect, die, fail, from_async, from_fn, par_reduce, pure

@@ -70,7 +70,7 @@ def test_every_operator_shows_how_it_was_written(written: str) -> None:
 
 def test_the_list_of_operators_is_complete() -> None:
     named = set(re.findall(r"\w+", OPERATORS))
-    functions = {name: getattr(effectflow, name) for name in effectflow.__all__}
+    functions = {name: getattr(effectflow, name) for name in vars(effectflow)["__all__"]}
 
     # These show what they make: a step, a plain value, or the effect itself. The time of `sleep_until` is
     # shortened.

@@ -1,4 +1,4 @@
-"""Classes, signatures, encryption, checkpoints and exports of an older format can be read for ever."""
+"""Classes, signatures, encryption, checkpoints and exports of an older format can be read forever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that were stored in each version of the format are read, verified and continued for ever.
+"""Runs that were stored in each version of the format are read, verified and continued forever.
 
 `stored` has them as each store has them on its disk, and never changes: see `docs/format.md`.
 """

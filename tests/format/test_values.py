@@ -1,4 +1,4 @@
-"""What was written in an older format can be read for ever."""
+"""What was written in an older format can be read forever."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_an_app_refuses_schedules_that_cannot_work() -> None:
         App(workflows, environment=apps.App, checkpoints=checkpoints, schedules=schedules)
 
     app(report, schedules=[hourly(), hourly(name="again")])
-    with pytest.raises(ValueError, match="two schedules of the name 'report'"):
+    with pytest.raises(ValueError, match="two schedules named 'report'"):
         app(report, schedules=[hourly(), hourly()])
     with pytest.raises(ValueError, match="'report' starts workflow 'report', which is not among"):
         app(schedules=[hourly()])

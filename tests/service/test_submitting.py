@@ -46,7 +46,7 @@ async def test_a_submitted_run_is_pending_until_a_worker_takes_it(service: Servi
 
     assert await handle.status() is RunStatus.PENDING
     assert service.world.done == []
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match="run 'r' has not ended within"):
         await handle.result(timeout=0.01)
     async with service.worker(act):
         assert await handle.result() == Success(1)

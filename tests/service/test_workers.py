@@ -355,7 +355,7 @@ async def test_an_environment_that_cannot_be_made_ends_the_worker_before_it_take
 
 def test_an_app_refuses_what_cannot_be_told_apart() -> None:
     checkpoints = Checkpoints(MemoryStore())
-    with pytest.raises(ValueError, match="two workflows of the name 'act'"):
+    with pytest.raises(ValueError, match="two workflows named 'act'"):
         App([act, act], environment=apps.App, checkpoints=checkpoints)
     with pytest.raises(TypeError, match="an App takes workflows"):
         App([act.body], environment=apps.App, checkpoints=checkpoints)  # type: ignore[list-item]

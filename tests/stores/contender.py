@@ -92,7 +92,7 @@ async def left(store: CheckpointStore) -> bool:
 
 
 async def drive(store: CheckpointStore) -> None:
-    """Drive runs that are due to their ends, of three entries each, for ever."""
+    """Drive runs that are due to their ends, of three entries each, forever."""
     while True:
         for one in (await store.claim_due(due_runs("w", most=2))).runs:
             lease, length = one.lease, one.info.length
@@ -119,7 +119,7 @@ async def send(store: CheckpointStore) -> None:
 
 
 async def take(store: CheckpointStore) -> None:
-    """Take the messages to a run, each with an entry that has its key, for ever."""
+    """Take the messages to a run, each with an entry that has its key, forever."""
     await take_until(store, None)
 
 

@@ -10,8 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from anyio.from_thread import start_blocking_portal
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,

@@ -528,7 +528,7 @@ async def test_a_renewal_reconnects(proxied: Proxied) -> None:
         assert store.renew(lease, seconds=6000).expires_at > lease.expires_at + 3000
 
 
-async def test_a_renewal_does_not_wait_for_ever_for_a_silent_server(proxied: Proxied) -> None:
+async def test_a_renewal_does_not_wait_forever_for_a_silent_server(proxied: Proxied) -> None:
     async with proxied.impatient as store:
         lease = await claimed(store)
         store.renew(lease, seconds=60)
@@ -811,7 +811,7 @@ async def test_an_append_waits_for_a_server_that_is_busy_with_a_script(
         async with RedisStore(server.url) as store:
             lease = await begun(store, [b"1"])
             with driver.Redis.from_url(server.url) as client:
-                thread = threading.Thread(target=_run_for_ever, args=[server.url])
+                thread = threading.Thread(target=_run_forever, args=[server.url])
                 thread.start()
                 await anyio.to_thread.run_sync(wait_for, lambda: _is_busy(client))
                 async with anyio.create_task_group() as group:
@@ -824,7 +824,7 @@ async def test_an_append_waits_for_a_server_that_is_busy_with_a_script(
             assert await bodies_of(store) == [b"1", b"2"]
 
 
-def _run_for_ever(url: str) -> None:
+def _run_forever(url: str) -> None:
     with driver.Redis.from_url(url) as client, suppress(driver.ResponseError):
         client.eval("while true do end", 0)
 

@@ -578,7 +578,7 @@ async def test_a_run_that_is_deleted_or_only_claimed_leaves_no_lease(tmp_path: P
         other.close()
 
 
-async def test_a_renewal_does_not_wait_for_ever_for_a_locked_file(tmp_path: Path) -> None:
+async def test_a_renewal_does_not_wait_forever_for_a_locked_file(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     async with SqliteStore(path, renew_timeout=0.2) as store:
         lease = await claimed(store)

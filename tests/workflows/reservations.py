@@ -105,10 +105,10 @@ def use(what: str) -> Effect[App, Any, str]:
 
 @step
 def wait(what: str) -> Effect[App, Any, str]:
-    return waiting_for_ever(what)
+    return waiting_forever(what)
 
 
-def waiting_for_ever(what: str) -> Effect[App, Any, str]:
+def waiting_forever(what: str) -> Effect[App, Any, str]:
     """Never ends by itself. Once it waits, timeouts strike, and others may end."""
 
     async def run(app: App) -> str:

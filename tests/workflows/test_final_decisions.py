@@ -50,7 +50,7 @@ from tests.workflows.reservations import (
     use,
     use_nothing,
     wait,
-    waiting_for_ever,
+    waiting_forever,
 )
 
 pytestmark = pytest.mark.anyio
@@ -73,12 +73,12 @@ def others_fail() -> Effect[App, str, str]:
 
 @step
 def waiting(what: str) -> AnyEffect:
-    """Waits for ever, but not in a world that is repaired."""
+    """Waits forever, but not in a world that is repaired."""
 
     def look(app: App) -> AnyEffect:
         if REPAIRED in app.world.held:
             return acting(f"go on after {what}", lambda _: None)
-        return waiting_for_ever(what)
+        return waiting_forever(what)
 
     return from_fn(look).and_then(lambda effect: effect)
 

@@ -13,8 +13,7 @@ from typing import Any, Never
 import anyio
 import anyio.lowlevel
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from returns.result import Success
 
 from effectflow import (

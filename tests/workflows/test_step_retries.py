@@ -8,8 +8,7 @@ import pytest
 from returns.result import Failure, Success
 
 from effectflow import Effect, RetryPolicy, TimedOut, current_step, from_async, sleep, step
-from effectflow.checkpoint import BeforeStep, OutcomeUnknown, read_entries
-from effectflow.checkpoint import Failed as FailedEntry
+from effectflow.checkpoint import BeforeStep, Failed as FailedEntry, OutcomeUnknown, read_entries
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
 from tests.apps import App, Broken, app_on, note

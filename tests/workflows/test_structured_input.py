@@ -352,7 +352,7 @@ def test_a_part_that_a_codec_refuses_is_named_by_its_path(data: object, problem:
 
 def test_a_class_without_a_codec_is_refused_with_the_way_out() -> None:
     with pytest.raises(
-        ValueError, match=r"a Money cannot be made of JSON: give Checkpoints\(codecs"
+        ValueError, match=r"a Money cannot be made from JSON: give Checkpoints\(codecs"
     ):
         taking(Parcel).structure_input({"price": 1, "weights": []})
 

@@ -122,7 +122,7 @@ class Mute(ForwardingStore):
 
 
 async def test_a_run_whose_end_was_written_is_not_claimed_again_to_find_that_out() -> None:
-    """A process that died with the new lease would leave it behind for ever."""
+    """A process that died with the new lease would leave it behind forever."""
     store = Mute()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(counting.start(1, run_id="r").run, App(Checkpoints(store)))

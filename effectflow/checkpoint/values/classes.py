@@ -137,6 +137,10 @@ class KnownTypes:
         return fields
 
 
+NO_TYPES = KnownTypes()
+"""No classes: for values that are plain data."""
+
+
 def _arguments(part: object) -> Iterator[object]:
     if isinstance(part, typing.TypeVar):
         yield part.__bound__

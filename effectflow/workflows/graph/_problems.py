@@ -151,7 +151,7 @@ class Draft:
         )
         for name in nodes:
             if name in reached and name not in ending:
-                yield f"no exit can be reached from {name!r}: the graph would loop for ever"
+                yield f"no exit can be reached from {name!r}: the graph would loop forever"
 
 
 def _listed(names: Iterable[str]) -> str:

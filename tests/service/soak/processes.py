@@ -70,13 +70,13 @@ async def work(place: Place) -> None:
 
     app = App[World](WORKFLOWS, environment=environment, checkpoints=Checkpoints(place.open()))
 
-    async def work_for_ever() -> None:
+    async def work_forever() -> None:
         # It is not a fault of the runs that their processes die.
         async with Worker(app, suspend_after=0.0, max_crashes=1000):
             await anyio.sleep_forever()
 
     with suppress(StoppedBySignal):
-        await run_until_signal(partial(_again, work_for_ever))
+        await run_until_signal(partial(_again, work_forever))
 
 
 async def serve(place: Place) -> None:

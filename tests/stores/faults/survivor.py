@@ -28,7 +28,7 @@ async def take_up(life: Life, lived: Lived, *, may_be_late: bool = False) -> int
             done = len((await read_checkpoint(store, RUN)).completed_steps)
         said: list[str] = []
         app = App(Checkpoints(store), said.append)
-        # If the last word was lost, it waits for it for ever.
+        # If the last word was lost, it waits for it forever.
         with anyio.fail_after(20):
             assert await tale.start(WORDS, run_id=RUN).run(app) == Success(WORDS)
         assert said == WORDS[done:]

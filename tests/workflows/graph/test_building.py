@@ -105,7 +105,7 @@ def problems(graph: AnyGraph) -> tuple[str, ...]:
             .edge("a", "c", when=lambda _: True)
             .edge("a", "b")
             .edge("c", "c"),
-            ["no exit can be reached from 'c': the graph would loop for ever"],
+            ["no exit can be reached from 'c': the graph would loop forever"],
             id="trap",
         ),
         pytest.param(

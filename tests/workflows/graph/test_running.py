@@ -11,8 +11,7 @@ from typing import Any, Never
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from returns.result import Failure, Success
 
 from effectflow import (

@@ -17,8 +17,7 @@ import anyio
 import cbor2
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from effectflow import (
     Abort,
