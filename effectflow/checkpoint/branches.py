@@ -39,8 +39,6 @@ from effectflow.effects.scope import Scope
 if TYPE_CHECKING:
     from effectflow.checkpoint.flow import DurableFlow
 
-__all__ = ["DurableBranches"]
-
 _NO_TYPES = KnownTypes.of()
 
 _ERRORS = schema_of(ErrorRecord)

@@ -51,8 +51,6 @@ from effectflow.effects.scope import Branches, Finalization, Scope
 if TYPE_CHECKING:
     from effectflow.checkpoint.run import Run
 
-__all__ = ["DurableFlow"]
-
 A = TypeVar("A")
 
 _NO_TYPES = KnownTypes.of()

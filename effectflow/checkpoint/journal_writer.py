@@ -29,8 +29,6 @@ from effectflow.effects.clock import in_seconds
 from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import is_cancellation, stray_cancellation
 
-__all__ = ["JournalWriter"]
-
 logger = logging.getLogger(__name__)
 
 _SECONDS_OF_LAST_SAVES = 5.0

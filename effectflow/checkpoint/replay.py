@@ -41,21 +41,6 @@ from effectflow.checkpoint.values.exceptions import name_of_error
 from effectflow.effects.errors import TimedOut
 from effectflow.effects.paths import StepPath, flow_of, step_path
 
-__all__ = [
-    "DEAD_LETTER",
-    "Item",
-    "RecordedChild",
-    "RecordedDeadLetter",
-    "RecordedDecision",
-    "RecordedFailure",
-    "RecordedFlow",
-    "RecordedStep",
-    "RecordedWait",
-    "Recording",
-    "compressed",
-    "read_recording",
-]
-
 _TIMED_OUT = name_of_error(TimedOut)
 _COMPENSATION_FAILED = name_of_error(CompensationFailed)
 _UNDOING = re.compile(r"(^|/)saga(#\d+)?\[undo\]/")

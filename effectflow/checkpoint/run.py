@@ -78,8 +78,6 @@ from effectflow.effects.nodes import Failed as Failure, Step
 from effectflow.effects.operators import Operator
 from effectflow.effects.scope import Scope, running_step
 
-__all__ = ["Around", "Run"]
-
 logger = logging.getLogger(__name__)
 
 A = TypeVar("A")

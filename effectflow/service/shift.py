@@ -28,8 +28,6 @@ from effectflow.service.schedule import keep_schedule
 from effectflow.workflows.driver import Service
 from effectflow.workflows.recovery import recover_run
 
-__all__ = ["Shift", "Terms"]
-
 logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LOOKS = 0.5

@@ -17,8 +17,6 @@ from effectflow.service.app import App
 from effectflow.service.client import Client
 from effectflow.service.shift import Shift, Terms
 
-__all__ = ["Worker"]
-
 Env = TypeVar("Env")
 
 

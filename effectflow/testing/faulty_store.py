@@ -326,30 +326,20 @@ class FaultyStore(ForwardingStore):
         if any(isinstance(fault, TakenOver) for fault in faults):
             await self.store.release(lease)
             await self.store.claim(lease.run_id, owner="the new owner", seconds=0)
-        self._strike(faults, lease.run_id, is_durable=False)
-        await super().append(
-            lease, bodies, after=after, summary=summary, release=release, takes=takes, seen=seen
-        )
-        if summary is not None and summary.status is RunStatus.COMPLETED:
-            self.completed.add(lease.run_id)
-        self._check()
-        self._strike(faults, lease.run_id, is_durable=True)
+        with self._writing(lease.run_id, faults):
+            await super().append(
+                lease, bodies, after=after, summary=summary, release=release, takes=takes, seen=seen
+            )
+            if summary is not None and summary.status is RunStatus.COMPLETED:
+                self.completed.add(lease.run_id)
 
     async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
-        faults = await self._meet("create", run_id)
-        self._strike(faults, run_id, is_durable=False)
-        is_new = await super().create(run_id, bodies, summary=summary)
-        self._check()
-        self._strike(faults, run_id, is_durable=True)
-        return is_new
+        with self._writing(run_id, await self._meet("create", run_id)):
+            return await super().create(run_id, bodies, summary=summary)
 
     async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
-        faults = await self._meet("send", run_id)
-        self._strike(faults, run_id, is_durable=False)
-        is_new = await super().send(run_id, topic, key=key, body=body)
-        self._check()
-        self._strike(faults, run_id, is_durable=True)
-        return is_new
+        with self._writing(run_id, await self._meet("send", run_id)):
+            return await super().send(run_id, topic, key=key, body=body)
 
     async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
         await self._meet("mailbox", run_id)
@@ -431,6 +421,14 @@ class FaultyStore(ForwardingStore):
     def _check(self) -> None:
         if self._is_dead:
             raise Crashed
+
+    @contextmanager
+    def _writing(self, run_id: str, faults: list[Fault]) -> Generator[None]:
+        """Trigger the faults of a write before it and after it."""
+        self._strike(faults, run_id, is_durable=False)
+        yield
+        self._check()
+        self._strike(faults, run_id, is_durable=True)
 
     def _strike(self, faults: list[Fault], run_id: str, *, is_durable: bool) -> None:
         """Trigger the faults that precede the effect of a write, or those that follow it."""
