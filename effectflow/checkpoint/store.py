@@ -196,7 +196,8 @@ that of another host, or one that was set back."""
 
 def at_once(now: float) -> float:
     """Return from when on a run is due that is due at once, at `now` in seconds since the epoch."""
-    return now - AT_ONCE_SINCE
+    # No time is before the epoch, at which the clock of a small computer may start.
+    return max(now - AT_ONCE_SINCE, 0.0)
 
 
 def has_result(status: RunStatus) -> bool:

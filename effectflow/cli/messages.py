@@ -74,7 +74,7 @@ def send(
     checkpoints = access.checkpoints
     try:
         made = structure_as(
-            loaded.type, read_json(value, "value"), checkpoints.value_options, what="value"
+            loaded.type, read_json(value, "value"), checkpoints.value_options, what="the value"
         )
     except ValueError as error:
         raise BadUse(f"signal {loaded.name!r}: {error}") from error

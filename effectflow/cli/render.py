@@ -333,8 +333,10 @@ def _plan_lines(plan: ResumePlan, workflow_name: str, app_hint: str) -> Iterable
         yield f"unverified: {unverified.step} ({unverified.reason})"
     if plan.problem is not None:
         yield f"problem: {plan.problem}"
-    if not (plan.start or plan.waiting or plan.recurs or plan.problem):
+    if plan.reason:
         yield f"start: unknown; only the code of {workflow_name} can tell: {app_hint}"
+    elif not (plan.start or plan.waiting or plan.recurs or plan.problem):
+        yield "start: no step is reached; to run the effects between steps as well, add --effects"
 
 
 _MAX_WIDTH = 32

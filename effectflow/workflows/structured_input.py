@@ -59,7 +59,7 @@ _ATOMS: Final[Mapping[Any, tuple[_Hook, str]]] = {
 
 
 def structure_as(
-    annotation: object, data: object, options: ValueOptions = NO_OPTIONS, *, what: str = "input"
+    annotation: object, data: object, options: ValueOptions = NO_OPTIONS, *, what: str = "the input"
 ) -> Any:
     """Return `data` as the annotated type, or unchanged without an annotation.
 
@@ -85,7 +85,7 @@ def structure_as(
     except Exception as error:
         reasons = "; ".join(transform_error(error, format_exception=_reason))
     # Not from the error, which may show a secret.
-    raise ValueError(f"the {what} does not fit {name_of_type(annotation)}: {reasons}")
+    raise ValueError(f"{what} does not fit {name_of_type(annotation)}: {reasons}")
 
 
 def _reason(error: BaseException, kind: Any) -> str:

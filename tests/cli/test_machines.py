@@ -143,7 +143,7 @@ def test_plain_data_is_read_as_the_first_state_class_that_it_fits(
         ("words", '{"a": 1}', "does not fit str"),
         ("words", '{"$enum": ["Door", "OPEN"]}', "does not fit a state of 'words'"),
         ("words", '{"$tuple": [1]}', "state of 'words'"),
-        ("articles", '"sun"', "does not fit"),
+        ("articles", '"sun"', "does not fit a state of 'articles': it does not fit Topic: "),
         ("articles", '{"name": "sun", "more": 1}', "Topic"),
         ("articles", '{"$object": ["Poem", {}]}', "Poem"),
     ],

@@ -118,10 +118,21 @@ def test_every_part_of_a_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_next_step_that_only_the_code_knows_is_named_as_such(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    show_plan(Console(), ResumePlan(), "buy", "try --app mall")
+    plan = ResumePlan(reason="only the workflow's code determines the next step")
+    show_plan(Console(), plan, "buy", "try --app mall")
 
     shown = capsys.readouterr().out
     assert "start: unknown; only the code of buy can tell: try --app mall" in shown
+
+
+def test_a_plan_of_the_code_that_reaches_no_step_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_plan(Console(), ResumePlan(), "buy", "try --app mall")
+
+    shown = capsys.readouterr().out
+    assert "start: no step is reached" in shown
+    assert "--app" not in shown
 
 
 def test_a_plan_of_code_without_the_code_says_that_it_needs_it(effectflow: Command) -> None:

@@ -251,7 +251,7 @@ def test_latest_takes_the_place_of_a_run_id(effectflow: Command, folder: Path) -
 
 
 SCRIPT = textwrap.dedent("""
-    import os
+    import multiprocessing, os, sys
     from effectflow import Checkpoints, Do, effect, step, workflow
     from effectflow.cli.app_loader import PlainEnvironment
     from effectflow.stores import SqliteStore
@@ -278,25 +278,35 @@ SCRIPT = textwrap.dedent("""
         except Declined as declined:
             return (yield from tell(f"declined {declined.args}"))
 
-    if __name__ == "__main__":
+    def main():
         env = PlainEnvironment(Checkpoints(SqliteStore("effectflow.db")))
         print(order.start(5, run_id="r").run_sync(env))
+
+    if __name__ == "__main__":
+        if "spawn" in sys.argv:
+            process = multiprocessing.get_context("spawn").Process(target=main)
+            process.start()
+            process.join()
+            sys.exit(process.exitcode)
+        main()
 """)
 
 
-@pytest.mark.parametrize("first", ["script", "command"])
+@pytest.mark.parametrize("first", ["script", "process of the script", "command"])
 def test_a_script_and_the_command_continue_a_run_of_each_other(
     effectflow: Command, folder: Path, first: str
 ) -> None:
     (folder / "orders.py").write_text(SCRIPT)
     script = [sys.executable, "orders.py"]
     command = [sys.executable, "-m", "effectflow", "run", "orders:order", "--input=5", "--run-id=r"]
-    dying = script if first == "script" else command
+    dying = {"script": script, "process of the script": [*script, "spawn"], "command": command}[
+        first
+    ]
     ran = subprocess.run(dying, env=ENVIRONMENT | {"DIE": "1"}, cwd=folder, check=False)
     assert ran.returncode == 9
     assert effectflow("show", "r", "--json").json["module"] == "orders"
 
-    if first == "script":
+    if first != "command":
         assert "declined (5,)" in effectflow("resume", "r", "--app", "orders").out
     else:
         again = subprocess.run(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -17,7 +19,7 @@ from effectflow.checkpoint import (
     RunStatus,
 )
 from effectflow.checkpoint.lease import begin_claim, end_claim
-from effectflow.stores import SqliteStore
+from effectflow.stores import FileStore, SqliteStore
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, Crash, note
 from tests.service.conftest import Service
@@ -140,6 +142,14 @@ async def test_a_run_with_a_delay_waits_for_its_time(service: Service) -> None:
         await anyio.sleep(0.05)
         assert await handle.status() is RunStatus.PENDING
         await clock.advance(2)
+        assert await handle.result(timeout=10) == Success(1)
+
+
+async def test_a_run_is_due_at_once_by_a_clock_that_starts_at_the_epoch(tmp_path: Path) -> None:
+    """As on a small computer without a battery, before it has asked for the time."""
+    service = Service(FileStore(tmp_path))
+    async with service.worker(act, clock=TestClock(datetime.fromtimestamp(0, UTC))) as worker:
+        handle = await worker.client.submit(act, "a")
         assert await handle.result(timeout=10) == Success(1)
 
 

@@ -563,6 +563,13 @@ async def test_a_run_with_a_damaged_lease_can_be_claimed_and_fences_its_owner(
         await store.append(new, [b"2"], after=2)
 
 
+async def test_a_lease_may_last_longer_than_calendars(store: FileStore) -> None:
+    await written(store, 1)
+    await store.claim("r", owner="one", seconds=timedelta.max.total_seconds())
+    with pytest.raises(RunBusy, match="'r' is being driven by one"):
+        await store.claim("r", owner="other", seconds=60)
+
+
 async def test_the_newer_of_two_leases_with_the_same_fence_is_valid(
     store: FileStore, tmp_path: Path
 ) -> None:
@@ -609,7 +616,7 @@ async def test_a_folder_of_another_run_is_refused_and_not_changed(
     if part != "a lease":
         calls += [lambda: store.read("r"), lambda: store.info("r"), lambda: store.delete("r")]
     for call in calls:
-        with pytest.raises(RunConflict, match=r"run 'r' .*has the files of run 'R'"):
+        with pytest.raises(RunConflict, match=r"run id 'r' .*has the files of run 'R'"):
             await call()
     with pytest.raises(RunConflict):
         store.renew(lease, seconds=60)

@@ -33,7 +33,8 @@ def name_of_error(kind: type) -> str:
 
 def importable_name(module: str) -> str:
     """Return the name by which other programs import a module, or "" if they cannot."""
-    if module != "__main__":
+    # `multiprocessing` imports the script again under the second name in the processes that it spawns.
+    if module not in ("__main__", "__mp_main__"):
         return module
     main: Any = sys.modules[module]
     if main.__spec__ is not None:

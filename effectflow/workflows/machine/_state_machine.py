@@ -282,8 +282,7 @@ class StateMachine(
         """Return the state that plain data, such as parsed JSON, describes; None for the initial one.
 
         It is of the first class that fits: that of the initial state, then those that transitions leave,
-        then others.
-        Data in the saved form, such as `{"$object": ["Draft", {...}]}`, names its class.
+        then others. Data in the saved form, such as `{"$object": ["Draft", {...}]}`, names its class.
 
         Parameters:
             data: the plain data.
@@ -302,7 +301,7 @@ class StateMachine(
         reasons: list[str] = []
         for kind in dict.fromkeys(kinds):
             try:
-                return self._checked(structure_as(kind, data, options))
+                return self._checked(structure_as(kind, data, options, what="it"))
             except ValueError as error:
                 reasons.append(str(error))
         found = "; ".join(dict.fromkeys(reasons))
