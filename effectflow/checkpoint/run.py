@@ -172,7 +172,7 @@ class Run:
         self._policy = checkpoints.policy
         self.failures = UnsettledFailures(writer)
         self._cut_off: dict[str, None] = {}
-        self._ends_interrupted = False
+        self._interrupted_at: int | None = None
         self._savable: dict[str, Any] = {}
 
     @property
@@ -367,7 +367,6 @@ class Run:
             flow.take_source_ends(),
             definition.at_most_once,
         )
-        self._ends_interrupted = False
         writer.add(before)
         if definition.at_most_once or self._policy.is_due(writer.completed_since_save):
             try:
@@ -400,7 +399,6 @@ class Run:
         if outcome.__class__ is not Failure:
             output = self.encode(outcome, path, definition.types, definition.output)
             settles = self.failures.settle_within(body)
-            self._ends_interrupted = False
             writer.completed_since_save += 1
             self.last_completed = path
             duration = self.clock.monotonic() - began
@@ -478,8 +476,8 @@ class Run:
             if isinstance(raised, Halt) or not is_cancellation(raised) or scope.cause() is None:
                 self._cut_off[path] = None
             reason = interruption_reason()
-            self._ends_interrupted = True
-            self.writer.add(Interrupted(path, in_progress=True, reason=reason, at=self.now()))
+            interrupted = Interrupted(path, in_progress=True, reason=reason, at=self.now())
+            self._interrupted_at = self.writer.add(interrupted)
             with self.writer.last_saves():
                 await self.writer.save()
 
@@ -496,7 +494,6 @@ class Run:
         types = self.checkpoints.known(definition.types)
         record = write_end(ended, types)
         error = ended.error if isinstance(ended, Failure) else ended
-        self._ends_interrupted = False
         sequence = self.writer.add(Failed(path, record, retryable, self.now(), retry_at))
         self.failures.add(sequence)
         flow.unsettled.append(sequence)
@@ -594,7 +591,7 @@ class Run:
 
         Other steps may have ended after the one that was cut off.
         """
-        if self._ends_interrupted:
+        if self._interrupted_at == self.writer.length:
             return None
         step, in_progress = self.last_completed, False
         if self._cut_off:
