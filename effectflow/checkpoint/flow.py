@@ -259,7 +259,7 @@ class DurableFlow:
         run = self.run
         # The clock of another machine may be ahead. Never wait longer because of that.
         left = min(max(0.0, until - run.now()), longest)
-        if left > 0 and self._may_record():
+        if left > 0 and self._can_rest():
             with run.activity.rest(what, run.now() + left):
                 await run.sleep(path, left, scope)
         else:
@@ -267,10 +267,10 @@ class DurableFlow:
 
     def is_durable(self, scope: Scope) -> bool:
         """Return whether a wait here is recorded, so that the run can be suspended meanwhile."""
-        return not scope.is_shielded and self._may_record()
+        return not scope.is_shielded and self._can_rest()
 
-    def _may_record(self) -> bool:
-        """Return whether this flow records its decisions, or does so once it waits."""
+    def _can_rest(self) -> bool:
+        """Return whether the run can be suspended here: this flow records decisions, or once it waits."""
         flow = self
         while not flow.is_recording:
             if flow.branches_around is None:
@@ -420,10 +420,10 @@ class DurableFlow:
         items = recorded.items
         if path in self.run.recording.left_behind:
             # It may be reached again, in any order.
-            if not self._has_ahead(scope.limit):
+            if not self.has_ahead(scope.limit):
                 self.open_gate()
             return True
-        while self._has_ahead(scope.limit):
+        while self.has_ahead(scope.limit):
             item = items[self._cursor]
             if item.path == path:
                 self._cursor += 1
@@ -456,7 +456,7 @@ class DurableFlow:
                     rest = [*items[:number], *items[number + 1 :]]
                     self._recorded = RecordedFlow(rest, recorded.item)
                 break
-        if not self._has_ahead(scope.limit):
+        if not self.has_ahead(scope.limit):
             self.open_gate()
 
     def paths_ahead(self) -> list[str]:
@@ -475,7 +475,7 @@ class DurableFlow:
         elif left:
             raise self.run.writer.halt(self._diverged(left[0].path, None))
 
-    def _has_ahead(self, limit: float) -> bool:
+    def has_ahead(self, limit: float) -> bool:
         """Return whether the flow has recorded operations ahead that count here."""
         recorded = self._recorded
         return (
@@ -579,7 +579,7 @@ class DurableFlow:
 
     def _open_gate_at_frontier(self) -> None:
         # The limit of the branch: an acquisition within it has none, as it is shielded.
-        if self._gate is not None and not self._has_ahead(self._gate_limit):
+        if self._gate is not None and not self.has_ahead(self._gate_limit):
             self.open_gate()
 
     def open_gate(self) -> None:
@@ -646,9 +646,6 @@ class DurableFlow:
             self._cursor += paths.index(path) + 1
             self._open_gate_at_frontier()
 
-    def has_ahead(self, scope: Scope) -> bool:
-        return self._has_ahead(scope.limit)
-
     def has_gone_on(self, scope: Scope, path: str, sequence: int) -> bool:
         """Return whether an earlier life went on after an operation or operator of this flow.
 
@@ -657,7 +654,7 @@ class DurableFlow:
             sequence: its entry.
         """
         if self.is_ordered or self._recorded is None:
-            return self._has_ahead(scope.limit)
+            return self.has_ahead(scope.limit)
         return any(
             sequence < item.sequence < scope.limit and item.path != path
             for item in self._recorded.items

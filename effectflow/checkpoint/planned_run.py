@@ -22,7 +22,7 @@ from effectflow.checkpoint.store import Message
 from effectflow.checkpoint.values import KnownTypes, Tree
 from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt, Parked
-from effectflow.effects.nodes import Failed, FromAsync, Step
+from effectflow.effects.nodes import Failed, Step
 from effectflow.effects.scope import Scope
 
 A = TypeVar("A")
@@ -142,10 +142,6 @@ class PlannedRun(Run):
             tuple(self._unverified),
             self.writer.halted,
         )
-
-    def forbidden(self, *, effects: bool) -> frozenset[type]:
-        """Return the kinds of effects that the plan does not run."""
-        return frozenset() if effects else frozenset({FromAsync})
 
     def park(self, flow: DurableFlow, parked: Parked) -> None:
         if parked.reason is not None:

@@ -23,6 +23,7 @@ from effectflow.checkpoint.entries import (
     BeforeStep,
     CancelRequested,
     Completed,
+    ErrorRecord,
     Failed,
     Interrupted,
     Resumed,
@@ -213,22 +214,25 @@ class Run:
             return _PENDING
         if recorded.is_completed:
             self.last_completed = path
-            if self._observers:
-                self.notify(StepSkipped(self.run_id, path, recorded.output))
-            return self.decode(recorded.output, path, definition.types, definition.output)
-        assert recorded.error is not None
-        stands = recorded.is_settled or not recorded.retryable or scope.limit < float("inf")
-        if recorded.retry_at is not None or not stands:
-            return _PENDING
-        try:
+        else:
+            stands = recorded.is_settled or not recorded.retryable or scope.limit < math.inf
+            if recorded.retry_at is not None or not stands:
+                return _PENDING
+        if self._observers:
+            self.notify(StepSkipped(self.run_id, path, recorded.output))
+        if recorded.error is not None:
             types = self.checkpoints.known(definition.types)
-            failure = read_failure(recorded.error, path, types)
+            return self.replay_failure(recorded.error, path, types)
+        return self.decode(recorded.output, path, definition.types, definition.output)
+
+    def replay_failure(self, record: ErrorRecord, path: str, types: KnownTypes) -> Failure:
+        """Return a recorded failure, or raise a recorded defect. Halt the run if it cannot be rebuilt."""
+        try:
+            failure = read_failure(record, path, types)
         except NotSerializable as unreadable:
             raise self.writer.halt(unreadable) from unreadable
-        if self._observers:
-            self.notify(StepSkipped(self.run_id, path, None))
         self.replayed_failure(path, failure.error)
-        if recorded.error.is_defect:
+        if record.is_defect:
             raise failure.error
         return failure
 

@@ -395,7 +395,7 @@ async def acquire(
     """
     inside = scope.shielded()
     # If a crash cut it off, it may have happened. So it ends in any case, and then it is undone.
-    has_begun = scope.flow.has_ahead(scope)
+    has_begun = scope.flow.has_ahead(scope.limit)
     inside.acquisition = Acquisition(scope.operators, has_begun=has_begun)
     if scope.forbidden:
         inside.forbidden = scope.forbidden | {FromFn}

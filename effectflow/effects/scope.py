@@ -202,8 +202,11 @@ class Flow(Protocol):
         """The position in the journal of the last step that ended in it; 0 outside runs."""
         return 0
 
-    def has_ahead(self, scope: Scope) -> bool:
-        """Return whether an earlier life recorded operations here that this one has not reached."""
+    def has_ahead(self, limit: float) -> bool:
+        """Return whether an earlier life recorded operations here that this one has not reached.
+
+        `limit` is as in `Scope`.
+        """
         return False
 
     def execute(self, step: Step, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:

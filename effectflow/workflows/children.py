@@ -16,7 +16,7 @@ from effectflow.checkpoint.errors import (
     RunEnded,
     RunNotFound,
 )
-from effectflow.checkpoint.failures import read_failure, write_error
+from effectflow.checkpoint.failures import write_error
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import RecordedChild
@@ -89,7 +89,8 @@ def spawn(
                 return Child(workflow, chosen)
             if end_stands(recorded, scope):
                 # It was refused, and a resume does not try it again.
-                return _replayed_refusal(run, path, recorded)
+                assert recorded.error is not None
+                return run.replay_failure(recorded.error, path, _REFUSALS)
         if recorded is None or recorded.ended is not None:
             await flow.check(scope, path)
             if isinstance(run, PlannedRun):
@@ -211,13 +212,6 @@ def _record_refusal(flow: DurableFlow, path: str, begun: int, refused: RunConfli
     ended = ChildEnded(path, RunStatus.FAILED, run.now(), None, error)
     flow.last_failure = (refused, record_end(flow, ended))
     return Failed(refused)
-
-
-def _replayed_refusal(run: Run, path: str, recorded: RecordedChild) -> Failed:
-    assert recorded.error is not None
-    failure = read_failure(recorded.error, path, _REFUSALS)
-    run.replayed_failure(path, failure.error)
-    return failure
 
 
 async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> Any:

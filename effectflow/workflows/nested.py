@@ -14,11 +14,10 @@ from effectflow.checkpoint.entries import ChildEnded, ChildStarted
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CompensationFailed,
-    NotSerializable,
     RunCancelled,
     StepInputChanged,
 )
-from effectflow.checkpoint.failures import read_failure, write_end
+from effectflow.checkpoint.failures import write_end
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import RecordedChild
@@ -216,11 +215,4 @@ def replayed_end(run: Run, place: Place, path: str, recorded: RecordedChild) -> 
     if recorded.status is RunStatus.COMPLETED:
         return run.decode(recorded.output, path, types, place.blueprint.output_type)
     assert recorded.error is not None
-    try:
-        failure = read_failure(recorded.error, path, types)
-    except NotSerializable as unreadable:
-        raise run.writer.halt(unreadable) from unreadable
-    run.replayed_failure(path, failure.error)
-    if recorded.error.is_defect:
-        raise failure.error
-    return failure
+    return run.replay_failure(recorded.error, path, types)
