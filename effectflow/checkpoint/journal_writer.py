@@ -40,8 +40,19 @@ _DELAYS_AT_THE_END = (0.1, 0.5, 2.0)
 class JournalWriter:
     """Adds entries to a buffer, and makes them durable: `save` waits until all added entries are durable.
 
-    Parallel steps share a batch. If an entry cannot be saved, the run is halted: `halted` is the error,
-    and no more entries are added.
+    Parallel steps share a batch. If an entry cannot be saved, the run is halted.
+
+    Attributes:
+        lease: the lease of the run, which its keeper renews.
+        is_claiming: whether the run is being claimed again, and its keeper must leave the lease alone.
+        is_ending: whether the last append has begun, so that the lease may be released already.
+        is_released: whether the lease was released.
+        length, durable_length: the number of entries that were added, and of those that are durable.
+        summary, durable_summary: the summary of the run, and the last one that was saved, or None.
+        completed_since_save: the number of steps that have completed since the last save.
+        due, is_watched: as in `Delayed`.
+        halted: the error that ended the run, or None.
+        on_halt: ends the flows of the run, when something else than a flow has halted it.
     """
 
     def __init__(
@@ -53,43 +64,41 @@ class JournalWriter:
         length: int,
         digest: bytes,
         summary: RunSummary,
-        opening: Entry | None = None,
-        newest_step: str | None = None,
+        opening: Entry,
+        newest_step: str | None,
     ) -> None:
         self.run_id = run_id
         self.checkpoints = checkpoints
         self.lease = lease
-        self.is_claiming = False
+        self.is_claiming = self.is_ending = self.is_released = False
+        self.length = self.durable_length = length
         self.summary = summary
-        self.halted: CheckpointError | None = None
-        self.length = length
+        self.durable_summary: RunSummary | None = None
         self.completed_since_save = 0
-        self.is_released = False
-        self.is_ending = False
-        self._is_silent = False
-        self._last_saves = 0
-        self._last_saves_until = 0.0
         self.due: float | None = None
         self.is_watched = False
-        self._delays: Delays | None = None
+        self.halted: CheckpointError | None = None
         self.on_halt: Callable[[], object] | None = None
-        self._linger = checkpoints.policy.longest_wait
-        self._opening = opening
-        self._newest_step = newest_step
         self._observers = checkpoints.observers
         self._seal = checkpoints.seal
         self._digest = digest
-        self.durable_length = length
-        self.durable_summary: RunSummary | None = None
+        self._shared = SharedParts()
+        self._opening: Entry | None = opening
+        self._newest_step = newest_step
         self._buffer: list[bytes] = []
         self._takes: list[int] = []
-        self._is_saving = False
-        self._saved: anyio.Event | None = None
+        # What a failed append had, which may have taken effect.
         self._unsure: list[bytes] = []
         self._unsure_takes: list[int] = []
         self._is_summary_due = True
         self._seen: int | None = None
-        self._shared = SharedParts()
+        self._is_saving = False
+        self._saved: anyio.Event | None = None
+        self._linger = checkpoints.policy.longest_wait
+        self._delays: Delays | None = None
+        self._last_saves = 0
+        self._last_saves_until = 0.0
+        self._is_silent = False
 
     def add(self, entry: Entry) -> int:
         """Add an entry. Return its sequence number. It is durable after the next `save`.

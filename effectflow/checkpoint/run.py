@@ -505,7 +505,7 @@ class Run:
         # A defect that cannot be rebuilt comes back as a RecordedDefect.
         if not record.is_defect and retry_at is None:
             self.failures.check_readable(sequence, error, record, types, path)
-        if self.checkpoints.policy.on_error:
+        if self._policy.on_error:
             await self.writer.save()
 
     # Cancellation by an outer run.

@@ -201,8 +201,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         seen: int | None = None,
     ) -> None:
         perform = partial(_append, lease, bodies, after, summary, release, takes, seen)
-        for run_id in await self._submit(lease.run_id, perform):
-            self._announcements.announce(run_id)
+        self._announce(await self._submit(lease.run_id, perform))
 
     async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
         def create(database: sqlite3.Connection) -> bool:
@@ -220,9 +219,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         return is_new
 
     async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
-        told: list[str] = []
-
-        def send(database: sqlite3.Connection) -> bool:
+        def send(database: sqlite3.Connection) -> tuple[bool, list[str]]:
             found = mailbox.receiver(database, run_id)
             if found is None:
                 raise RunNotFound(run_id)
@@ -231,12 +228,12 @@ class SqliteStore(ReentrantStore, CheckpointStore):
                 raise RunEnded(run_id, status)
             now = time.time()
             is_new = mailbox.put(database, number, topic, key, body, now)
-            told[:] = [run_id]
+            told = [run_id]
             if is_new and is_nested:
-                told.extend(mailbox.notify(database, parent, run_id, now))
-            return is_new
+                told += mailbox.notify(database, parent, run_id, now)
+            return is_new, told
 
-        is_new = await self._submit(run_id, send)
+        is_new, told = await self._submit(run_id, send)
         self._announce(told)
         return is_new
 

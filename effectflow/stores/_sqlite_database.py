@@ -116,7 +116,7 @@ _SCHEMA = """
 """
 
 
-def open_database(path: Path, durability: str, *, lock_timeout: float = 5.0) -> sqlite3.Connection:
+def open_database(path: Path, durability: str, *, lock_timeout: float) -> sqlite3.Connection:
     """Connect to the file of a store, and create it if it is missing.
 
     `lock_timeout` is how many seconds to wait while another program has locked the file.
@@ -285,11 +285,11 @@ class SqliteWriter:
         connection: sqlite3.Connection,
         files: DatabaseFiles,
         *,
-        lock_timeout: float = 5.0,
-        announcements: Announcements | None = None,
+        lock_timeout: float,
+        announcements: Announcements,
     ) -> None:
         self.commits = 0
-        self._announcements = announcements or Announcements()
+        self._announcements = announcements
         self._others: int | None = None
         self._looked_at = 0.0
         self._connection = connection
@@ -297,7 +297,7 @@ class SqliteWriter:
         self._path = files.path
         self._lock_timeout = lock_timeout
         self._is_locked = False
-        self._warned = False
+        self._has_warned = False
         self._queue: SimpleQueue[_Request | None] = SimpleQueue()
         self._thread = threading.Thread(
             target=self._work, name=f"writer of {self._path}", daemon=True
@@ -457,13 +457,13 @@ class SqliteWriter:
             return
         try:
             if os.stat(self._files.log).st_size <= _LOG_LIMIT:
-                self._warned = False
+                self._has_warned = False
                 return
             [is_pinned, _, _] = self._truncate_log()
         except (OSError, sqlite3.Error):
             return
-        if is_pinned and not self._warned:
-            self._warned = True
+        if is_pinned and not self._has_warned:
+            self._has_warned = True
             logger.warning(
                 "another program reads %s in one long transaction, so its write-ahead log grows "
                 "until that transaction ends",

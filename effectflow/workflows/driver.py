@@ -344,16 +344,17 @@ async def _drive(
         await _record_interruption(run)
         raise
     raised = end.raised
-    if run.stopping.given_up is not None and writer.halted is None:
-        return await _outcome_of(claim, run, Failed(run.stopping.given_up), None)
-    if run.stopping.suspension is not None and writer.halted is None:
-        await _record_interruption(run)
-        return SUSPENDED
-    if end.is_interrupted and writer.halted is None:
-        # asyncio itself cancelled the run, and the task group mistook that for its own cancellation.
-        await _record_interruption(run)
-        assert raised is not None
-        raise raised
+    if writer.halted is None:
+        if run.stopping.given_up is not None:
+            return await _outcome_of(claim, run, Failed(run.stopping.given_up), None)
+        if run.stopping.suspension is not None:
+            await _record_interruption(run)
+            return SUSPENDED
+        if end.is_interrupted:
+            # asyncio itself cancelled the run, and the task group mistook that for its own cancellation.
+            await _record_interruption(run)
+            assert raised is not None
+            raise raised
     if end.is_interrupted or (isinstance(raised, Halt) and raised.reason is writer.halted):
         raised = None
     elif raised is not None and not isinstance(raised, Exception):

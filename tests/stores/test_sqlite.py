@@ -32,6 +32,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.journal_reader import all_run_ids
 from effectflow.stores import SqliteStore, open_store
+from effectflow.stores._changes import Announcements
 from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, open_database
 from tests.apps import App, app_on, note
 from tests.stores.runs import SUMMARY, begun, bodies_of, claimed
@@ -109,7 +110,7 @@ async def test_opening_restores_the_write_ahead_log(tmp_path: Path) -> None:
 def test_a_database_that_cannot_have_a_log_is_refused() -> None:
     """SQLite itself continues in another mode, which survives less."""
     with pytest.raises(StoreUnavailable, match="journal mode is memory"):
-        open_database(Path(":memory:"), "full")
+        open_database(Path(":memory:"), "full", lock_timeout=5)
 
 
 def test_a_new_file_can_be_opened_many_times_at_once(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_a_new_file_can_be_opened_many_times_at_once(tmp_path: Path) -> None:
 
             def open_it(path: Path, together: threading.Barrier = together) -> None:
                 together.wait()
-                open_database(path, "process").close()
+                open_database(path, "process", lock_timeout=5).close()
 
             list(pool.map(open_it, [tmp_path / f"{number}.db"] * 4))
 
@@ -426,7 +427,10 @@ async def test_a_read_only_database_refuses_to_write(tmp_path: Path) -> None:
 async def test_queued_appends_share_a_commit_even_if_one_is_refused(tmp_path: Path) -> None:
     begun, gate = threading.Event(), threading.Event()
     path = tmp_path / "runs.db"
-    writer = SqliteWriter(open_database(path, "full"), DatabaseFiles(path))
+    database = open_database(path, "full", lock_timeout=5)
+    writer = SqliteWriter(
+        database, DatabaseFiles(path), lock_timeout=5, announcements=Announcements()
+    )
     outcomes: list[object] = []
 
     def held_up(_: sqlite3.Connection) -> str:
