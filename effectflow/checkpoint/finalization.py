@@ -17,7 +17,7 @@ from effectflow.checkpoint.failures import (
     write_end,
     write_error,
 )
-from effectflow.effects.nodes import Failed, FromFn
+from effectflow.effects.nodes import Failed
 from effectflow.effects.operators import Operator, Replayed
 from effectflow.effects.scope import PLAIN_BRANCHES, Scope
 
@@ -92,8 +92,6 @@ class DurableFinalization:
         scope = outer.shielded()
         scope.flow = flow
         scope.is_observing = True
-        if scope.forbidden:
-            scope.forbidden = scope.forbidden | {FromFn}
         return scope
 
     def _check_same_end(self, recorded: SourceEnd, ended: object) -> None:

@@ -248,8 +248,8 @@ class Run:
         """Replay the body of a step that a decision cancelled, if its finalizers have begun steps."""
         if not any(place.startswith(f"{path}/") for place in self.recording.source_ends):
             return
-        once = step.definition.at_most_once or scope.is_at_most_once
-        current = CurrentStep(self.run_id, path, recorded.attempts, step.make_info, once)
+        at_most_once = scope.is_at_most_once
+        current = CurrentStep(self.run_id, path, recorded.attempts, step.make_info, at_most_once)
         body = flow.body_of(path, is_ordered=True)
         inside = scope.inside_step(body, current)
         token = running_step.set(current)

@@ -175,11 +175,11 @@ def attempt(f: Callable[[Any], Any], /, *exception_types: type[Exception]) -> Ef
 async def _attempt(
     f: Callable[[Any], Any], exception_types: tuple[type[Exception], ...], env: Any, scope: Scope
 ) -> Any:
-    if nodes.FromFn in scope.forbidden:
+    if scope.is_planned and scope.is_shielded:
         raise Parked(f"{f!r} would be run")
     try:
         value = f(env)
-        if scope.forbidden and inspect.isawaitable(value):
+        if scope.is_planned and inspect.isawaitable(value):
             if inspect.iscoroutine(value):
                 value.close()
             raise Parked(f"{f!r} would be awaited")

@@ -49,7 +49,7 @@ def into_sink(source: Effect[Env, E, A], f: Callable[[Any], object]) -> Effect[E
 
     async def perform(env: Any, scope: Scope) -> Any:
         async def take(event: object) -> None:
-            if scope.forbidden:
+            if scope.is_planned:
                 # A plan passes no events on.
                 return
             taken: Any = f(event)

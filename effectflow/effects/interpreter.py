@@ -179,7 +179,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
     value: Any = None
     frame: Any
     kind: Any
-    forbidden = scope.forbidden
+    is_planned = scope.is_planned
     while True:
         try:
             while True:
@@ -205,11 +205,11 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         continue
                     value = current.f(source.value)
                 elif kind is FromFn:
-                    if forbidden and kind in forbidden:
+                    if is_planned and scope.is_shielded:
                         raise Parked(f"{current!r} would be run")
                     value = current.f(env)
                 elif kind is FromAsync:
-                    if forbidden and kind in forbidden:
+                    if is_planned:
                         raise Parked(f"{current!r} would be awaited")
                     value = await current.f(env)
                 elif kind is FromGenerator:
@@ -397,8 +397,6 @@ async def acquire(
     # If a crash cut it off, it may have happened. So it ends in any case, and then it is undone.
     has_begun = scope.flow.has_ahead(scope.limit)
     inside.acquisition = Acquisition(scope.operators, has_begun=has_begun)
-    if scope.forbidden:
-        inside.forbidden = scope.forbidden | {FromFn}
     try:
         return await protect(interpret(source, env, inside))
     except NotAcquired:
@@ -671,7 +669,7 @@ async def _run_finalizer(
     inside = scope.shielded() if place is None else place.scope(scope, raw, cause)
     try:
         finalizer = frame.function(ended)
-        if finalizer.__class__ in _SYNCHRONOUS and not inside.forbidden:
+        if finalizer.__class__ in _SYNCHRONOUS and not inside.is_planned:
             return await interpret(finalizer, env, inside), None
     except Exception as defect:
         return _Raised(defect), None

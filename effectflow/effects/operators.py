@@ -113,21 +113,14 @@ class Operator:
 
     def decide(self, value: object, *, failed: bool) -> None:
         """Decide, unless a decision exists. Call this before cancelling anything."""
-        if self.is_decided:
-            return
-        if is_cancelled_by_scope():
-            # A branch ended in spite of a cancellation: record the cause of that first.
-            self.outer.cause()
-        self._decide(value, failed=failed)
+        if self._may_decide():
+            self._decide(value, failed=failed)
 
     def fail(self, ended: nodes.Failed | Exception) -> None:
         """Decide that this failure or defect ends the operator, unless a decision exists."""
-        if self.is_decided:
-            return
-        if is_cancelled_by_scope():
-            self.outer.cause()
-        self.is_decided = True
-        self.branches.fail(ended)
+        if self._may_decide():
+            self.is_decided = True
+            self.branches.fail(ended)
 
     def has_expired(self) -> bool:
         """Return whether the deadline has passed and cancels the branches."""
@@ -151,6 +144,12 @@ class Operator:
         if not self.suppressed or outcome.__class__ is not nodes.Failed:
             return outcome
         return outcome.after(*self.suppressed)
+
+    def _may_decide(self) -> bool:
+        if not self.is_decided and is_cancelled_by_scope():
+            # A branch ended in spite of a cancellation: record the cause of that first.
+            self.outer.cause()
+        return not self.is_decided
 
     def _decide(self, value: object, *, failed: bool) -> None:
         self.is_decided = True

@@ -224,7 +224,7 @@ def _managed(f: Callable[[Any], Any], use: Callable[[Any], AnyEffect]) -> AnyEff
     """Return the use of the resource of one context manager."""
 
     async def perform(env: Any, scope: Scope) -> Any:
-        if scope.forbidden:
+        if scope.is_planned:
             raise Parked(f"{f!r} would be entered")
         manager = f(env)
         outcome: Any = None

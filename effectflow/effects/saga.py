@@ -220,8 +220,6 @@ class _Saga:
         inside = self.outer.shielded().with_undos(None)
         inside.flow = operator.branches.branch(_UNDO, None, is_keyed=True)
         inside.is_observing = True
-        if inside.forbidden:
-            inside.forbidden = inside.forbidden | {nodes.FromFn}
         work = operator.run_branch(nodes.Perform(self._undo), env, inside)
         try:
             failures, cancelled = await outer.flow.finalize(work)

@@ -336,7 +336,8 @@ class Scope:
         observer: receives the begin and end of named effects; None without an observer.
         finalizer_deadline: the seconds that each finalizer may take; None for no limit.
         context: the context of the run; empty outside runs.
-        forbidden: the kinds of effects that must not run here, in a plan.
+        is_planned: whether a plan replays it, and runs no asynchronous effects. Nor does it run functions
+            in acquisitions and finalizers.
         undos: where compensated effects register their undos; None outside of sagas.
     """
 
@@ -346,8 +347,8 @@ class Scope:
         "context",
         "finalizer_deadline",
         "flow",
-        "forbidden",
         "is_observing",
+        "is_planned",
         "is_shielded",
         "limit",
         "observer",
@@ -379,7 +380,7 @@ class Scope:
             None if finalizer_deadline is None else in_seconds(finalizer_deadline)
         )
         self.context = context
-        self.forbidden: frozenset[type] = frozenset()
+        self.is_planned = False
         self.acquisition: Acquisition | None = None
         self.undos: list[Undo] | None = None
 
@@ -486,7 +487,7 @@ class Scope:
         scope.observer = self.observer
         scope.finalizer_deadline = self.finalizer_deadline
         scope.context = self.context
-        scope.forbidden = self.forbidden
+        scope.is_planned = self.is_planned
         scope.acquisition = self.acquisition
         scope.undos = self.undos
         return scope

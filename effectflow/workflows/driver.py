@@ -42,7 +42,7 @@ from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
 from effectflow.effects.event_loop import cancel_natively, is_cancellation, mark_as_cancelled
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.nodes import AnyEffect, Failed, FromAsync
+from effectflow.effects.nodes import AnyEffect, Failed
 from effectflow.effects.scope import Scope
 from effectflow.workflows.children import cancel_spawned
 from effectflow.workflows.claim import Claim
@@ -245,7 +245,7 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         started_version=found.started_version,
     )
     place = replace(place, scope=scope.copy())
-    place.scope.forbidden = frozenset() if effects else frozenset({FromAsync})
+    place.scope.is_planned = not effects
     input = input_of(known, blueprint)
     outcome: Any = None
     defect: Exception | None = None
