@@ -299,7 +299,9 @@ def test_a_script_and_the_command_continue_a_run_of_each_other(
     (folder / "orders.py").write_text(SCRIPT)
     script = [sys.executable, "orders.py"]
     command = [sys.executable, "-m", "effectflow", "run", "orders:order", "--input=5", "--run-id=r"]
-    dying = {"script": script, "process of the script": [*script, "spawn"], "command": command}[first]
+    dying = {"script": script, "process of the script": [*script, "spawn"], "command": command}[
+        first
+    ]
     ran = subprocess.run(dying, env=ENVIRONMENT | {"DIE": "1"}, cwd=folder, check=False)
     assert ran.returncode == 9
     assert effectflow("show", "r", "--json").json["module"] == "orders"
