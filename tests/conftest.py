@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -32,6 +33,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
                 item.add_marker(pytest.mark.exhaustive)
+
+
+def pytest_collection_finish() -> None:
+    # Thousands of collected tests are not garbage, and every full collection would visit them.
+    gc.collect()
+    gc.freeze()
 
 
 def is_exhaustive(config: pytest.Config) -> bool:

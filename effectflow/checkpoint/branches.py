@@ -26,7 +26,7 @@ from effectflow.checkpoint.replay import (
 )
 from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.values import (
-    KnownTypes,
+    NO_TYPES,
     Tree,
     digest_of,
     to_tree,
@@ -38,8 +38,6 @@ from effectflow.effects.scope import Scope
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.flow import DurableFlow
-
-_NO_TYPES = KnownTypes.of()
 
 _ERRORS = schema_of(ErrorRecord)
 
@@ -136,7 +134,7 @@ class DurableBranches:
         outer, run, scope = self.outer, self.outer.run, self.scope
         if not self._may_decide():
             return
-        tree = to_tree(value, path=self.path, types=_NO_TYPES)
+        tree = to_tree(value, path=self.path, types=NO_TYPES)
         if failed:
             self._record_failed_decision(tree)
         else:

@@ -17,7 +17,6 @@ import anyio
 from effectflow.checkpoint.branches import DurableBranches
 from effectflow.checkpoint.entries import (
     Decided,
-    ErrorRecord,
     Published,
     SourceEnd,
     Waiting,
@@ -35,8 +34,9 @@ from effectflow.checkpoint.replay import (
     RecordedFlow,
     RecordedWait,
 )
-from effectflow.checkpoint.schema import LATEST, schema_of
+from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.values import (
+    NO_TYPES,
     KnownTypes,
     Tree,
     from_tree,
@@ -53,10 +53,6 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 
-_NO_TYPES = KnownTypes.of()
-
-_ERRORS = schema_of(ErrorRecord)
-
 
 class DurableFlow:
     """One sequential line of a durable run.
@@ -65,7 +61,7 @@ class DurableFlow:
         run: the run.
         path: the flow's path.
         around: the flow around it; None for the body of the run.
-        branches: the operator whose branch it is, or None.
+        branches_around: the operator whose branch it is, or None.
         is_recording: whether its operators record their decisions. Those inside a step do not, because a
             step runs again as a whole.
         is_ordered: whether it must reach recorded operations in order. The body of a step that did not
@@ -74,6 +70,7 @@ class DurableFlow:
         may_wait: whether it is the body of a step that may wait. Once it does, it records decisions.
         replays_only: why it must begin nothing: its end is recorded and cannot be rebuilt. Or None.
         last_failure: the error of the last failure with an entry, and its sequence number.
+        source_end: for a finalizer, returns how its source has ended, until its first step records that.
         ended_at: the sequence number of the end of the last step or nested run that succeeded in it.
     """
 
@@ -170,7 +167,7 @@ class DurableFlow:
         run.writer.check()
         known = run.recording.decisions.get(path)
         if known is not None and known.sequence < scope.limit:
-            return from_tree(known.value, path=path, types=_NO_TYPES)
+            return from_tree(known.value, path=path, types=NO_TYPES)
         await self.check(scope, path)
         value = compute()
         if run.records and not run.is_stopping:
@@ -181,7 +178,7 @@ class DurableFlow:
     def record_decision(self, scope: Scope, path: str, value: object, *, failed: bool) -> int:
         """Add a decision to the journal. Return its sequence number."""
         run = self.run
-        tree = to_tree(value, path=path, types=_NO_TYPES)
+        tree = to_tree(value, path=path, types=NO_TYPES)
         if failed:
             because = run.failures.as_ranges(self.unsettled)
             sequence = run.writer.add(Decided(path, tree, run.now(), True, because))

@@ -79,7 +79,7 @@ class JournalWriter:
         self._observers = checkpoints.observers
         self._seal = checkpoints.seal
         self._digest = digest
-        self._durable = length
+        self.durable_length = length
         self.durable_summary: RunSummary | None = None
         self._buffer: list[bytes] = []
         self._takes: list[int] = []
@@ -117,11 +117,6 @@ class JournalWriter:
             self._shared.shorten(entry, self.length + 1) if isinstance(entry, Completed) else entry
         )
 
-    @property
-    def durable_length(self) -> int:
-        """The number of entries that are durable."""
-        return self._durable
-
     def take(self, *messages: int) -> None:
         """Remove messages, by their numbers, from the mailbox of the run with the next append."""
         self._takes += messages
@@ -149,7 +144,7 @@ class JournalWriter:
             reason: why this was asked for, which observers are told; None for a save by the policy.
         """
         target = self.length
-        while self._durable < target:
+        while self.durable_length < target:
             self.check()
             if self._is_saving:
                 await self._next_save()
@@ -268,7 +263,7 @@ class JournalWriter:
         try:
             await self.save()
             # Entries are left only if the save failed with a warning. Try again later.
-            if self.length > self._durable and self.due is None:
+            if self.length > self.durable_length and self.due is None:
                 self._linger_from_now()
         except Halt:
             if self.on_halt is not None:
@@ -336,7 +331,7 @@ class JournalWriter:
                 await self.checkpoints.store.append(
                     self.lease,
                     batch,
-                    after=self._durable,
+                    after=self.durable_length,
                     summary=summary,
                     release=release,
                     takes=takes,
@@ -352,13 +347,13 @@ class JournalWriter:
                 if (stray := stray_cancellation(raised)) is not None:
                     raise stray from raised
                 raise
-            self._durable += len(batch)
+            self.durable_length += len(batch)
             self.durable_summary = summary or self.durable_summary
             self._is_silent = False
             self.completed_since_save = 0
             self.is_released = self.is_released or release
             if self._observers:
-                saved = CheckpointSaved(self.run_id, self._durable, step, reason)
+                saved = CheckpointSaved(self.run_id, self.durable_length, step, reason)
                 tell(self._observers, saved)
         except Exception as raised:
             error = self._save_failed(raised)
@@ -393,12 +388,14 @@ class JournalWriter:
             raise LeaseLost(self.run_id, f"{busy.owner} holds it", owner=busy.owner) from busy
         finally:
             self.is_claiming = False
-        written = [record.body for record in await store.read(self.run_id, after=self._durable)]
+        written = [
+            record.body for record in await store.read(self.run_id, after=self.durable_length)
+        ]
         if not written:
             self._buffer = self._unsure + self._buffer
             self._takes = self._unsure_takes + self._takes
         elif written == self._unsure:
-            self._durable += len(written)
+            self.durable_length += len(written)
         else:
             # Our lease had expired. The run is free, but another process may have driven it.
             raise LeaseLost(self.run_id, "another process has driven it since")

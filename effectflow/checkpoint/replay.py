@@ -63,10 +63,8 @@ class RecordedStep:
     """The last attempt of a step.
 
     Attributes:
-        begun: the sequence number of its BeforeStep.
         attempts: its number, from 1.
         arguments: its arguments.
-        function: the qualified name of its function.
         ended: the sequence number of the entry that ended it; None if it was cut off.
         is_completed: whether it succeeded, with `output`.
         error: the error of a failed attempt.
@@ -81,10 +79,8 @@ class RecordedStep:
         at_most_once: whether it is not executed again silently.
     """
 
-    begun: int
     attempts: int
     arguments: Arguments | None = None
-    function: str | None = None
     ended: int | None = None
     is_completed: bool = False
     output: Tree = None
@@ -114,16 +110,15 @@ class RecordedChild:
     """A nested or spawned run. The other attributes are as in `RecordedStep`.
 
     Attributes:
+        begun: the entry that began it.
+        input: the digest of its input.
         is_spawned: whether it is a run of its own.
-        is_detached: whether it is left alone when this run is cancelled.
     """
 
     begun: int
     run_id: str
-    workflow: str
     input: str
     is_spawned: bool = False
-    is_detached: bool = False
     ended: int | None = None
     status: RunStatus | None = None
     output: Tree = None
@@ -163,8 +158,6 @@ class RecordedDecision:
 
     sequence: int
     value: Tree
-    failed: bool = False
-    because: Ranges = ()
     is_settled: bool = False
     has_ended: bool = False
     suppressed: tuple[ErrorRecord, ...] = ()
@@ -365,7 +358,7 @@ class _Reader:
         recording = self.recording
         match entry:
             case BeforeStep(step=path):
-                self._begin(sequence, entry.settles, entry.source_ends)
+                self._begin(entry.settles, entry.source_ends)
                 self._add(sequence, path, "step", entry.item)
                 before = recording.steps.get(path)
                 if before is not None and before.ended in self.unsettled:
@@ -373,10 +366,8 @@ class _Reader:
                 if before is not None and before.retry_at is not None:
                     recording.forget_times(path)
                 recording.steps[path] = RecordedStep(
-                    sequence,
                     entry.attempt,
                     entry.arguments,
-                    entry.function,
                     spent=before.spent if before else 0,
                     since=before.since if before and before.since is not None else entry.at,
                     began=entry.at,
@@ -400,7 +391,7 @@ class _Reader:
                 self._settle(entry.settles)
                 if is_dead_letter(path) and isinstance(entry.value, dict):
                     recording.dead_letters[path] = RecordedDeadLetter(sequence, path, entry.value)
-                decision = RecordedDecision(sequence, entry.value, entry.failed, entry.because)
+                decision = RecordedDecision(sequence, entry.value)
                 recording.decisions[path] = decision
                 if entry.failed:
                     self._fail(sequence, path, decision)
@@ -409,9 +400,9 @@ class _Reader:
                     decision = recording.decisions[path]
                     decision.has_ended, decision.suppressed = True, entry.failures
             case Waiting(path=path):
-                self._begin(sequence, entry.settles, ())
+                self._begin(entry.settles, ())
                 self._add(sequence, path, "wait", entry.item)
-                child = RecordedChild(sequence, entry.child, "", "") if entry.child else None
+                child = RecordedChild(sequence, entry.child, "") if entry.child else None
                 wait = RecordedWait(sequence, entry.until, entry.topic, child=child)
                 recording.waits[path] = wait
                 recording.waiting.update(_flows_around(path))
@@ -424,18 +415,13 @@ class _Reader:
                 if recording.cancelled_at is None:
                     recording.cancelled_at = sequence
             case ChildStarted(path=path):
-                self._begin(sequence, entry.settles, entry.source_ends)
+                self._begin(entry.settles, entry.source_ends)
                 self._add(sequence, path, "child", entry.item)
                 before = recording.children.get(path)
                 if before is not None and before.ended in self.unsettled:
                     self._forget(before.ended)
                 recording.children[path] = RecordedChild(
-                    sequence,
-                    entry.run_id,
-                    entry.workflow,
-                    entry.input,
-                    entry.is_spawned,
-                    entry.is_detached,
+                    sequence, entry.run_id, entry.input, entry.is_spawned
                 )
                 if entry.is_spawned and not entry.is_detached:
                     recording.spawned[sequence] = entry.run_id
@@ -587,7 +573,7 @@ class _Reader:
         if step.is_unknown:
             self.recording.repeated.append(path)
 
-    def _begin(self, sequence: int, settles: Ranges, source_ends: tuple[SourceEnd, ...]) -> None:
+    def _begin(self, settles: Ranges, source_ends: tuple[SourceEnd, ...]) -> None:
         self._settle(settles)
         for end in source_ends:
             self.recording.source_ends[end.finalizer] = end

@@ -59,7 +59,6 @@ from effectflow.checkpoint.values import (
     plain_json,
     to_tree,
 )
-from effectflow.effects import Defect, Interruption
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.errors import (
     EffectError,
@@ -73,7 +72,7 @@ from effectflow.effects.errors import (
     add_note,
 )
 from effectflow.effects.event_loop import is_cancellation, run_to_the_end
-from effectflow.effects.interpreter import interpret
+from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret
 from effectflow.effects.nodes import Failed as Failure, Step
 from effectflow.effects.operators import Operator
 from effectflow.effects.scope import Scope, running_step
@@ -438,7 +437,7 @@ class Run:
         finally:
             running_step.reset(token)
         if scope.observer is not None:
-            scope.observer.ended(path, _exit_of(outcome))
+            scope.observer.ended(path, exit_of(outcome))
         if outcome.__class__ is not Failure:
             output = self.encode(outcome, path, definition.types, definition.output)
             settles = self.failures.settle_within(body)
@@ -509,8 +508,7 @@ class Run:
     ) -> None:
         """Record the end of a step by a defect or an interruption."""
         if scope.observer is not None:
-            ended = Defect(raised) if isinstance(raised, Exception) else Interruption(raised)
-            scope.observer.ended(path, ended)
+            scope.observer.ended(path, exit_of_raised(raised))
         if isinstance(raised, Exception):
             add_note(raised, f"in step {path!r} of run {self.run_id!r}, attempt {number}")
         if self.writer.halted is not None:
@@ -805,9 +803,3 @@ class Run:
     def notify(self, event: CheckpointEvent) -> None:
         """Tell the observers."""
         tell(self._observers, event)
-
-
-def _exit_of(outcome: Any) -> Any:
-    from returns.result import Failure as FailedResult, Success
-
-    return FailedResult(outcome.error) if outcome.__class__ is Failure else Success(outcome)

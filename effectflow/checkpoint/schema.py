@@ -10,6 +10,7 @@ import dataclasses
 import typing
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from threading import RLock
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, get_args, get_origin
 
@@ -55,11 +56,14 @@ class Schema(Generic[T]):
 
 
 _schemas: dict[type, Schema[Any]] = {}
+_making = RLock()
 
 
 def schema_of(kind: type[T], tag: str | None = None) -> Schema[T]:
     """Return the schema of a dataclass. The first call decides on its tag."""
-    return _schemas.get(kind) or Schema(kind, tag)
+    # No other thread may see one that is not complete.
+    with _making:
+        return _schemas.get(kind) or Schema(kind, tag)
 
 
 def _write_function(

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property, update_wrapper
 from os import urandom
-from typing import Any, Generic, Never, ParamSpec, Protocol, TypeGuard, TypeVar, overload
+from typing import Any, Generic, Never, ParamSpec, Protocol, TypeVar, overload
 
 from effectflow.checkpoint.values import KnownTypes, ValueOptions, encode_arguments
 from effectflow.effects import (
@@ -32,6 +32,7 @@ from effectflow.effects.arguments import (
 )
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.interpreter import interpret
+from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.retry import check_bounded
 from effectflow.effects.scope import PLAIN, Scope, running_step
 from effectflow.effects.signatures import effect_types
@@ -40,8 +41,6 @@ Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
 P = ParamSpec("P")
-
-AnyEffect = Effect[Any, Any, Any]
 
 _NAME = re.compile(r"[^/\[\]#\x00-\x1f\ud800-\udfff]+")
 
@@ -185,12 +184,8 @@ class StepDefinition:
             running_step.reset(token)
 
 
-def _last_error(error: object) -> object:
-    return error.error if _is_exhausted(error) else error
-
-
-def _is_exhausted(error: object) -> TypeGuard[RetryExhausted[object]]:
-    return type(error) is RetryExhausted
+def _last_error(error: Any) -> Any:
+    return error.error if error.__class__ is RetryExhausted else error
 
 
 def with_checkpointing(

@@ -177,8 +177,9 @@ def stray_cancellation(raised: BaseException) -> Exception | None:
     if task is not None and task.cancelling():
         return None
     defect = RuntimeError(
-        "an effect or a store raised CancelledError, though nothing has cancelled it: a future or a task "
-        "that it awaited was cancelled elsewhere. Catch the error there, and raise another one"
+        "an effect or a store raised CancelledError, though nothing has cancelled it: it awaited a "
+        "future or a task that was cancelled elsewhere. Catch the CancelledError around that `await`, "
+        "and raise an exception of another class"
     )
     defect.__cause__ = raised
     return defect

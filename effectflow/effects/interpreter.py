@@ -356,7 +356,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                     elif kind is _Finalizer:
                         value = await _finalize(frame, value, env, scope)
                     elif kind is Named and scope.observer is not None:
-                        scope.observer.ended(frame.name, _exit_of(value))
+                        scope.observer.ended(frame.name, exit_of(value))
                 else:
                     return value
         except BaseException as raised:
@@ -529,7 +529,7 @@ async def _unwind(
             if isinstance(raised, Exception):
                 add_note(raised, frame.note)
             if scope.observer is not None:
-                scope.observer.ended(frame.name, _exit_of_raised(raised))
+                scope.observer.ended(frame.name, exit_of_raised(raised))
         elif kind is Context:
             if isinstance(raised, Exception):
                 add_note(raised, frame.message)
@@ -595,7 +595,7 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
     cancelled meanwhile, its failure may be dropped, so the error is also logged.
     """
     try:
-        outcome, cancelled = await _run_finalizer(frame, _exit_of(value), value, None, env, scope)
+        outcome, cancelled = await _run_finalizer(frame, exit_of(value), value, None, env, scope)
     except LeftToResume:
         if scope.is_shielded:
             raise
@@ -626,7 +626,7 @@ async def _finalize_after(
     """
     cause = scope.cause() if is_cancellation(raised) else None
     try:
-        ended = _exit_of_raised(raised)
+        ended = exit_of_raised(raised)
         outcome, cancelled = await _run_finalizer(frame, ended, raised, cause, env, scope)
     except Parked as parked:
         return parked
@@ -709,9 +709,11 @@ def _traced(failed: Failed) -> TracedError[Any]:
     return TracedError(failed.error, tuple(map(str, failed.trail)), tuple(suppressed))
 
 
-def _exit_of(value: Any) -> Exit[Any, Any]:
+def exit_of(value: Any) -> Exit[Any, Any]:
+    """Return the exit with this value, or with the error of a `Failed`."""
     return Failure(value.error) if value.__class__ is Failed else Success(value)
 
 
-def _exit_of_raised(raised: BaseException) -> Exit[Any, Any]:
+def exit_of_raised(raised: BaseException) -> Exit[Any, Any]:
+    """Return the exit of an effect that raised this."""
     return Defect(raised) if isinstance(raised, Exception) else Interruption(raised)

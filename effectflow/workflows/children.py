@@ -282,6 +282,6 @@ def _record_end(flow: DurableFlow, place: Place, path: str, run_id: str, end: Fi
     sequence = 0
     if run.records:
         sequence = record_end(flow, ChildEnded(path, status, run.now(), end.output, error))
-    recorded = RecordedChild(sequence, run_id, place.blueprint.definition.name, "")
+    recorded = RecordedChild(sequence, run_id, "")
     recorded.status, recorded.output, recorded.error = status, end.output, error
     return place.read(replayed_end(run, place, path, recorded))

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -53,14 +54,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-@pytest.fixture(scope="session")
-def command() -> Any:
-    """The command line. typer takes longer to make it than most commands take."""
+@cache
+def command_line() -> Any:
+    """Return the command line. typer takes longer to make it than most commands take."""
     return typer.main.get_command(make_app())
 
 
 @pytest.fixture
-def effectflow(command: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+def effectflow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run `effectflow` with arguments, in `folder`, on a terminal of 200 columns without colours."""
     for name in [name for name in os.environ if name.startswith("EFFECTFLOW_")]:
         monkeypatch.delenv(name)
@@ -72,7 +73,7 @@ def effectflow(command: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> C
         out = TextIOWrapper(BytesIO(), "utf-8")
         err = TextIOWrapper(BytesIO(), "utf-8")
         with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
-            command.main(list(arguments), prog_name="effectflow")
+            command_line().main(list(arguments), prog_name="effectflow")
         for stream in (out, err):
             stream.seek(0)
         return Ended(int(ended.value.code or 0), out.read(), err.read())

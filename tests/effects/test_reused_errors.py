@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -98,14 +98,6 @@ async def run_once(effect: AnyEffect, *, or_raise: bool) -> weakref.ref[Env]:
     except Refused:
         pass
     return reference
-
-
-@pytest.fixture(autouse=True)
-def collecting_is_quick() -> Iterator[None]:
-    """Collections look only at what a test creates, and not at all that the session has imported."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("or_raise", [True, False])

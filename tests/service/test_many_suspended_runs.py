@@ -95,11 +95,9 @@ def crowd(request: pytest.FixtureRequest, count: int) -> Iterator[Service]:
 
 
 @pytest.fixture
-def new_heap() -> Iterator[None]:
+def new_heap() -> None:
     """Hide what is in memory already from the garbage collector, which would take long to visit it."""
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def new_objects() -> list[object]:

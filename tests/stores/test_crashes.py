@@ -30,6 +30,9 @@ SIGKILL = -9
 EVERY = sample_or_all("every", 11, 1)
 """Whether to strike each call, or each eleventh."""
 
+REPORTED = {"SaveFailed", "StoreUnavailable"}
+"""The errors with which a run reports a call that failed."""
+
 
 @EVERY
 @pytest.mark.parametrize("store", STORES)
@@ -57,7 +60,7 @@ def test_a_failed_call_is_reported_and_loses_nothing(
     Entries that are reported as not saved are not there. Entries that were written and could not be
     synced may be there.
     """
-    failures = set[str]()
+    failures = dict[str, str]()
     is_unknown = False
 
     def check(life: Life, lived: Lived) -> None:
@@ -65,14 +68,16 @@ def test_a_failed_call_is_reported_and_loses_nothing(
         assert lived.status == 0
         assert lived.said("told") == ["/".join(WORDS)], lived.said("failed")
         assert not lived.said("untrue")
-        failures.update(failure.split()[0] for failure in lived.said("failed"))
+        failures.update((failure.split()[0], failure) for failure in lived.said("failed"))
         is_unknown = is_unknown or "may or may not" in "".join(lived.said("failed"))
         anyio.run(take_up, life, lived)
 
     # There are few syncs, and only some of them leave the outcome unknown.
     every = 1 if fault == FAILED_SYNC else every
     lives.at_each_call(Life(store, tmp_path, fault), check, every=every)
-    assert failures == {"SaveFailed", "StoreUnavailable"}
+    unexpected = {kind: text for kind, text in failures.items() if kind not in REPORTED}
+    assert not unexpected, "\n".join(unexpected.values())
+    assert failures.keys() == REPORTED
     if fault == FAILED_SYNC and store != "sqlite process":
         assert is_unknown
 

@@ -341,7 +341,7 @@ async def find_selects_runs_by_the_beginning_of_their_ids(store: CheckpointStore
     ]
     for number, run_id in enumerate(run_ids):
         lease = await claimed(store, run_id)
-        summary = summary_of(workflow="ab" if run_id == "ab" else "w", created_at=-number)
+        summary = summary_of(workflow="ab" if run_id == "ab" else "w", created_at=100.0 - number)
         await store.append(lease, [b"1"], after=0, summary=summary, release=True)
 
     for prefix in [*run_ids, "aX", "a[", "nothing", "a*b?"]:
