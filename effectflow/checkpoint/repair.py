@@ -7,16 +7,25 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import cast
+from uuid import uuid4
 
 import orjson
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
-from effectflow.checkpoint.entries import BeforeStep, Completed, Entry, Signalled, Started
+from effectflow.checkpoint.entries import (
+    BeforeStep,
+    CancelRequested,
+    Completed,
+    Entry,
+    Signalled,
+    Started,
+)
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in
 from effectflow.checkpoint.journal_reader import claimed, open_records, verify_run, write_bytes
 from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.store import (
+    CANCEL,
     CheckpointStore,
     Record,
     Remains,
@@ -47,6 +56,7 @@ class Repair:
         waits_again: the waits whose messages are lost with their entries, such as "signal:approval". A
             resume waits for them again: send each again, with a new idempotency key, because the store
             remembers the old one.
+        cancels_again: whether a lost entry asked to cancel the run. The repair asks for that again.
         has_unknown_steps: whether a lost entry is missing or damaged itself. Then steps that only such
             entries tell of run again as well.
         is_due: whether a worker continues the run after the repair: it has not failed or ended, and no
@@ -63,6 +73,7 @@ class Repair:
     outcome_unknown: tuple[str, ...] = ()
     executed_twice: tuple[str, ...] = ()
     waits_again: tuple[str, ...] = ()
+    cancels_again: bool = False
     has_unknown_steps: bool = False
     is_due: bool = False
 
@@ -124,6 +135,9 @@ async def repair_run(
             if aside is not None:
                 aside(repair)
             await store.truncate(lease, after=repair.kept, summary=summary)
+            if repair.cancels_again:
+                # The store may remember the key of the lost request.
+                await store.send(run_id, CANCEL, key=uuid4().hex)
         return repair
 
 
@@ -174,6 +188,8 @@ async def _examined(
         outcome_unknown=tuple(step for step in again if step in once_kept),
         executed_twice=tuple(step for step in again if step in once_lost - once_kept),
         waits_again=() if has_ended else _waits(read.entries),
+        cancels_again=not has_ended
+        and any(isinstance(one, CancelRequested) for one in read.entries),
         has_unknown_steps=is_incomplete and not has_ended,
         is_due=summary.due_at is not None,
     )

@@ -285,7 +285,7 @@ class Step(Generic[P, Env, E, A]):
             # By now, names exist that follow in the module.
             self._is_settled = True
             self.definition = self._with_types(self.definition)
-        call = _Call(self, args, kwargs)
+        call = StepCall(self, args, kwargs)
         return nodes.Step(self.definition, nodes.Suspend(call, self._shown), call.arguments)
 
     def __repr__(self) -> str:
@@ -300,7 +300,7 @@ class Step(Generic[P, Env, E, A]):
         return dict(zip(self.parameters, args, strict=False))
 
 
-class _Call:
+class StepCall:
     """A call of a step, with all of its arguments."""
 
     __slots__ = ("args", "kwargs", "step")

@@ -251,6 +251,7 @@ def repair_tree(repair: Repair) -> dict[str, Tree]:
         "outcome_unknown": [*repair.outcome_unknown],
         "executed_twice": [*repair.executed_twice],
         "waits_again": [*repair.waits_again],
+        "cancels_again": repair.cancels_again,
         "has_unknown_steps": repair.has_unknown_steps,
         "is_due": repair.is_due,
     }
@@ -275,6 +276,8 @@ def _repair_lines(repair: Repair) -> Iterable[str]:
         yield "run again: steps that only damaged or missing entries tell of"
     for path in repair.waits_again:
         yield f"wait again: {path} (send its message again, with a new idempotency key)"
+    if repair.cancels_again:
+        yield "cancel again: the run was asked to cancel itself, and the repair asks for that again"
     plan = f"`effectflow plan {repair.run_id!r}` shows what a resume does."
     if repair.is_due:
         yield f"After the repair, a worker continues the run at once. Without workers, {plan}"

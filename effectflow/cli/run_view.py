@@ -140,7 +140,11 @@ def show_run(console: Console, view: RunView, access: Access) -> None:
     """Print what is told of one run, and commands that tell more."""
     checkpoint = view.checkpoint
     head, metadata = checkpoint.state, checkpoint.metadata
-    position = "before its first step" if head is None else f"{type(head).__name__}: {head.step}"
+    if head is None:
+        position = "before its first step"
+    else:
+        # A run may be interrupted while it waits between two steps.
+        position = f"{type(head).__name__}: {head.step or 'no step'}"
     survives = {
         "full": "kill -9 and power loss (durability full)",
         "process": "kill -9, not power loss (durability process)",

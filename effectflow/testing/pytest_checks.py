@@ -21,7 +21,7 @@ import pytest
 
 import effectflow
 from effectflow.checkpoint.errors import NotSerializable
-from effectflow.checkpoint.step import StepDefinition
+from effectflow.checkpoint.step import StepCall, StepDefinition
 from effectflow.checkpoint.values import (
     NO_OPTIONS,
     ValueOptions,
@@ -36,7 +36,7 @@ _LIBRARY = dirname(effectflow.__file__) + sep
 _MOST_OBJECTS = 10_000
 """How many objects are searched for effects."""
 
-_SEARCHED = (tuple, list, dict, set, frozenset, partial, CellType, MethodType, Effect)
+_SEARCHED = (tuple, list, dict, set, frozenset, partial, CellType, MethodType, Effect, StepCall)
 _WITHOUT_PARTS = frozenset(
     {type, NoneType, bool, int, float, str, bytes, CodeType, StepDefinition, ValueOptions}
 )

@@ -16,7 +16,7 @@ from tests.cli.conftest import COMMAND, ENVIRONMENT, Command
 WAITING = textwrap.dedent("""
     from pathlib import Path
     import anyio
-    from effectflow import Do, Effect, from_async, step, workflow
+    from effectflow import Do, Effect, from_async, sleep, step, workflow
 
     @step
     def wait_for(name: str) -> Effect[object, str, str]:
@@ -39,6 +39,11 @@ WAITING = textwrap.dedent("""
         never = from_async(lambda _: anyio.sleep_forever()).on_exit(from_async(hold))
         print("waiting", flush=True)
         yield from never
+
+    @workflow
+    def idle(name: str) -> Do[object, str, None]:
+        print("waiting", flush=True)
+        yield from sleep(60)
 """)
 
 Start: TypeAlias = "Callable[[str], subprocess.Popen[str]]"
@@ -88,6 +93,15 @@ def test_a_signal_interrupts_the_run_and_a_resume_completes_it(
     resumed = effectflow("resume", "--latest", "--app", "waits")
     assert resumed.code == 0
     assert "came" in resumed.out
+
+
+def test_a_run_that_is_interrupted_between_its_steps_is_shown_in_no_step(
+    effectflow: Command, start: Start
+) -> None:
+    process = start("idle")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 3
+    assert "Interrupted: no step" in effectflow("show", "r1").out
 
 
 def test_a_second_signal_ends_the_process_at_once(start: Start) -> None:

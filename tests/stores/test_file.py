@@ -563,13 +563,6 @@ async def test_a_run_with_a_damaged_lease_can_be_claimed_and_fences_its_owner(
         await store.append(new, [b"2"], after=2)
 
 
-async def test_a_lease_may_last_longer_than_calendars(store: FileStore) -> None:
-    await written(store, 1)
-    await store.claim("r", owner="one", seconds=timedelta.max.total_seconds())
-    with pytest.raises(RunBusy, match="'r' is being driven by one"):
-        await store.claim("r", owner="other", seconds=60)
-
-
 async def test_the_newer_of_two_leases_with_the_same_fence_is_valid(
     store: FileStore, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ from effectflow.checkpoint import (
     Owner,
     Record,
     RunBusy,
+    RunCancelled,
     RunNotFound,
     RunQuery,
     RunStatus,
@@ -51,7 +52,7 @@ from effectflow.checkpoint import (
     verify_run,
     write_removed,
 )
-from effectflow.checkpoint.entries import Signalled
+from effectflow.checkpoint.entries import CancelRequested, Signalled
 from effectflow.service import App as Service
 from effectflow.stores import FileStore, MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
@@ -419,6 +420,26 @@ async def test_a_message_whose_receipt_is_lost_must_be_sent_again() -> None:
         assert (repair.runs_again, repair.waits_again) == (("note#2",), ("signal:approval",))
         assert await answered(app, "yes, again", key="2") == "yes, again"
         assert app.world.done == ["ask", "yes", "yes, again"]
+
+
+async def test_a_run_whose_request_to_cancel_is_lost_is_cancelled_again(
+    make_store: MakeStore,
+) -> None:
+    async with make_store() as store:
+        app = app_on(store)
+        service = Service([approved], environment=lambda _: app, checkpoints=app.checkpoints)
+        async with Worker(service) as worker:
+            handle = await worker.client.submit(approved, None, run_id="r")
+            await handle.cancel()
+            assert isinstance((await handle.result(timeout=30)).failure(), RunCancelled)
+        kinds = [type(entry) for entry in await read_entries(store, "r")]
+        await change_entry(store, kinds.index(CancelRequested))
+
+        repair = await repair_run(store, "r")
+        assert (repair.cancels_again, repair.is_due) == (True, True)
+        async with Worker(service) as worker:
+            handle = worker.client.handle(approved, "r")
+            assert isinstance((await handle.result(timeout=30)).failure(), RunCancelled)
 
 
 def approved_word(word: str) -> Do[App, Broken | str, str]:

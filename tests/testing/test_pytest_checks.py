@@ -228,6 +228,14 @@ USED = {
         "        yield from pure(None)\n"
         "    maybe(charge(5), False).run_sync(App())"
     ),
+    "an argument of a step": (
+        "@step\n"
+        "    def charge_or(amount: int, otherwise: Effect[App, Declined, int]) -> "
+        "Effect[App, Declined, int]:\n"
+        "        return charge(amount) if amount else otherwise\n"
+        "    charge_or(5, charge(6)).run_sync(App()).unwrap()\n"
+        "    charge_or(5, otherwise=charge(6)).run_sync(App()).unwrap()"
+    ),
     "in a body that a failure ends": (
         "@do\n"
         "    def both() -> Do[App, Declined, None]:\n"

@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 
 import anyio
@@ -158,6 +159,18 @@ async def an_expired_lease_is_free(store: CheckpointStore) -> None:
         await claimed(store)
 
     await anyio.sleep(0.4)
+    await claimed(store)
+
+
+@check
+async def a_lease_may_last_longer_than_calendars(store: CheckpointStore) -> None:
+    seconds = timedelta.max.total_seconds()
+    lease = await begun(store, seconds=seconds)
+    store.renew(lease, seconds=seconds)
+    with fails(RunBusy):
+        await claimed(store)
+    await store.append(lease, [b"2"], after=1)
+    await store.release(lease)
     await claimed(store)
 
 
