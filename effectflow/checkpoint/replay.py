@@ -229,7 +229,7 @@ class Item:
 class RecordedFlow:
     """What one flow reached, in order. `item` is the digest of the item of a branch without a key."""
 
-    items: list[Item] = field(default_factory=list[Item])
+    items: list[Item] = field(default_factory=lambda: [])
     item: str | None = None
 
 
@@ -255,27 +255,23 @@ class Recording:
         waiting: the flows within which something waited.
     """
 
-    steps: dict[str, RecordedStep] = field(default_factory=dict[str, RecordedStep])
-    children: dict[str, RecordedChild] = field(default_factory=dict[str, RecordedChild])
-    waits: dict[str, RecordedWait] = field(default_factory=dict[str, RecordedWait])
-    decisions: dict[str, RecordedDecision] = field(default_factory=dict[str, RecordedDecision])
-    source_ends: dict[str, SourceEnd] = field(default_factory=dict[str, SourceEnd])
-    flows: dict[str, RecordedFlow] = field(default_factory=dict[str, RecordedFlow])
-    branches: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    places: set[str] = field(default_factory=set[str])
-    left_behind: set[str] = field(default_factory=set[str])
-    dead_letters: dict[str, RecordedDeadLetter] = field(
-        default_factory=dict[str, RecordedDeadLetter]
-    )
+    steps: dict[str, RecordedStep] = field(default_factory=lambda: {})
+    children: dict[str, RecordedChild] = field(default_factory=lambda: {})
+    waits: dict[str, RecordedWait] = field(default_factory=lambda: {})
+    decisions: dict[str, RecordedDecision] = field(default_factory=lambda: {})
+    source_ends: dict[str, SourceEnd] = field(default_factory=lambda: {})
+    flows: dict[str, RecordedFlow] = field(default_factory=lambda: {})
+    branches: dict[str, list[str]] = field(default_factory=lambda: {})
+    places: set[str] = field(default_factory=lambda: set())
+    left_behind: set[str] = field(default_factory=lambda: set())
+    dead_letters: dict[str, RecordedDeadLetter] = field(default_factory=lambda: {})
     reopenings: int = 0
     reopened_at: int | None = None
-    repeated: list[str] = field(default_factory=list[str])
-    former_children: dict[str, list[RecordedChild]] = field(
-        default_factory=dict[str, list[RecordedChild]]
-    )
-    spawned: dict[int, str] = field(default_factory=dict[int, str])
+    repeated: list[str] = field(default_factory=lambda: [])
+    former_children: dict[str, list[RecordedChild]] = field(default_factory=lambda: {})
+    spawned: dict[int, str] = field(default_factory=lambda: {})
     cancelled_at: int | None = None
-    waiting: set[str] = field(default_factory=set[str])
+    waiting: set[str] = field(default_factory=lambda: set())
 
     @property
     def open_dead_letters(self) -> list[RecordedDeadLetter]:

@@ -297,7 +297,7 @@ class Step(Generic[P, Env, E, A]):
         if kwargs or self._gathers:
             signature = inspect.signature(self.function)
             return signature.bind_partial(*args, **kwargs).arguments
-        return dict(zip(self.parameters, args, strict=False))
+        return dict(zip(self.parameters, args))  # noqa: B905, `strict=False` takes as long as the rest
 
 
 class StepCall:

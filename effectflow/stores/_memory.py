@@ -50,10 +50,10 @@ class _Run:
     """A run's records, as bodies and times: bytes and floats cost the garbage collector nothing."""
 
     summary: RunSummary
-    bodies: list[bytes] = field(default_factory=list[bytes])
-    times: list[float] = field(default_factory=list[float])
-    mailbox: dict[int, Message] = field(default_factory=dict[int, Message])
-    received: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    bodies: list[bytes] = field(default_factory=lambda: [])
+    times: list[float] = field(default_factory=lambda: [])
+    mailbox: dict[int, Message] = field(default_factory=lambda: {})
+    received: set[tuple[str, str]] = field(default_factory=lambda: set())
 
 
 class MemoryStore(CheckpointStore):
