@@ -73,7 +73,7 @@ class Stopping:
         Parameters:
             tasks: the tasks of the run.
             outer: that of the outer run of a nested run, or None.
-            operators: the operators of the outer run. A cancellation by one of them is no stop.
+            operators: the operators of the outer run. A cancellation by one of them is not a stop.
         """
         self.suspension: Suspension | None = None
         self.given_up: CheckpointError | None = None
