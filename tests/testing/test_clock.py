@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
-
 import anyio
 import anyio.lowlevel
 import pytest
@@ -12,6 +9,7 @@ from returns.result import Success
 
 from effectflow import Do, Effect, do, from_async, from_fn, par, par_all, pure, sleep
 from effectflow.testing import TestClock
+from tests.memory import memory_held, memory_traced
 
 pytestmark = pytest.mark.anyio
 
@@ -23,16 +21,11 @@ async def test_timers_that_were_not_needed_take_no_memory() -> None:
         for _ in range(times):
             await pure(1).timeout(3600).run(None, clock=clock)
 
-    await run_in_time(500)
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
+    with memory_traced():
+        await run_in_time(500)
+        before = memory_held()
         await run_in_time(5_000)
-        gc.collect()
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert after - before < 100_000
+        assert memory_held() - before < 5_000 * 8
 
 
 async def test_timers_that_were_not_needed_change_nothing_for_the_others() -> None:

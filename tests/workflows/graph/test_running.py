@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -38,6 +37,7 @@ from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from effectflow.workflows import Graph
 from tests.apps import App, both_backends
+from tests.memory import memory_held, memory_traced
 from tests.sweeps import sample_or_all
 from tests.workflows.graph.shapes import branched, line
 
@@ -339,19 +339,28 @@ async def test_many_rounds_need_no_recursion(rounds: int) -> None:
 
 @sample_or_all("rounds", 4_000, 100_000)
 async def test_memory_does_not_grow_with_the_rounds(rounds: int) -> None:
-    async def peak(after: int) -> int:
-        graph, app = counting(after), App()
-        tracemalloc.start()
-        await graph.body(0).run(app)
-        _, most = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        return most
+    held: list[int] = []
 
-    # The first garbage collection comes after some of them.
-    await peak(2_000)
-    # Anything kept per round would take more; other threads take less.
-    bytes_a_round = 32
-    assert await peak(rounds) < await peak(200) + (rounds - 200) * bytes_a_round
+    def count(number: int) -> Effect[object, Never, int]:
+        if number in (200, rounds - 1):
+            held.append(memory_held())
+        return pure(number + 1)
+
+    graph = (
+        StateGraph[HasCheckpoints, Never, int]("counting", max_iterations=rounds + 1)
+        .node("add one", count)
+        .node("end", pure)
+        .edge("add one", "end", when=lambda number: number == rounds)
+        .edge("add one", "add one")
+        .entry("add one")
+        .exit("end")
+        .build()
+    )
+    with memory_traced():
+        assert await graph.body(0).run(App()) == Success(rounds)
+
+    early, late = held
+    assert late - early < rounds * 4  # Half a reference to each round.
 
 
 async def test_one_graph_may_be_run_many_times_at_once() -> None:
