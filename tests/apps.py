@@ -14,7 +14,7 @@ from effectflow.effects import Exit
 from effectflow.stores import MemoryStore
 
 both_backends = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-"""For tests that depend on the backend, in folders whose tests otherwise use one."""
+"""For tests of what the event loop may change: cancellation, deadlines, tasks, and a smoke set."""
 
 
 class Broken(Exception):

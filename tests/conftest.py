@@ -12,9 +12,9 @@ from hypothesis import is_hypothesis_test, settings
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-@pytest.fixture(params=["asyncio", "trio"])
+@pytest.fixture(params=["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """Both backends: a test marked `anyio` runs once on each."""
+    """asyncio, and trio with `-m exhaustive`. Tests for which trio matters name `both_backends`."""
     return str(request.param)
 
 

@@ -29,12 +29,9 @@ AnyExecutor: TypeAlias = Any
 MakeExecutor: TypeAlias = Callable[..., AnyExecutor]
 
 
-on_both_backends = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-"""For tests of what depends on the event loop. The others run on asyncio, to start fewer processes."""
-
-
 @pytest.fixture
 def anyio_backend() -> str:
+    """asyncio only, to start fewer processes. Tests for which trio matters name `both_backends`."""
     return "asyncio"
 
 

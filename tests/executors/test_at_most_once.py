@@ -32,8 +32,8 @@ from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.executors import DaskExecutor, ProcessExecutor
 from effectflow.executors.dask import WorkplaceKeeper
 from effectflow.stores import MemoryStore
-from tests.apps import App, app_on
-from tests.executors.conftest import AnyExecutor, MakeExecutor, Scheduler, on_both_backends, soon
+from tests.apps import App, app_on, both_backends
+from tests.executors.conftest import AnyExecutor, MakeExecutor, Scheduler, soon
 from tests.executors.items import Folder, begin, deadly, held
 
 pytestmark = pytest.mark.anyio
@@ -170,7 +170,7 @@ async def test_a_step_outside_runs_is_not_repeated_either(
     assert folder.begun() == {"bad": 1}
 
 
-@on_both_backends
+@both_backends
 async def test_a_lost_executor_leaves_the_outcome_unknown(folder: Folder) -> None:
     app = App()
     executor = ProcessExecutor(lambda: folder, workers=1, grace=0.2)

@@ -23,7 +23,8 @@ from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.executors import DaskExecutor
 from effectflow.executors.dask import answer_in
 from effectflow.executors.remote_call import read_reply
-from tests.executors.conftest import Scheduler, interrupted, on_both_backends, soon, until
+from tests.apps import both_backends
+from tests.executors.conftest import Scheduler, interrupted, soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +63,7 @@ async def test_an_item_that_always_kills_its_worker_fails_with_worker_lost(
     assert folder.begun() == {"bad": 2, "good": 1}
 
 
-@on_both_backends
+@both_backends
 async def test_a_cancelled_item_frees_its_worker(cluster: str, folder: Folder) -> None:
     async with DaskExecutor(cluster, lambda: folder) as executor:
         sleepers = par_traverse(range(2), lambda n: executor.apply(asleep, n))

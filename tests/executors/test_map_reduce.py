@@ -13,8 +13,7 @@ from effectflow.checkpoint import RunStatus, read_checkpoint
 from effectflow.effects import Executor, ExecutorLost, WorkerLost
 from effectflow.executors import LocalExecutor, ProcessExecutor
 from effectflow.stores import MemoryStore
-from tests.apps import App
-from tests.executors.conftest import on_both_backends
+from tests.apps import App, both_backends
 from tests.executors.items import Folder, asleep, begin, begin_or_die
 
 pytestmark = pytest.mark.anyio
@@ -78,7 +77,7 @@ def executor_of(env: Elsewhere) -> Executor:
     return env.executor
 
 
-@on_both_backends
+@both_backends
 async def test_the_environment_chooses_the_executor_of_each_life(folder: Folder) -> None:
     def begin_unless_two(item: int) -> Effect[Folder, str, int]:
         return fail("two") if item == 2 and not folder.has("go") else begin(item)

@@ -36,8 +36,8 @@ from effectflow import (
 from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.effects.event_loop import running_backend
 from effectflow.executors import ProcessExecutor
-from tests.apps import App
-from tests.executors.conftest import interrupted, on_both_backends, soon, until
+from tests.apps import App, both_backends
+from tests.executors.conftest import interrupted, soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held, meet, unclosable
 
 pytestmark = pytest.mark.anyio
@@ -70,7 +70,7 @@ async def test_items_run_in_at_most_the_given_number_of_processes_which_closing_
     assert not children()
 
 
-@on_both_backends
+@both_backends
 async def test_only_the_item_of_a_killed_worker_runs_again(folder: Folder) -> None:
     async with ProcessExecutor(lambda: folder, workers=2) as executor:
 
@@ -143,7 +143,7 @@ async def test_a_worker_killed_while_idle_is_replaced(folder: Folder) -> None:
     assert folder.begun() == {"1": 1, "2": 1}
 
 
-@on_both_backends
+@both_backends
 async def test_a_cancelled_item_that_ends_in_time_leaves_its_worker_for_the_next(
     folder: Folder,
 ) -> None:
@@ -157,7 +157,7 @@ async def test_a_cancelled_item_that_ends_in_time_leaves_its_worker_for_the_next
     assert warm == after
 
 
-@on_both_backends
+@both_backends
 async def test_a_cancelled_item_that_keeps_computing_is_killed_with_its_process(
     folder: Folder,
 ) -> None:
@@ -239,7 +239,7 @@ async def test_outside_a_run_a_late_value_is_dropped(folder: Folder) -> None:
     assert folder.begun() == {"late": 1}
 
 
-@on_both_backends
+@both_backends
 async def test_an_item_cancelled_while_its_environment_is_made_does_not_begin(
     folder: Folder,
 ) -> None:
@@ -256,7 +256,7 @@ async def test_an_item_cancelled_while_its_environment_is_made_does_not_begin(
     assert folder.begun() == {"making": 1, "next": 1}
 
 
-@on_both_backends
+@both_backends
 async def test_closing_ends_the_items_in_progress(folder: Folder, children: Children) -> None:
     results = []
 
@@ -344,7 +344,7 @@ async def test_a_process_that_an_item_forks_does_not_keep_the_pipes_open(folder:
     assert isinstance(result, Failure)
 
 
-@on_both_backends
+@both_backends
 async def test_workers_run_the_event_loop_of_the_coordinator(anyio_backend: str) -> None:
     async with ProcessExecutor(workers=1) as executor:
         backend = executor.apply(lambda _: from_fn(lambda _: running_backend()), None)
@@ -416,7 +416,7 @@ async def test_workers_end_when_the_coordinator_is_killed(
     until(lambda: not any(is_running(folder.pid_of(item)) for item in range(2)), seconds=5)
 
 
-@on_both_backends
+@both_backends
 async def test_ctrl_c_ends_the_workers_silently(
     coordinator: subprocess.Popen[str], folder: Folder
 ) -> None:

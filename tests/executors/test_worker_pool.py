@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from effectflow.executors.processes import WorkerPool
-from tests.executors.conftest import on_both_backends
+from tests.apps import both_backends
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +32,7 @@ class Worker:
         return "ended"
 
 
-@on_both_backends
+@both_backends
 async def test_a_new_worker_answers_the_call_that_started_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -28,7 +28,7 @@ from effectflow.checkpoint import CheckpointStore, Lease, RunCancelled, RunEnded
 from effectflow.checkpoint.entries import CancelRequested, Finished
 from effectflow.stores import MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
-from tests.apps import App, Broken, note
+from tests.apps import App, Broken, both_backends, note
 from tests.service.conftest import Service
 from tests.service.lives import (
     act,
@@ -44,7 +44,7 @@ from tests.service.lives import (
 )
 from tests.sweeps import EVERY
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, both_backends]
 
 approval: Signal[str] = Signal("approval", str)
 

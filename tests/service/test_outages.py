@@ -25,7 +25,7 @@ from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, SaveFails, TestClock, Unavailable, after
 from effectflow.testing.faulty_store import Fault
 from effectflow.testing.forwarding import ForwardingStore
-from tests.apps import App, Broken
+from tests.apps import App, Broken, both_backends
 from tests.service.conftest import Service
 from tests.service.lives import act, entries_of, info_of, working
 
@@ -50,6 +50,7 @@ ERRORS: dict[str, list[Fault]] = {
 }
 
 
+@both_backends
 @pytest.mark.parametrize("errors", ERRORS.values(), ids=ERRORS)
 async def test_a_run_goes_on_as_soon_as_its_store_is_back(
     service: Service, errors: list[Fault]
@@ -64,6 +65,7 @@ async def test_a_run_goes_on_as_soon_as_its_store_is_back(
     assert (await info_of(service, "r")).summary.blocked == ""
 
 
+@both_backends
 async def test_a_run_whose_end_was_not_saved_is_not_shown_as_ended() -> None:
     whole = FaultyStore(MemoryStore())
     async with working(Service(whole), two_steps) as worker:
@@ -92,6 +94,7 @@ class ReadOnly(ForwardingStore):
         raise SaveFailed("r", "the disk is full")
 
 
+@both_backends
 async def test_a_run_that_cannot_be_saved_nor_marked_is_not_taken_again_at_once() -> None:
     store = ReadOnly(MemoryStore())
     async with store:

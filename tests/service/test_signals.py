@@ -12,7 +12,7 @@ from effectflow import Do, Signal, par, workflow
 from effectflow.checkpoint import NotSerializable, RunEnded, RunNotFound, RunStatus
 from effectflow.checkpoint.entries import Signalled
 from effectflow.stores import MemoryStore
-from tests.apps import App, Broken
+from tests.apps import App, Broken, both_backends
 from tests.service.conftest import Service
 from tests.service.lives import (
     act,
@@ -27,7 +27,7 @@ from tests.service.lives import (
 )
 from tests.sweeps import EVERY
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, both_backends]
 
 approval: Signal[str] = Signal("approval", str)
 count: Signal[int] = Signal("count", int)

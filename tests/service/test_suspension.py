@@ -28,7 +28,7 @@ from effectflow import (
 )
 from effectflow.checkpoint import RunEnded, RunStatus
 from effectflow.checkpoint.entries import Interrupted, Suspended
-from tests.apps import App, Broken, note
+from tests.apps import App, Broken, both_backends, note
 from tests.service.conftest import Service
 from tests.service.lives import (
     act,
@@ -42,7 +42,7 @@ from tests.service.lives import (
 )
 from tests.sweeps import EVERY
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, both_backends]
 
 approval: Signal[str] = Signal("approval", str)
 review: Signal[str] = Signal("review", str)

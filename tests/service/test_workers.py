@@ -19,7 +19,7 @@ from effectflow.checkpoint.store import Claimed, DueRuns
 from effectflow.service import App, BadEnvironment, Limit, Worker
 from effectflow.stores import MemoryStore
 from tests import apps
-from tests.apps import Broken, note
+from tests.apps import Broken, both_backends, note
 from tests.service.conftest import Service
 
 pytestmark = pytest.mark.anyio
@@ -97,6 +97,7 @@ async def assert_nothing_is_held(service: Service) -> None:
     ] == []
 
 
+@both_backends
 async def test_a_worker_drives_what_was_submitted_before_and_after_it_began(
     service: Service,
 ) -> None:
@@ -184,6 +185,7 @@ async def test_a_limit_bounds_how_many_runs_start_per_second(service: Service) -
     assert anyio.current_time() - began >= 0.9
 
 
+@both_backends
 async def test_two_workers_drive_each_run_once(service: Service) -> None:
     for number in range(60):
         await service.client.submit(act, f"{number}", run_id=f"{number}")
@@ -200,6 +202,7 @@ async def test_a_worker_leaves_the_runs_of_other_workflows_alone(service: Servic
     assert await statuses(service) == {"r": "pending"}
 
 
+@both_backends
 async def test_a_step_in_progress_may_end_when_its_worker_is_left(
     service: Service, gate: Gate
 ) -> None:
@@ -223,6 +226,7 @@ async def test_a_step_in_progress_may_end_when_its_worker_is_left(
     assert sorted(service.world.done) == ["done", "done", "passed", "passed"]
 
 
+@both_backends
 async def test_a_step_that_does_not_end_in_time_is_interrupted_and_goes_on_elsewhere(
     service: Service, gate: Gate
 ) -> None:
@@ -236,6 +240,7 @@ async def test_a_step_that_does_not_end_in_time_is_interrupted_and_goes_on_elsew
         assert await handle.result() == Success(1)
 
 
+@both_backends
 async def test_cancelling_what_is_around_a_worker_gives_its_steps_their_time(
     service: Service, gate: Gate
 ) -> None:
@@ -256,6 +261,7 @@ async def test_cancelling_what_is_around_a_worker_gives_its_steps_their_time(
     await assert_nothing_is_held(service)
 
 
+@both_backends
 async def test_what_the_code_in_a_worker_raises_is_raised_as_itself(service: Service) -> None:
     with pytest.raises(ZeroDivisionError):
         async with service.worker(act):
@@ -374,6 +380,7 @@ def patient(seconds: float) -> Do[apps.App, Broken, int]:
     return (yield from note("awake"))
 
 
+@both_backends
 async def test_a_run_that_waits_for_long_is_suspended_and_goes_on_when_it_is_time(
     service: Service,
 ) -> None:

@@ -9,9 +9,10 @@ from returns.result import Success
 
 from effectflow import Do, Effect, do, from_async, from_fn, par, par_all, pure, sleep
 from effectflow.testing import TestClock
+from tests.apps import both_backends
 from tests.memory import memory_held, memory_traced
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, both_backends]
 
 
 async def test_timers_that_were_not_needed_take_no_memory() -> None:

@@ -36,6 +36,7 @@ from effectflow.testing import (
     before,
     crash_everywhere,
 )
+from tests.apps import both_backends
 
 pytestmark = pytest.mark.anyio
 
@@ -72,6 +73,7 @@ def app_on(store: CheckpointStore) -> App:
     return App(Checkpoints(store))
 
 
+@both_backends
 async def test_a_run_is_crashed_before_and_after_a_step() -> None:
     points = await crash_everywhere(order, "cap", app_on, at=[before("ship"), after("ship")])
 
@@ -100,6 +102,7 @@ async def test_an_unknown_step_is_refused_with_the_steps_that_were_seen() -> Non
         await crash_everywhere(order, "cap", app_on, at=[after("chrage")])
 
 
+@both_backends
 @pytest.mark.parametrize(
     ("point", "repeated"),
     [
@@ -123,6 +126,7 @@ async def test_a_store_dies_at_the_step(point: CrashPoint, repeated: list[str]) 
     assert not store.unmet
 
 
+@both_backends
 async def test_a_save_may_fail_at_a_step_once() -> None:
     store = FaultyStore(MemoryStore(), [SaveFails(after("ship"))])
     app = app_on(store)

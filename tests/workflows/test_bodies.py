@@ -9,7 +9,7 @@ from returns.result import Success
 
 from effectflow import Do, die, do, par, race, with_checkpointing, workflow
 from effectflow.stores import MemoryStore
-from tests.apps import App, Broken, Crash, app_on
+from tests.apps import App, Broken, Crash, app_on, both_backends
 from tests.workflows.journals import (
     AnyEffect,
     act,
@@ -24,7 +24,7 @@ from tests.workflows.journals import (
     stopped,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, both_backends]
 
 
 async def test_a_defect_of_a_step_stays_a_defect_over_the_lives(store: MemoryStore) -> None:

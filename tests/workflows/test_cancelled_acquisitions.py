@@ -11,10 +11,10 @@ import pytest
 from effectflow import Effect, TimedOut, bracket, fail, from_async, from_fn, par, race, sleep, step
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
-from tests.apps import App, app_on
+from tests.apps import App, app_on, both_backends
 from tests.workflows.journals import AnyEffect, act, hang, made_of, stopped
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, both_backends]
 
 
 def noting(action: str) -> AnyEffect:

@@ -25,9 +25,9 @@ from effectflow.checkpoint.observers import CheckpointLoaded
 from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, RecordingObserver, Unavailable
 from effectflow.testing.forwarding import ForwardingStore
-from tests.apps import App, app_on, note
+from tests.apps import App, app_on, both_backends, note
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, both_backends]
 
 
 @step

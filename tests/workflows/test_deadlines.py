@@ -11,7 +11,7 @@ from returns.result import Failure, Success
 from effectflow import Do, TimedOut, from_async, race, sleep, with_checkpointing, workflow
 from effectflow.checkpoint import Decided, Waiting, read_entries
 from effectflow.stores import MemoryStore
-from tests.apps import App, app_on, note
+from tests.apps import App, app_on, both_backends, note
 from tests.workflows.journals import (
     AnyEffect,
     AnyWorkflow,
@@ -29,7 +29,7 @@ from tests.workflows.journals import (
     stopped,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, both_backends]
 
 DAY = 24 * 3600.0
 

@@ -24,7 +24,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.stores import MemoryStore
-from tests.apps import App, app_on
+from tests.apps import App, app_on, both_backends
 
 pytestmark = pytest.mark.anyio
 
@@ -57,6 +57,7 @@ ENDS: dict[str, Callable[[AnyEffect], AnyEffect]] = {
 }
 
 
+@both_backends
 @pytest.mark.parametrize("release", [stuck, stuck_step])
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 async def test_a_release_that_fails_after_a_cancellation_is_in_the_trail(
@@ -81,6 +82,7 @@ async def test_a_release_that_fails_after_a_cancellation_is_in_the_trail(
     assert caplog.messages == [LOGGED] * 2
 
 
+@both_backends
 async def test_a_release_that_fails_after_the_timeout_of_a_step_is_in_the_trail(
     store: MemoryStore,
 ) -> None:
@@ -98,6 +100,7 @@ async def test_a_release_that_fails_after_the_timeout_of_a_step_is_in_the_trail(
     assert traced.suppressed == ("STUCK",)
 
 
+@both_backends
 @pytest.mark.parametrize("release", [stuck, stuck_step])
 async def test_a_release_that_fails_in_a_race_that_was_won_is_logged(
     store: MemoryStore, release: Callable[[str], AnyEffect], caplog: pytest.LogCaptureFixture
@@ -110,6 +113,7 @@ async def test_a_release_that_fails_in_a_race_that_was_won_is_logged(
     assert caplog.messages == [LOGGED]
 
 
+@both_backends
 async def test_a_release_that_fails_after_a_cancellation_from_outside_is_logged(
     store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:

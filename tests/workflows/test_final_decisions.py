@@ -34,6 +34,7 @@ from effectflow import (
 from effectflow.checkpoint import RunStatus
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
+from tests.apps import both_backends
 from tests.sweeps import in_pairs, sample_or_all
 from tests.workflows.journals import made_of
 from tests.workflows.reservations import (
@@ -153,6 +154,7 @@ def shown(result: object) -> str:
     return re.sub(r"within [0-9.]+ s", "within its time", repr(result))
 
 
+@both_backends
 @all_operators
 async def test_a_decision_that_ended_the_run_stands_once_something_was_released(
     store: MemoryStore, cancelling: Cancelling
@@ -172,6 +174,7 @@ async def test_a_decision_that_ended_the_run_stands_once_something_was_released(
         assert app.world.done == done
 
 
+@both_backends
 @all_operators
 async def test_a_decision_that_ended_the_run_is_tried_again_if_no_step_released_anything(
     store: MemoryStore, cancelling: Cancelling
@@ -208,6 +211,7 @@ async def test_a_run_stopped_while_something_is_released_keeps_to_what_was_decid
             assert app.world.done.count(name) == 1
 
 
+@both_backends
 @both_ways
 @pytest.mark.parametrize("name", ["timeout", "race", "par", "par_traverse", "par_reduce with keys"])
 @sample_or_all("every", 11, 1)
@@ -246,6 +250,7 @@ async def test_a_crash_at_any_append_changes_nothing_of_the_end(
     assert await crash_everywhere(made, "a", lambda store: App(Checkpoints(store)))
 
 
+@both_backends
 async def test_a_timeout_outside_of_what_another_cancelled_is_tried_again(
     store: MemoryStore,
 ) -> None:
@@ -334,6 +339,7 @@ async def test_a_sibling_that_fails_while_the_run_is_stopped_decides_nothing(
     assert app.world.problems == []
 
 
+@both_backends
 async def test_what_the_deadline_of_a_finalizer_cuts_off_is_released(store: MemoryStore) -> None:
     @workflow
     def made(what: str) -> Do[App, Any, object]:

@@ -33,7 +33,7 @@ from effectflow.checkpoint import NotSerializable, read_entries
 from effectflow.effects import FailedAttempt
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
-from tests.apps import App, app_on, last
+from tests.apps import App, app_on, both_backends, last
 from tests.workflows.journals import (
     AnyEffect,
     AnyWorkflow,
@@ -47,7 +47,7 @@ from tests.workflows.journals import (
     stopped,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, both_backends]
 
 
 async def in_two_lives(made: AnyWorkflow, store: MemoryStore) -> tuple[Any, TestClock]:

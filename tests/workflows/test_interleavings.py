@@ -28,7 +28,7 @@ from effectflow import (
 )
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
-from tests.apps import Broken, app_on
+from tests.apps import Broken, app_on, both_backends
 from tests.workflows.journals import (
     AnyEffect,
     AnyWorkflow,
@@ -46,7 +46,7 @@ from tests.workflows.journals import (
     start,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, both_backends]
 
 
 def held(suffix: str = "", *, release: float = 0) -> AnyEffect:

@@ -30,10 +30,10 @@ from effectflow.checkpoint import (
     verify_run,
 )
 from effectflow.stores import MemoryStore
-from tests.apps import App
+from tests.apps import App, both_backends
 from tests.workflows.journals import in_turn, made_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, both_backends]
 
 
 async def turns(count: int) -> None:

@@ -15,7 +15,7 @@ from returns.result import Success
 from effectflow import Do, acquiring, bracket, die, fail, from_async, par, pure, race, workflow
 from effectflow.checkpoint import NotSerializable
 from effectflow.stores import MemoryStore
-from tests.apps import App, Broken, Crash, app_on
+from tests.apps import App, Broken, Crash, app_on, both_backends
 from tests.workflows.journals import (
     AnyEffect,
     AnyWorkflow,
@@ -51,6 +51,7 @@ async def end_of(life: Any, made: AnyWorkflow, app: App) -> str:
         return f"defect {defect}".replace("tests.apps.Crash: ", "")
 
 
+@both_backends
 @pytest.mark.parametrize("bad", BAD_ENDS.values(), ids=BAD_ENDS.keys())
 async def test_a_use_that_ended_badly_is_not_repeated_after_the_release(
     store: MemoryStore, bad: Callable[[], AnyEffect]
@@ -70,6 +71,7 @@ async def test_a_use_that_ended_badly_is_not_repeated_after_the_release(
         assert app.world.done == ([] if count > release else ["release"]), count
 
 
+@both_backends
 @pytest.mark.parametrize("bad", BAD_ENDS.values(), ids=BAD_ENDS.keys())
 async def test_before_the_release_began_the_use_is_repeated(
     store: MemoryStore, bad: Callable[[], AnyEffect]
@@ -87,6 +89,7 @@ async def test_before_the_release_began_the_use_is_repeated(
     assert app.world.done == ["use again", "release"]
 
 
+@both_backends
 async def test_steps_after_a_use_that_is_not_repeated_keep_their_paths(store: MemoryStore) -> None:
     """The use had run a step and an operator of the names that the body uses afterwards."""
 
@@ -109,6 +112,7 @@ class Undeclared(Exception):
     """A failure whose class no annotation declares."""
 
 
+@both_backends
 async def test_a_use_with_an_undeclared_failure_ends_the_same(store: MemoryStore) -> None:
     used = in_turn(act("use"), fail(Undeclared("closed")))
     made = made_of(lambda: in_turn(held(used).result(), act("use")))
@@ -120,6 +124,7 @@ async def test_a_use_with_an_undeclared_failure_ends_the_same(store: MemoryStore
         assert "acquire" not in app.world.done
 
 
+@both_backends
 async def test_a_use_that_could_succeed_after_the_release_begins_nothing(
     store: MemoryStore,
 ) -> None:
@@ -137,6 +142,7 @@ async def test_a_use_that_could_succeed_after_the_release_begins_nothing(
         assert app.world.done == []
 
 
+@both_backends
 async def test_a_defect_is_the_same_after_any_number_of_lives(store: MemoryStore) -> None:
     """The second life records the defect again, with the release that it begins."""
     made = made_of(lambda: die(Crash("bug")).on_exit(act("inner")).on_exit(act("outer")))
@@ -147,6 +153,7 @@ async def test_a_defect_is_the_same_after_any_number_of_lives(store: MemoryStore
         assert await end_of(resume, made, app_on(store)) == first
 
 
+@both_backends
 async def test_several_resources_are_released_last_first_over_the_lives(store: MemoryStore) -> None:
     both = acquiring(act("open-1"), lambda _: act("close-1")).and_(
         act("open-2"), lambda _: act("close-2")
@@ -166,6 +173,7 @@ async def test_several_resources_are_released_last_first_over_the_lives(store: M
 # Racers that wake in the same tick.
 
 
+@both_backends
 @pytest.mark.parametrize("is_resource", [False, True], ids=["step", "resource"])
 async def test_a_racer_that_lost_in_the_same_tick_starts_no_step(*, is_resource: bool) -> None:
     resource: AnyEffect = bracket(act("loser"), lambda _: act("release"), pure)

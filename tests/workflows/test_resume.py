@@ -65,10 +65,10 @@ from effectflow.testing import (
     Unavailable,
     crash_everywhere,
 )
-from tests.apps import App, Broken, Told, World, app_on, note
+from tests.apps import App, Broken, Told, World, app_on, both_backends, note
 from tests.workflows.journals import AnyWorkflow, in_turn, made_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, both_backends]
 
 
 class Size(Enum):

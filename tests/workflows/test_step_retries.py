@@ -11,7 +11,7 @@ from effectflow import Effect, RetryPolicy, TimedOut, current_step, from_async, 
 from effectflow.checkpoint import BeforeStep, Failed as FailedEntry, OutcomeUnknown, read_entries
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
-from tests.apps import App, Broken, app_on, note
+from tests.apps import App, Broken, app_on, both_backends, note
 from tests.workflows.journals import (
     AnyEffect,
     act,
@@ -26,7 +26,7 @@ from tests.workflows.journals import (
     stopped,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, both_backends]
 
 TWICE_MORE = RetryPolicy.constant(10).with_max_retries(2)
 

@@ -25,7 +25,7 @@ from effectflow import (
 )
 from effectflow.checkpoint import Arguments, BeforeStep, read_entries
 from effectflow.stores import MemoryStore
-from tests.apps import App, app_on, note
+from tests.apps import App, app_on, both_backends, note
 from tests.workflows.journals import in_turn, made_of
 
 pytestmark = pytest.mark.anyio
@@ -44,6 +44,7 @@ def test_options_that_mean_nothing_are_refused(options: dict[str, Any], problem:
         step(**options)(lambda: pure(1))
 
 
+@both_backends
 async def test_current_step_is_known_anywhere_in_the_code_of_a_step(store: MemoryStore) -> None:
     def look() -> tuple[str, int]:
         info = current_step()
