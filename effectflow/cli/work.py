@@ -71,15 +71,12 @@ async def _work(made: Worker[Any], name: str) -> None:
             logger.info("the worker of %s takes runs of %s", name, _workflows(made.app))
             await anyio.sleep_forever()
 
-    def stopping(signal_name: str) -> None:
-        logger.info("%s: the worker ends, and steps in progress may end", signal_name)
-
     def hurrying(signal_name: str) -> None:
         logger.info("%s again: steps in progress are interrupted", signal_name)
         made.hurry()
 
     try:
-        await run_until_signal(serve, on_signal=stopping, on_second_signal=hurrying)
+        await run_until_signal(serve, on_second_signal=hurrying)
     except StoppedBySignal:
         logger.info("the worker of %s has ended", name)
 

@@ -83,6 +83,7 @@ class Shift:
             self._stop.reason = "the worker ended"
         _cancel(self._others)
         self._service.drain.begin()
+        logger.info("%s: steps in progress may end, and no other begins", self._stop.reason)
         self._is_ending.set()
         self._woken.set()
         self._grace.deadline = anyio.current_time() + self._terms.grace

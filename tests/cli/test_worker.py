@@ -65,7 +65,7 @@ def test_a_signal_lets_steps_in_progress_end_and_begins_nothing_more(
     worker.send_signal(number)
     assert worker.stderr is not None
     told = iter(worker.stderr.readline, "")
-    assert any(f"{number.name}: the worker ends" in line for line in told)
+    assert any(f"{number.name}: steps in progress may end" in line for line in told)
     (folder / "flag").touch()
     _, rest = worker.communicate(timeout=60)
     assert worker.returncode == 0
@@ -90,7 +90,7 @@ def test_a_second_signal_interrupts_the_steps_at_once(
     assert worker.stderr is not None
     told = iter(worker.stderr.readline, "")
     worker.send_signal(signal.SIGINT)
-    assert any("SIGINT: the worker ends" in line for line in told)
+    assert any("SIGINT: steps in progress may end" in line for line in told)
     worker.send_signal(signal.SIGINT)
     _, rest = worker.communicate(timeout=60)
     assert worker.returncode == 0

@@ -50,7 +50,6 @@ ERRORS: dict[str, list[Fault]] = {
 }
 
 
-@both_backends
 @pytest.mark.parametrize("errors", ERRORS.values(), ids=ERRORS)
 async def test_a_run_goes_on_as_soon_as_its_store_is_back(
     service: Service, errors: list[Fault]

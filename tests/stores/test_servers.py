@@ -58,6 +58,7 @@ from tests.stores.servers import (
     postgres_server,
     wait_for,
 )
+from tests.sweeps import in_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -625,8 +626,7 @@ async def test_waiting_for_a_connection_to_a_silent_server_has_an_end(
         assert await store.read("r") == []
 
 
-@both_backends
-@pytest.mark.parametrize("is_silent", [False, True])
+@in_turn(anyio_backend=["asyncio", "trio"], is_silent=[False, True])
 async def test_a_run_is_cancelled_soon_while_its_server_is_down(
     proxied: Proxied, is_silent: bool
 ) -> None:
