@@ -18,6 +18,12 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Many tests wait for processes, servers and leases, so that there is time for two workers more."""
+    return (os.cpu_count() or 1) + 2
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Built on the profile that Hypothesis has chosen, which with CI=true draws the same examples
     # every time. A slow machine is not a failure.
