@@ -149,6 +149,6 @@ def check_text(what: str, given: object) -> None:
 
 
 def check_count(name: str, given: object, *, least: int) -> None:
-    """Raise ValueError unless a count is an int, other than True and False, and at least `least`."""
+    """Raise ValueError unless `given` is an int >= `least`. True and False are no counts."""
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
-        raise ValueError(f"{name} must be a whole number, {least} or more, not {given!r}")
+        raise ValueError(f"{name} must be an int >= {least}, not {given!r}")

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import RetryPolicy
-from effectflow.effects.arguments import is_async, unfinished_kind
+from effectflow.effects.arguments import check_count, is_async, unfinished_kind
 from effectflow.effects.errors import Copyable, add_note
 
 S = TypeVar("S")
@@ -53,8 +53,7 @@ def function_problems(given: object, owner: str, expected: str) -> Iterator[str]
 
 def count_problems(given: object, name: str, *, least: int) -> Iterator[str]:
     """Yield a problem unless `given` is an int >= `least`."""
-    if type(given) is not int or given < least:
-        yield f"{name} must be an int >= {least}, not {given!r}"
+    return problems_raised(lambda: check_count(name, given, least=least))
 
 
 def retry_problems(policy: object, owner: str) -> Iterator[str]:
