@@ -68,7 +68,7 @@ def retry_problems(policy: object, owner: str) -> Iterator[str]:
 
 
 def reachable(start: Iterable[N], edges: Iterable[tuple[N, N]]) -> set[N]:
-    """Return the nodes that can be reached from some nodes, those included."""
+    """Return the nodes that can be reached from `start`, including these."""
     targets: dict[N, list[N]] = {}
     for source, target in edges:
         targets.setdefault(source, []).append(target)
@@ -91,7 +91,7 @@ class InvalidDefinition(Copyable, ValueError):
 
 
 def holds(condition: Callable[[S], object], state: S, name: str) -> bool:
-    """Return whether a pure condition, such as a guard, holds of a state. Errors give its name."""
+    """Return whether a pure condition, such as a guard, holds for a state. Errors name it."""
     try:
         result = condition(state)
     except Exception as defect:
@@ -101,12 +101,12 @@ def holds(condition: Callable[[S], object], state: S, name: str) -> bool:
 
 
 def pure_result(result: T, function: str) -> T:
-    """Return the result of a function that must be pure, which has this name in the error.
+    """Return the result of a function that must be pure. `function` names it in the error.
 
     Raises TypeError for an effect or an awaitable: it would count as true, and would never run.
     """
     if isinstance(result, bool):
-        # The usual case, at every step: the checks below take much longer.
+        # The usual case, at every step. The checks below are much slower.
         return result
     kind = unfinished_kind(result)
     if kind is None:

@@ -141,7 +141,7 @@ def _end_map_phase(count: int) -> AnyEffect:
 def _end_phase(phase: str) -> AnyEffect:
     """Make a phase durable as soon as it has ended.
 
-    If every step is durable before the next one begins, that needs no save of its own.
+    If every step is durable before the next one begins, this saves nothing.
     """
 
     def end(scope: Scope) -> AnyEffect:
