@@ -32,7 +32,7 @@ REPEATED_WORD = re.compile(r"\b(\w+) \1\b")
 
 @dataclass(frozen=True)
 class Remark:
-    """An objection of a reviewer to a line, counted from 0."""
+    """A reviewer's objection to a line, counted from 0."""
 
     line: int
     fault: str
@@ -50,7 +50,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Desk:
-    """The environment: the folder for the result, and the time that the editor takes."""
+    """The environment: the folder for the result, and how long the editor takes."""
 
     checkpoints: Checkpoints
     folder: Path
@@ -102,7 +102,7 @@ def verdict(draft: Draft) -> Verdict:
 
 @do
 def revise(draft: Draft) -> Do[Desk, Never, Draft]:
-    """Correct a few faults, and leave the others for the next round."""
+    """Correct a few faults and leave the rest for the next round."""
     desk = yield from ask(Desk)
     yield from sleep(desk.seconds_for_a_round)
     lines = list(draft.lines)
@@ -152,7 +152,7 @@ review = (
 
 
 class ShowNodes:
-    """An observer that prints each node when it begins."""
+    """Print each node when it begins."""
 
     def notify(self, event: CheckpointEvent) -> None:
         match event:
@@ -176,7 +176,7 @@ async def main() -> None:
     async with SqliteStore(arguments.store) as store:
         checkpoints = Checkpoints(store, observers=[ShowNodes()])
         desk = Desk(checkpoints, arguments.folder, arguments.pause)
-        # With the id of an existing run, that run continues.
+        # If a run with this id exists, it continues.
         run_id = f"review-{document.name}"
         draft = await review.start(Draft(str(document)), run_id=run_id).run_or_raise(desk)
         drawing = review.to_mermaid(await read_checkpoint(store, run_id))

@@ -103,10 +103,10 @@ async def executor_named(name: str) -> AsyncGenerator[Executor]:
 
 @contextmanager
 def local_cluster() -> Generator[str]:
-    """Start a Dask cluster on this machine and yield its address. A real one would run already."""
+    """Start a Dask cluster on this machine and yield its address. A real cluster already runs."""
     from distributed import LocalCluster
 
-    start: Any = LocalCluster  # its types are in part unknown to the checkers
+    start: Any = LocalCluster  # partly untyped
     # Its processes inherit this. Ctrl-C is for the process that drives the run, which then ends them.
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     cluster = start(n_workers=2, threads_per_worker=1, dashboard_address=None)

@@ -2,7 +2,7 @@
 
     cd examples && uvicorn shop.service:api
 
-- `orders.py`: what becomes of an order, as a workflow.
+- `orders.py`: the workflow that processes an order.
 - `partners.py`: the bank and the warehouse, simulated with a file.
 - `service.py`: the HTTP service.
 - `test_orders.py`: how to test it.

@@ -42,7 +42,7 @@ class Shipped(BaseModel, frozen=True):
 
 
 class Decision(BaseModel, frozen=True):
-    """What a person says about an expensive order."""
+    """A person's decision about an expensive order."""
 
     approved: bool
     by: str
@@ -57,7 +57,7 @@ class CardDeclined(Exception):
 
 
 class NotApproved(Exception):
-    """A person has refused the order, or it was not decided in time."""
+    """A person refused the order, or nobody decided in time."""
 
 
 class NotDeliverable(Exception):
@@ -68,7 +68,7 @@ Refusal: TypeAlias = OutOfStock | CardDeclined | NotApproved | NotDeliverable
 
 
 class Bank(Protocol):
-    """A payment provider. It executes a request once, however often it is sent with the same key."""
+    """A payment provider. It executes requests with the same key only once."""
 
     async def charge(self, card: str, price: int, *, key: str) -> str: ...
     async def refund(self, payment: str, *, key: str) -> None: ...
@@ -84,14 +84,14 @@ class Warehouse(Protocol):
 
 @dataclass(frozen=True)
 class Shop:
-    """What the workflow needs. The service and its tests make different ones."""
+    """The environment of the workflow. The service and its tests create different ones."""
 
     checkpoints: Checkpoints
     bank: Bank
     warehouse: Warehouse
 
 
-# A step that is cut off is executed again, with the same idempotency key.
+# If a step is cut off, it is executed again with the same idempotency key.
 
 
 @step
@@ -129,7 +129,7 @@ approval = Signal("approval", Decision)
 
 @do
 def approved() -> Do[object, NotApproved, None]:
-    """Wait for a person. Meanwhile the run is suspended: no process holds it in memory."""
+    """Wait for a person. Until then the run is suspended: no process holds it in memory."""
     late = NotApproved("no decision in time")
     decision = yield from approval.wait().timeout(TIME_TO_DECIDE).map_err(lambda _: late)
     if not decision.approved:
@@ -153,5 +153,5 @@ def fulfilled(order: Order) -> Do[Shop, Refusal, Shipped]:
 
 @workflow
 def fulfil(order: Order) -> Do[Shop, Refusal, Shipped]:
-    """If the order fails or is cancelled, what was done is undone, last first."""
+    """Process an order. If it fails or is cancelled, undo its steps, last first."""
     return (yield from saga(fulfilled(order)))

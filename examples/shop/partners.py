@@ -1,7 +1,7 @@
-"""The bank and the warehouse, simulated: all they do is to write down what they are asked.
+"""The bank and the warehouse, simulated: they only record the requests.
 
-Like good services, they tell a request by its key. One that is sent again gets the same answer, and
-nothing is done twice.
+Like good services, they recognize a request by its key. A repeated request gets the same answer, and nothing is
+done twice.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class Ledger(Protocol):
     """The books of the bank and the warehouse."""
 
     async def request(self, action: str, about: str, *, key: str) -> str:
-        """Do something, unless it was done for this key. Return its number."""
+        """Do something unless this key was used before. Return its number."""
         ...
 
 
 class SqliteLedger:
-    """Keeps all requests in a file, in their order, so that a double charge would be seen.
+    """Keeps all requests in a file, in order, so that a double charge would show.
 
     Parameters:
         path: the file.
-        seconds: how long the answers to some actions take. What was asked for is done before.
+        seconds: how long the answers to some actions take. The action itself happens first.
     """
 
     def __init__(self, path: Path, seconds: Mapping[str, float] | None = None) -> None:
@@ -66,7 +66,7 @@ class SqliteLedger:
 
 
 class LedgerBank:
-    """It charges every card except stolen ones."""
+    """A bank that charges every card except stolen ones."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -81,7 +81,7 @@ class LedgerBank:
 
 
 class LedgerWarehouse:
-    """It has everything except unicorns, and ships everything except pianos."""
+    """A warehouse with everything except unicorns, which ships everything except pianos."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -2,7 +2,7 @@
 
     cd examples && uvicorn shop.service:api
 
-A request is answered once what it asks for is durable. A worker in the same process does the rest, now or
+A request is answered once the order or decision is durable. A worker in the same process does the rest, now or
 after a restart. Any number of these processes may share the orders.
 
 Environment variables: SHOP_STORE is the URL of the store, and SHOP_LEDGER the file of the simulated bank
@@ -69,7 +69,7 @@ class View(BaseModel):
 
 @routes.post("", status_code=202)
 async def place(order: Order, client: AnyClient, response: Response, key: Key = None) -> Accepted:
-    """Place an order. Sent again with the same key, a request changes nothing."""
+    """Place an order. A repeated request with the same key changes nothing."""
     handle = await client.submit(fulfil, order, run_id=f"order-{key or uuid4()}")
     response.headers["Location"] = f"/orders/{handle.run_id}"
     return Accepted(id=handle.run_id)
@@ -77,7 +77,7 @@ async def place(order: Order, client: AnyClient, response: Response, key: Key = 
 
 @routes.get("/{order_id}")
 async def show(order_id: str, client: AnyClient) -> View:
-    """Show how far an order is, or how it has ended."""
+    """Show the progress of an order, or how it ended."""
     order = client.handle(fulfil, order_id)
     status, progress = await order.status(), await order.published("progress")
     view = View(id=order_id, status=status, progress=progress)
@@ -91,7 +91,7 @@ async def show(order_id: str, client: AnyClient) -> View:
 
 
 async def end_of(order: Handle[Refusal, Shipped]) -> Shipped | str:
-    """Return what was shipped, or why nothing was, as customers may know it."""
+    """Return what was shipped, or a reason that customers may see."""
     try:
         result = await order.result()
     except Exception:
@@ -115,7 +115,7 @@ async def decide(order_id: str, decision: Decision, client: AnyClient) -> Accept
 
 @routes.delete("/{order_id}", status_code=202)
 async def cancel(order_id: str, client: AnyClient) -> Accepted:
-    """Cancel an order: what was done for it will be undone."""
+    """Cancel an order. Its completed steps are undone."""
     order = await open_order(order_id, client)
     await order.cancel()
     return Accepted(id=order_id)
@@ -123,13 +123,13 @@ async def cancel(order_id: str, client: AnyClient) -> Accepted:
 
 async def open_order(order_id: str, client: Client) -> Handle[Refusal, Shipped]:
     order = client.handle(fulfil, order_id)
-    # One that has failed could be resumed, and so it would receive messages.
+    # A failed run could be resumed, so it would still receive messages.
     if await order.status() is RunStatus.FAILED:
         raise HTTPException(409, "the order has failed")
     return order
 
 
-# The messages of the library are for the log: they name other runs, and what to do with commands.
+# The library's messages belong in the log: they name other runs and commands.
 ANSWERS: dict[type[Exception], tuple[int, str]] = {
     RunNotFound: (404, "there is no such order"),
     RunEnded: (409, "the order has ended"),
@@ -145,7 +145,7 @@ def answer(request: Request, error: Exception) -> JSONResponse:
 
 
 def create_api(app: App[Shop], *, clock: Clock | None = None) -> FastAPI:
-    """Return the service, with a worker that works while it runs."""
+    """Return the service, with a worker that runs as long as it does."""
 
     @asynccontextmanager
     async def lifespan(api: FastAPI) -> AsyncGenerator[None]:

@@ -30,7 +30,7 @@ YACHT = {"item": "yacht", "price": 9000_00, "card": "visa"}
 
 @dataclass
 class MemoryLedger:
-    """What was done, in order. Actions in `unreachable` fail, because their service cannot be reached."""
+    """The actions, in order. Those in `unreachable` fail because their service is down."""
 
     done: list[str] = field(default_factory=list[str])
     unreachable: set[str] = field(default_factory=set[str])
@@ -44,7 +44,7 @@ class MemoryLedger:
 
 @asynccontextmanager
 async def shop(ledger: MemoryLedger, clock: TestClock) -> AsyncGenerator[AsyncClient]:
-    """Open the service, with its worker, and give what sends requests to it."""
+    """Open the service with its worker, and yield an HTTP client for it."""
 
     def environment(checkpoints: Checkpoints) -> Shop:
         return Shop(checkpoints, LedgerBank(ledger), LedgerWarehouse(ledger))
@@ -70,7 +70,7 @@ async def place(http: AsyncClient, order: dict[str, Any], key: str = "1") -> str
 
 
 async def until(http: AsyncClient, order: str, **wanted: str) -> dict[str, Any]:
-    """Wait until an order looks like this."""
+    """Wait until the order matches."""
     with anyio.fail_after(5):
         while True:
             shown: dict[str, Any] = (await http.get(order)).json()
