@@ -49,7 +49,7 @@ from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, TestClock
 from effectflow.testing.crash import crash_points
 from tests.apps import App, Broken, Crash, World, app_on, note
-from tests.service.conftest import Service
+from tests.service.conftest import Service, both_stores
 from tests.service.lives import (
     all_are,
     info_of,
@@ -742,6 +742,7 @@ async def test_a_run_is_suspended_while_an_undo_waits_for_its_next_attempt(
     assert service.world.done == ["book a", "book b", "cancel b", "cancel b", "cancel a"]
 
 
+@both_stores
 async def test_a_worker_that_stops_undoes_nothing_and_the_next_one_goes_on(
     service: Service,
 ) -> None:
