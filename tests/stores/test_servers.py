@@ -339,7 +339,8 @@ async def test_a_locked_run_does_not_delay_others(postgres: str, table: str) -> 
         [error] = refused
         assert (error.run_id, error.is_unknown) == ("locked", False)
         assert "another program has locked" in str(error)
-        assert max(took["a"], took["b"]) < 1
+        # The last of them.
+        assert [*took][2] == "locked"
         assert took["locked"] >= 2
         assert {run_id: len(await store.read(run_id)) for run_id in took} == {
             "locked": 1,
